@@ -1,0 +1,57 @@
+"""Crossbow: train deep networks with small batches at full hardware speed."""
+
+from crossbow.conf import ModelConf, SolverConf, SystemConf
+from crossbow.context import ExecutionContext
+from crossbow.data import Dataset
+from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
+from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Xavier
+from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
+from crossbow.runtime.results import History, Record, TestResult
+from crossbow.synch import SMA, SSGD
+from crossbow.types import (
+    ConfigurationError,
+    CrossbowError,
+    DataError,
+    DurationUnit,
+    GraphError,
+    NonFiniteLossError,
+    Phase,
+    TaskError,
+    TrainingUnit,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "MSRA",
+    "SMA",
+    "SSGD",
+    "ConfigurationError",
+    "Constant",
+    "CrossbowError",
+    "DataError",
+    "Dataflow",
+    "DataflowNode",
+    "Dataset",
+    "DurationUnit",
+    "ExecutionContext",
+    "Gaussian",
+    "GraphError",
+    "History",
+    "JsonLinesMonitor",
+    "ModelConf",
+    "Monitor",
+    "NonFiniteLossError",
+    "Operator",
+    "Phase",
+    "Record",
+    "SolverConf",
+    "SubGraph",
+    "SystemConf",
+    "TaskError",
+    "TestResult",
+    "TrainingUnit",
+    "Uniform",
+    "Xavier",
+    "__version__",
+]

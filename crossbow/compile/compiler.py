@@ -1,0 +1,316 @@
+"""The compiler: a graph → prepared kernels → lifetimes → memory plan = a program."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
+from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
+from crossbow.compile.program import ArenaPlace, NamedPlace, Place, Program, Step, VectorPlace
+from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
+from crossbow.dataflow.validate import infer_shapes, input_shapes, variables_of
+from crossbow.kernels.interface import Assignment, KernelLibrary, PlainStorage, PreparedKernel, Variable
+from crossbow.ops import GradientDescentOptimiser
+from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor
+
+Value = Hashable
+"""A buffer in the making: ("output", order), ("kept", order), ("workspace", step), "labels", …"""
+
+
+@dataclass(frozen=True)
+class BatchSource:
+    """Where a program's batches come from: the ring's slots, and what makes numbers of their pixels."""
+
+    images: Tensor
+    """(S, N, …), plain, uint8 or floating point."""
+    labels: Tensor
+    """(S, N, …)."""
+    scale: float = 1.0
+
+
+@dataclass
+class _DraftStep:
+    operator: str
+    kernel: PreparedKernel
+    roles: dict[str, Value | Place]
+    backward: bool
+
+
+@dataclass
+class _Draft:
+    """Steps with values instead of places, and the tensor of every value."""
+
+    steps: list[_DraftStep] = field(default_factory=list)
+    tensors: dict[Value, Tensor] = field(default_factory=dict)
+    pinned: set[Value] = field(default_factory=set)
+
+
+def compile_graph(
+    graph: Graph,
+    source: BatchSource,
+    library: KernelLibrary,
+    dtype: np.dtype[np.generic],
+    *,
+    phase: Phase,
+    labels: LabelRange | None = None,
+    model: ModelLayout | None = None,
+    seed: int = 0,
+) -> Program:
+    """Compile a graph for the batch size of `source`.
+
+    Without `model` the layout of the variables is chosen here, by the kernels; a graph that shares the variables (check,
+    prediction) is given the layout of the first. Raises GraphError with every fault of the graph.
+    """
+    return _Compiler(graph, source, library, dtype, phase, labels, model, seed).run()
+
+
+class _Compiler:
+    def __init__(
+        self,
+        graph: Graph,
+        source: BatchSource,
+        library: KernelLibrary,
+        dtype: np.dtype[np.generic],
+        phase: Phase,
+        labels: LabelRange | None,
+        model: ModelLayout | None,
+        seed: int,
+    ) -> None:
+        self.graph, self.source, self.library, self.dtype = graph, source, library, dtype
+        self.phase, self.model, self.seed = phase, model, seed
+        self.batch: Shape = source.images.shape[1:]
+        self.shapes = infer_shapes(graph, self.batch, labels, phase)
+        self.consumers = consumers(graph)
+        self.draft = _Draft()
+        self.specs = variables_of(graph, self.batch, self.shapes)
+        self.variables = self._known_variables()
+        self.written_gradients: set[tuple[int, str]] = set()
+
+    def run(self) -> Program:
+        self._load_batch()
+        for vertex in self.graph:
+            if isinstance(vertex.kernel, Gradient):
+                self._gradient(vertex, vertex.kernel)
+            elif not isinstance(vertex.kernel, GradientDescentOptimiser):
+                self._forward(vertex, vertex.kernel)
+        model = self.model or self._lay_out_model()
+        places, plan = _place(self.draft)
+        steps = tuple(
+            Step(step.operator, step.kernel, {r: _resolve(v, places) for r, v in step.roles.items()}, step.backward)
+            for step in self.draft.steps
+        )
+        outputs = {v.order: places["output", v.order] for v in self.graph if ("output", v.order) in places}
+        return Program(self.graph, self.batch, model, steps, plan, outputs)
+
+    # Variables
+
+    def _known_variables(self) -> dict[tuple[int, str], Variable]:
+        """All variables; their storage is open (None) unless a model is given."""
+        known: dict[tuple[int, str], Variable] = {}
+        faults = []
+        for order, specs in self.specs.items():
+            vertex = self.graph[order]
+            for spec in specs:
+                key = (id(vertex.operator), spec.name)
+                if self.model is None:
+                    known[key] = Variable(spec.shape, self.dtype)
+                elif key in self.model.segments:
+                    known[key] = self.model.variable(*key)
+                else:
+                    faults.append(
+                        f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected an operator of the training "
+                        "dataflow (connect a shallow_copy() of its node). Received: one with variables of its own"
+                    )
+        if faults:
+            raise GraphError(faults)
+        return known
+
+    def _lay_out_model(self) -> ModelLayout:
+        segments: dict[tuple[int, str], Segment] = {}
+        offset = 0
+        for order, specs in self.specs.items():
+            vertex = self.graph[order]
+            for spec in specs:
+                key = (id(vertex.operator), spec.name)
+                if key not in segments:
+                    storage = self.variables[key].storage or PlainStorage(spec.shape)
+                    segments[key] = Segment(f"{vertex.name}.{spec.name}", spec, storage, offset)
+                    offset += -(-storage.elements // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
+        return ModelLayout(segments, self.dtype)
+
+    def _settle(self, operator: int, specs: tuple[VariableSpec, ...], kernels: tuple[PreparedKernel, ...]) -> None:
+        """Keep the storages that forward kernels chose; what nobody chose is plain."""
+        for spec in specs:
+            chosen = [kernel.storages[spec.name] for kernel in kernels if spec.name in kernel.storages]
+            known = self.variables[operator, spec.name]
+            if known.storage is None:
+                storage = chosen[0] if chosen else PlainStorage(spec.shape)
+                self.variables[operator, spec.name] = Variable(spec.shape, self.dtype, storage)
+
+    # Steps
+
+    def _tensor(self, shape: Shape) -> Tensor:
+        return Tensor(shape, self.dtype, self.library.layout(shape))
+
+    def _value(self, source: int) -> Value:
+        return "batch" if source == BATCH else ("output", source)
+
+    def _site(self, vertex: Vertex, needs_input_gradient: bool = True) -> Site:
+        inputs = input_shapes(vertex, self.batch, self.shapes)
+        return Site(
+            library=self.library,
+            phase=self.phase,
+            inputs=tuple(self._tensor(shape) for shape in inputs),
+            output=self._tensor(self.shapes[vertex.order]),
+            labels=self.draft.tensors["labels"],
+            variables={
+                spec.name: self.variables[id(vertex.operator), spec.name] for spec in self.specs.get(vertex.order, ())
+            },
+            seed=self.seed,
+            key=vertex.order,
+            needs_input_gradient=needs_input_gradient,
+        )
+
+    def _load_batch(self) -> None:
+        slots, slot_labels = self.source.images, self.source.labels
+        batch = self._tensor(self.batch)
+        labels = Tensor(slot_labels.shape[1:], slot_labels.dtype)
+        self.draft.tensors.update({"batch": batch, "labels": labels})
+        kernel = self.library.load_batch(slots, batch, slot_labels, labels, self.source.scale)
+        roles: dict[str, Value | Place] = {"input": "batch", "labels": "labels"}
+        self._append("batch", kernel, roles, backward=False)
+
+    def _forward(self, vertex: Vertex, kernel: Kernel) -> None:
+        kernels = kernel.prepare(self._site(vertex))
+        specs = self.specs.get(vertex.order, ())
+        self._settle(id(vertex.operator), specs, kernels)
+        self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order])
+        if kernel.is_loss or kernel.is_measure or not self.consumers[vertex.order]:
+            self.draft.pinned.add(("output", vertex.order))  # read when the task has ended
+        roles = self._peer_roles(vertex, specs)
+        for prepared in kernels:
+            if prepared.kept:
+                self.draft.tensors["kept", vertex.order] = Tensor((prepared.kept,), np.dtype(np.uint8))
+            self._append(vertex.name, prepared, roles, backward=self._in_backward_part(vertex))
+
+    def _in_backward_part(self, vertex: Vertex) -> bool:
+        return any(source != BATCH and self.graph[source].operator.is_gradient for source in vertex.inputs)
+
+    def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
+        roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
+        roles["output"] = ("output", vertex.order)
+        roles["labels"] = "labels"
+        roles["kept"] = ("kept", vertex.order)
+        roles.update({spec.name: self._vector("weights", vertex, spec) for spec in specs})
+        return roles
+
+    def _vector(self, vector: str, vertex: Vertex, spec: VariableSpec, flat: bool = False) -> VectorPlace:
+        return VectorPlace(vector, id(vertex.operator), spec.name, f"{vertex.name}.{spec.name}", flat)
+
+    def _gradient(self, vertex: Vertex, gradient: Gradient) -> None:
+        assert vertex.peer is not None
+        peer = self.graph[vertex.peer]
+        assert peer.forward is not None
+        needed = any(not isinstance(user.kernel, GradientDescentOptimiser) for user in self.consumers[vertex.order])
+        specs = self.specs.get(peer.order, ())
+        roles = self._peer_roles(peer, specs)
+        roles["output_gradient"] = self._value(vertex.inputs[0])
+        if needed:
+            roles["input_gradient"] = ("output", vertex.order)
+            self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order])
+        additions = []
+        for spec in specs if gradient.input == 0 else ():
+            key = (id(peer.operator), spec.name)
+            if key in self.written_gradients:  # a shared operator: the gradients of its nodes add up
+                extra = ("extra gradient", vertex.order, spec.name)
+                storage = self.variables[key].storage
+                assert storage is not None
+                shape = spec.shape if isinstance(storage, PlainStorage) else (storage.elements,)
+                self.draft.tensors[extra] = Tensor(shape, self.dtype)
+                roles[f"{spec.name}_gradient"] = extra
+                additions.append((self._vector("gradient", peer, spec, flat=True), extra))
+            else:
+                roles[f"{spec.name}_gradient"] = self._vector("gradient", peer, spec)
+                self.written_gradients.add(key)
+        for kernel in gradient.prepare(peer.forward, self._site(peer, needed)):
+            self._append(vertex.name, kernel, roles, backward=True)
+        for total, extra in additions:
+            self._accumulate(vertex.name, total, extra)
+
+    def _accumulate(self, name: str, total: Place, extra: Value) -> None:
+        adding = self.library.linear_combination([Assignment("total", ("total", "extra"))], self.dtype)
+        # The extra gradient has the variable's shape; the combination wants vectors.
+        kernel = replace(adding, bind=lambda buffers: adding.bind({r: a.reshape(-1) for r, a in buffers.items()}))
+        self._append(name, kernel, {"total": total, "extra": extra, "coefficients": _ONES}, backward=True)
+
+    def _append(self, name: str, kernel: PreparedKernel, known: Mapping[str, Value | Place], *, backward: bool) -> None:
+        """Append a step with the roles its kernel uses."""
+        roles: dict[str, Value | Place] = {}
+        for role in dict.fromkeys((*kernel.reads, *kernel.writes)):
+            if role in _RUNTIME_ROLES:
+                roles[role] = NamedPlace(role)
+            elif role != "workspace":
+                roles[role] = known[role]
+        if kernel.workspace:
+            workspace = ("workspace", len(self.draft.steps))
+            self.draft.tensors[workspace] = Tensor((kernel.workspace,), np.dtype(np.uint8))
+            roles["workspace"] = workspace
+        self.draft.steps.append(_DraftStep(name, kernel, roles, backward))
+
+
+_RUNTIME_ROLES = ("state", "slots", "slot_labels")
+_ONES = NamedPlace("ones", np.ones(2))
+
+
+def _resolve(value: Value | Place, places: Mapping[Value, ArenaPlace]) -> Place:
+    return value if isinstance(value, ArenaPlace | VectorPlace | NamedPlace) else places[value]
+
+
+def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
+    """Lifetimes of all values, values that may share memory merged, and the memory plan."""
+    first: dict[Value, int] = {}
+    last: dict[Value, int] = {}
+    for number, step in enumerate(draft.steps):
+        for value in step.roles.values():
+            if not isinstance(value, ArenaPlace | VectorPlace | NamedPlace):
+                first.setdefault(value, number)
+                last[value] = number
+    for value in draft.pinned:
+        last[value] = len(draft.steps)
+    owner = _share_in_place(draft, first, last)
+    groups: dict[Value, list[Value]] = defaultdict(list)
+    for value in first:
+        groups[owner[value]].append(value)
+    plan = plan_memory(
+        [
+            Lifetime(
+                group,
+                max(draft.tensors[value].nbytes for value in values),
+                min(first[value] for value in values),
+                max(last[value] for value in values),
+            )
+            for group, values in groups.items()
+        ]
+    )
+    return {value: ArenaPlace(plan.offsets[owner[value]], draft.tensors[value]) for value in first}, plan
+
+
+def _share_in_place(draft: _Draft, first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, Value]:
+    """For every value the value whose memory it takes: an output written in place takes its input's, if this step is
+    the input's last use and the output's first."""
+    owner: dict[Value, Value] = {value: value for value in first}
+    for number, step in enumerate(draft.steps):
+        if step.kernel.in_place is None:
+            continue
+        source, target = (step.roles.get(role) for role in step.kernel.in_place)
+        if source not in owner or target not in owner or source in draft.pinned:
+            continue
+        same_size = draft.tensors[source].nbytes == draft.tensors[target].nbytes
+        if last[source] == number and first[target] == number and same_size:
+            owner[target] = owner[source]
+    return owner

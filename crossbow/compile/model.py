@@ -1,0 +1,96 @@
+"""The model as one vector: where each variable lies in it. Weights, gradients and velocities share the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.kernels.interface import PlainStorage, Storage, Variable
+from crossbow.ops.kernel import VariableSpec
+from crossbow.types import Array, DataError, aligned_zeros
+
+SEGMENT_ALIGNMENT = 16
+"""Elements. Every variable starts on a cache line in float32."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A variable's place in the vector."""
+
+    name: str
+    """Operator and variable, as "conv1.weights"."""
+    spec: VariableSpec
+    storage: Storage
+    offset: int
+    """In elements."""
+
+    def flat(self, vector: Array) -> Array:
+        return vector[self.offset : self.offset + self.storage.elements]
+
+    def view(self, vector: Array) -> Array:
+        """What kernels bind: an array of the logical shape if stored plain, else the flat storage."""
+        flat = self.flat(vector)
+        return flat.reshape(self.spec.shape) if isinstance(self.storage, PlainStorage) else flat
+
+
+@dataclass(frozen=True)
+class ModelLayout:
+    """All variables of a model in one vector, by (operator's id, variable's name), in the order of the graph."""
+
+    segments: Mapping[tuple[int, str], Segment]
+    dtype: np.dtype[np.generic]
+
+    @property
+    def elements(self) -> int:
+        """Length of the vector, padding included."""
+        ends = [segment.offset + segment.storage.elements for segment in self.segments.values()]
+        return -(-max(ends, default=0) // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
+
+    @property
+    def parameters(self) -> int:
+        """Number of trainable values."""
+        return sum(int(np.prod(segment.spec.shape)) for segment in self.segments.values())
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.segments.values())
+
+    def variable(self, operator: int, name: str) -> Variable:
+        segment = self.segments[operator, name]
+        return Variable(segment.spec.shape, self.dtype, segment.storage)
+
+    def new_vector(self) -> Array:
+        """A zeroed vector, on a cache line."""
+        return aligned_zeros(self.elements * self.dtype.itemsize).view(self.dtype)
+
+    def initialise(self, vector: Array, seed: int) -> None:
+        """Draw the initial values. Each variable has a generator of its own: adding one changes no other."""
+        for index, segment in enumerate(self):
+            generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, index])))
+            plain = segment.spec.initialiser.fill(segment.spec.shape, generator)
+            segment.storage.pack(np.ascontiguousarray(plain, dtype=self.dtype), segment.flat(vector))
+
+    def export(self, vector: Array) -> dict[str, Array]:
+        """The variables by name, in logical shape and order: a copy."""
+        variables = {}
+        for segment in self:
+            plain = np.empty(segment.spec.shape, self.dtype)
+            segment.storage.unpack(segment.flat(vector), plain)
+            variables[segment.name] = plain
+        return variables
+
+    def load(self, variables: Mapping[str, Array], vector: Array, source: str) -> None:
+        """Write variables by name into the vector. Raises DataError, having written nothing, where they do not fit."""
+        expected = {segment.name: segment.spec.shape for segment in self}
+        received = {name: value.shape for name, value in variables.items()}
+        if expected != received:
+            differences = [
+                f"{name}: expected {expected.get(name, 'no such variable')}, received {received.get(name, 'nothing')}"
+                for name in sorted(expected.keys() | received.keys())
+                if expected.get(name) != received.get(name)
+            ]
+            raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
+        for segment in self:
+            value = np.ascontiguousarray(variables[segment.name], dtype=self.dtype)
+            segment.storage.pack(value, segment.flat(vector))

@@ -1,0 +1,145 @@
+"""A program: the flat, ordered list of prepared kernels of a dataflow with its memory plan. Data that can be printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crossbow.compile.memory import MemoryPlan
+from crossbow.compile.model import ModelLayout
+from crossbow.dataflow.graph import Graph
+from crossbow.kernels.interface import Call, PreparedKernel
+from crossbow.types import Array, Shape, Tensor
+
+
+@dataclass(frozen=True)
+class ArenaPlace:
+    """A tensor in the arena."""
+
+    offset: int
+    tensor: Tensor
+
+    def array(self, memory: Memory) -> Array:
+        return self.tensor.view(memory.arena[self.offset : self.offset + self.tensor.nbytes])
+
+    def __str__(self) -> str:
+        return f"arena+{self.offset}"
+
+
+@dataclass(frozen=True)
+class VectorPlace:
+    """A variable in one of the replica's vectors, or (flat) its gradient as a vector."""
+
+    vector: str
+    """"weights" or "gradient"."""
+    operator: int
+    name: str
+    label: str
+    """For describe(): operator and variable."""
+    flat: bool = False
+
+    def array(self, memory: Memory) -> Array:
+        segment = memory.model.segments[self.operator, self.name]
+        vector = memory.vectors[self.vector]
+        return segment.flat(vector) if self.flat else segment.view(vector)
+
+    def __str__(self) -> str:
+        return f"{self.vector}[{self.label}]"
+
+
+@dataclass(frozen=True)
+class NamedPlace:
+    """One of the arrays that the runtime owns: state, slots, slot_labels; or a constant."""
+
+    name: str
+    constant: Array | None = None
+
+    def array(self, memory: Memory) -> Array:
+        return memory.named[self.name] if self.constant is None else self.constant
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Place = ArenaPlace | VectorPlace | NamedPlace
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The buffers to which a program is bound: a stream's arena, a replica's vectors, the runtime's own arrays."""
+
+    arena: Array
+    model: ModelLayout
+    vectors: Mapping[str, Array]
+    named: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One prepared kernel, the operator it belongs to, and the place of each of its roles."""
+
+    operator: str
+    kernel: PreparedKernel
+    places: Mapping[str, Place]
+    backward: bool
+
+
+@dataclass(frozen=True)
+class BoundStep:
+    """A call, and the operator that a failure of it is reported under."""
+
+    operator: str
+    call: Call
+
+
+@dataclass(frozen=True)
+class Program:
+    """The compiled form of a graph for one batch size."""
+
+    graph: Graph
+    batch: Shape
+    model: ModelLayout
+    steps: tuple[Step, ...]
+    plan: MemoryPlan
+    outputs: Mapping[int, ArenaPlace]
+    """The place of each vertex's output, by position."""
+
+    def bind(self, memory: Memory) -> tuple[list[BoundStep], list[BoundStep]]:
+        """The calls of the forward part and of the backward part, on these buffers."""
+        parts: tuple[list[BoundStep], list[BoundStep]] = ([], [])
+        for step in self.steps:
+            buffers = {role: place.array(memory) for role, place in step.places.items()}
+            parts[step.backward].extend(BoundStep(step.operator, call) for call in step.kernel.bind(buffers))
+        return parts
+
+    def output(self, order: int, memory: Memory) -> Array:
+        """The output of a vertex, as an array of its logical shape over the arena."""
+        return self.outputs[order].array(memory)
+
+    def memory_of(self, order: int) -> tuple[int, str]:
+        """Bytes of a vertex's output, and where it lies."""
+        place = self.outputs.get(order)
+        return (0, "") if place is None else (place.tensor.nbytes, str(place))
+
+    def describe(self) -> str:
+        """A table of the steps: kernel, operator, buffers; and what the memory plan is worth."""
+        rows = [
+            (
+                str(number),
+                step.operator,
+                step.kernel.name,
+                " ".join(f"{role}={place}" for role, place in step.places.items() if role != "state"),
+            )
+            for number, step in enumerate(self.steps)
+        ]
+        widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+        lines = [
+            "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+            for row in rows
+        ]
+        plan = self.plan
+        lines.append(
+            f"arena {plan.arena:,} bytes; lower bound {plan.lower_bound:,}; without reuse {plan.without_reuse:,}; "
+            f"model {self.model.parameters:,} parameters in a vector of {self.model.elements:,}"
+        )
+        return "\n".join(lines)

@@ -1,0 +1,277 @@
+"""Configurations: frozen dataclasses whose errors name the field, what was received and what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+
+from crossbow.types import ConfigurationError, TrainingUnit
+
+if TYPE_CHECKING:
+    from crossbow.synch import Rule
+
+T = TypeVar("T")
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field,))
+def configuration(cls: type[T]) -> type[T]:
+    """Make a frozen, keyword-only dataclass that answers an unknown name with the names it knows.
+
+    A field declared with `field(kw_only=False)` may be given by position too, as in `Constant(1.0)`.
+    """
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    names = [f.name for f in dataclasses.fields(made) if f.init]  # type: ignore[arg-type]
+    positional = [f.name for f in dataclasses.fields(made) if f.init and not f.kw_only]  # type: ignore[arg-type]
+    required = [
+        f.name
+        for f in dataclasses.fields(made)  # type: ignore[arg-type]
+        if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
+    initialise: Callable[..., None] = made.__init__
+
+    @functools.wraps(initialise)
+    def checked(self: Any, *args: Any, **values: Any) -> None:
+        if len(args) > len(positional):
+            raise ConfigurationError(f"{cls.__name__} takes keywords only: {', '.join(names)}. Received: {args!r}")
+        given = dict(zip(positional, args, strict=False))
+        twice = ", ".join(given.keys() & values.keys())
+        if twice:
+            raise ConfigurationError(f"{cls.__name__} received {twice} twice, by position and by name")
+        values = {**given, **values}
+        for name in values:
+            if name not in names:
+                close = difflib.get_close_matches(name, names, n=1)
+                hint = f" Did you mean {close[0]!r}?" if close else ""
+                known = ", ".join(names) or "none"
+                raise ConfigurationError(
+                    f"{cls.__name__} has no {name!r}.{hint} Known names: {known}. Received: {name}={values[name]!r}"
+                )
+        missing = [name for name in required if name not in values]
+        if missing:
+            raise ConfigurationError(f"{cls.__name__} needs {', '.join(missing)}")
+        initialise(self, **values)
+
+    made.__init__ = checked  # type: ignore[method-assign]
+    return made
+
+
+def refuse(owner: object, name: str, value: object, allowed: str) -> ConfigurationError:
+    """The error for a bad value of a field of `owner`."""
+    return ConfigurationError(f"{type(owner).__name__}: {name} must be {allowed}. Received: {name}={value!r}")
+
+
+def is_integer(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+
+
+def check_integer(owner: object, name: str, minimum: int, *, optional: bool = False) -> None:
+    """The field is an integer ≥ minimum (or None, where optional)."""
+    value = getattr(owner, name)
+    if optional and value is None:
+        return
+    if not is_integer(value) or value < minimum:
+        raise refuse(owner, name, value, f"an integer ≥ {minimum}" + (" or None" if optional else ""))
+
+
+def check_number(
+    owner: object,
+    name: str,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    above: bool = False,
+    below: bool = False,
+    optional: bool = False,
+) -> None:
+    """The field is a finite number in the range; `above` and `below` leave out the ends."""
+    value = getattr(owner, name)
+    if optional and value is None:
+        return
+    good = (
+        is_number(value)
+        and (value > minimum if above else value >= minimum)
+        and (value < maximum if below else value <= maximum)
+    )
+    if not good:
+        parts = []
+        if minimum > -math.inf:
+            parts.append(f"{'>' if above else '≥'} {minimum:g}")
+        if maximum < math.inf:
+            parts.append(f"{'<' if below else '≤'} {maximum:g}")
+        allowed = "a finite number" + (" " + " and ".join(parts) if parts else "")
+        raise refuse(owner, name, value, allowed + (" or None" if optional else ""))
+
+
+def check_choice(owner: object, name: str, choices: Sequence[str]) -> None:
+    value = getattr(owner, name)
+    if value not in choices:
+        raise refuse(owner, name, value, "one of " + ", ".join(repr(choice) for choice in choices))
+
+
+def check_boolean(owner: object, name: str) -> None:
+    value = getattr(owner, name)
+    if not isinstance(value, bool):
+        raise refuse(owner, name, value, "True or False")
+
+
+def pair(owner: object, name: str, minimum: int) -> tuple[int, int]:
+    """The field as (height, width): an integer means both."""
+    value = getattr(owner, name)
+    sizes = (value, value) if is_integer(value) else value
+    if (
+        not isinstance(sizes, tuple | list)
+        or len(sizes) != 2
+        or not all(is_integer(size) and size >= minimum for size in sizes)
+    ):
+        raise refuse(owner, name, value, f"an integer ≥ {minimum} or a pair (height, width) of such")
+    return int(sizes[0]), int(sizes[1])
+
+
+LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp")
+
+
+@configuration
+class SolverConf:
+    """How a learner steps along its gradient: v ← momentum · v − γ (g + weight_decay · w), w ← w + v.
+
+    γ(t) is the learning rate of the round whose first task is number t (from 0, counting the tasks of all learners):
+
+    ========== =============================================
+    fixed      γ = learning_rate
+    inv        γ = learning_rate · (1 + gamma · t)^(−power)
+    step       γ = learning_rate · gamma^⌊t / step_size⌋
+    multistep  γ = learning_rate · gamma^#{s in step_values: t ≥ s}
+    exp        γ = learning_rate · gamma^t
+    ========== =============================================
+
+    With `warmup_steps` > 0 the rate rises linearly during the first `warmup_steps`, as γ(t) · (t + 1) / warmup_steps.
+    `step_size`, `step_values`, `warmup_steps` and the t of inv and exp are counted in `learning_rate_step_unit`: tasks, or
+    epochs (a fraction of one, for inv and exp).
+
+    Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
+    1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most).
+    """
+
+    learning_rate: float = 0.01
+    """γ at the start, > 0."""
+    policy: str = "fixed"
+    """One of fixed, inv, step, multistep, exp."""
+    gamma: float = 0.1
+    """The policy's factor (step, multistep, exp: in (0, 1]) or slope (inv: ≥ 0)."""
+    power: float = 0.75
+    """The exponent of inv, ≥ 0."""
+    step_size: int = 0
+    """Length of a step of the policy "step", > 0 there."""
+    step_values: tuple[int, ...] = ()
+    """Where the policy "multistep" steps: increasing, not empty there."""
+    warmup_steps: int = 0
+    """Length of the linear warm-up; 0 is none."""
+    learning_rate_step_unit: str = "tasks"
+    """The unit of step_size, step_values, warmup_steps and of t: "tasks" or "epochs"."""
+    momentum: float = 0.0
+    """Fraction of the last step that is kept (Polyak), in [0, 1)."""
+    weight_decay: float = 0.0
+    """λ of the L2 penalty ½ λ |w|², ≥ 0."""
+
+    def __post_init__(self) -> None:
+        check_number(self, "learning_rate", minimum=0, above=True)
+        check_choice(self, "policy", LEARNING_RATE_POLICIES)
+        check_number(self, "power", minimum=0)
+        check_integer(self, "step_size", 0)
+        check_integer(self, "warmup_steps", 0)
+        check_choice(self, "learning_rate_step_unit", ("tasks", "epochs"))
+        check_number(self, "momentum", minimum=0, maximum=1, below=True)
+        check_number(self, "weight_decay", minimum=0)
+        if self.policy in ("step", "multistep", "exp"):
+            check_number(self, "gamma", minimum=0, maximum=1, above=True)
+        else:
+            check_number(self, "gamma", minimum=0)
+        if self.policy == "step" and self.step_size == 0:
+            raise refuse(self, "step_size", self.step_size, "an integer ≥ 1 with policy='step'")
+        values = self.step_values
+        if not isinstance(values, tuple | list) or not all(is_integer(value) and value >= 1 for value in values):
+            raise refuse(self, "step_values", values, "a tuple of integers ≥ 1")
+        object.__setattr__(self, "step_values", tuple(int(value) for value in values))
+        if self.policy == "multistep" and not values:
+            raise refuse(self, "step_values", values, "a tuple of integers ≥ 1, not empty, with policy='multistep'")
+        if list(values) != sorted(set(values)):
+            raise refuse(self, "step_values", values, "strictly increasing")
+
+
+@configuration
+class ModelConf:
+    """The batch, the rule that combines the learners, and how often to test.
+
+    Fixed from the original: the rule works with any number of learners and devices (SMA and S-SGD needed two GPUs).
+    """
+
+    batch_size: int = 32
+    """Examples in a learner's batch, ≥ 1."""
+    rule: Rule | None = None
+    """How replicas and base model are combined; None is SMA(alpha=1/k) with k learners."""
+    wpc: int | None = None
+    """Tasks in a clock tick: a multiple of the number of learners k; None is k · τ with the rule's τ."""
+    slack: int = 0
+    """Ticks a learner may run ahead; 0 under a rule with a barrier."""
+    test_interval: int = 1
+    """`train_and_test` tests after every so many `test_interval_unit`, ≥ 1."""
+    test_interval_unit: TrainingUnit = TrainingUnit.EPOCHS
+    """EPOCHS or TASKS (rounded up to whole ticks)."""
+    check_batch_size: int | None = None
+    """Examples in a test batch; None is the larger of batch_size and 64. It changes speed, not results."""
+
+    def __post_init__(self) -> None:
+        check_integer(self, "batch_size", 1)
+        check_integer(self, "wpc", 1, optional=True)
+        check_integer(self, "slack", 0)
+        check_integer(self, "test_interval", 1)
+        check_integer(self, "check_batch_size", 1, optional=True)
+        if not isinstance(self.test_interval_unit, TrainingUnit):
+            raise refuse(self, "test_interval_unit", self.test_interval_unit, "a TrainingUnit")
+        if self.rule is not None and not hasattr(self.rule, "merge"):
+            raise refuse(self, "rule", self.rule, "a rule of crossbow.synch, as SMA(alpha=0.5), or None")
+
+
+@configuration
+class SystemConf:
+    """Where and how to run.
+
+    Fixed from the original: the seed is used, every option that is accepted does something.
+    """
+
+    devices: str | Sequence[str] = "cpu"
+    """"cpu" (all cores), "cpu:i/n" (slice i of n of the cores), several separated by commas or in a list."""
+    learners_per_device: int | str = "auto"
+    """Learners on each device, or "auto": one per core."""
+    threads_per_learner: int | None = None
+    """Threads of a learner; None shares the device's cores among its learners (at least one each)."""
+    kernels: str = "auto"
+    """"auto" takes the fastest that works here, "reference" the NumPy kernels, "onednn" the fast CPU kernels or an error."""
+    precision: str = "float32"
+    """"float32", or "float64" (reference kernels)."""
+    seed: int = 0
+    """Start of every random number: initial weights, order of the examples, dropout."""
+
+    def __post_init__(self) -> None:
+        devices = self.devices
+        names = devices.split(",") if isinstance(devices, str) else devices
+        if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+            raise refuse(self, "devices", devices, "'cpu', 'cpu:i/n', or several of those separated by commas")
+        object.__setattr__(self, "devices", tuple(name.strip() for name in names))
+        if self.learners_per_device != "auto":
+            value = self.learners_per_device
+            if not is_integer(value) or int(value) < 1:
+                raise refuse(self, "learners_per_device", value, "an integer ≥ 1 or 'auto'")
+        check_integer(self, "threads_per_learner", 1, optional=True)
+        check_choice(self, "kernels", ("auto", "reference", "onednn"))
+        check_choice(self, "precision", ("float32", "float64"))
+        check_integer(self, "seed", 0)

@@ -1,0 +1,240 @@
+"""ExecutionContext: what the user holds. It trains, tests, predicts, saves and loads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from crossbow.conf import ModelConf, SolverConf, SystemConf
+from crossbow.data import Dataset
+from crossbow.dataflow import Dataflow
+from crossbow.dataflow.derive import derive_check
+from crossbow.dataflow.graph import build
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.results import History, TestResult
+from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.synch import Collective
+from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, DurationUnit, Phase, TrainingUnit
+
+
+class ExecutionContext:
+    """Trains the dataflows on a data set.
+
+    dataflows: the TRAIN dataflow and the CHECK one; None for the latter derives it from the former. Raises GraphError,
+    ConfigurationError or DataError, each naming what is wrong, before anything runs. Use it as a context manager, or
+    `close` it: it holds threads.
+    """
+
+    def __init__(
+        self,
+        dataflows: Sequence[Dataflow | None],
+        *,
+        data: Dataset,
+        model: ModelConf | None = None,
+        solver: SolverConf | None = None,
+        system: SystemConf | None = None,
+        monitors: Sequence[Monitor] = (),
+        collective: Collective | None = None,
+    ) -> None:
+        """monitors: told of progress and records. collective: what sums between devices; by default that of the devices."""
+        training, check = _two_dataflows(dataflows)
+        for name, value, kind in (
+            ("data", data, Dataset),
+            ("model", model, ModelConf),
+            ("solver", solver, SolverConf),
+            ("system", system, SystemConf),
+        ):
+            if not isinstance(value, kind) and (value is not None or name == "data"):
+                raise ConfigurationError(f"ExecutionContext: {name} must be a {kind.__name__}. Received: {value!r}")
+        self.model = model or ModelConf()
+        self.solver = solver or SolverConf()
+        self.system = system or SystemConf()
+        self.data = data
+        if self.model.batch_size > len(data.train):
+            raise ConfigurationError(
+                f"ModelConf: batch_size must be at most the number of training examples, {len(data.train)}. "
+                f"Received: batch_size={self.model.batch_size}"
+            )
+        if self.model.slack:
+            raise ConfigurationError(
+                f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
+            )
+        check_graph = derive_check(build(training.subgraph.nodes)) if check is None else check.graph
+        self.engine = Engine(training.graph, check_graph, data, self.model, self.solver, self.system, collective)
+        training.compiled = self.engine.program
+        if check is not None:
+            check.compiled = self.engine.check_program
+        self._monitors = tuple(monitors)
+        self._closed = False
+
+    def __enter__(self) -> ExecutionContext:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all threads. The base model is gone: save it before."""
+        if not self._closed:
+            self._closed = True
+            self.engine.close()
+
+    # Training
+
+    def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS) -> History:
+        """Train for so many epochs or tasks, rounded up to whole ticks."""
+        return self._train(count, unit)
+
+    def train_and_test(
+        self,
+        count: int,
+        unit: TrainingUnit = TrainingUnit.EPOCHS,
+        *,
+        target_accuracy: float | None = None,
+        duration: float | None = None,
+        duration_unit: DurationUnit = DurationUnit.SECONDS,
+    ) -> History:
+        """Train, and test after every `ModelConf.test_interval` and at the end.
+
+        It ends sooner when a test reaches `target_accuracy` (a fraction), or after a `duration` of training.
+        """
+        return self._train(
+            count, unit, test=True, target_accuracy=target_accuracy, duration=duration, duration_unit=duration_unit
+        )
+
+    def train_for_duration(
+        self,
+        duration: float,
+        duration_unit: DurationUnit = DurationUnit.SECONDS,
+        count: int | None = None,
+        unit: TrainingUnit = TrainingUnit.EPOCHS,
+    ) -> History:
+        """Train for a duration, or `count` if that is sooner. It ends on a whole tick."""
+        return self._train(count, unit, duration=duration, duration_unit=duration_unit)
+
+    def train_until_condition(
+        self, target_loss: float, count: int | None = None, unit: TrainingUnit = TrainingUnit.EPOCHS
+    ) -> History:
+        """Train until the mean training loss of the last epoch's tasks is at most `target_loss`, or `count` is done."""
+        return self._train(count, unit, target_loss=target_loss)
+
+    def train_until_condition_or_for_duration(
+        self,
+        target_loss: float,
+        duration: float,
+        duration_unit: DurationUnit = DurationUnit.SECONDS,
+        count: int | None = None,
+        unit: TrainingUnit = TrainingUnit.EPOCHS,
+    ) -> History:
+        """Train until the loss is at most `target_loss`, the duration is over, or `count` is done."""
+        return self._train(count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit)
+
+    def _train(
+        self,
+        count: int | None,
+        unit: TrainingUnit,
+        *,
+        test: bool = False,
+        target_loss: float | None = None,
+        target_accuracy: float | None = None,
+        duration: float | None = None,
+        duration_unit: DurationUnit = DurationUnit.SECONDS,
+    ) -> History:
+        self._check_open()
+        if not isinstance(unit, TrainingUnit):
+            raise ConfigurationError(f"unit must be a TrainingUnit. Received: unit={unit!r}")
+        if not isinstance(duration_unit, DurationUnit):
+            raise ConfigurationError(f"duration_unit must be a DurationUnit. Received: duration_unit={duration_unit!r}")
+        if test and self.data.check is None:
+            raise ConfigurationError("train_and_test needs check data. Received: a Dataset without")
+        seconds = None if duration is None else duration * duration_unit.value
+        limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
+        return TrainingRun(self.engine, limits, self._monitors, test=test).run()
+
+    # The base model
+
+    def test(self) -> TestResult:
+        """Test the base model on the check set: every example counts exactly once."""
+        self._check_open()
+        return self.engine.test()
+
+    def predict(self, images: Array) -> Array:
+        """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
+
+        Images are in the range of the training images: uint8 in 0..255 if those were, else floating point.
+        """
+        self._check_open()
+        images = np.asarray(images)
+        train = self.data.train.images
+        if images.shape[1:] != train.shape[1:]:
+            raise DataError(
+                f"predict: expected images of shape (N, {', '.join(map(str, train.shape[1:]))}). Received: {images.shape}"
+            )
+        if images.dtype != train.dtype and not (images.dtype.kind == "f" and train.dtype.kind == "f"):
+            raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
+        return self.engine.predict(images)
+
+    @property
+    def variables(self) -> dict[str, Array]:
+        """The base model's variables by name, as "conv1.weights": a copy."""
+        self._check_open()
+        return self.engine.weights
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the base model (safetensors). The file is whole or not there: an older one is replaced at the end."""
+        self._check_open()
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = safetensors.numpy.save(self.engine.weights, metadata={"format": "crossbow"})
+        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(partial, path)
+        except BaseException:
+            Path(partial).unlink(missing_ok=True)
+            raise
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read a base model written by `save`, and start every learner from it.
+
+        Raises DataError, having changed nothing, where the file is not whole or does not fit the model.
+        """
+        self._check_open()
+        path = Path(path)
+        if not path.is_file():
+            raise DataError(f"{path}: expected a saved model. Received: no such file")
+        try:
+            variables: dict[str, Any] = safetensors.numpy.load_file(path)
+        except (safetensors.SafetensorError, ValueError, OSError) as error:
+            raise DataError(f"{path}: expected a saved model (safetensors). Received: {error}") from error
+        self.engine.load(variables, str(path))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CrossbowError("the context is closed")
+
+
+def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Dataflow | None]:
+    expected = "[train, check], where check may be None"
+    if not isinstance(dataflows, Sequence) or len(dataflows) not in (1, 2):
+        raise ConfigurationError(f"ExecutionContext: expected the dataflows {expected}. Received: {dataflows!r}")
+    training, check = (*dataflows, None)[:2]
+    if not isinstance(training, Dataflow) or training.phase is not Phase.TRAIN:
+        raise ConfigurationError(f"ExecutionContext: expected a dataflow of Phase.TRAIN first. Received: {training!r}")
+    if check is not None and (not isinstance(check, Dataflow) or check.phase is not Phase.CHECK):
+        raise ConfigurationError(f"ExecutionContext: expected a dataflow of Phase.CHECK second, or None. Received: {check!r}")
+    return training, check

@@ -1,0 +1,246 @@
+"""A data set in memory: arrays that were checked once, so that nothing needs checking while training."""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.types import Array, DataError, Phase, Shape
+
+LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
+"""Labels are stored as int32."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The examples of one phase: images (N, C, H, W) or (N, features), labels int32 (N,) or targets (N, …)."""
+
+    images: Array
+    labels: Array
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def image_shape(self) -> Shape:
+        """Shape of one image: (C, H, W) or (features,)."""
+        return self.images.shape[1:]
+
+    @property
+    def label_shape(self) -> Shape:
+        """Shape of one label: () for a class."""
+        return self.labels.shape[1:]
+
+
+class Dataset:
+    """Training examples and, unless None, examples to check with, given as NumPy arrays.
+
+    Images are (N, C, H, W) or (N, features); (N, H, W) are gray images and become (N, 1, H, W). uint8 images stay
+    uint8 and are multiplied by `scale` = 1/255 when they are batched, so that the model sees [0, 1]; floating-point
+    images are taken as they are (`scale` = 1). Labels decide by their type what is learnt: integers (N,) are classes
+    and become int32; floating-point numbers (N, …) are targets of a regression. Arrays that are fine already
+    (contiguous, of these types) are not copied, and must not change while they are in use.
+
+    `number_of_classes`: labels are 0 ≤ label < number_of_classes; None takes the largest label + 1.
+    `ignored_label`: a label that is allowed besides those, as −1 or 255, for the examples that a loss leaves out.
+
+    Raises DataError with the array's name, what was expected and what was received.
+
+    >>> x = np.zeros((4, 1, 28, 28), np.uint8)
+    >>> data = Dataset((x, np.array([0, 1, 2, 1])))
+    >>> len(data.train), data.image_shape, data.number_of_classes
+    (4, (1, 28, 28), 3)
+    """
+
+    train: Examples
+    check: Examples | None
+    number_of_classes: int | None
+    """None for a regression."""
+    scale: float
+    """What images are multiplied by when they are batched."""
+
+    def __init__(
+        self,
+        train: tuple[Array, Array],
+        check: tuple[Array, Array] | None = None,
+        *,
+        number_of_classes: int | None = None,
+        ignored_label: int | None = None,
+    ) -> None:
+        _check_integer("number_of_classes", number_of_classes, 1, LARGEST_NUMBER_OF_CLASSES)
+        _check_integer("ignored_label", ignored_label, -(2**31), 2**31 - 1)
+        given = {"train": _examples("train", train)}
+        if check is not None:
+            given["check"] = _examples("check", check)
+            _check_agreement(given["train"], given["check"])
+        self.number_of_classes = _check_classes(given, number_of_classes, ignored_label)
+        if self.number_of_classes is not None:
+            given = {
+                phase: Examples(examples.images, np.ascontiguousarray(examples.labels, dtype=np.int32))
+                for phase, examples in given.items()
+            }
+        self.train = given["train"]
+        self.check = given.get("check")
+        self.scale = 1 / 255 if self.train.images.dtype == np.uint8 else 1.0
+
+    @property
+    def image_shape(self) -> Shape:
+        return self.train.image_shape
+
+    @property
+    def label_shape(self) -> Shape:
+        return self.train.label_shape
+
+    def examples(self, phase: Phase) -> Examples:
+        """The examples of a phase. Raises DataError where the data set has none to check with."""
+        if phase is Phase.TRAIN:
+            return self.train
+        if self.check is None:
+            raise DataError("expected check examples: Dataset((x_train, y_train), (x_check, y_check)). Received: none")
+        return self.check
+
+    def __repr__(self) -> str:
+        check = "no" if self.check is None else f"{len(self.check):,}"
+        kind = f"targets {self.label_shape}" if self.number_of_classes is None else f"{self.number_of_classes} classes"
+        return (
+            f"Dataset({len(self.train):,} training and {check} check examples, "
+            f"images {self.image_shape} {self.train.images.dtype}, {kind})"
+        )
+
+
+def _check_integer(name: str, value: object, minimum: int, maximum: int) -> None:
+    if value is None:
+        return
+    integral = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    if not integral or not minimum <= int(value) <= maximum:  # type: ignore[call-overload]
+        raise DataError(f"{name}: expected an integer from {minimum} to {maximum}, or None. Received: {value!r}")
+
+
+def _describe(array: Array) -> str:
+    return f"shape {array.shape}, {array.dtype}"
+
+
+def _array(name: str, value: object) -> Array:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise DataError(f"{name}: expected a NumPy array. Received: {type(value).__name__} ({error})") from error
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and array.dtype.itemsize > 8):
+        raise DataError(f"{name}: expected an array of numbers. Received: {_describe(array)}")
+    if array.ndim == 0:
+        raise DataError(f"{name}: expected an array whose first dimension counts the examples. Received: a scalar")
+    if array.size == 0:
+        raise DataError(f"{name}: expected at least one example, none of them empty. Received: {_describe(array)}")
+    return array
+
+
+def _finite(name: str, array: Array) -> Array:
+    """The floating-point array in native float32 or float64, contiguous; a copy only where it was not so already."""
+    dtype = np.dtype(np.float32 if array.dtype.itemsize < 4 else array.dtype.newbyteorder("="))
+    array = np.ascontiguousarray(array, dtype=dtype)
+    # The extremes tell of NaN and infinity without a temporary array of the data's size.
+    if not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        example = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+        values = array[example].ravel()
+        bad = values[~np.isfinite(values)][0]
+        raise DataError(f"{name}: expected finite numbers. Received: {bad} in example {example}")
+    return array
+
+
+def _images(name: str, value: object) -> Array:
+    array = _array(name, value)
+    if array.dtype != np.uint8 and array.dtype.kind != "f":
+        raise DataError(
+            f"{name}: expected uint8 (pixels, scaled to [0, 1]) or floating point (taken as they are); "
+            f"convert with .astype(). Received: {_describe(array)}"
+        )
+    if array.ndim == 3:
+        if min(array.shape[1:]) <= 4:  # (N, channels, length) or (N, length, channels) look like this
+            raise DataError(
+                f"{name}: expected (N, C, H, W) or (N, features); gray images (N, H, W) this small may be something "
+                f"else, so add the channel yourself: {name}[:, None]. Received: {_describe(array)}"
+            )
+        array = array[:, None]
+    if array.ndim not in (2, 4):
+        raise DataError(f"{name}: expected (N, C, H, W) or (N, features). Received: {_describe(array)}")
+    if array.ndim == 4 and array.shape[1] == array.shape[2] > 4 and array.shape[3] in (1, 3):
+        raise DataError(
+            f"{name}: expected (N, C, H, W); these look like channels-last images: "
+            f"{name}.transpose(0, 3, 1, 2). Received: {_describe(array)}"
+        )
+    return _finite(name, array) if array.dtype.kind == "f" else np.ascontiguousarray(array)
+
+
+def _labels(name: str, value: object, number_of_images: int, images_name: str) -> Array:
+    array = _array(name, value)
+    if len(array) != number_of_images:
+        raise DataError(
+            f"{name}: expected {number_of_images} labels, one for each example of {images_name}. "
+            f"Received: {len(array)} ({_describe(array)})"
+        )
+    if array.dtype.kind == "f":
+        return _finite(name, array)
+    if array.ndim != 1:
+        raise DataError(
+            f"{name}: expected integer classes (N,) or floating-point targets (N, …); "
+            f"for classes given as one-hot rows take .argmax(axis=1). Received: {_describe(array)}"
+        )
+    return array
+
+
+def _examples(phase: str, pair: object) -> Examples:
+    x, y = f"x_{phase}", f"y_{phase}"
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        received = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
+        raise DataError(f"{phase}: expected a pair ({x}, {y}). Received: {received}")
+    images = _images(x, pair[0])
+    return Examples(images, _labels(y, pair[1], len(images), x))
+
+
+def _check_agreement(train: Examples, check: Examples) -> None:
+    """The phases hold the same kind of examples: one model reads both."""
+    if check.image_shape != train.image_shape:
+        raise DataError(
+            f"x_check: expected images of shape {train.image_shape}, as in x_train. Received: {check.image_shape}"
+        )
+    if check.images.dtype != train.images.dtype:
+        raise DataError(f"x_check: expected {train.images.dtype}, as x_train. Received: {check.images.dtype}")
+    regression = train.labels.dtype.kind == "f"
+    if regression != (check.labels.dtype.kind == "f") or (regression and check.labels.dtype != train.labels.dtype):
+        raise DataError(f"y_check: expected {train.labels.dtype}, as y_train. Received: {check.labels.dtype}")
+    if check.label_shape != train.label_shape:
+        raise DataError(
+            f"y_check: expected labels of shape {train.label_shape}, as in y_train. Received: {check.label_shape}"
+        )
+
+
+def _check_classes(given: dict[str, Examples], number_of_classes: int | None, ignored_label: int | None) -> int | None:
+    """The number of classes, every label being one of them or ignored; None for a regression."""
+    if given["train"].labels.dtype.kind == "f":
+        for name, value in (("number_of_classes", number_of_classes), ("ignored_label", ignored_label)):
+            if value is not None:
+                dtype = given["train"].labels.dtype
+                raise DataError(f"y_train: expected integer labels with {name}={value}. Received: {dtype}")
+        return None
+    largest = -1
+    also = "" if ignored_label is None else f" or ignored_label={ignored_label}"
+    for phase, examples in given.items():
+        labels = examples.labels
+        counted = labels if ignored_label is None else labels[labels != ignored_label]
+        if not counted.size:
+            continue
+        least, most = int(counted.min()), int(counted.max())
+        limit = LARGEST_NUMBER_OF_CLASSES if number_of_classes is None else int(number_of_classes)
+        if least < 0 or most >= limit:
+            bad = least if least < 0 else most
+            example = int(np.argmax(labels == bad))
+            upper = "" if number_of_classes is None and most < limit else f" < {limit}"
+            raise DataError(f"y_{phase}: expected 0 ≤ label{upper}{also}. Received: {bad} (example {example})")
+        largest = max(largest, most)
+    if number_of_classes is not None:
+        return int(number_of_classes)
+    if largest < 0:
+        raise DataError(f"y_train: expected a label besides ignored_label={ignored_label}. Received: none")
+    return largest + 1

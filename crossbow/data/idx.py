@@ -1,0 +1,70 @@
+"""IDX files, the format of MNIST: a magic number, the dimensions, the elements."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from crossbow.types import Array, DataError
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
+"""The third byte of the magic number to the element type."""
+
+
+def read_idx(path: str | os.PathLike[str]) -> Array:
+    """The array in an IDX file, gzipped or not (its content tells, not its name).
+
+    The file is: two zero bytes, a byte for the element type, a byte d for the number of dimensions, d sizes (uint32),
+    the elements in row-major order; everything big-endian. Returned in native byte order. The array of a file of bytes
+    is read-only (it lies over what was read).
+
+    Raises DataError with the file's name, what was expected and what was received.
+    """
+    content = _content(Path(path))
+    if len(content) < 4:
+        raise DataError(f"{path}: expected an IDX file (a magic number of 4 bytes). Received: {len(content)} bytes")
+    zeros, code, dimensions = struct.unpack_from(">HBB", content)
+    if zeros != 0 or code not in _TYPES:
+        raise DataError(
+            f"{path}: expected the magic number of an IDX file (00 00, then the type: "
+            f"{', '.join(f'{known:02x}' for known in _TYPES)}). Received: {content[:4].hex(' ')}"
+        )
+    if dimensions == 0:
+        raise DataError(f"{path}: expected an IDX file with at least one dimension. Received: none")
+    header = 4 + 4 * dimensions
+    if len(content) < header:
+        raise DataError(
+            f"{path}: expected a header of {header} bytes for {dimensions} dimensions. "
+            f"Received: {len(content)} bytes, a truncated file"
+        )
+    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    dtype = np.dtype(_TYPES[code])
+    expected, received = header + math.prod(shape) * dtype.itemsize, len(content)
+    if received != expected:
+        trouble = "a truncated file" if received < expected else f"{received - expected} trailing bytes"
+        raise DataError(
+            f"{path}: expected {expected} bytes for shape {shape} of {dtype.newbyteorder('=')}. "
+            f"Received: {received} bytes, {trouble}"
+        )
+    return np.frombuffer(content, dtype=dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _content(path: Path) -> bytes:
+    """What is in the file, unpacked."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable IDX file. Received: {error.strerror or error}") from error
+    if not content.startswith(_GZIP_MAGIC):
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, OSError, struct.error, zlib.error) as error:
+        raise DataError(f"{path}: expected an intact gzip file. Received: {error}") from error

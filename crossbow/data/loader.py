@@ -1,0 +1,148 @@
+"""The loader: a thread that fills batches ahead of the learners, into memory that is never allocated again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+import numpy as np
+
+from crossbow.conf import is_integer
+from crossbow.data.dataset import Examples
+from crossbow.data.order import Indices, Order
+from crossbow.data.ring import Batch, BatchRing
+from crossbow.types import Array, DataError, Shape, aligned_zeros
+
+Source = Callable[[Indices, Array, Array], None]
+"""Writes the examples with these indices (B,) into a slot's images (B, …) and labels (B, …)."""
+
+SECONDS_TO_STOP = 0.5
+
+
+def gather(examples: Examples) -> Source:
+    """The source that copies from the arrays in memory."""
+
+    def source(indices: Indices, images: Array, labels: Array) -> None:
+        # mode="clip" writes straight into `out` ("raise" would go through a temporary), without the GIL.
+        examples.images.take(indices, axis=0, out=images, mode="clip")
+        examples.labels.take(indices, axis=0, out=labels, mode="clip")
+
+    return source
+
+
+class Loader:
+    """Batches of `examples` in `order`, in `slots` slots filled ahead by one thread; task n lies in slot n mod S.
+
+    `images` is (S, B, C, H, W) or (S, B, features) and `labels` (S, B, …), of the data set's types, with the order's
+    batch size B: kernels may be bound to them. `source` replaces the copying from memory (transformed or generated
+    examples; tests inject failures).
+
+    One thread (the scheduler's) calls `next` and gets the batches in task order; whichever thread has read a batch
+    calls `release`. At least as many slots are needed as batches are held at a time. What goes wrong in the source is
+    raised by `next`, at once. Which batch is which depends on the order alone, never on timing.
+
+    >>> from crossbow.data.order import CheckOrder
+    >>> examples = Examples(np.arange(3, dtype=np.float32)[:, None], np.arange(3, dtype=np.int32))
+    >>> with Loader(examples, CheckOrder(3, batch_size=2), slots=2) as loader:
+    ...     loader.start()
+    ...     for slot, task, count in loader.batches(2):
+    ...         print(task, loader.labels[slot, :count])
+    ...         loader.release(slot)
+    0 [0 1]
+    1 [2]
+    """
+
+    def __init__(
+        self, examples: Examples, order: Order, slots: int, *, source: Source | None = None, name: str = "loader"
+    ) -> None:
+        if not is_integer(slots) or slots < 1:
+            raise DataError(f"slots: expected an integer ≥ 1. Received: {slots!r}")
+        self.order = order
+        self.slots = slots
+        self.name = f"crossbow-{name}"
+        self.images = _aligned((slots, order.batch_size, *examples.image_shape), examples.images.dtype)
+        self.labels = _aligned((slots, order.batch_size, *examples.label_shape), examples.labels.dtype)
+        self._source = gather(examples) if source is None else source
+        self._ring: BatchRing | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self, first_task: int = 0, tasks: int | None = None) -> None:
+        """Fill the batches of `tasks` tasks (None: all that the order has) from `first_task` on.
+
+        Starts afresh: after a stop, a failure or Ctrl-C, and from wherever it was. Nobody may still read a slot.
+        """
+        if not is_integer(first_task) or first_task < 0:
+            raise DataError(f"first_task: expected an integer ≥ 0. Received: {first_task!r}")
+        available = None if self.order.tasks is None else self.order.tasks - first_task
+        if tasks is None:
+            tasks = available
+        if tasks is not None and (tasks < 0 or (available is not None and tasks > available)):
+            raise DataError(f"tasks: expected at most the {available} from task {first_task} on. Received: {tasks}")
+        self.stop()
+        if self._thread is not None:
+            # A source that `stop` could not wait for still writes into a slot. Two threads never do.
+            self._thread.join()
+        self._ring = BatchRing(self.slots, first_task, tasks)
+        self._thread = threading.Thread(target=self._fill, args=(self._ring,), name=self.name, daemon=True)
+        self._thread.start()
+
+    def next(self) -> Batch:
+        """The next task's (slot, task, number of real examples); blocks until it is filled.
+
+        Raises what the source raised; Aborted when another thread stops the loader; IndexError after the last task.
+        """
+        if self._ring is None:
+            raise RuntimeError("the loader was not started")
+        return self._ring.next()
+
+    def batches(self, total: int) -> Iterator[Batch]:
+        """The next `total` batches. Each is to be released."""
+        for _ in range(total):
+            yield self.next()
+
+    def release(self, slot: int) -> None:
+        """The batch in the slot was read. Any thread, in any order; does nothing once the loader was stopped."""
+        ring = self._ring
+        if ring is not None:
+            ring.release(slot)
+
+    def stop(self) -> None:
+        """End the thread. Returns within half a second, even if the source does not (its thread then ends later)."""
+        ring, self._ring = self._ring, None
+        if ring is not None:
+            ring.close()
+        if self._thread is not None:
+            self._thread.join(SECONDS_TO_STOP)
+            if not self._thread.is_alive():
+                self._thread = None
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _fill(self, ring: BatchRing) -> None:
+        """The thread: fill slots until the ring is closed, the tasks are done, or the source fails."""
+        indices: Indices = np.zeros(self.order.batch_size, np.intp)
+        memory = [(self.images[slot], self.labels[slot]) for slot in range(self.slots)]
+        task = -1
+        try:
+            while (task := ring.wait_for_space()) >= 0:
+                more = True
+                while more:
+                    examples = self.order.indices(task, indices)
+                    self._source(indices, *memory[task % self.slots])
+                    more = ring.publish(examples)
+                    task += 1
+        except BaseException as error:
+            error.add_note(f"raised in the thread {self.name!r}, while filling the batch of task {task}")
+            ring.fail(error)
+
+
+def _aligned(shape: Shape, dtype: np.dtype[np.generic]) -> Array:
+    elements = int(np.prod(shape, dtype=np.int64))
+    return aligned_zeros(elements * dtype.itemsize).view(dtype).reshape(shape)

@@ -1,0 +1,127 @@
+"""In which order examples are seen: pure functions of the seed and of positions, never of timing."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.types import DataError
+
+Indices = NDArray[np.intp]
+
+_PURPOSE = 0x6F72646572
+"""Separates these random numbers ("order") from others drawn with the same seed."""
+
+
+def permutation(number_of_examples: int, seed: int, epoch: int) -> Indices:
+    """The order of the examples in an epoch: the ranks of as many random words of Philox4x64-10, key (seed, epoch).
+
+    Sorting words, rather than asking a generator to shuffle, makes the order the same for every version of NumPy: it
+    promises that for the words only. (Two equal words, chance N² / 2⁶⁵, keep the order of their indices.)
+    """
+    mask = 2**64 - 1
+    key = np.array([seed & mask, epoch & mask], np.uint64)
+    words = np.random.Philox(key=key, counter=[0, 0, 0, _PURPOSE]).random_raw(number_of_examples)
+    return np.argsort(words, kind="stable")
+
+
+class Order(Protocol):
+    """Which examples each task's batch holds. `indices` is called by one thread at a time."""
+
+    batch_size: int
+
+    @property
+    def tasks(self) -> int | None:
+        """How many tasks there are; None is endless."""
+
+    def indices(self, task: int, out: Indices) -> int:
+        """Write the example indices of a task into `out` (batch_size,); returns how many of them are real.
+
+        The rest is padding: valid indices whose examples nobody counts.
+        """
+
+
+class TrainingOrder:
+    """The endless stream of the epochs' permutations, one after the other; task n takes positions [n·B, (n+1)·B).
+
+    So every example comes once in an epoch, and a batch that an epoch cannot fill is filled from the next one.
+
+    >>> order = TrainingOrder(number_of_examples=5, batch_size=2, seed=0)
+    >>> out = np.empty(2, np.intp)
+    >>> order.indices(7, out), order.tasks_in_epochs(1), order.tasks_in_epochs(2)
+    (2, 3, 5)
+    """
+
+    def __init__(self, number_of_examples: int, batch_size: int, seed: int) -> None:
+        _check_sizes(number_of_examples, batch_size)
+        if batch_size > number_of_examples:
+            raise DataError(
+                f"expected a batch no larger than the training set of {number_of_examples} examples. "
+                f"Received: batch_size={batch_size}"
+            )
+        self.number_of_examples = number_of_examples
+        self.batch_size = batch_size
+        self.seed = seed
+        # The one permutation in use. Tasks come in order, so an epoch's is not asked for again once the next began.
+        self._epoch = -1
+        self._permutation: Indices = np.empty(0, np.intp)
+
+    @property
+    def tasks(self) -> None:
+        return None
+
+    @property
+    def tasks_per_epoch(self) -> float:
+        """N / B: an epoch need not end with a task."""
+        return self.number_of_examples / self.batch_size
+
+    def tasks_in_epochs(self, count: int) -> int:
+        """Tasks that `count` epochs take from the stream's start: ⌈count · N / B⌉."""
+        return -(-count * self.number_of_examples // self.batch_size)
+
+    def indices(self, task: int, out: Indices) -> int:
+        position, filled = task * self.batch_size, 0
+        while filled < self.batch_size:
+            epoch, start = divmod(position + filled, self.number_of_examples)
+            if epoch != self._epoch:
+                self._permutation = permutation(self.number_of_examples, self.seed, epoch)
+                self._epoch = epoch
+            count = min(self.batch_size - filled, self.number_of_examples - start)
+            out[filled : filled + count] = self._permutation[start : start + count]
+            filled += count
+        return filled
+
+
+class CheckOrder:
+    """Every example once, as they lie. The last batch may be short; its padding repeats the last example.
+
+    >>> order, out = CheckOrder(number_of_examples=5, batch_size=2), np.empty(2, np.intp)
+    >>> order.tasks, order.indices(2, out), out.tolist()
+    (3, 1, [4, 4])
+    """
+
+    def __init__(self, number_of_examples: int, batch_size: int) -> None:
+        _check_sizes(number_of_examples, batch_size)
+        self.number_of_examples = number_of_examples
+        self.batch_size = batch_size
+        self._positions = np.arange(batch_size)
+
+    @property
+    def tasks(self) -> int:
+        return -(-self.number_of_examples // self.batch_size)
+
+    def indices(self, task: int, out: Indices) -> int:
+        start = task * self.batch_size
+        if not 0 <= start < self.number_of_examples:
+            raise IndexError(f"expected 0 ≤ task < {self.tasks}. Received: {task}")
+        np.add(self._positions, start, out=out)
+        np.minimum(out, self.number_of_examples - 1, out=out)
+        return min(self.batch_size, self.number_of_examples - start)
+
+
+def _check_sizes(number_of_examples: int, batch_size: int) -> None:
+    for name, value in (("number_of_examples", number_of_examples), ("batch_size", batch_size)):
+        if value < 1:
+            raise DataError(f"{name}: expected an integer ≥ 1. Received: {value}")

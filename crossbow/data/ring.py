@@ -1,0 +1,140 @@
+"""Who may touch which slot of a ring of batches: a protocol between the loader's thread and the learners'."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+from crossbow.kernels.interface import Aborted
+
+_FREE, _FILLED, _TAKEN = 0, 1, 2
+
+
+class Batch(NamedTuple):
+    """A filled slot."""
+
+    slot: int
+    task: int
+    examples: int
+    """How many of the batch's examples are real; the rest is padding."""
+
+
+class BatchRing:
+    """S slots; task n uses slot n mod S, which goes from free to filled to taken and back to free.
+
+    ::
+
+        loader's thread      wait_for_space ──► publish           (in task order)
+        scheduler's thread                         └──► next      (in task order; one thread)
+        learners' threads                                └──► release   (in any order) ──► wait_for_space
+
+    Waking a thread costs more than filling a small batch. So the loader sleeps until half of the slots are free, or
+    until somebody waits for a batch: then one slot is enough, or two learners that wait for each other might hold
+    what it waits for.
+    """
+
+    def __init__(self, slots: int, first_task: int, tasks: int | None) -> None:
+        self.slots = slots
+        self._end = None if tasks is None else first_task + tasks
+        self._next_to_fill = self._next_to_take = first_task
+        self._state = bytearray(slots)
+        self._examples = [0] * slots
+        self._number_free = slots
+        self._bulk = max(1, slots // 2)
+        # Always `with self._lock`, never with a condition: entering a lock is one step that Ctrl-C cannot split.
+        self._lock = threading.Lock()
+        self._space = threading.Condition(self._lock)
+        self._filled = threading.Condition(self._lock)
+        self._loader_waits = self._taker_waits = False
+        self._closed = False
+        self._failure: BaseException | None = None
+
+    # The loader's side.
+
+    def wait_for_space(self) -> int:
+        """Block until it is worth filling; returns the task to fill next, or −1 when there is nothing more to do."""
+        with self._lock:
+            while not self._closed and self._next_to_fill != self._end:
+                if self._worth_filling():
+                    return self._next_to_fill
+                self._loader_waits = True
+                self._space.wait()
+                self._loader_waits = False
+            return -1
+
+    def publish(self, examples: int) -> bool:
+        """The slot of the next task is filled. Returns whether the slot after it can be filled at once."""
+        with self._lock:
+            slot = self._next_to_fill % self.slots
+            self._state[slot] = _FILLED
+            self._examples[slot] = examples
+            self._number_free -= 1
+            self._next_to_fill += 1
+            if self._taker_waits:
+                self._filled.notify()
+            return (
+                not self._closed
+                and self._next_to_fill != self._end
+                and self._state[self._next_to_fill % self.slots] == _FREE
+            )
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the error, which `next` raises from now on, and wake whoever waits."""
+        with self._lock:
+            self._failure = error
+            self._filled.notify_all()
+
+    # The learners' side.
+
+    def next(self) -> Batch:
+        """The next task's batch; blocks until it is filled. Raises what the loader raised, as soon as it did."""
+        with self._lock:
+            while True:
+                if self._failure is not None:
+                    raise self._failure
+                if self._closed:
+                    raise Aborted("the loader was stopped")
+                task = self._next_to_take
+                if task != self._next_to_fill:
+                    break
+                if task == self._end:
+                    raise IndexError(f"expected a task < {self._end}, where the loader ends. Received: {task}")
+                self._wait_for_a_batch()
+            self._next_to_take += 1
+            slot = task % self.slots
+            self._state[slot] = _TAKEN
+            return Batch(slot, task, self._examples[slot])
+
+    def release(self, slot: int) -> None:
+        """The batch in the slot was read: it may be filled again. Any thread, any order, once for each `next`."""
+        with self._lock:
+            if self._state[slot] != _TAKEN:
+                state = "free" if self._state[slot] == _FREE else "filled, but not taken"
+                raise ValueError(f"release: expected a slot that `next` gave. Received: slot {slot}, which is {state}")
+            self._state[slot] = _FREE
+            self._number_free += 1
+            if self._loader_waits and self._worth_filling():
+                self._space.notify()
+
+    def close(self) -> None:
+        """Wake everybody up, for good."""
+        with self._lock:
+            self._closed = True
+            self._space.notify_all()
+            self._filled.notify_all()
+
+    # With the lock held.
+
+    def _worth_filling(self) -> bool:
+        return self._state[self._next_to_fill % self.slots] == _FREE and (
+            self._taker_waits or self._number_free >= self._bulk
+        )
+
+    def _wait_for_a_batch(self) -> None:
+        self._taker_waits = True
+        try:
+            if self._loader_waits and self._worth_filling():
+                self._space.notify()
+            self._filled.wait()
+        finally:
+            self._taker_waits = False

@@ -1,0 +1,108 @@
+"""A dataflow: a subgraph for a phase, which prints itself as a table and as a picture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from crossbow.dataflow.derive import derive_check, derive_training
+from crossbow.dataflow.graph import BATCH, Graph, Vertex, build
+from crossbow.dataflow.subgraph import SubGraph
+from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.ops.kernel import Gradient
+from crossbow.types import Phase, Shape
+
+
+class Compiled(Protocol):
+    """What a compiled program tells about its vertices."""
+
+    @property
+    def batch(self) -> Shape: ...
+
+    def memory_of(self, order: int) -> tuple[int, str]:
+        """Bytes of the vertex's output, and where it lies."""
+
+
+class Dataflow:
+    """A subgraph for a phase. In a TRAIN dataflow the gradient operators and the optimiser are derived."""
+
+    def __init__(self, subgraph: SubGraph) -> None:
+        if not isinstance(subgraph, SubGraph):
+            raise TypeError(f"a Dataflow holds a SubGraph. Received: {subgraph!r}")
+        self.subgraph = subgraph
+        self.phase = Phase.TRAIN
+        self.compiled: Compiled | None = None
+        """The program made of this dataflow, once a context has compiled it; `describe` then shows memory."""
+        self._graph: Graph | None = None
+
+    def set_phase(self, phase: Phase) -> Dataflow:
+        """Say what the dataflow is for, and return it."""
+        if not isinstance(phase, Phase):
+            raise TypeError(f"the phase is Phase.TRAIN or Phase.CHECK. Received: {phase!r}")
+        self.phase, self._graph = phase, None
+        return self
+
+    @property
+    def graph(self) -> Graph:
+        """The vertices in execution order, derived ones included. Raises GraphError."""
+        if self._graph is None:
+            wired = build(self.subgraph.nodes)
+            self._graph = derive_training(wired) if self.phase is Phase.TRAIN else derive_check(wired)
+        return self._graph
+
+    def describe(self, batch: Shape | None = None) -> str:
+        """A table: order, node, operator, inputs, output shape, variables, bytes, buffer.
+
+        Shapes need the shape of a batch, (N, …): given, or that of the program a context compiled. Bytes and buffer
+        are the compiled program's.
+        """
+        if batch is None and self.compiled is not None:
+            batch = self.compiled.batch
+        graph = self.graph
+        shapes = None if batch is None else infer_shapes(graph, batch)
+        variables = {} if batch is None or shapes is None else variables_of(graph, batch, shapes)
+        rows = [("order", "node", "operator", "inputs", "output", "variables", "bytes", "buffer")]
+        for vertex in graph:
+            size, place = ("", "")
+            if self.compiled is not None and batch == self.compiled.batch:
+                nbytes, place = self.compiled.memory_of(vertex.order)
+                size = f"{nbytes:,}" if nbytes else ""
+            rows.append(
+                (
+                    str(vertex.order),
+                    vertex.name,
+                    type(vertex.kernel).__name__,
+                    " ".join("batch" if source == BATCH else str(source) for source in vertex.inputs[:6])
+                    + (" …" if len(vertex.inputs) > 6 else ""),
+                    _shape_text(shapes[vertex.order]) if shapes is not None else "",
+                    " ".join(f"{spec.name} {_shape_text(spec.shape)}" for spec in variables.get(vertex.order, ())),
+                    size,
+                    place,
+                )
+            )
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+        return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
+
+    def export_dot(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph in Graphviz's DOT language (`dot -Tsvg`); dashed edges lead from an operator to its gradient."""
+        lines = ["digraph dataflow {", "  rankdir=TB;", '  node [shape=box, fontname="Helvetica"];', '  batch [shape=oval];']
+        for vertex in self.graph:
+            style = ', style=filled, fillcolor="#eeeeee"' if isinstance(vertex.kernel, Gradient) else ""
+            lines.append(f'  n{vertex.order} [label="{_dot_label(vertex)}"{style}];')
+        for vertex in self.graph:
+            for source in vertex.inputs:
+                lines.append(f"  {'batch' if source == BATCH else f'n{source}'} -> n{vertex.order};")
+            if vertex.peer is not None:
+                lines.append(f"  n{vertex.peer} -> n{vertex.order} [style=dashed, constraint=false];")
+        Path(path).write_text("\n".join([*lines, "}"]) + "\n", encoding="utf-8")
+
+
+def _shape_text(shape: Shape) -> str:
+    return "×".join(map(str, shape)) if shape else "scalar"
+
+
+def _dot_label(vertex: Vertex) -> str:
+    name = vertex.name.replace("\\", "\\\\").replace('"', '\\"')
+    return f"{vertex.order} {name}\\n{type(vertex.kernel).__name__}"

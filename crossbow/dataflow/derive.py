@@ -1,0 +1,153 @@
+"""Graphs derived from the user's: the training graph with its gradients, the check graph, the prediction graph."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from crossbow.dataflow.graph import BATCH, Graph, Vertex, losses, measures, trains
+from crossbow.dataflow.operator import Operator
+from crossbow.ops import Accuracy, ElementWiseOp, GradientDescentOptimiser, SoftMax
+from crossbow.ops.kernel import Gradient, Kernel
+from crossbow.types import GraphError
+
+
+def derive_training(graph: Graph) -> Graph:
+    """Append the gradient operators, in reverse order, and the optimiser.
+
+    The gradient of an output with several consumers is the sum of theirs. A graph in which a gradient operator
+    stands already is left as it is.
+    """
+    if any(vertex.operator.is_gradient for vertex in graph):
+        return graph
+    found = losses(graph)
+    if len(found) != 1:
+        names = ", ".join(repr(vertex.name) for vertex in found) or "none"
+        raise GraphError([f"a training dataflow has exactly one loss, as SoftMaxLoss. Received: {names}"])
+    return _Derivation(graph, found[0]).run()
+
+
+class _Derivation:
+    """Reverse-mode differentiation of a graph with one loss."""
+
+    def __init__(self, graph: Graph, loss: Vertex) -> None:
+        self.forward = graph
+        self.loss = loss
+        self.vertices = list(graph)
+        self.contributions: dict[int, list[int]] = defaultdict(list)
+        self.upstream_trains = [False] * len(graph)
+        for vertex in graph:
+            assert vertex.forward is not None
+            self.upstream_trains[vertex.order] = trains(vertex.forward) or any(
+                source != BATCH and self.upstream_trains[source] for source in vertex.inputs
+            )
+
+    def run(self) -> Graph:
+        faults = []
+        updating = []
+        for vertex in reversed(self.forward):
+            total = self._total(vertex)
+            if total is None or not self.upstream_trains[vertex.order]:
+                continue
+            kernel = vertex.forward
+            assert kernel is not None
+            for index, source in enumerate(vertex.inputs):
+                wanted = source != BATCH and self.upstream_trains[source]
+                if not wanted and not (index == 0 and trains(kernel)):
+                    continue
+                gradient = kernel.gradient(index)
+                if gradient is None:
+                    faults.append(
+                        f"node {vertex.name!r} ({type(kernel).__name__}): it stands between variables and the loss, "
+                        "so it needs a gradient; it has none"
+                    )
+                    break
+                order = self._append(self._gradient_name(vertex, index), gradient, (total,), vertex)
+                if index == 0 and trains(kernel):
+                    updating.append(order)
+                if wanted:
+                    self.contributions[self._receiver(vertex, source)].append(order)
+        if not updating:
+            faults.append(f"nothing to train: no operator upstream of the loss {self.loss.name!r} has variables")
+        if faults:
+            raise GraphError(faults)
+        self._append("optimiser", GradientDescentOptimiser(), tuple(updating), None)
+        return tuple(self.vertices)
+
+    def _total(self, vertex: Vertex) -> int | None:
+        """The vertex whose output is the gradient of this vertex's output, summing the contributions."""
+        if vertex is self.loss:
+            return vertex.order
+        parts = self.contributions[vertex.order]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return self._append(f"{vertex.name}.gradient_sum", ElementWiseOp(type="sum"), tuple(parts), None)
+
+    def _receiver(self, vertex: Vertex, source: int) -> int:
+        """Whose output gradient this is: the producer, or, for a loss whose gradient goes past it, the one before."""
+        kernel = vertex.forward
+        if kernel is None or kernel.gradient_past is None or not isinstance(
+            self.forward[source].kernel, kernel.gradient_past
+        ):
+            return source
+        return self.forward[source].inputs[0]
+
+    @staticmethod
+    def _gradient_name(vertex: Vertex, index: int) -> str:
+        return f"{vertex.name}.gradient" + (str(index) if len(vertex.inputs) > 1 else "")
+
+    def _append(self, name: str, kernel: Kernel | Gradient, inputs: tuple[int, ...], peer: Vertex | None) -> int:
+        operator = Operator(name, kernel)
+        if peer is not None:
+            operator.peer = peer.operator
+        order = len(self.vertices)
+        self.vertices.append(Vertex(order, name, operator, inputs, None if peer is None else peer.order))
+        return order
+
+
+def derive_check(graph: Graph) -> Graph:
+    """The graph for testing: no gradients, no optimiser, no operator that is for training only; an Accuracy beside
+    the loss where the graph has none and the loss takes probabilities."""
+    kept = _without(
+        graph,
+        lambda vertex: vertex.forward is None or isinstance(vertex.forward, GradientDescentOptimiser),
+        lambda vertex: vertex.forward is not None and vertex.forward.train_only,
+    )
+    found = losses(kept)
+    if len(found) == 1 and not measures(kept):
+        source = found[0].inputs[0]
+        if source != BATCH and isinstance(kept[source].kernel, SoftMax):
+            kept = (*kept, Vertex(len(kept), "accuracy", Operator("accuracy", Accuracy()), (source,)))
+    return kept
+
+
+def derive_prediction(graph: Graph) -> Graph:
+    """The graph for prediction: the check graph without what takes labels. Its last vertex is the prediction: the
+    loss's input, or, without a loss, the last vertex."""
+    check = derive_check(graph)
+    found = losses(check)
+    target = found[0].inputs[0] if found else len(check) - 1
+    if target == BATCH:
+        raise GraphError(["nothing to predict: the loss reads the batch itself"])
+    needed = {target}
+    for vertex in reversed(check):
+        if vertex.order in needed:
+            needed.update(source for source in vertex.inputs if source != BATCH)
+    return _without(check, lambda vertex: vertex.order not in needed, lambda vertex: False)
+
+
+def _without(graph: Graph, dropped: Callable[[Vertex], bool], bypassed: Callable[[Vertex], bool]) -> Graph:
+    """The graph without the dropped vertices and all that depends on them; consumers of a bypassed one take its first
+    input instead."""
+    place: dict[int, int] = {BATCH: BATCH}
+    kept: list[Vertex] = []
+    for vertex in graph:
+        if dropped(vertex) or any(source not in place for source in vertex.inputs):
+            continue
+        inputs = tuple(place[source] for source in vertex.inputs)
+        if bypassed(vertex):
+            place[vertex.order] = inputs[0]
+        else:
+            place[vertex.order] = len(kept)
+            kept.append(Vertex(len(kept), vertex.name, vertex.operator, inputs))
+    return tuple(kept)

@@ -1,0 +1,92 @@
+"""A graph as data: vertices in execution order. What users wire becomes one; deriving gives new ones."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crossbow.dataflow.node import DataflowNode
+from crossbow.dataflow.operator import Operator
+from crossbow.ops.kernel import Gradient, Kernel
+
+BATCH = -1
+"""As an input: the batch's examples."""
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """An operator at its place in the execution order. `inputs` are positions of other vertices, or BATCH."""
+
+    order: int
+    name: str
+    operator: Operator
+    inputs: tuple[int, ...]
+    peer: int | None = None
+    """Of a gradient operator: the position of the vertex whose gradient it is."""
+
+    @property
+    def kernel(self) -> Kernel | Gradient:
+        return self.operator.kernel
+
+    @property
+    def forward(self) -> Kernel | None:
+        """The kernel, unless it is a gradient."""
+        return self.operator.kernel if isinstance(self.operator.kernel, Kernel) else None
+
+
+Graph = tuple[Vertex, ...]
+
+
+def build(nodes: Sequence[DataflowNode]) -> Graph:
+    """The graph of user-wired nodes in topological order."""
+    position = {id(node): order for order, node in enumerate(nodes)}
+    names = unique_names([node.operator for node in nodes])
+    first = {}
+    for order, node in enumerate(nodes):
+        first.setdefault(id(node.operator), order)
+    return tuple(
+        Vertex(
+            order,
+            names[id(node.operator)],
+            node.operator,
+            tuple(position[id(source)] for source in node.previous) or (BATCH,),
+            None if node.operator.peer is None else first.get(id(node.operator.peer)),
+        )
+        for order, node in enumerate(nodes)
+    )
+
+
+def unique_names(operators: Sequence[Operator]) -> dict[int, str]:
+    """A name for every operator (by id): its own, or, where several share one, that and #2, #3, …"""
+    used: Counter[str] = Counter()
+    names: dict[int, str] = {}
+    for operator in operators:
+        if id(operator) not in names:
+            used[operator.name] += 1
+            count = used[operator.name]
+            names[id(operator)] = operator.name if count == 1 else f"{operator.name}#{count}"
+    return names
+
+
+def consumers(graph: Graph) -> list[list[Vertex]]:
+    """For every vertex, the vertices that take its output, in order (twice if they take it twice)."""
+    found: list[list[Vertex]] = [[] for _ in graph]
+    for vertex in graph:
+        for source in vertex.inputs:
+            if source != BATCH:
+                found[source].append(vertex)
+    return found
+
+
+def losses(graph: Graph) -> list[Vertex]:
+    return [vertex for vertex in graph if vertex.forward is not None and vertex.forward.is_loss]
+
+
+def measures(graph: Graph) -> list[Vertex]:
+    return [vertex for vertex in graph if vertex.forward is not None and vertex.forward.is_measure]
+
+
+def trains(kernel: Kernel) -> bool:
+    """Whether the operator may have variables (known before shapes are)."""
+    return type(kernel).variables is not Kernel.variables

@@ -1,0 +1,51 @@
+"""An operator: a kernel (configuration and mathematics) with a name, whose variables all nodes that hold it share."""
+
+from __future__ import annotations
+
+import itertools
+
+from crossbow.ops.kernel import Gradient, Kernel
+
+_numbers = itertools.count()
+
+
+class Operator:
+    """`Operator(name, kernel)`, or `Operator(kernel)`, which is named Op-<number>.
+
+    Nodes that hold the same operator share its variables. A gradient operator wired by hand names its peer:
+    `Operator("conv1Gradient", ConvGradient()).set_peer(conv1)`.
+    """
+
+    def __init__(self, name: str | Kernel | Gradient, kernel: Kernel | Gradient | None = None) -> None:
+        if kernel is None:
+            name, kernel = f"Op-{next(_numbers)}", name  # type: ignore[assignment]
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"an operator's name must be a non-empty string. Received: {name!r}")
+        if not isinstance(kernel, Kernel | Gradient):
+            raise TypeError(f"operator {name!r}: expected a kernel, as Conv(number_of_outputs=32). Received: {kernel!r}")
+        self.name = name
+        self.kernel = kernel
+        self.peer: Operator | None = None
+
+    @property
+    def is_gradient(self) -> bool:
+        return isinstance(self.kernel, Gradient)
+
+    def set_peer(self, peer: Operator) -> Operator:
+        """Say which operator this one is the gradient of."""
+        if not isinstance(self.kernel, Gradient):
+            raise TypeError(f"operator {self.name!r}: only a gradient operator has a peer. Received: {self.kernel!r}")
+        if not isinstance(peer, Operator) or not isinstance(peer.kernel, Kernel):
+            raise TypeError(f"operator {self.name!r}: the peer must be a forward operator. Received: {peer!r}")
+        expected = peer.kernel.gradient(self.kernel.input)
+        if type(expected) is not type(self.kernel):
+            wanted = "none" if expected is None else type(expected).__name__
+            raise TypeError(
+                f"operator {self.name!r}: the gradient of {peer.name!r} ({type(peer.kernel).__name__}) is {wanted}. "
+                f"Received: {type(self.kernel).__name__}"
+            )
+        self.peer = peer
+        return self
+
+    def __repr__(self) -> str:
+        return f"Operator({self.name!r}, {self.kernel!r})"

@@ -1,0 +1,153 @@
+"""Validation of a whole graph before anything runs: shapes of all outputs, or all faults at once."""
+
+from __future__ import annotations
+
+from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, losses
+from crossbow.ops import GradientDescentOptimiser
+from crossbow.ops.kernel import Gradient, Kernel, VariableSpec
+from crossbow.types import GraphError, LabelRange, Phase, Shape
+
+
+def infer_shapes(
+    graph: Graph, batch: Shape, labels: LabelRange | None = None, phase: Phase = Phase.CHECK
+) -> tuple[Shape, ...]:
+    """The output shape of every vertex, for a batch of shape (N, …).
+
+    Without `labels` their fit is not checked. Raises GraphError with every fault: wrong numbers of inputs, shapes that do not fit, labels that do not fit, no
+    loss or several, hand-wired gradients that are incomplete.
+    """
+    check = _Validation(graph, batch, labels, phase)
+    check.run()
+    if check.faults:
+        raise GraphError(check.faults)
+    return tuple(shape for shape in check.shapes if shape is not None)
+
+
+def variables_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict[int, tuple[VariableSpec, ...]]:
+    """The variables of every forward vertex that has some, by position. Vertices that share an operator repeat them."""
+    found = {}
+    for vertex in graph:
+        if vertex.forward is not None:
+            specs = vertex.forward.variables(*input_shapes(vertex, batch, shapes))
+            if specs:
+                found[vertex.order] = specs
+    return found
+
+
+def input_shapes(vertex: Vertex, batch: Shape, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    return tuple(batch if source == BATCH else shapes[source] for source in vertex.inputs)
+
+
+class _Validation:
+    def __init__(self, graph: Graph, batch: Shape, labels: LabelRange | None, phase: Phase) -> None:
+        self.graph, self.batch, self.labels, self.phase = graph, batch, labels, phase
+        self.shapes: list[Shape | None] = []
+        self.faults: list[str] = []
+        self.specs: dict[int, tuple[VariableSpec, ...]] = {}
+
+    def fault(self, vertex: Vertex, text: str) -> None:
+        self.faults.append(f"node {vertex.name!r} ({type(vertex.kernel).__name__}): {text}")
+
+    def run(self) -> None:
+        for vertex in self.graph:
+            inputs = [self.batch if source == BATCH else self.shapes[source] for source in vertex.inputs]
+            known = [shape for shape in inputs if shape is not None]
+            if isinstance(vertex.kernel, Gradient):
+                self.shapes.append(self._gradient(vertex))
+            elif len(known) < len(inputs):
+                self.shapes.append(None)  # its input is at fault; saying so again would hide the cause
+            else:
+                self.shapes.append(self._forward(vertex, vertex.kernel, tuple(known)))
+        self._whole_graph()
+
+    def _forward(self, vertex: Vertex, kernel: Kernel, inputs: tuple[Shape, ...]) -> Shape | None:
+        wanted = kernel.number_of_inputs
+        if wanted is not None and len(inputs) != wanted:
+            self.fault(vertex, f"expected {wanted} input{'s' * (wanted != 1)}. Received: {len(inputs)}")
+            return None
+        past = kernel.gradient_past
+        if past is not None:
+            source = vertex.inputs[0]
+            producer = None if source == BATCH else self.graph[source].kernel
+            if not isinstance(producer, past):
+                received = "the batch" if source == BATCH else f"{self.graph[source].name!r} ({type(producer).__name__})"
+                self.fault(vertex, f"expected the output of a {past.__name__} as input. Received: {received}")
+        try:
+            shape = kernel.output_shape(*inputs)
+            specs = kernel.variables(*inputs)
+            if kernel.takes_labels and self.labels is not None:
+                kernel.check_labels(self.labels, *inputs)
+        except ValueError as error:
+            self.fault(vertex, str(error))
+            return None
+        earlier = next((o for o in self.specs if self.graph[o].operator is vertex.operator), None)
+        if earlier is not None and [s.shape for s in self.specs[earlier]] != [s.shape for s in specs]:
+            self.fault(
+                vertex,
+                f"expected inputs that give the shared operator the same variables everywhere: "
+                f"{[s.shape for s in self.specs[earlier]]}. Received: {[s.shape for s in specs]}",
+            )
+        self.specs[vertex.order] = specs
+        return shape
+
+    def _gradient(self, vertex: Vertex) -> Shape | None:
+        kernel = vertex.kernel
+        assert isinstance(kernel, Gradient)
+        if len(vertex.inputs) != 1:
+            self.fault(
+                vertex,
+                f"a gradient operator has one input; sum several with ElementWiseOp(type='sum'). "
+                f"Received: {len(vertex.inputs)}",
+            )
+        if vertex.peer is None:
+            self.fault(vertex, "expected a peer in this graph. Call set_peer with the forward operator")
+            return None
+        peer = self.graph[vertex.peer]
+        if kernel.input >= len(peer.inputs):
+            self.fault(vertex, f"its peer has {len(peer.inputs)} inputs. Received: input={kernel.input}")
+            return None
+        source = peer.inputs[kernel.input]
+        expected, incoming = self.shapes[peer.order], vertex.inputs[0]
+        received = None if incoming == BATCH else self.shapes[incoming]
+        if expected is not None and received is not None and expected != received:
+            self.fault(
+                vertex, f"expected a gradient of the shape of {peer.name!r}, {expected}. Received: {received}"
+            )
+        return self.batch if source == BATCH else self.shapes[source]
+
+    def _whole_graph(self) -> None:
+        found = losses(self.graph)
+        if len(found) > 1:
+            self.faults.append(f"expected at most one loss. Received: {', '.join(repr(v.name) for v in found)}")
+        if self.phase is Phase.TRAIN:
+            self._training(found)
+
+    def _training(self, found: list[Vertex]) -> None:
+        if not found:
+            self.faults.append("a training dataflow has exactly one loss, as SoftMaxLoss. Received: none")
+        optimisers = [v for v in self.graph if isinstance(v.kernel, GradientDescentOptimiser)]
+        if len(optimisers) != 1:
+            self.faults.append(
+                "expected one GradientDescentOptimiser behind the gradient operators wired by hand. "
+                f"Received: {len(optimisers)}"
+            )
+        differentiated = {v.peer for v in self.graph if isinstance(v.kernel, Gradient) and v.kernel.input == 0}
+        for order, specs in self.specs.items():
+            if specs and order not in differentiated and consumers(self.graph)[order]:
+                self.fault(
+                    self.graph[order],
+                    "it has variables but no gradient operator. Wire one with set_peer, or wire none and all are derived",
+                )
+        for vertex in self.graph:
+            source = vertex.inputs[0]
+            if isinstance(vertex.kernel, Gradient) and vertex.peer is not None and source != BATCH:
+                feeding = self.graph[source]
+                loss = None if feeding.peer is None else self.graph[feeding.peer].forward
+                if loss is not None and loss.gradient_past is not None:
+                    peer = self.graph[vertex.peer]
+                    if isinstance(peer.kernel, loss.gradient_past):
+                        self.fault(
+                            vertex,
+                            f"the gradient of {type(loss).__name__} is already with respect to the input of "
+                            f"{peer.name!r}; connect it to the gradient of what comes before",
+                        )

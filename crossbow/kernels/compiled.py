@@ -1,0 +1,266 @@
+"""Passes over memory written in Python and compiled by numba, reachable by address.
+
+A pass is a function `int32 f(uintp, uintp, uintp, uintp)` that returns 0. Most take the address of one *argument
+block*: 8-byte slots that hold addresses, integers, or floats (read through `float64_at`). Inside a pass, memory is
+reached through typed pointers: `x = float32_at(block[0])`, then `x[i]`. Nothing is checked there: whoever binds a pass
+answers for sizes.
+
+Passes are compiled when their address is first asked for, and kept on disk by numba (beside the source, or in the
+user's cache directory where that cannot be written, or not at all where neither can).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import threading
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
+from crossbow.kernels.native import ABORTED, ARGUMENTS, NativeCall
+from crossbow.types import Array, address
+
+SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
+
+TASK, SLOT, EXAMPLES, TICK = State.TASK, State.SLOT, State.EXAMPLES, State.TICK
+"""The positions in the task state, as constants that compiled code can see."""
+
+Pass = Callable[[int, int, int, int], int]
+
+
+@functools.cache
+def _salt() -> str:
+    # numba's cache looks only at the file of the function itself, but every pass contains code from this one.
+    return f"{zlib.crc32(Path(__file__).read_bytes()):08x}"
+
+
+class NativeFunction:
+    """A compiled pass. `address` compiles it, or loads it from disk."""
+
+    def __init__(self, function: Pass) -> None:
+        self.name = function.__name__
+        self._function = function
+        self._compiled: Any = None
+        self._lock = threading.Lock()
+
+    @property
+    def address(self) -> int:
+        with self._lock:
+            if self._compiled is None:
+                self._compiled = self._compile()
+        return int(self._compiled.address)
+
+    def _compile(self) -> Any:
+        self._function.__qualname__ = f"{self.name}_{_salt()}"
+        try:
+            return numba.cfunc(SIGNATURE, cache=True)(self._function)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            return numba.cfunc(SIGNATURE)(self._function)
+
+    def call(self, name: str, *slots: int | float, references: Sequence[object] = ()) -> NativeCall:
+        """The call on an argument block of these slots."""
+        block = argument_block(*slots)
+        return NativeCall(name, self.address, (address(block),), (block, *references))
+
+
+def native(function: Pass) -> NativeFunction:
+    """Decorator: make a pass of a function."""
+    return NativeFunction(function)
+
+
+def argument_block(*slots: int | float) -> Array:
+    """8-byte slots, each an integer or the bits of a float64."""
+    block = np.zeros(len(slots), np.int64)
+    floats = block.view(np.float64)
+    for index, slot in enumerate(slots):
+        if isinstance(slot, float):
+            floats[index] = slot
+        else:
+            block[index] = slot
+    return block
+
+
+def pass_call(
+    function: NativeFunction, name: str, buffers: Buffers, roles: Sequence[str], *slots: int | float
+) -> NativeCall:
+    """The call of a pass whose block starts with the addresses of `roles`, followed by `slots`."""
+    arrays = [buffers[role] for role in roles]
+    return function.call(name, *map(address, arrays), *slots, references=arrays)
+
+
+def prepared_pass(
+    name: str,
+    function: NativeFunction,
+    reads: Sequence[str],
+    writes: Sequence[str],
+    *slots: int | float,
+    **settings: Any,
+) -> PreparedKernel:
+    """A prepared kernel that is one pass; its block holds the addresses of `reads`, of `writes`, then `slots`."""
+    function.address  # noqa: B018 - compile while preparing, not while binding
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        roles = (*reads, *writes, *(("workspace",) if settings.get("workspace") else ()))
+        return (pass_call(function, name, buffers, roles, *slots),)
+
+    return PreparedKernel(f"{name} numba", tuple(reads), tuple(writes), bind, **settings)
+
+
+# Typed pointers and indirect calls.
+
+
+def _pointer_to(element: Any) -> Callable[[int], Any]:
+    @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+    def pointer(typing_context: Any, location: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(element)(location), generate
+
+    made: Callable[[int], Any] = pointer
+    return made
+
+
+int64_at = _pointer_to(types.int64)
+int32_at = _pointer_to(types.int32)
+uint32_at = _pointer_to(types.uint32)
+uint8_at = _pointer_to(types.uint8)
+float32_at = _pointer_to(types.float32)
+float64_at = _pointer_to(types.float64)
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def call_address(typing_context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Call the function at an address: int32 f(int64, int64, int64, int64)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        word = ir.IntType(64)
+        kind = ir.FunctionType(ir.IntType(32), [word] * ARGUMENTS)
+        return builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.int32(*[types.int64] * (1 + ARGUMENTS)), generate
+
+
+@native
+def run_table(table: int, count: int, failed: int, unused: int) -> int:
+    """Call the functions of a table of rows (function, four arguments) until one does not return 0."""
+    row = int64_at(table)
+    for index in range(np.int64(count)):
+        first = index * (1 + ARGUMENTS)
+        status = call_address(row[first], row[first + 1], row[first + 2], row[first + 3], row[first + 4])
+        if status != 0:
+            int64_at(failed)[0] = index
+            return status
+    return 0
+
+
+# Flags between learners.
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def load_acquire(typing_context: Any, location: Any) -> Any:
+    """Read an int64; later reads of this thread see what was written before the matching `store_release`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def store_release(typing_context: Any, location: Any, value: Any) -> Any:
+    """Write an int64 after everything this thread wrote before."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(arguments[1], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def pause(typing_context: Any) -> Any:
+    """Tell the processor that this is a spin loop."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if platform.machine() in ("x86_64", "AMD64"):
+            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
+SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 50, 50
+"""A wait spins some microseconds, then offers its core some times, then sleeps between looks."""
+
+
+@native
+def wait_for_flags(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: flags, their number, bytes between them, abort, state, sched_yield, usleep."""
+    block = int64_at(arguments)
+    target = int64_at(block[4])[TICK]
+    rounds = 0
+    for index in range(block[1]):
+        while load_acquire(block[0] + index * block[2]) < target:
+            if load_acquire(block[3]) != 0:
+                return ABORTED
+            rounds += 1
+            if rounds <= SPINS:
+                pause()
+            elif rounds <= SPINS + YIELDS:
+                call_address(block[5], 0, 0, 0, 0)
+            else:
+                call_address(block[6], SLEEP_MICROSECONDS, 0, 0, 0)
+    return 0
+
+
+@native
+def signal_flag(state: int, flag: int, _2: int, _3: int) -> int:
+    store_release(np.int64(flag), int64_at(state)[TICK])
+    return 0
+
+
+@functools.cache
+def _libc_function(name: str) -> int:
+    found = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
+    assert found is not None
+    return found
+
+
+def wait() -> PreparedKernel:
+    """flags, abort, state: as `KernelLibrary.wait`."""
+    reads = ("flags", "abort", "state")
+    wait_for_flags.address  # noqa: B018
+
+    def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
+        flags, abort, state = (buffers[role] for role in reads)
+        slots = (address(flags), flags.size, flags.strides[0], address(abort), address(state))
+        functions = (_libc_function("sched_yield"), _libc_function("usleep"))
+        return (wait_for_flags.call("wait", *slots, *functions, references=(flags, abort, state)),)
+
+    return PreparedKernel("wait numba", reads, (), bind)
+
+
+def signal() -> PreparedKernel:
+    """state → flag: as `KernelLibrary.signal`."""
+    signal_flag.address  # noqa: B018
+
+    def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
+        state, flag = buffers["state"], buffers["flag"]
+        return (NativeCall("signal", signal_flag.address, (address(state), address(flag)), (state, flag)),)
+
+    return PreparedKernel("signal numba", ("state",), ("flag",), bind)

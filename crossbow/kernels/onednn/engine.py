@@ -1,0 +1,1 @@
+"""The engine's own kernels: batches in, waits and signals."""

@@ -1,0 +1,139 @@
+"""Descriptors of memory, and how variables lie in the flat vector of a replica."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.kernels.interface import Storage, Variable
+from crossbow.kernels.onednn import binding as dnnl
+from crossbow.types import Array, Layout, Shape, Tensor
+
+_PLAIN_TAGS = {
+    1: dnnl.TAG_A,
+    2: dnnl.TAG_AB,
+    3: dnnl.TAG_ABC,
+    4: dnnl.TAG_ABCD,
+    5: dnnl.TAG_ABCDE,
+}
+
+
+@functools.cache
+def engine() -> dnnl.Handle:
+    """The engine for the processor: it holds nothing and serves every thread."""
+    return dnnl.dnnl_engine_create(dnnl.CPU, 0)
+
+
+@functools.cache
+def attributes() -> dnnl.Handle:
+    """Every primitive takes its scratch memory from the caller: learners that run at once never share any."""
+    made = dnnl.dnnl_primitive_attr_create()
+    dnnl.dnnl_primitive_attr_set_scratchpad_mode(made, dnnl.SCRATCHPAD_MODE_USER)
+    return made
+
+
+def plain(shape: Sequence[int]) -> dnnl.Handle:
+    """Row-major float32."""
+    return dnnl.dnnl_memory_desc_create_with_tag(shape, dnnl.F32, _PLAIN_TAGS[len(shape)])
+
+
+def free(shape: Sequence[int]) -> dnnl.Handle:
+    """Any layout: the primitive chooses."""
+    return dnnl.dnnl_memory_desc_create_with_tag(shape, dnnl.F32, dnnl.TAG_ANY)
+
+
+def activation(tensor: Tensor) -> dnnl.Handle:
+    """The descriptor of an activation."""
+    if tensor.layout is Layout.CHANNELS_LAST:
+        return dnnl.dnnl_memory_desc_create_with_tag(tensor.shape, dnnl.F32, dnnl.TAG_ACDB)
+    return plain(tensor.shape)
+
+
+@dataclass(frozen=True)
+class BlockedStorage:
+    """A variable in a layout that oneDNN chose: outer strides, then inner blocks.
+
+    The element at indices i of `sizes` (the variable's `shape`, perhaps with more dimensions, as groups) lies at
+    Σ_d (i_d div B_d) · strides_d + its place in the inner blocks, where B_d is the product of the blocks of dimension d.
+    """
+
+    shape: Shape
+    sizes: Shape
+    strides: tuple[int, ...]
+    blocks: tuple[tuple[int, int], ...]
+    """(dimension, size), outermost first."""
+    elements: int
+    descriptor: dnnl.Handle = field(repr=False, compare=False)
+
+    @functools.cached_property
+    def _places(self) -> NDArray[np.int64]:
+        """The place in the flat vector of every element, in the order of the plain variable."""
+        places = np.zeros(self.sizes, np.int64)
+        for dimension, size in enumerate(self.sizes):
+            index = np.arange(size)
+            place = np.zeros(size, np.int64)
+            step, done = 1, 1
+            for axis, block in reversed(self.blocks):
+                if axis == dimension:
+                    place += index // done % block * step
+                    done *= block
+                step *= block
+            place += index // done * self.strides[dimension]
+            places += place.reshape([-1 if axis == dimension else 1 for axis in range(len(self.sizes))])
+        return places.reshape(-1)
+
+    def pack(self, plain: Array, flat: Array) -> None:
+        flat[...] = 0
+        flat[self._places] = plain.reshape(-1)
+
+    def unpack(self, flat: Array, plain: Array) -> None:
+        plain[...] = flat[self._places].reshape(self.shape)
+
+    def __str__(self) -> str:
+        """As oneDNN writes it: dimensions from the outermost in, capital where blocked, then the blocks."""
+        blocked = {dimension for dimension, _ in self.blocks}
+        order = sorted(range(len(self.sizes)), key=lambda d: (-self.strides[d], d))
+        outer = "".join(chr(ord("A" if d in blocked else "a") + d) for d in order)
+        return outer + "".join(f"{size}{chr(ord('a') + dimension)}" for dimension, size in self.blocks)
+
+
+def storage(shape: Shape, descriptor: dnnl.Handle, dimensions: int) -> BlockedStorage:
+    """The storage that a descriptor of so many dimensions describes."""
+    count = dnnl.dnnl_memory_desc_query_s32(descriptor, dnnl.QUERY_INNER_NBLKS_S32)
+    blocks = dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_INNER_BLKS, count)
+    axes = dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_INNER_IDXS, count)
+    return BlockedStorage(
+        shape=shape,
+        sizes=dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_DIMS, dimensions),
+        strides=dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_STRIDES, dimensions),
+        blocks=tuple(zip(axes, blocks, strict=True)),
+        elements=dnnl.dnnl_memory_desc_get_size(descriptor) // 4,
+        descriptor=descriptor,
+    )
+
+
+def stored(variable: Variable, sizes: Sequence[int]) -> dnnl.Handle:
+    """The descriptor of a variable whose storage is decided (plain if nobody chose), seen with these sizes."""
+    chosen: Storage | None = variable.storage
+    if isinstance(chosen, BlockedStorage):
+        if chosen.sizes == tuple(sizes):
+            return chosen.descriptor
+        raise ValueError(f"expected a storage of sizes {tuple(sizes)}. Received: {chosen.sizes} ({chosen})")
+    return plain(sizes)
+
+
+def same(left: dnnl.Handle, right: dnnl.Handle) -> bool:
+    return dnnl.dnnl_memory_desc_equal(left, right)
+
+
+def nbytes(descriptor: dnnl.Handle) -> int:
+    return dnnl.dnnl_memory_desc_get_size(descriptor)
+
+
+def elements(shape: Sequence[int]) -> int:
+    return math.prod(shape)

@@ -1,0 +1,113 @@
+"""From primitive descriptors to a prepared kernel: one or more primitives run in order on named buffers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage
+from crossbow.kernels.native import NativeCall
+from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn.memory import attributes, engine, nbytes
+from crossbow.types import address
+
+ALIGNMENT = 64
+
+Place = str | int
+"""Where an operand lies: the role of a buffer, or an offset in the workspace."""
+
+
+def implementation(descriptor: dnnl.Handle) -> str:
+    """The name of the implementation that the library chose, as "jit:avx512_core"."""
+    return dnnl.dnnl_primitive_desc_query_string(descriptor, dnnl.QUERY_IMPL_INFO_STR)
+
+
+def chosen(descriptor: dnnl.Handle, what: int) -> dnnl.Handle:
+    """The layout that a primitive wants, or works in, for one of its operands."""
+    found = dnnl.dnnl_primitive_desc_query_md(descriptor, what)
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True)
+class _Step:
+    name: str
+    primitive: dnnl.Handle
+    operands: Mapping[int, tuple[dnnl.Handle, Place]]
+    scratchpad: dnnl.Handle | None
+
+
+class Steps:
+    """The primitives of one prepared kernel. Primitives are made once and shared by every learner that binds them."""
+
+    def __init__(self, request: str) -> None:
+        self.request = request
+        self.implementations: list[str] = []
+        self._steps: list[_Step] = []
+        self._reserved = 0
+        self._scratchpad = 0
+
+    def reserve(self, size: int) -> int:
+        """Room in the workspace that lives through the whole kernel; its offset."""
+        offset = self._reserved
+        self._reserved += -(-size // ALIGNMENT) * ALIGNMENT
+        return offset
+
+    def add(self, name: str, descriptor: dnnl.Handle, operands: Mapping[int, tuple[dnnl.Handle, Place]]) -> None:
+        """Append the primitive of a descriptor, with the layout and the place of each operand."""
+        scratchpad = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_SCRATCHPAD_MD)
+        size = 0 if scratchpad is None else nbytes(scratchpad)
+        self._scratchpad = max(self._scratchpad, size)
+        self.implementations.append(implementation(descriptor))
+        primitive = dnnl.dnnl_primitive_create(descriptor)
+        self._steps.append(_Step(name, primitive, dict(operands), scratchpad if size else None))
+
+    def reorder(self, source: dnnl.Handle, place: Place, target: dnnl.Handle, to: Place) -> None:
+        """Append a change of layout."""
+        descriptor = dnnl.dnnl_reorder_primitive_desc_create(source, target, engine(), attributes())
+        self.add("reorder", descriptor, {dnnl.ARG_SRC: (source, place), dnnl.ARG_DST: (target, to)})
+
+    def prepared(
+        self,
+        reads: Sequence[str],
+        writes: Sequence[str],
+        *,
+        kept: int = 0,
+        in_place: tuple[str, str] | None = None,
+        storages: Mapping[str, Storage] | None = None,
+    ) -> PreparedKernel:
+        return PreparedKernel(
+            name=" ".join((self.request, *self.implementations)),
+            reads=tuple(reads),
+            writes=tuple(writes),
+            bind=self._bind,
+            workspace=self._reserved + self._scratchpad,
+            kept=kept,
+            in_place=in_place,
+            storages=storages or {},
+        )
+
+    def _bind(self, buffers: Buffers) -> Sequence[Call]:
+        # A stream of one's own costs nothing on this engine, and streams are not promised to be shareable.
+        stream = dnnl.dnnl_stream_create(engine(), dnnl.STREAM_IN_ORDER)
+        workspace = address(buffers["workspace"]) if self._reserved + self._scratchpad else 0
+        return [self._bind_step(step, buffers, workspace, stream) for step in self._steps]
+
+    def _bind_step(self, step: _Step, buffers: Buffers, workspace: int, stream: dnnl.Handle) -> NativeCall:
+        memories: dict[int, dnnl.Handle] = {}
+        for argument, (descriptor, place) in step.operands.items():
+            location = address(buffers[place]) if isinstance(place, str) else workspace + place
+            memories[argument] = dnnl.dnnl_memory_create(descriptor, engine(), location)
+        if step.scratchpad is not None:
+            scratchpad = dnnl.dnnl_memory_create(step.scratchpad, engine(), workspace + self._reserved)
+            memories[dnnl.ARG_SCRATCHPAD] = scratchpad
+        block = (dnnl.ExecutionArgument * len(memories))(*((arg, memory.value) for arg, memory in memories.items()))
+        roles = {place for _, place in step.operands.values() if isinstance(place, str)} | {"workspace"}
+        kept_alive = tuple(buffers[role] for role in roles if role in buffers)
+        return NativeCall(
+            f"{self.request} {step.name}",
+            dnnl.function_address("dnnl_primitive_execute"),
+            (step.primitive.value, stream.value, len(memories), ctypes.addressof(block)),
+            (step.primitive, stream, block, *memories.values(), *kept_alive),
+        )

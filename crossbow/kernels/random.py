@@ -1,0 +1,48 @@
+"""Random numbers that depend on positions, never on timing: Philox4x32-10 (Salmon et al., SC 2011).
+
+One generator for every library: the same seed, task, operator and element give the same number on every device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+ROUNDS = 10
+
+
+def philox(counters: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uint32]:
+    """Philox4x32-10. counters: (n, 4) uint32; key: two uint32; returns (n, 4) uint32."""
+    c0, c1, c2, c3 = (counters[:, i].astype(np.uint64) for i in range(4))
+    k0, k1 = key
+    for _ in range(ROUNDS):
+        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        high0, low0, high1, low1 = p0 >> np.uint64(32), p0 & _LOW, p1 >> np.uint64(32), p1 & _LOW
+        c0, c1, c2, c3 = high1 ^ c1 ^ np.uint64(k0), low1, high0 ^ c3 ^ np.uint64(k1), low0
+        k0, k1 = (k0 + _WEYL[0]) & 0xFFFFFFFF, (k1 + _WEYL[1]) & 0xFFFFFFFF
+    return np.stack([c0, c1, c2, c3], axis=1).astype(np.uint32)
+
+
+def threshold(ratio: float) -> int:
+    """An element is dropped when its 32 random bits are below this."""
+    return min(round(ratio * 2**32), 2**32 - 1)
+
+
+def keep_mask(elements: int, ratio: float, seed: int, key: int, task: int) -> NDArray[np.bool_]:
+    """Dropout's mask: element e (NCHW order) of operator `key` in task `task` is kept with probability 1 − ratio.
+
+    Element e takes word e mod 4 of philox(counter = (e div 4, key, task low, task high), key = (seed low, seed high)),
+    all halves of 32 bits, and is kept when the word is ≥ threshold(ratio).
+    """
+    blocks = -(-elements // 4)
+    counters = np.empty((blocks, 4), np.uint32)
+    counters[:, 0] = np.arange(blocks, dtype=np.uint32)
+    counters[:, 1] = key
+    counters[:, 2] = task & 0xFFFFFFFF
+    counters[:, 3] = task >> 32
+    words = philox(counters, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
+    kept: NDArray[np.bool_] = words.reshape(-1)[:elements] >= np.uint32(threshold(ratio))
+    return kept

@@ -1,0 +1,29 @@
+"""Dropout. The mask is drawn again in the gradient: nothing is kept between the two."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossbow.kernels.interface import State
+from crossbow.kernels.random import keep_mask
+from crossbow.kernels.reference.prepare import Floats
+from crossbow.types import Array, Shape
+
+
+def forward(*, input0: Floats, state: Array, output: Floats, ratio: float, seed: int, key: int) -> None:
+    """y = x · mask / (1 − ratio)."""
+    np.multiply(input0, _factors(input0.shape, output.dtype, ratio, seed, key, state), out=output)
+
+
+def backward(
+    *, output_gradient: Floats, state: Array, input_gradient: Floats, ratio: float, seed: int, key: int
+) -> None:
+    """dx = dy · mask / (1 − ratio)."""
+    factors = _factors(output_gradient.shape, input_gradient.dtype, ratio, seed, key, state)
+    np.multiply(output_gradient, factors, out=input_gradient)
+
+
+def _factors(shape: Shape, dtype: np.dtype[np.generic], ratio: float, seed: int, key: int, state: Array) -> Floats:
+    """What each element is multiplied by, in NCHW order: 0, or 1 / (1 − ratio) rounded to the type."""
+    mask = keep_mask(int(np.prod(shape)), ratio, seed, key, int(state[State.TASK])).reshape(shape)
+    return mask * dtype.type(1 / (1 - ratio))

@@ -1,0 +1,37 @@
+"""What moves batches and holds learners together: loading a batch, waiting for others, telling them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.kernels.interface import Aborted, State
+from crossbow.kernels.reference.prepare import Floats
+from crossbow.types import Array
+
+POLL_SECONDS = 50e-6
+
+
+def load_batch(
+    *, slots: NDArray[Any], slot_labels: NDArray[Any], state: Array, input: Floats, labels: NDArray[Any], scale: float
+) -> None:
+    """input ← scale · slot, labels ← its labels. Converted first, so that the product has the input's precision."""
+    slot = int(state[State.SLOT])
+    np.multiply(slots[slot], input.dtype.type(scale), out=input, dtype=input.dtype, casting="unsafe")
+    np.copyto(labels, slot_labels[slot], casting="same_kind")
+
+
+def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array) -> None:
+    """Return once every flag ≥ state[TICK], whatever `abort` says: a merge that all may begin, all finish."""
+    while not (flags >= int(state[State.TICK])).all():
+        if abort[0] != 0:
+            raise Aborted("another learner failed")
+        time.sleep(POLL_SECONDS)
+
+
+def signal(*, state: Array, flag: NDArray[np.int64]) -> None:
+    """flag ← state[TICK]."""
+    flag[0] = state[State.TICK]

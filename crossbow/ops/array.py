@@ -1,0 +1,159 @@
+"""Operators from outside the package: their `forward` and `backward`, in array-module code, as prepared kernels.
+
+They run on the bound arrays themselves, whatever the kernel library; what they return is copied into the buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import configuration
+from crossbow.kernels.interface import Buffers, PreparedKernel, State
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Array, Shape
+
+
+def prepare_forward(kernel: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+    """The operator's `forward` as one prepared kernel."""
+    if type(kernel).forward is Kernel.forward:
+        raise NotImplementedError(f"{type(kernel).__name__} has neither `prepare` nor `forward`")
+    roles = _Roles.of(kernel, site)
+
+    def bind(buffers: Buffers) -> list[Callable[[], None]]:
+        output: NDArray[Any] = buffers["output"]
+
+        def call() -> None:
+            inputs, variables = roles.inputs(buffers), roles.variables(buffers)
+            result = kernel.forward(np, inputs, variables)
+            _copy(result, output, f"{roles.name}.forward", "an output", scalar=kernel.is_loss or kernel.is_measure)
+
+        return [call]
+
+    return (PreparedKernel(f"{roles.name}.forward array", roles.reads, ("output",), bind),)
+
+
+@configuration
+class ArrayGradient(Gradient):
+    """The gradient of an operator from outside the package: its `backward`, called once for every input."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        roles = _Roles.of(peer, site)
+        updated = tuple(site.variables) if self.input == 0 else ()
+        reads = (*roles.reads, "output") if peer.is_loss else (*roles.reads, "output", "output_gradient")
+        writes = tuple(f"{name}_gradient" for name in updated)
+        if site.needs_input_gradient:
+            writes += ("input_gradient",)
+        if not writes:
+            return ()
+
+        def bind(buffers: Buffers) -> list[Callable[[], None]]:
+            return [_Backward(peer, self.input, roles, updated, site.needs_input_gradient, buffers)]
+
+        return (PreparedKernel(f"{roles.name}.backward array", reads, writes, bind),)
+
+
+@dataclass(frozen=True)
+class _Roles:
+    """Which buffers an operator's code reads, and how it gets them."""
+
+    name: str
+    edges: tuple[str, ...]
+    """Roles of the inputs, the labels last."""
+    parameters: tuple[str, ...]
+    only_real_examples: bool
+    """Losses and measures leave out the padding of a batch."""
+
+    @classmethod
+    def of(cls, kernel: Kernel, site: Site) -> _Roles:
+        edges = tuple(f"input{index}" for index in range(len(site.inputs)))
+        if kernel.takes_labels:
+            edges += ("labels",)
+        return cls(type(kernel).__name__, edges, tuple(site.variables), kernel.is_loss or kernel.is_measure)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (*self.edges, *self.parameters, *(("state",) if self.only_real_examples else ()))
+
+    def examples(self, buffers: Buffers) -> slice:
+        return slice(int(buffers["state"][State.EXAMPLES]) if self.only_real_examples else None)
+
+    def inputs(self, buffers: Buffers) -> tuple[Array, ...]:
+        real = self.examples(buffers)
+        return tuple(_read_only(buffers[role][real]) for role in self.edges)
+
+    def variables(self, buffers: Buffers) -> dict[str, Array]:
+        return {name: _read_only(buffers[name]) for name in self.parameters}
+
+
+@dataclass(frozen=True)
+class _Backward:
+    """One call of an operator's `backward`."""
+
+    kernel: Kernel
+    input: int
+    roles: _Roles
+    updated: tuple[str, ...]
+    """Variables whose gradients are wanted."""
+    input_gradient_wanted: bool
+    buffers: Buffers
+
+    def __call__(self) -> None:
+        buffers, roles, where = self.buffers, self.roles, f"{self.roles.name}.backward"
+        output = _read_only(buffers["output"])
+        output_gradient = np.ones_like(output) if self.kernel.is_loss else _read_only(buffers["output_gradient"])
+        result = self.kernel.backward(np, roles.inputs(buffers), output, roles.variables(buffers), output_gradient)
+        input_gradients, variable_gradients = _pair(result, where)
+        if self.updated:
+            if set(variable_gradients) != set(self.updated):
+                expected, received = ", ".join(self.updated), ", ".join(variable_gradients) or "none"
+                raise ValueError(f"{where}: expected gradients of the variables {expected}. Received: {received}")
+            for name in self.updated:
+                _copy(variable_gradients[name], buffers[f"{name}_gradient"], where, f"a gradient of {name!r}")
+        if self.input_gradient_wanted:
+            gradient = input_gradients[self.input] if self.input < len(input_gradients) else None
+            if gradient is None:
+                raise ValueError(f"{where}: expected a gradient of input {self.input}. Received: None")
+            target: NDArray[Any] = buffers["input_gradient"]
+            real = roles.examples(buffers)
+            _copy(gradient, target[real], where, f"a gradient of input {self.input}")
+            if real.stop is not None:
+                target[real.stop :] = 0  # padding takes no part in the loss
+
+
+def _pair(result: object, where: str) -> tuple[Sequence[Array | None], Mapping[str, Array]]:
+    """What `backward` returned, if it has the right form."""
+    if (
+        not isinstance(result, tuple)
+        or len(result) != 2
+        or not isinstance(result[0], tuple | list)
+        or not isinstance(result[1], Mapping)
+    ):
+        raise ValueError(
+            f"{where}: expected (a sequence with the gradient of every input, a mapping from variables to gradients). "
+            f"Received: {type(result).__name__}"
+        )
+    return result[0], result[1]
+
+
+def _read_only(array: Array) -> Array:
+    """A view that user code cannot write to: other operators still need what is in the buffer."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _copy(value: object, target: NDArray[Any], where: str, what: str, *, scalar: bool = False) -> None:
+    """Copy a result into its buffer. `scalar`: a loss may come as a number instead of an array of one."""
+    result: NDArray[Any] = np.asarray(value)
+    shape: Shape = result.shape
+    if shape != target.shape and not (scalar and shape == ()):
+        received = "None" if value is None else str(shape)
+        raise ValueError(f"{where}: expected {what} of shape {target.shape}. Received: {received}")
+    if not np.can_cast(result.dtype, target.dtype, "same_kind"):
+        raise ValueError(f"{where}: expected {what} of type {target.dtype}. Received: {result.dtype}")
+    np.copyto(target, result, casting="same_kind")

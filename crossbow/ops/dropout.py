@@ -1,0 +1,56 @@
+"""Dropout."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from crossbow.conf import check_number, configuration
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Phase, Shape
+
+
+@configuration
+class Dropout(Kernel):
+    """In training every element is 0 with probability `ratio`, else multiplied by 1 / (1 − ratio); else y = x.
+
+    Which elements are dropped depends on the seed, the number of the task, the operator and the element's position in
+    (N, C, H, W) order alone: `crossbow.kernels.random.keep_mask` (Srivastava et al., 2014).
+
+    Ports Dropout.java and cudnndropout.cu. Fixed from the original: learners on one device draw independent masks.
+    """
+
+    train_only: ClassVar[bool] = True
+
+    ratio: float = 0.5
+    """Probability that an element is dropped, in [0, 1)."""
+
+    def __post_init__(self) -> None:
+        check_number(self, "ratio", minimum=0, maximum=1, below=True)
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        return x
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,), y = site.inputs, site.output
+        if site.phase is Phase.CHECK or self.ratio == 0:
+            return (site.library.weighted_sum((x,), y, (1.0,)),)
+        return (site.library.dropout_forward(x, y, self.ratio, site.seed, site.key),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return DropoutGradient(input=input)
+
+
+@configuration
+class DropoutGradient(Gradient):
+    """Gradient of a `Dropout`: the same mask and factor on the gradient."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Dropout)
+        (x,), dy = site.inputs, site.output
+        if not site.needs_input_gradient:
+            return ()
+        if site.phase is Phase.CHECK or peer.ratio == 0:
+            return (site.library.scale(dy, x, 1.0),)
+        return (site.library.dropout_backward(dy, x, peer.ratio, site.seed, site.key),)

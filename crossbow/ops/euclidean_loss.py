@@ -1,0 +1,53 @@
+"""The squared error, for regression."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from crossbow.conf import configuration
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import LabelRange, Shape
+
+
+@configuration
+class EuclideanLoss(Kernel):
+    """Σ (x − labels)² / (2 · examples), over the real examples of a padded batch.
+
+    x: (N, …); labels: floating point, of the same shape, or (N,) where x has one value per example; the loss: (1,).
+    """
+
+    takes_labels: ClassVar[bool] = True
+    is_loss: ClassVar[bool] = True
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        if not x:
+            raise ValueError(f"expected an input of shape (N, …). Received: {x}")
+        return (1,)
+
+    def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
+        (x,) = inputs
+        one_value = labels.shape == x[:1] and all(size == 1 for size in x[1:])
+        if labels.classes or not (labels.shape == x or one_value):
+            raise ValueError(f"expected floating-point labels of shape {x}. Received: {labels}")
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        assert site.labels is not None
+        return (site.library.euclidean_loss_forward(site.inputs[0], site.labels),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return EuclideanLossGradient(input=input)
+
+
+@configuration
+class EuclideanLossGradient(Gradient):
+    """Gradient of a `EuclideanLoss`: (x − labels) / examples; rows of padding are 0."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, EuclideanLoss)
+        assert site.labels is not None
+        (x,) = site.inputs
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.euclidean_loss_backward(x, site.labels, x),)

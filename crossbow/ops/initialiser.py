@@ -1,0 +1,140 @@
+"""Initial values of variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import check_boolean, check_choice, check_number, configuration, refuse
+from crossbow.types import Shape
+
+NORMS = ("fan_in", "fan_out", "average")
+_TRUNCATION = 2.0
+"""A truncated Gaussian stays within so many standard deviations of its mean."""
+
+
+class Initialiser:
+    """Draws the initial value of a variable. Subclasses are `@configuration` dataclasses."""
+
+    def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
+        """An array of this shape. The same generator state gives the same values."""
+        raise NotImplementedError(f"{type(self).__name__} has no `fill`")
+
+
+@configuration
+class Constant(Initialiser):
+    """Every element is `value`: `Constant(1.0)` or `Constant(value=1.0)`."""
+
+    value: float = dataclasses.field(default=0.0, kw_only=False)
+
+    def __post_init__(self) -> None:
+        check_number(self, "value")
+
+    def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
+        return np.full(shape, self.value, np.float64)
+
+
+@configuration
+class Uniform(Initialiser):
+    """Uniform in [minimum, maximum). The original declares it and throws."""
+
+    minimum: float
+    maximum: float
+
+    def __post_init__(self) -> None:
+        check_number(self, "minimum")
+        check_number(self, "maximum")
+        if self.minimum > self.maximum:
+            raise refuse(self, "maximum", self.maximum, f"≥ minimum={self.minimum!r}")
+
+    def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
+        return generator.uniform(self.minimum, self.maximum, shape)
+
+
+@configuration
+class Gaussian(Initialiser):
+    """Normal with this mean and standard deviation; with `truncate`, values beyond ± 2 std are drawn again.
+
+    Fixed from the original: its flag was inverted (the default truncated, `truncate(true)` did not).
+    """
+
+    mean: float = 0.0
+    std: float
+    truncate: bool = False
+
+    def __post_init__(self) -> None:
+        check_number(self, "mean")
+        check_number(self, "std", minimum=0, above=True)
+        check_boolean(self, "truncate")
+
+    def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
+        return self.mean + self.std * _normal(shape, generator, self.truncate)
+
+
+@configuration
+class Xavier(Initialiser):
+    """Uniform in [−s, s) with s = √(3 / n), which gives the variance 1 / n. n: see `fans` (Glorot and Bengio, 2010)."""
+
+    norm: str = "fan_in"
+
+    def __post_init__(self) -> None:
+        check_choice(self, "norm", NORMS)
+
+    def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
+        bound = math.sqrt(3.0 / _fan(shape, self.norm))
+        return generator.uniform(-bound, bound, shape)
+
+
+@configuration
+class MSRA(Initialiser):
+    """Normal with mean 0 and standard deviation √(2 / n). n: see `fans` (He et al., 2015).
+
+    Fixed from the original: n follows `norm` (it was fan_out always) and `truncate` is the right way round.
+    """
+
+    norm: str = "fan_in"
+    truncate: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self, "norm", NORMS)
+        check_boolean(self, "truncate")
+
+    def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
+        return math.sqrt(2.0 / _fan(shape, self.norm)) * _normal(shape, generator, self.truncate)
+
+
+def fans(shape: Shape) -> tuple[float, float]:
+    """How many inputs an output sums over, and how many outputs an input reaches: (fan_in, fan_out).
+
+    They are elements / shape[0] and elements / shape[1] of weights of shape (outputs, inputs, …):
+
+    >>> fans((10, 784)), fans((32, 3, 5, 5))
+    ((784.0, 10.0), (75.0, 800.0))
+
+    The second is 3 · 5 · 5 and 32 · 5 · 5 (at stride 1, away from the border). With groups the fan_out counts the
+    outputs of all groups, because the shape does not tell them apart. Where a dimension is missing it counts as 1.
+    """
+    elements = float(math.prod(shape))
+    outputs = shape[0] if shape else 1
+    inputs = shape[1] if len(shape) > 1 else 1
+    return elements / outputs, elements / inputs
+
+
+def _fan(shape: Shape, norm: str) -> float:
+    fan_in, fan_out = fans(shape)
+    return {"fan_in": fan_in, "fan_out": fan_out, "average": (fan_in + fan_out) / 2}[norm]
+
+
+def _normal(shape: Shape, generator: np.random.Generator, truncate: bool) -> NDArray[np.float64]:
+    """Standard normal numbers; with `truncate` those beyond the bound are drawn again until none is."""
+    values = generator.standard_normal(shape)
+    while truncate:
+        beyond = np.abs(values) > _TRUNCATION
+        count = int(np.count_nonzero(beyond))
+        if count == 0:
+            break
+        values[beyond] = generator.standard_normal(count)
+    return values

@@ -1,0 +1,131 @@
+"""The base of every operator: a configuration that knows shapes and mathematics, and asks a library for kernels.
+
+An operator is a small class with fixed parts: `output_shape`, `variables`, `prepare`, and the class of its gradient.
+Whoever writes one outside this package gives `output_shape`, `forward` and `backward` in array-module code instead
+of `prepare`; it then runs on every device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import ClassVar
+
+from crossbow.conf import configuration
+from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
+from crossbow.ops.initialiser import Initialiser
+from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
+
+
+@dataclass(frozen=True)
+class VariableSpec:
+    """A trainable variable of an operator."""
+
+    name: str
+    shape: Shape
+    initialiser: Initialiser
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where an operator stands when its kernels are prepared. For a gradient operator, that of its peer."""
+
+    library: KernelLibrary
+    phase: Phase
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    labels: Tensor | None
+    variables: Mapping[str, Variable]
+    seed: int
+    """The run's seed."""
+    key: int
+    """The operator's number, which separates its random numbers from the others'."""
+    needs_input_gradient: bool = True
+    """Gradient operators: whether anything upstream trains. If not, only variable gradients are computed."""
+
+
+class Kernel:
+    """An operator's configuration and mathematics. Subclasses are `@configuration` dataclasses.
+
+    A subclass outside Crossbow overrides `output_shape`, perhaps `variables`, and `forward` and `backward`.
+    """
+
+    number_of_inputs: ClassVar[int | None] = 1
+    """How many edges end here; None is one or more."""
+    takes_labels: ClassVar[bool] = False
+    """Whether the batch's labels are an input (they come from the batch, not through an edge)."""
+    is_loss: ClassVar[bool] = False
+    """Whether the output, of shape (1,), is what training makes small."""
+    is_measure: ClassVar[bool] = False
+    """Whether the output, of shape (1,), is reported (accuracy)."""
+    train_only: ClassVar[bool] = False
+    """Whether the operator is left out of the check dataflow (dropout)."""
+    gradient_past: ClassVar[type[Kernel] | None] = None
+    """The kind of operator that must produce the input, and past which the gradient is: that of SoftMaxLoss is with
+    respect to the logits, the input of the SoftMax before it."""
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        """The output's shape. Raises ValueError that says what was expected and what was received."""
+        raise NotImplementedError(f"{type(self).__name__} has no output_shape")
+
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        """The trainable variables, in order."""
+        return ()
+
+    def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
+        """Operators that take labels: raises ValueError where the data set's labels do not fit the inputs."""
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        """The forward kernels, in order."""
+        from crossbow.ops.array import prepare_forward
+
+        return prepare_forward(self, site)
+
+    def gradient(self, input: int = 0) -> Gradient | None:
+        """The gradient operator with respect to one input, or None where there is no gradient.
+
+        The one of input 0 also computes the gradients of the variables.
+        """
+        from crossbow.ops.array import ArrayGradient
+
+        if type(self).backward is Kernel.backward:
+            return None
+        return ArrayGradient(input=input)
+
+    # Array-module code, for operators outside the package.
+
+    def forward(
+        self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]
+    ) -> Array:
+        """The output, from arrays of `xp` (NumPy or CuPy). A loss or measure gets the labels as its last input, and
+        only the real examples of a padded batch."""
+        raise NotImplementedError(f"{type(self).__name__} has neither `prepare` nor `forward`")
+
+    def backward(
+        self,
+        xp: ModuleType,
+        inputs: Sequence[Array],
+        output: Array,
+        variables: Mapping[str, Array],
+        output_gradient: Array,
+    ) -> tuple[Sequence[Array | None], Mapping[str, Array]]:
+        """The gradients of the inputs (None where there is none) and of the variables by name. For a loss,
+        `output_gradient` is an array with one 1."""
+        raise NotImplementedError(f"{type(self).__name__} has no `backward`")
+
+
+@configuration
+class Gradient:
+    """The gradient operator of a peer, with respect to one of the peer's inputs.
+
+    Its input is the gradient of the peer's output; its output, of the shape of the peer's input, the gradient of that
+    input. The one of input 0 also writes the gradients of the peer's variables.
+    """
+
+    input: int = 0
+    """Which input of the peer."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        """The kernels, in order. `site` is the peer's."""
+        raise NotImplementedError

@@ -1,0 +1,62 @@
+"""Activation functions."""
+
+from __future__ import annotations
+
+from crossbow.conf import check_choice, check_number, configuration, refuse
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+
+@configuration
+class ReLU(Kernel):
+    """An activation function, element by element; x and y of any shape.
+
+    ========= ===============================================
+    relu      max(x, 0) + negative_slope · min(x, 0)
+    sigmoid   1 / (1 + exp(−x))
+    tanh      tanh(x)
+    clipped   min(max(x, 0), ceiling)
+    ========= ===============================================
+
+    At a kink the derivative is the one of the left side, so at 0 that of "relu" is negative_slope; that of "clipped"
+    is 0 at both of its kinks.
+
+    Ports ReLU.java and cudnnrelu.cu. Fixed from the original: a ceiling of 0 was the default.
+    """
+
+    mode: str = "relu"
+    negative_slope: float = 0.0
+    """≥ 0; only with mode="relu"."""
+    ceiling: float = 6.0
+    """> 0; used with mode="clipped"."""
+
+    def __post_init__(self) -> None:
+        check_choice(self, "mode", ("relu", "sigmoid", "tanh", "clipped"))
+        check_number(self, "negative_slope", minimum=0)
+        check_number(self, "ceiling", minimum=0, above=True)
+        if self.mode != "relu" and self.negative_slope != 0:
+            raise refuse(self, "negative_slope", self.negative_slope, f"0 with mode={self.mode!r}")
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        return x
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,), y = site.inputs, site.output
+        return (site.library.activation_forward(x, y, self.mode, self.negative_slope, self.ceiling),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return ReLUGradient(input=input)
+
+
+@configuration
+class ReLUGradient(Gradient):
+    """Gradient of a `ReLU`, from its output."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, ReLU)
+        (x,), y = site.inputs, site.output
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.activation_backward(y, y, x, peer.mode, peer.negative_slope, peer.ceiling),)

@@ -1,0 +1,56 @@
+"""The work clock: which task runs on which learner in which tick. Pure arithmetic, and a schedule that is data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crossbow.types import ConfigurationError
+
+
+class ScheduledTask(NamedTuple):
+    """A task's number, the learner it goes to, and whether it ends the tick for that learner."""
+
+    task: int
+    learner: int
+    synchronises: bool
+
+
+@dataclass(frozen=True)
+class WorkClock:
+    """A tick is `tasks_per_tick` (wpc) tasks: τ for every learner, dealt in turn."""
+
+    learners: int
+    tau: int
+
+    @property
+    def tasks_per_tick(self) -> int:
+        return self.learners * self.tau
+
+    def ticks(self, tasks: int) -> int:
+        """Ticks that hold so many tasks, rounded up: training ends on a whole tick."""
+        return -(-tasks // self.tasks_per_tick)
+
+    def schedule(self, tick: int) -> tuple[ScheduledTask, ...]:
+        """The tasks of a tick, in order: task n goes to learner n mod k."""
+        first = tick * self.tasks_per_tick
+        return tuple(
+            ScheduledTask(first + number, number % self.learners, number // self.learners == self.tau - 1)
+            for number in range(self.tasks_per_tick)
+        )
+
+
+def work_clock(learners: int, tau: int, wpc: int | None) -> WorkClock:
+    """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError where they do not go together."""
+    if wpc is None:
+        return WorkClock(learners, tau)
+    if wpc % learners:
+        raise ConfigurationError(
+            f"ModelConf: wpc must be a multiple of the number of learners, {learners}, under a rule with a barrier. "
+            f"Received: wpc={wpc}"
+        )
+    if tau not in (1, wpc // learners):
+        raise ConfigurationError(
+            f"ModelConf: wpc={wpc} with {learners} learners means tau={wpc // learners}. Received: a rule with tau={tau}"
+        )
+    return WorkClock(learners, wpc // learners)

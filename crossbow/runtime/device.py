@@ -1,0 +1,70 @@
+"""CPU devices: all cores, or a slice of them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from crossbow.types import ConfigurationError
+
+
+@dataclass(frozen=True)
+class CpuDevice:
+    """Some of the machine's cores."""
+
+    name: str
+    cores: tuple[int, ...]
+
+    def learners(self, wanted: int | str) -> int:
+        """Number of learners: as wanted, or, for "auto", one per core."""
+        return len(self.cores) if wanted == "auto" else int(wanted)
+
+    def threads(self, learners: int, wanted: int | None) -> int:
+        """Threads of each learner: as wanted, or the cores shared among the learners, at least one."""
+        return wanted if wanted is not None else max(1, len(self.cores) // learners)
+
+
+def available_cores() -> tuple[int, ...]:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def parse_devices(names: Sequence[str], cores: Sequence[int] | None = None) -> tuple[CpuDevice, ...]:
+    """The devices of "cpu" or "cpu:i/n" names. Raises ConfigurationError for unknown names and shared cores.
+
+    `cores`: of the machine, by default those this process may use. With fewer cores than slices the slices share them,
+    so that the path of several devices runs on every machine.
+    """
+    cores = available_cores() if cores is None else tuple(cores)
+    devices = tuple(_parse(name, cores) for name in names)
+    if len(devices) > 1 and all("/" in device.name for device in devices):
+        slices = {device.name for device in devices}
+        counts = {device.name.split("/")[1] for device in devices}
+        if len(slices) == len(devices) and len(counts) == 1:
+            return devices
+    used: set[int] = set()
+    for device in devices:
+        if used & set(device.cores):
+            raise ConfigurationError(
+                f"devices must not share cores, as cpu:0/2,cpu:1/2. Received: {','.join(names)} on {len(cores)} cores"
+            )
+        used |= set(device.cores)
+    return devices
+
+
+def _parse(name: str, cores: Sequence[int]) -> CpuDevice:
+    if name == "cpu":
+        return CpuDevice(name, tuple(cores))
+    match = re.fullmatch(r"cpu:(\d+)/(\d+)", name)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise ConfigurationError(
+            f"a device is 'cpu' or 'cpu:i/n' with 0 ≤ i < n (cuda devices are not implemented yet). Received: {name!r}"
+        )
+    index, count = int(match[1]), int(match[2])
+    if count > len(cores):
+        return CpuDevice(name, (cores[index % len(cores)],))
+    return CpuDevice(name, tuple(cores[index * len(cores) // count : (index + 1) * len(cores) // count]))

@@ -1,0 +1,105 @@
+"""A learner: a replica and a stream, and the task lists that are bound to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from crossbow.compile import BoundStep
+from crossbow.kernels.interface import Aborted, State
+from crossbow.kernels.native import TaskList
+from crossbow.runtime.stream import CpuStream
+from crossbow.runtime.tick import Coefficients
+from crossbow.types import Array
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A task's result."""
+
+    task: int
+    loss: float
+    accuracy: float | None
+    examples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A task that ended with an exception, or was given up because another failed (`error` is None)."""
+
+    task: int
+    learner: int
+    operator: str
+    error: BaseException | None
+
+
+Report = Callable[[Completed | Failed], None]
+
+
+@dataclass(frozen=True)
+class BoundTask:
+    """A task list, and where it leaves loss and accuracy (arrays of one element, None where there is none)."""
+
+    calls: TaskList
+    loss: Array | None
+    accuracy: Array | None
+
+
+def bind_task(steps: list[BoundStep], loss: Array | None, accuracy: Array | None) -> BoundTask:
+    return BoundTask(TaskList([step.call for step in steps], [step.operator for step in steps]), loss, accuracy)
+
+
+TaskKey = tuple[str, int]
+"""What a task is for ("synchronise", "local", "check") and the parity of its tick."""
+
+
+class Learner:
+    """Runs tasks on its stream, in order."""
+
+    def __init__(
+        self, number: int, stream: CpuStream, tasks: Mapping[TaskKey, BoundTask], coefficients: Coefficients, state: Array
+    ) -> None:
+        self.number = number
+        self.stream = stream
+        self._tasks = tasks
+        self._coefficients = coefficients
+        self._state = state
+
+    def submit(
+        self,
+        key: TaskKey,
+        *,
+        task: int,
+        tick: int,
+        slot: int,
+        examples: int,
+        rate: float,
+        release: Callable[[int], None],
+        report: Report,
+    ) -> None:
+        """Run a task after those submitted before. `release` gets the slot when it has been read; `report` the result.
+
+        Returns at once; the exception of a task is reported, not raised.
+        """
+
+        def run() -> None:
+            bound = self._tasks[key]
+            state = self._state
+            state[State.TASK] = task
+            state[State.TICK] = tick
+            state[State.SLOT] = slot
+            state[State.EXAMPLES] = examples
+            self._coefficients.set_rate(rate)
+            try:
+                bound.calls.run()
+                loss = float("nan") if bound.loss is None else float(bound.loss[0])
+                accuracy = None if bound.accuracy is None else float(bound.accuracy[0])
+                release(slot)
+            except Aborted:
+                report(Failed(task, self.number, "wait", None))
+            except BaseException as error:
+                report(Failed(task, self.number, bound.calls.failed or "?", error))
+            else:
+                report(Completed(task, loss, accuracy, examples))
+
+        self.stream.submit(run)

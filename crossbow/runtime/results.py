@@ -1,0 +1,104 @@
+"""What training and testing return."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TestResult:
+    """The base model on the whole check set, every example counted once."""
+
+    __test__ = False  # not a test class, whatever pytest makes of the name
+
+    loss: float
+    """Mean loss."""
+    accuracy: float | None
+    """Fraction of examples that are right, in [0, 1]; None where the graph has no accuracy."""
+    examples: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """A stretch of training: an epoch, or what of it was done."""
+
+    epoch: float
+    """Epochs since the start of the context, at the end of the stretch."""
+    tasks: int
+    """Tasks since the start of the context."""
+    time: float
+    """Seconds of training since the start of this call, tests not included."""
+    loss: float
+    """Mean training loss over the stretch."""
+    accuracy: float | None
+    """Mean training accuracy over the stretch, where the training graph has an accuracy."""
+    images_per_second: float
+    learning_rate: float
+    test: TestResult | None = None
+
+
+@dataclass
+class History:
+    """What a training call did."""
+
+    records: list[Record] = field(default_factory=list)
+    stopped: str = ""
+    """Why it ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
+
+    @property
+    def time(self) -> float:
+        """Seconds of training, tests not included."""
+        return self.records[-1].time if self.records else 0.0
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss of the last stretch."""
+        return self.records[-1].loss if self.records else float("nan")
+
+    @property
+    def tests(self) -> list[Record]:
+        """The records with a test."""
+        return [record for record in self.records if record.test is not None]
+
+    @property
+    def best(self) -> Record | None:
+        """The record with the best test accuracy, the first of equals."""
+        scored = [record for record in self.tests if record.test is not None and record.test.accuracy is not None]
+        return max(scored, key=lambda record: record.test.accuracy or 0.0, default=None)  # type: ignore[union-attr]
+
+
+class RunningMean:
+    """Means of the tasks' losses and accuracies since the last `take`, and the loss's over a moving window."""
+
+    def __init__(self, window: int) -> None:
+        self._size = max(1, window)
+        self._window: deque[float] = deque()
+        self._window_sum = 0.0
+        self.loss_sum = self.accuracy_sum = 0.0
+        self.count = 0
+        self.measured = False
+
+    def add(self, loss: float, accuracy: float | None) -> None:
+        self._window.append(loss)
+        self._window_sum += loss
+        if len(self._window) > self._size:
+            self._window_sum -= self._window.popleft()
+        self.loss_sum += loss
+        self.count += 1
+        if accuracy is not None:
+            self.accuracy_sum += accuracy
+            self.measured = True
+
+    @property
+    def moving_loss(self) -> float:
+        """Mean loss of the last tasks, an epoch's at the most; NaN before the first."""
+        return self._window_sum / len(self._window) if self._window else float("nan")
+
+    def take(self) -> tuple[float, float | None]:
+        """Mean loss and accuracy since the last take."""
+        count = self.count or 1
+        loss, accuracy = self.loss_sum / count, self.accuracy_sum / count if self.measured else None
+        self.loss_sum = self.accuracy_sum = 0.0
+        self.count = 0
+        return loss, accuracy

@@ -1,0 +1,190 @@
+"""One training call: stretches between the ends of epochs and the tests, when to stop, and what is recorded."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from crossbow.conf import check_integer, check_number, configuration
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.learner import Completed
+from crossbow.runtime.monitor import Monitor, Progress
+from crossbow.runtime.results import History, Record, RunningMean
+from crossbow.types import TrainingUnit
+
+
+@configuration
+class Limits:
+    """When training ends: at whichever comes first."""
+
+    count: int | None = None
+    """Epochs or tasks, rounded up to whole ticks."""
+    unit: TrainingUnit = TrainingUnit.EPOCHS
+    seconds: float | None = None
+    """Seconds of training, tests not included."""
+    loss: float | None = None
+    """The mean training loss of the last epoch's tasks is at most this."""
+    accuracy: float | None = None
+    """A test's accuracy is at least this."""
+
+    def __post_init__(self) -> None:
+        check_integer(self, "count", 1, optional=True)
+        check_number(self, "seconds", minimum=0, above=True, optional=True)
+        check_number(self, "loss", optional=True)
+        check_number(self, "accuracy", minimum=0, maximum=1, optional=True)
+
+
+class TrainingRun:
+    """Runs an engine until a limit is reached, on the caller's thread."""
+
+    def __init__(self, engine: Engine, limits: Limits, monitors: Sequence[Monitor], *, test: bool) -> None:
+        self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
+        self.history = History()
+        self.end = math.inf if limits.count is None else self._end(limits.count)
+        self.mean = RunningMean(engine.order.tasks_in_epochs(1))
+        self.seconds_before = 0.0
+        self.stretch_start = time.perf_counter()
+        self.stretch_images = 0
+        self.images = 0
+        self.interrupted = False
+        self.next_progress = 0.0
+
+    def run(self) -> History:
+        """Train. On Ctrl-C the tick is finished, what was done is recorded, and KeyboardInterrupt raised."""
+        with self._interrupts():
+            while not self.history.stopped:
+                self._stretch()
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return self.history
+
+    def _stretch(self) -> None:
+        """Train to the next end of an epoch or test, and record it."""
+        engine = self.engine
+        test_tick = self._next_test() if self.test else math.inf
+        self.stretch_start, self.stretch_images = time.perf_counter(), 0
+        rate = engine.learning_rate
+        engine.run(int(min(self._next_epoch(), test_tick, self.end)), self._stop_now, self._add)
+        elapsed = time.perf_counter() - self.stretch_start
+        self.seconds_before += elapsed
+        self.history.stopped = self._reason()
+        if self.stretch_images == 0:
+            return
+        tested = self.test and not self.interrupted and (engine.tick >= test_tick or bool(self.history.stopped))
+        loss, accuracy = self.mean.take()
+        record = Record(
+            epoch=engine.tasks / engine.tasks_per_epoch,
+            tasks=engine.tasks,
+            time=self.seconds_before,
+            loss=loss,
+            accuracy=accuracy,
+            images_per_second=self.stretch_images / elapsed,
+            learning_rate=rate,
+            test=engine.test() if tested else None,
+        )
+        self.history.records.append(record)
+        for monitor in self.monitors:
+            monitor.record(record)
+        wanted = self.limits.accuracy
+        if wanted is not None and record.test is not None and (record.test.accuracy or 0.0) >= wanted:
+            self.history.stopped = "accuracy"
+
+    def _add(self, result: Completed) -> None:
+        self.mean.add(result.loss, result.accuracy)
+        self.stretch_images += result.examples
+
+    # When to stop
+
+    def _end(self, count: int) -> int:
+        """The tick at which `count` is done. An epoch ends where the stream of examples does, so a call that starts in
+        the tick in which an epoch ended runs to the end of the next."""
+        clock, order, start = self.engine.clock, self.engine.order, self.engine.tasks
+        if self.limits.unit is TrainingUnit.TASKS:
+            return clock.ticks(start + count)
+        epochs = int(start / self.engine.tasks_per_epoch)
+        if start - order.tasks_in_epochs(epochs) < clock.tasks_per_tick:
+            return clock.ticks(order.tasks_in_epochs(epochs + count))
+        return clock.ticks(start + math.ceil(count * self.engine.tasks_per_epoch))
+
+    def _next_epoch(self) -> int:
+        """The next tick in which an epoch ends."""
+        return self._next_multiple(1, TrainingUnit.EPOCHS)
+
+    def _next_test(self) -> int:
+        model = self.engine.model_conf
+        return self._next_multiple(model.test_interval, model.test_interval_unit)
+
+    def _next_multiple(self, interval: int, unit: TrainingUnit) -> int:
+        """The next tick in which a multiple of the interval is complete."""
+        clock, order, tasks = self.engine.clock, self.engine.order, self.engine.tasks
+        done = tasks / self.engine.tasks_per_epoch if unit is TrainingUnit.EPOCHS else tasks
+        multiple = int(done) // interval * interval
+        while True:
+            multiple += interval
+            end = order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
+            if clock.ticks(end) > self.engine.tick:
+                return clock.ticks(end)
+
+    def _seconds(self) -> float:
+        return time.perf_counter() - self.stretch_start + self.seconds_before
+
+    def _reason(self) -> str:
+        """Why to stop at this tick boundary, or ""."""
+        limits = self.limits
+        if self.interrupted:
+            return "interrupt"
+        if limits.loss is not None and self.mean.moving_loss <= limits.loss:
+            return "loss"
+        if self.engine.tick >= self.end:
+            return "count"
+        if limits.seconds is not None and self.seconds_before >= limits.seconds:
+            return "duration"
+        return ""
+
+    def _stop_now(self) -> bool:
+        """Asked by the engine at every tick boundary."""
+        self._progress()
+        limits = self.limits
+        over = limits.seconds is not None and self._seconds() >= limits.seconds
+        reached = limits.loss is not None and self.mean.moving_loss <= limits.loss
+        return over or reached or self.interrupted
+
+    def _progress(self) -> None:
+        now = time.perf_counter()
+        if not self.monitors or now < self.next_progress:
+            return
+        self.next_progress = now + min(monitor.interval for monitor in self.monitors)
+        progress = Progress(
+            epoch=self.engine.tasks / self.engine.tasks_per_epoch,
+            tasks=self.engine.tasks,
+            time=self._seconds(),
+            loss=self.mean.moving_loss,
+            images_per_second=self.stretch_images / max(now - self.stretch_start, 1e-9),
+        )
+        for monitor in self.monitors:
+            monitor.progress(progress)
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """The first Ctrl-C asks to stop at the end of the tick; a second one is raised at once."""
+        if threading.current_thread() is not threading.main_thread() or (
+            signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        ):
+            yield
+            return
+
+        def ask(number: int, frame: FrameType | None) -> None:
+            if self.interrupted:
+                raise KeyboardInterrupt
+            self.interrupted = True
+
+        signal.signal(signal.SIGINT, ask)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

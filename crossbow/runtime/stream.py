@@ -1,0 +1,60 @@
+"""A stream: work done in order, beside other streams. On the CPU it is a worker thread with a share of the cores."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Work = Callable[[], None]
+
+
+class CpuStream:
+    """A worker thread on `cores`, whose kernels use `threads` threads.
+
+    `submit` returns at once; work must not raise (whoever submits it catches). `call` waits for a result.
+    """
+
+    def __init__(self, name: str, cores: Sequence[int], threads: int, set_threads: Callable[[int], None]) -> None:
+        """`set_threads` tells the kernel library, on the worker thread, how many threads it has."""
+        self.name = name
+        self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, args=(tuple(cores), threads, set_threads), name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work) -> None:
+        """Do `work` after everything submitted before."""
+        self._queue.put(work)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do `work` after everything submitted before; return its result or raise its exception."""
+        answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+        def answering() -> None:
+            try:
+                answer.put((work(), None))
+            except BaseException as error:
+                answer.put((None, error))
+
+        self.submit(answering)
+        result, error = answer.get()
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def close(self, timeout: float | None = None) -> bool:
+        """End the thread after the work submitted so far; whether it ended within `timeout` seconds."""
+        self._queue.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self, cores: tuple[int, ...], threads: int, set_threads: Callable[[int], None]) -> None:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
+        set_threads(threads)
+        while (work := self._queue.get()) is not None:
+            work()
+            del work  # or the last task would stay alive while the thread waits for the next

@@ -1,0 +1,220 @@
+"""The clock tick as task lists: what a learner does between its forward and backward kernels to average models.
+
+Three sets of flags, each holding the last tick for which something is done, keep the order without a lock:
+
+    ready[i]        what learner i contributes to this tick will not change until the tick is merged
+    contributed[i]  learner i has added up its slice of its device's contributions (several devices only)
+    merged[p]       party p has written its part of the next z
+
+SMA, one device; every learner is a party, for a slice of z:
+
+    signal ready → forward → wait ready (all) → merge own slice → signal merged → backward → wait merged (all) → step
+
+So z is averaged beside the forward pass, and the waits are over before they begin unless learners drift by half a
+task. A rule that sends gradients merges after the backward pass instead:
+
+    forward → backward → signal ready → wait ready → merge own slice → signal merged → wait merged
+
+With several devices the learners add up their device's contributions, and one party, the synchroniser, does the rest:
+
+    wait contributed (all) → all-reduce → merge on every device → signal merged
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crossbow.compile import BoundStep
+from crossbow.conf import SolverConf
+from crossbow.kernels.interface import KernelLibrary, State
+from crossbow.runtime.replica import BaseModel, Replica
+from crossbow.solver import Update
+from crossbow.solver.update import total
+from crossbow.synch import Collective, Rule
+from crossbow.types import Array
+
+
+class Flags:
+    """The flags of one run. A failure raises `abort`, which ends every wait."""
+
+    def __init__(self, learners: int, parties: int) -> None:
+        self.ready = np.full(learners, -1, np.int64)
+        self.contributed = np.full(learners, -1, np.int64)
+        self.merged = np.full(parties, -1, np.int64)
+        self.abort = np.zeros(1, np.int64)
+
+    def reset(self, tick: int) -> None:
+        """Everything before `tick` is done."""
+        for flags in (self.ready, self.contributed, self.merged):
+            flags[:] = tick - 1
+        self.abort[:] = 0
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """What the pieces of a tick are made of."""
+
+    library: KernelLibrary
+    rule: Rule
+    solver: SolverConf
+    flags: Flags
+    learners: int
+    """Of all devices."""
+    devices: int
+
+    def wait(self, flags: Array, state: Array) -> list[BoundStep]:
+        buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
+        return [BoundStep("wait", call) for call in self.library.wait().bind(buffers)]
+
+    def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
+        buffers = {"flag": flags[index : index + 1], "state": state}
+        return [BoundStep("signal", call) for call in self.library.signal().bind(buffers)]
+
+    def combine(self, name: str, update: Update, vectors: dict[str, Array], coefficients: Array) -> list[BoundStep]:
+        if not update.steps:
+            return []
+        dtype = vectors[update.vectors[0]].dtype
+        kernel = self.library.linear_combination(update.assignments, dtype)
+        buffers = {vector: vectors[vector] for vector in update.vectors}
+        return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
+
+
+@dataclass
+class Coefficients:
+    """The numbers of an owner's updates, rewritten when the learning rate changes: kernels read them at every call."""
+
+    rule: Rule
+    solver: SolverConf
+    learners: int
+    expand: dict[str, float] = field(default_factory=dict)
+    """What `total` stands for in the merge of a single device."""
+    rate: float = float("nan")
+
+    def __post_init__(self) -> None:
+        self.step, self.local, self.merge = (np.array(update.coefficients) for update in self.updates(1.0))
+
+    def updates(self, rate: float) -> tuple[Update, Update, Update]:
+        """The synchronising step, the local step, and the merge."""
+        rule, solver, learners = self.rule, self.solver, self.learners
+        merge = rule.merge(solver, rate, learners)
+        return (
+            rule.local_step(solver, rate, learners, synchronises=True),
+            rule.local_step(solver, rate, learners, synchronises=False),
+            merge.expand("total", self.expand) if self.expand else merge,
+        )
+
+    def set_rate(self, rate: float) -> None:
+        if rate != self.rate:
+            updates = self.updates(rate)
+            for values, update in zip((self.step, self.local, self.merge), updates, strict=True):
+                values[:] = update.coefficients
+            self.rate = rate
+
+
+@dataclass(frozen=True)
+class Place:
+    """A learner's place: its number of all, the numbers of the learners on its device, its own first among `peers`."""
+
+    learner: int
+    on_device: tuple[int, ...]
+
+    def slice(self, elements: int, alignment: int = 16) -> slice:
+        """This learner's share of a vector of its device."""
+        index, count = self.on_device.index(self.learner), len(self.on_device)
+        bounds = [elements // alignment * i // count * alignment for i in (index, index + 1)]
+        return slice(bounds[0], elements if index + 1 == count else bounds[1])
+
+
+def learner_coefficients(averaging: Averaging, place: Place) -> Coefficients:
+    expand: dict[str, float] = {}
+    if averaging.devices == 1:
+        expand = total("sent", _weights(averaging, place))
+    return Coefficients(averaging.rule, averaging.solver, averaging.learners, expand)
+
+
+def _weights(averaging: Averaging, place: Place) -> list[float]:
+    return [averaging.rule.weight(averaging.learners)] * len(place.on_device)
+
+
+def synchronising_task(
+    averaging: Averaging,
+    place: Place,
+    parts: tuple[list[BoundStep], list[BoundStep]],
+    replicas: Sequence[Replica],
+    base: BaseModel,
+    parity: int,
+    coefficients: Coefficients,
+    state: Array,
+) -> list[BoundStep]:
+    """A learner's task that ends a tick. `replicas`: those of its device, in order."""
+    forward, backward = parts
+    own = replicas[place.on_device.index(place.learner)]
+    merging = _merge(averaging, place, replicas, base, parity, coefficients, state)
+    signal_ready = averaging.signal(averaging.flags.ready, place.learner, state)
+    wait_merged = averaging.wait(averaging.flags.merged, state)
+    vectors = {**base.vectors(parity), **own.vectors()}
+    step = averaging.combine("optimiser", coefficients.updates(1.0)[0], vectors, coefficients.step)
+    if averaging.rule.sends == "gradient":
+        return [*forward, *backward, *signal_ready, *merging, *wait_merged, *step]
+    return [*signal_ready, *forward, *merging, *backward, *wait_merged, *step]
+
+
+def _merge(
+    averaging: Averaging,
+    place: Place,
+    replicas: Sequence[Replica],
+    base: BaseModel,
+    parity: int,
+    coefficients: Coefficients,
+    state: Array,
+) -> list[BoundStep]:
+    """Wait for the device's learners, then this learner's slice of the merge, or of the device's sum."""
+    flags = averaging.flags
+    sent = {f"sent{i}": replica.vectors()[averaging.rule.sends] for i, replica in enumerate(replicas)}
+    share = place.slice(next(iter(sent.values())).size)
+    vectors = {name: vector[share] for name, vector in {**base.vectors(parity), **sent}.items()}
+    first, last = place.on_device[0], place.on_device[-1] + 1
+    waiting = averaging.wait(flags.ready[first:last], state)
+    if averaging.devices == 1:
+        merge = averaging.combine("average", coefficients.updates(1.0)[2], vectors, coefficients.merge)
+        return [*waiting, *merge, *averaging.signal(flags.merged, place.learner, state)]
+    update = Update((("total", total("sent", _weights(averaging, place))),))
+    summing = averaging.combine("sum of the device", update, vectors, np.array(update.coefficients))
+    return [*waiting, *summing, *averaging.signal(flags.contributed, place.learner, state)]
+
+
+def local_task(
+    averaging: Averaging,
+    parts: tuple[list[BoundStep], list[BoundStep]],
+    own: Replica,
+    coefficients: Coefficients,
+) -> list[BoundStep]:
+    """A learner's task that does not synchronise (all but the last of τ)."""
+    forward, backward = parts
+    step = averaging.combine("optimiser", coefficients.updates(1.0)[1], own.vectors(), coefficients.local)
+    return [*forward, *backward, *step]
+
+
+def synchroniser_task(
+    averaging: Averaging,
+    collective: Collective,
+    bases: Sequence[BaseModel],
+    parity: int,
+    coefficients: Coefficients,
+    state: Array,
+) -> list[BoundStep]:
+    """The tick's task between several devices: add up their sums and merge on each."""
+    totals = [base.total for base in bases if base.total is not None]
+    steps = averaging.wait(averaging.flags.contributed, state)
+    steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(totals)))
+    for base in bases:
+        merge = coefficients.updates(1.0)[2]
+        steps += averaging.combine("average", merge, base.vectors(parity), coefficients.merge)
+    return [*steps, *averaging.signal(averaging.flags.merged, 0, state)]
+
+
+def new_state() -> Array:
+    return np.zeros(State.SIZE, np.int64)

@@ -1,0 +1,59 @@
+"""An update: assignments over flat vectors with their coefficients. All arithmetic of solvers and rules has this form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crossbow.kernels.interface import Assignment
+from crossbow.types import Array
+
+Terms = Mapping[str, float]
+"""Coefficient of each vector, by name; the order is the order of summation."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """target ← Σ coefficient × vector, for one target after the other, element by element."""
+
+    steps: tuple[tuple[str, Terms], ...]
+
+    @property
+    def assignments(self) -> tuple[Assignment, ...]:
+        """The shape of the update: what a kernel is prepared for. It must not depend on the learning rate."""
+        return tuple(Assignment(target, tuple(terms)) for target, terms in self.steps)
+
+    @property
+    def coefficients(self) -> list[float]:
+        """The numbers, in the order of the terms: what changes between calls."""
+        return [coefficient for _, terms in self.steps for coefficient in terms.values()]
+
+    @property
+    def vectors(self) -> tuple[str, ...]:
+        """Names of all vectors that are read or written."""
+        names = [name for target, terms in self.steps for name in (target, *terms)]
+        return tuple(dict.fromkeys(names))
+
+    def expand(self, name: str, parts: Terms) -> Update:
+        """The update with vector `name` replaced by the combination `parts` wherever it is a term."""
+        steps = []
+        for target, terms in self.steps:
+            expanded: dict[str, float] = {}
+            for term, coefficient in terms.items():
+                if term == name:
+                    expanded.update({part: coefficient * weight for part, weight in parts.items()})
+                else:
+                    expanded[term] = coefficient
+            steps.append((target, expanded))
+        return Update(tuple(steps))
+
+    def apply(self, vectors: Mapping[str, Array]) -> None:
+        """Perform the update on NumPy arrays: what it means, for simulations and tests."""
+        for target, terms in self.steps:
+            total = sum(coefficient * vectors[name] for name, coefficient in terms.items())
+            vectors[target][...] = total
+
+
+def total(name: str, weights: Sequence[float]) -> dict[str, float]:
+    """The combination Σ weight_i × name_i, with a name for each learner's vector."""
+    return {f"{name}{index}": weight for index, weight in enumerate(weights)}

@@ -1,0 +1,65 @@
+"""Synchronous model averaging: Crossbow's rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from crossbow.conf import SolverConf, is_integer, is_number
+from crossbow.solver import Update, solver_step
+from crossbow.synch.rule import Rule
+
+
+@dataclass(frozen=True)
+class SMA(Rule):
+    """Synchronous model averaging (Koliousis et al., VLDB 2019, Algorithm 1; sma.c and sma.cu of the original).
+
+    With w_i before the last of the τ local steps and v_i the solver's step::
+
+        c_i = α (w_i − z)
+        w_i ← w_i + v_i − c_i
+        z   ← z + Σ c_i + μ (z − z_prev)
+
+    α: strength of the correction, in (0, 1]; None is 1/k with k learners, with which z is the mean of the replicas before
+    their step (1/2 with one learner). τ: local steps in a tick, ≥ 1. base_momentum: μ, in [0, 1).
+
+    Without gradients, the mean of the replicas and z follow a linear map with eigenvalues 1 and 1 − α(k + 1), so
+    α < 2 / (k + 1) is needed: from there on the two swing around each other with growing amplitude.
+
+    Fixed from the original: μ and τ are used (μ was 0.9 whenever the solver had momentum, τ was ignored).
+    """
+
+    name: ClassVar[str] = "sma"
+    sends: ClassVar[str] = "weights"
+    reads_base: ClassVar[bool] = False
+
+    alpha: float | None = None
+    tau: int = 1
+    base_momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.alpha is not None and not (is_number(self.alpha) and 0 < self.alpha <= 1):
+            raise self.refuse("alpha", self.alpha, "a number in (0, 1] or None (1/k)")
+        if not is_integer(self.tau) or self.tau < 1:
+            raise self.refuse("tau", self.tau, "an integer ≥ 1")
+        if not (is_number(self.base_momentum) and 0 <= self.base_momentum < 1):
+            raise self.refuse("base_momentum", self.base_momentum, "a number in [0, 1)")
+
+    def weight(self, learners: int) -> float:
+        return 1 / max(learners, 2) if self.alpha is None else self.alpha
+
+    def check_learners(self, learners: int) -> None:
+        if self.alpha is not None and self.alpha * (learners + 1) >= 2:
+            limit = f"< 2/(k + 1) = {2 / (learners + 1):.4g} with k = {learners} learners, or z and replicas swing apart"
+            raise self.refuse("alpha", self.alpha, limit)
+
+    def local_step(self, solver: SolverConf, rate: float, learners: int, *, synchronises: bool) -> Update:
+        return solver_step(solver, rate, pull=self.weight(learners) if synchronises else 0.0)
+
+    def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
+        # z + Σ α (w_i − z) + μ (z − z_prev), with total = Σ α w_i
+        kept = 1 - learners * self.weight(learners) + self.base_momentum
+        terms = {"base": kept, "total": 1.0}
+        if self.base_momentum:
+            terms["base_previous"] = -self.base_momentum
+        return Update((("base_next", terms),))

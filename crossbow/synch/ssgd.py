@@ -1,0 +1,41 @@
+"""Synchronous SGD."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from crossbow.conf import SolverConf
+from crossbow.solver import Update, solver_step
+from crossbow.synch.rule import Rule
+
+
+@dataclass(frozen=True)
+class SSGD(Rule):
+    """Synchronous SGD (update model WORKER of the original): z steps along the mean of the learners' gradients at z.
+
+    With one learner this is plain SGD; with k it is SGD with a batch k times as large::
+
+        z ← solver(z, (1/k) Σ g_i),   w_i = z
+
+    Fixed from the original: it works on one device, and the weight decay is not averaged with the gradients.
+    """
+
+    name: ClassVar[str] = "ssgd"
+    sends: ClassVar[str] = "gradient"
+    reads_base: ClassVar[bool] = True
+
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        if self.tau != 1:
+            raise self.refuse("tau", self.tau, "1: gradients are merged at every step")
+
+    def weight(self, learners: int) -> float:
+        return 1 / learners
+
+    def local_step(self, solver: SolverConf, rate: float, learners: int, *, synchronises: bool) -> Update:
+        return Update(())
+
+    def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
+        return solver_step(solver, rate, weights="base", gradient="total", velocity="base_velocity")

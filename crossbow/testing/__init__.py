@@ -1,0 +1,18 @@
+"""The operator-testing kit: run one operator on one device, and check its gradients against finite differences.
+
+For whoever writes an operator, inside this package or outside it:
+
+>>> import numpy as np
+>>> from crossbow.ops import ReLU
+>>> from crossbow.testing import check_gradients, run_operator
+>>> run = run_operator(ReLU(), [np.array([[-1.0, 2.0]])])
+>>> run.outputs[0].tolist(), run.input_gradients[0].tolist()
+([[0.0, 2.0]], [[0.0, 1.0]])
+>>> check_gradients(ReLU(), [(2, 3, 4, 4)]) < 1e-6
+True
+"""
+
+from crossbow.testing.gradients import check_gradients
+from crossbow.testing.operator import OperatorRun, run_operator
+
+__all__ = ["OperatorRun", "check_gradients", "run_operator"]

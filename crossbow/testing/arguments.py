@@ -1,0 +1,102 @@
+"""What the kit is given, checked: one sentence with what was expected and what was received."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crossbow.kernels import why_not_onednn
+from crossbow.kernels.interface import KernelLibrary
+from crossbow.ops.kernel import Kernel, VariableSpec
+from crossbow.types import ConfigurationError, LabelRange, Shape
+
+Numbers = NDArray[Any]
+
+
+def name_of(kernel: Kernel) -> str:
+    """What messages call an operator."""
+    return type(kernel).__name__
+
+
+def refuse_argument(kernel: Kernel, what: str, expected: str, received: str) -> ConfigurationError:
+    """The error for an argument that does not fit."""
+    return ConfigurationError(f"{name_of(kernel)}: {what}: expected {expected}. Received: {received}")
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Refuse what is no operator, as its class instead of an instance."""
+    if not isinstance(kernel, Kernel):
+        raise ConfigurationError(f"kernel: expected an operator's configuration, as ReLU(). Received: {kernel!r}")
+
+
+def check_array(kernel: Kernel, what: str, value: ArrayLike, shape: Shape | None, dtype: np.dtype[Any]) -> Numbers:
+    """The value as a row-major array of this type: numbers, of this shape, without NaN."""
+    array: Numbers = np.asarray(value)
+    if array.dtype.kind not in "fiub":
+        raise refuse_argument(kernel, what, "an array of numbers", f"type {array.dtype}")
+    if shape is not None and array.shape != shape:
+        raise refuse_argument(kernel, what, f"shape {shape}", f"{array.shape}")
+    if np.isnan(array).any():
+        raise refuse_argument(kernel, what, "numbers", f"{np.count_nonzero(np.isnan(array))} NaN of {array.size}")
+    return np.ascontiguousarray(array, dtype=dtype).reshape(array.shape)
+
+
+def check_inputs(
+    kernel: Kernel, inputs: Sequence[ArrayLike], dtype: np.dtype[Any]
+) -> tuple[list[Numbers], Numbers | None]:
+    """The inputs as arrays of this type, and the labels: integers of shape (N,) as int32, others as `dtype`."""
+    if not isinstance(inputs, list | tuple):
+        raise refuse_argument(kernel, "inputs", "a list of arrays", type(inputs).__name__)
+    edges = len(inputs) - kernel.takes_labels
+    wanted = kernel.number_of_inputs
+    if edges != wanted if wanted is not None else edges < 1:
+        number = "at least 1" if wanted is None else str(wanted)
+        expected = f"{number} (and the labels, last)" if kernel.takes_labels else number
+        raise refuse_argument(kernel, "number of inputs", expected, str(len(inputs)))
+    arrays = [check_array(kernel, f"input {i}", x, None, dtype) for i, x in enumerate(inputs[:edges])]
+    if not kernel.takes_labels:
+        return arrays, None
+    labels = np.asarray(inputs[-1])
+    classes = labels.ndim == 1 and labels.dtype.kind in "iu"
+    return arrays, check_array(kernel, "labels", labels, None, np.dtype(np.int32) if classes else dtype)
+
+
+def infer(kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None) -> tuple[Shape, tuple[VariableSpec, ...]]:
+    """Output shape and variables, the operator's complaints with its name."""
+    try:
+        if labels is not None:
+            classes = labels.dtype == np.int32
+            kernel.check_labels(LabelRange(labels.shape, classes, float(labels.min()), float(labels.max())), *shapes)
+        return kernel.output_shape(*shapes), kernel.variables(*shapes)
+    except ValueError as error:
+        raise ConfigurationError(f"{name_of(kernel)}: {error}") from error
+
+
+def library_of(device: str, dtype: np.dtype[Any]) -> KernelLibrary:
+    """The kernels of a device."""
+    if device not in ("reference", "cpu", "cuda:0"):
+        raise ConfigurationError(f"device: expected 'reference', 'cpu' or 'cuda:0'. Received: {device!r}")
+    if device == "cuda:0":
+        raise ConfigurationError(
+            "device: expected 'reference' or 'cpu'; CUDA devices do not exist yet. Received: 'cuda:0'"
+        )
+    if dtype not in (np.float32, np.float64):
+        raise ConfigurationError(f"dtype: expected float32 or float64. Received: {dtype}")
+    if device == "reference":
+        from crossbow.kernels.reference.library import Reference
+
+        return Reference(dtype)
+    if problem := why_not_onednn():
+        raise ConfigurationError(
+            f"device: expected 'reference', because the fast CPU kernels do not run here: {problem}"
+        )
+    from crossbow.kernels.onednn.library import OneDNN
+
+    library: KernelLibrary = OneDNN()
+    if dtype not in library.dtypes:
+        known = ", ".join(map(str, library.dtypes))
+        raise ConfigurationError(f"dtype: expected {known} on device 'cpu'. Received: {dtype}")
+    return library

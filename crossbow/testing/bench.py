@@ -1,0 +1,229 @@
+"""A bench for one operator: its kernels prepared and bound as the compiler does it, on buffers that betray mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from crossbow.kernels.interface import Call, KernelLibrary, PlainStorage, PreparedKernel, State, Storage, Variable
+from crossbow.ops.kernel import Kernel, Site
+from crossbow.testing.arguments import Numbers, check_array, infer, name_of, refuse_argument
+from crossbow.types import Phase, Shape, Tensor, aligned_zeros
+
+_GUARD = 64
+"""Bytes before and after every buffer that no kernel may touch."""
+_UNWRITTEN: dict[int, Any] = {4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFBEEFBEEF)}
+"""A NaN of our own: arithmetic hands it on, so it also betrays a kernel that adds to what it should overwrite."""
+
+
+class _Buffers:
+    """Memory by role, each between two guards."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Numbers] = {}
+        self._whole: dict[str, Numbers] = {}
+
+    def memory(self, role: str, nbytes: int) -> Numbers:
+        whole: Numbers = aligned_zeros(nbytes + 2 * _GUARD)
+        whole[:_GUARD] = whole[-_GUARD:] = 0xA5
+        self._whole[role] = whole
+        return whole[_GUARD : _GUARD + nbytes]
+
+    def tensor(self, role: str, tensor: Tensor) -> Numbers:
+        array: Numbers = tensor.view(self.memory(role, tensor.nbytes))
+        self.arrays[role] = array
+        return array
+
+    def damaged(self) -> list[str]:
+        """Roles beside whose buffer something was written."""
+        return [role for role, w in self._whole.items() if np.any(w[:_GUARD] != 0xA5) or np.any(w[-_GUARD:] != 0xA5)]
+
+
+class Bench:
+    """One operator whose kernels are prepared, and bound to buffers of their own."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        library: KernelLibrary,
+        dtype: np.dtype[Any],
+        shapes: Sequence[Shape],
+        labels: Numbers | None,
+        *,
+        phase: Phase = Phase.TRAIN,
+        seed: int = 0,
+        in_place: bool = False,
+    ) -> None:
+        self.kernel, self.dtype, self.seed, self.in_place = kernel, dtype, seed, in_place
+        output, self.specs = infer(kernel, shapes, labels)
+        *inputs, y = (Tensor(shape, dtype, library.layout(shape)) for shape in (*shapes, output))
+        self.site = Site(
+            library=library,
+            phase=phase,
+            inputs=tuple(inputs),
+            output=y,
+            labels=None if labels is None else Tensor(labels.shape, labels.dtype),
+            variables={spec.name: Variable(spec.shape, dtype) for spec in self.specs},
+            seed=seed,
+            key=0,
+        )
+        forward = kernel.prepare(self.site)
+        chosen = {name: storage for prepared in forward for name, storage in prepared.storages.items()}
+        self.storages = {spec.name: chosen.get(spec.name, PlainStorage(spec.shape)) for spec in self.specs}
+        settled = {spec.name: Variable(spec.shape, dtype, self.storages[spec.name]) for spec in self.specs}
+        self.site = replace(self.site, variables=settled)
+        peers = [kernel.gradient(number) for number in range(len(shapes))] if phase is Phase.TRAIN else []
+        gradients = [None if peer is None else peer.prepare(kernel, self.site) for peer in peers]
+        self._allocate(labels, max((prepared.kept for prepared in forward), default=0))
+        later = [prepared for group in gradients for prepared in group or ()]
+        self.shared: set[str] = set()
+        self.forward_calls = self._bind(forward, later, "")
+        self.gradient_calls = [
+            None if group is None else self._bind(group, (), str(number)) for number, group in enumerate(gradients)
+        ]
+
+    def _allocate(self, labels: Numbers | None, kept: int) -> None:
+        buffers, site = _Buffers(), self.site
+        self.buffers = buffers
+        for number, tensor in enumerate(site.inputs):
+            buffers.tensor(f"input{number}", tensor)
+            buffers.tensor(f"input_gradient{number}", tensor)
+        buffers.tensor("output", site.output)
+        buffers.tensor("output_gradient", site.output)
+        buffers.tensor("state", Tensor((State.SIZE,), np.dtype(np.int64)))
+        buffers.tensor("kept", Tensor((kept,), np.dtype(np.uint8)))
+        if labels is not None and site.labels is not None:
+            buffers.tensor("labels", site.labels)[...] = labels
+        for spec in self.specs:
+            storage = self.storages[spec.name]
+            shape = spec.shape if isinstance(storage, PlainStorage) else (storage.elements,)
+            for role in (spec.name, f"{spec.name}_gradient"):
+                buffers.tensor(role, Tensor(shape, self.dtype))
+
+    def _bind(self, kernels: Sequence[PreparedKernel], later: Sequence[PreparedKernel], suffix: str) -> list[Call]:
+        """The calls of some kernels, each of which gets the roles that it names and no others.
+
+        `later` are the other kernels that use the same buffers; `suffix` is that of the buffer for `input_gradient`.
+        """
+        calls: list[Call] = []
+        known = dict(self.buffers.arrays)
+        if suffix:
+            known["input_gradient"] = known[f"input_gradient{suffix}"]
+        for position, kernel in enumerate(kernels):
+            if self.in_place and kernel.in_place is not None:
+                source, target = kernel.in_place
+                read_again = any(source in user.reads for user in (*kernels[position + 1 :], *later))
+                written_before = any(target in user.writes for user in kernels[:position])
+                if not read_again and not written_before and known[source].nbytes == known[target].nbytes:
+                    known[target] = self.buffers.arrays[target + suffix] = known[source]
+                    self.shared |= {source, target + suffix}
+            roles = [role for role in dict.fromkeys((*kernel.reads, *kernel.writes)) if role != "workspace"]
+            if unknown := [role for role in roles if role not in known]:
+                raise AssertionError(
+                    f"{name_of(self.kernel)}: expected kernel {kernel.name!r} to use roles among {', '.join(known)}. "
+                    f"Received: {', '.join(unknown)}"
+                )
+            given = {role: known[role] for role in roles}
+            if kernel.workspace:
+                given["workspace"] = self.buffers.memory(f"workspace of {kernel.name}", kernel.workspace)
+                given["workspace"][...] = 0xFF
+            calls.extend(kernel.bind(given))
+        return calls
+
+    def initial_variables(self, given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
+        """The values given, and the initialisers' for the rest."""
+        names = [spec.name for spec in self.specs]
+        if unknown := [name for name in given if name not in names]:
+            raise refuse_argument(self.kernel, "variables", f"names among {names}", f"{unknown}")
+        values = {}
+        for index, spec in enumerate(self.specs):
+            generator = np.random.default_rng([self.seed, index])
+            value = given[spec.name] if spec.name in given else spec.initialiser.fill(spec.shape, generator)
+            values[spec.name] = check_array(self.kernel, f"variable {spec.name!r}", value, spec.shape, self.dtype)
+        return values
+
+    def load(self, inputs: Sequence[Numbers], variables: Mapping[str, Numbers], task: int, examples: int) -> None:
+        """Set everything that the kernels read."""
+        arrays = self.buffers.arrays
+        for number, value in enumerate(inputs):
+            arrays[f"input{number}"][...] = value
+        for name, value in variables.items():
+            self.storages[name].pack(value, arrays[name].reshape(-1))
+        arrays["state"][...] = 0
+        arrays["state"][State.TASK], arrays["state"][State.EXAMPLES] = task, examples
+
+    def forward(self) -> Numbers:
+        """The output."""
+        self.buffers.arrays["kept"][...] = 0xFF
+        self._mark("output")
+        self._run(self.forward_calls)
+        return self._result("output", self.buffers.arrays["output"])
+
+    def backward(self, output_gradient: Numbers | None) -> tuple[list[Numbers], dict[str, Numbers]]:
+        """The gradients of the inputs and of the variables; after `forward`."""
+        arrays = self.buffers.arrays
+        input_gradients: list[Numbers] = []
+        variable_gradients: dict[str, Numbers] = {}
+        if all(calls is None for calls in self.gradient_calls):
+            return input_gradients, variable_gradients
+        for number, calls in enumerate(self.gradient_calls):
+            role = f"input_gradient{number}"
+            if calls is None:
+                input_gradients.append(np.zeros(self.site.inputs[number].shape, self.dtype))
+                continue
+            self._mark(role)
+            if self.kernel.is_loss:
+                self._mark("output_gradient")  # a loss has none: let its use show
+            else:
+                arrays["output_gradient"][...] = 1 if output_gradient is None else output_gradient
+            for name in self.storages if number == 0 else ():
+                self._mark(f"{name}_gradient", self.storages[name])
+            self._run(calls)
+            input_gradients.append(self._result(role, arrays[role]))
+            for spec in self.specs if number == 0 else ():
+                plain: Numbers = np.empty(spec.shape, self.dtype)
+                self.storages[spec.name].unpack(arrays[f"{spec.name}_gradient"].reshape(-1), plain)
+                variable_gradients[spec.name] = self._result(f"{spec.name}_gradient", plain)
+        return input_gradients, variable_gradients
+
+    def _mark(self, role: str, storage: Storage | None = None) -> None:
+        """Fill what is to be written. Padding of a storage stays zero."""
+        array = self.buffers.arrays[role]
+        if role in self.shared:
+            return
+        if storage is None or isinstance(storage, PlainStorage):
+            array.view(_UNWRITTEN[array.itemsize].dtype)[...] = _UNWRITTEN[array.itemsize]
+            return
+        marked = np.full(self.site.variables[role.removesuffix("_gradient")].shape, _UNWRITTEN[array.itemsize])
+        array[...] = 0
+        storage.pack(marked.view(array.dtype), array)
+
+    def _result(self, role: str, array: Numbers) -> Numbers:
+        """A copy, of which every element has been written."""
+        result = array.copy(order="C")
+        mark = _UNWRITTEN[result.itemsize]
+        sign = mark.dtype.type(1 << (8 * result.itemsize - 1))
+        unwritten = int(np.count_nonzero((result.view(mark.dtype) & ~sign) == mark))
+        if unwritten:
+            raise AssertionError(
+                f"{name_of(self.kernel)}: expected every element of {role!r} to be written, from what was written "
+                f"before. Received: {unwritten} of {result.size} unwritten, or made from unwritten memory"
+            )
+        return result
+
+    def _run(self, calls: Sequence[Call]) -> None:
+        arrays = self.buffers.arrays
+        fixed = [role for role in arrays if not role.startswith(("output", "kept")) and "_gradient" not in role]
+        before = {role: arrays[role].copy() for role in fixed if role not in self.shared}
+        for call in calls:
+            call()
+        changed = [role for role, value in before.items() if not np.array_equal(arrays[role], value)]
+        if changed or (changed := [f"memory beside {role}" for role in self.buffers.damaged()]):
+            raise AssertionError(
+                f"{name_of(self.kernel)}: expected kernels to write only what they say. "
+                f"Received: a changed {', '.join(changed)}"
+            )

@@ -1,0 +1,196 @@
+"""Gradients against finite differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from crossbow.kernels.interface import KernelLibrary
+from crossbow.ops.kernel import Kernel
+from crossbow.testing.arguments import (
+    Numbers,
+    check_array,
+    check_inputs,
+    check_kernel,
+    library_of,
+    name_of,
+    refuse_argument,
+)
+from crossbow.testing.bench import Bench
+from crossbow.types import LabelRange, Shape
+
+Draw = Callable[[np.random.Generator, Shape], Numbers]
+
+_REDRAWS = 50
+
+
+def check_gradients(
+    kernel: Kernel,
+    input_shapes: Sequence[Shape],
+    *,
+    labels: ArrayLike | None = None,
+    variables: Mapping[str, ArrayLike] | None = None,
+    draw: Draw | None = None,
+    directions: int = 2,
+    step: float = 1e-4,
+    tolerance: float = 1e-6,
+    device: str = "reference",
+    seed: int = 0,
+) -> float:
+    """Compare an operator's gradients with central differences in float64, and return the worst relative error.
+
+    For a random point x, a random direction d and random weights g of the outputs, for every input and every variable
+    in turn: Σ gradient · d against the derivative of f(t) = Σ g · y(x + t·d) at 0, from two step sizes, extrapolated:
+    (4 D(h/2) − D(h)) / 3 with D(h) = (f(h) − f(−h)) / 2h. At a kink (ReLU at 0, equal maxima of a pooling window) the
+    derivative does not exist: where the two steps or the two sides disagree, the point is drawn again.
+
+    An operator whose gradient goes past another one (`SoftMaxLoss`, past the SoftMax) is checked together with it:
+    the input is drawn for that SoftMax, f is the loss of its output, and the gradient is the one of the logits.
+
+    Random numbers of the operator (a dropout mask) are the same in every evaluation.
+
+    Args:
+        input_shapes: shapes of the inputs; the labels' come last where the operator takes labels.
+        labels: None draws classes in [0, C) for labels of shape (N,), C being the first input's second size, and
+            normal numbers for any other shape.
+        variables: values by name, held fixed as the point's; the others are the initialisers' plus 0.1 × normal.
+        draw: makes an input from a generator and a shape; None is standard normal. For operators with a domain.
+        directions: how many points and directions for each input and variable.
+        step: h.
+        tolerance: the largest relative error allowed.
+
+    Raises:
+        AssertionError: a gradient is wrong; the message names operator and input or variable.
+        ConfigurationError: the operator has no gradient, or an argument does not fit.
+
+    >>> from crossbow.ops import InnerProduct
+    >>> check_gradients(InnerProduct(number_of_outputs=3), [(2, 5)]) < 1e-6
+    True
+    """
+    check_kernel(kernel)
+    generator = np.random.default_rng(seed)
+    shapes = [tuple(shape) for shape in input_shapes]
+    drawing = draw or (lambda generator, shape: generator.standard_normal(shape))
+    first = [drawing(generator, shape) for shape in shapes]
+    if kernel.takes_labels and shapes:
+        values = _draw_labels(kernel, generator, shapes) if labels is None else labels
+        first[-1] = check_array(kernel, "labels", values, shapes[-1], np.asarray(values).dtype)
+    check = _GradientCheck(kernel, library_of(device, np.dtype(np.float64)), first, variables or {}, seed)
+    worst = 0.0
+    for target in check.targets:
+        for _ in range(directions):
+            worst = max(worst, check.compare(target, generator, drawing, step, tolerance))
+    return worst
+
+
+class _GradientCheck:
+    """An operator as a function of its inputs and variables, and its gradients."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        library: KernelLibrary,
+        inputs: Sequence[Numbers],
+        given: Mapping[str, ArrayLike],
+        seed: int,
+    ) -> None:
+        dtype = np.dtype(np.float64)
+        arrays, labels = check_inputs(kernel, inputs, dtype)
+        shapes = [array.shape for array in arrays]
+        self.kernel, self.given = kernel, given
+        self.bench = Bench(kernel, library, dtype, shapes, labels, seed=seed)
+        self.examples = shapes[0][0] if shapes[0] else 1
+        self.before: Bench | None = None
+        if kernel.gradient_past is not None:
+            self.before = Bench(kernel.gradient_past(), library, dtype, shapes[:1], None)
+        differentiable = [f"input {i}" for i in range(len(shapes)) if kernel.gradient(i) is not None]
+        if not differentiable:
+            raise refuse_argument(kernel, "the operator", "one with a gradient", "one without")
+        self.targets = (*differentiable, *(spec.name for spec in self.bench.specs))
+        self.shapes = {f"input {i}": shape for i, shape in enumerate(shapes)}
+
+    def compare(self, target: str, generator: np.random.Generator, draw: Draw, step: float, tolerance: float) -> float:
+        """The relative error of one gradient along one direction."""
+        for _ in range(_REDRAWS):
+            point = self._draw_point(generator, draw)
+            weights = np.ones(1) if self.kernel.is_loss else generator.standard_normal(self.bench.site.output.shape)
+            direction = generator.standard_normal(point[target].shape)
+            gradient = self._gradient(point, weights, target)
+            received = float(np.sum(gradient * direction))
+            # A direction may happen to lie across the gradient: its length says how large a derivative is usual.
+            usual = 0.1 * float(np.linalg.norm(gradient))
+
+            def value(
+                t: float, point: dict[str, Numbers] = point, weights: Numbers = weights, d: Numbers = direction
+            ) -> float:
+                return float(np.sum(weights * self._output({**point, target: point[target] + t * d})))
+
+            expected = _derivative(value, step, tolerance, usual)
+            if expected is None:
+                continue
+            largest = max(abs(expected), abs(received), usual)
+            error = abs(expected - received) / largest if largest > 0 else 0.0
+            if not error <= tolerance:  # NaN too
+                raise AssertionError(
+                    f"{name_of(self.kernel)}: the gradient of {self._describe(target)} is wrong. Along a random "
+                    f"direction expected {expected:.10g} (central differences), received {received:.10g}; relative "
+                    f"error {error:.3g}, tolerance {tolerance:g}"
+                )
+            return error
+        raise AssertionError(
+            f"{name_of(self.kernel)}: found no point in {_REDRAWS} draws at which the output is a smooth "
+            f"function of {self._describe(target)}: expected differences with steps {step:g} and {step / 2:g} to agree"
+        )
+
+    def _describe(self, target: str) -> str:
+        return target if target in self.shapes else f"variable {target!r}"
+
+    def _draw_point(self, generator: np.random.Generator, draw: Draw) -> dict[str, Numbers]:
+        point = {name: np.asarray(draw(generator, shape), np.float64) for name, shape in self.shapes.items()}
+        for name, value in self.bench.initial_variables(self.given).items():
+            point[name] = value if name in self.given else value + 0.1 * generator.standard_normal(value.shape)
+        return point
+
+    def _output(self, point: Mapping[str, Numbers]) -> Numbers:
+        inputs = [point[name] for name in self.shapes]
+        if self.before is not None:
+            self.before.load(inputs[:1], {}, 0, self.examples)
+            inputs[0] = self.before.forward()
+        self.bench.load(inputs, {spec.name: point[spec.name] for spec in self.bench.specs}, 0, self.examples)
+        return self.bench.forward()
+
+    def _gradient(self, point: Mapping[str, Numbers], weights: Numbers, target: str) -> Numbers:
+        self._output(point)
+        inputs, variables = self.bench.backward(None if self.kernel.is_loss else weights)
+        return variables[target] if target in variables else inputs[list(self.shapes).index(target)]
+
+
+def _derivative(value: Callable[[float], float], step: float, tolerance: float, usual: float) -> float | None:
+    """f'(0), or None where f has a kink within a step."""
+    middle = value(0.0)
+    sides = [(value(t), value(-t)) for t in (step, step / 2)]
+    central = [(right - left) / (2 * t) for (right, left), t in zip(sides, (step, step / 2), strict=True)]
+    # right-hand minus left-hand difference: f''·h where f is smooth, so that it halves with h.
+    bend = [(right - 2 * middle + left) / t for (right, left), t in zip(sides, (step, step / 2), strict=True)]
+    allowed = tolerance * max(abs(central[1]), usual)
+    # Rounding of f is felt through the division by the step.
+    allowed = max(allowed, 8 * float(np.finfo(np.float64).eps) * abs(middle) / step)
+    if abs(central[0] - central[1]) > allowed or abs(bend[0] - 2 * bend[1]) > 4 * allowed:
+        return None
+    return (4 * central[1] - central[0]) / 3
+
+
+def _draw_labels(kernel: Kernel, generator: np.random.Generator, shapes: Sequence[Shape]) -> Numbers:
+    """Classes where the operator takes them, else normal numbers."""
+    x, shape = shapes[0], shapes[-1]
+    if len(shape) == 1 and len(x) > 1:
+        labels = generator.integers(0, x[1], shape)
+        try:
+            kernel.check_labels(LabelRange(shape, True, float(labels.min()), float(labels.max())), *shapes[:-1])
+        except ValueError:
+            pass
+        else:
+            return labels
+    return generator.standard_normal(shape)

@@ -1,0 +1,92 @@
+"""Run one operator, forward and backward, on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from crossbow.ops.kernel import Kernel
+from crossbow.testing.arguments import Numbers, check_array, check_inputs, check_kernel, library_of, refuse_argument
+from crossbow.testing.bench import Bench
+from crossbow.types import Phase
+
+
+@dataclass(frozen=True)
+class OperatorRun:
+    """What an operator computed: arrays in logical order (NCHW, OIHW), row-major, owned by the caller."""
+
+    outputs: list[Numbers]
+    """The output; a list, as the inputs are."""
+    input_gradients: list[Numbers]
+    """One per input, labels left out; zeros for an input without a gradient. Empty where nothing has one."""
+    variables: dict[str, Numbers]
+    """The variables by name, as given or initialised."""
+    variable_gradients: dict[str, Numbers]
+    """Their gradients by name; empty where `input_gradients` is."""
+
+
+def run_operator(
+    kernel: Kernel,
+    inputs: Sequence[ArrayLike],
+    *,
+    output_gradient: ArrayLike | None = None,
+    variables: Mapping[str, ArrayLike] | None = None,
+    phase: Phase = Phase.TRAIN,
+    device: str = "reference",
+    dtype: DTypeLike = np.float32,
+    seed: int = 0,
+    task: int = 0,
+    examples: int | None = None,
+    in_place: bool = False,
+) -> OperatorRun:
+    """Run an operator forward and, in the training phase, backward.
+
+    The kernels are prepared and bound as the compiler does it. Outputs and gradients are filled with a NaN first, and
+    every buffer lies between guards, so that a kernel that leaves something unwritten, writes beside its buffers or
+    changes what it only reads is found.
+
+    Args:
+        inputs: the operator's inputs; the labels come last where it takes labels (integers (N,) are classes).
+        output_gradient: of the output's shape; None is ones. A loss starts the gradient itself, and takes None only.
+        variables: values by name; those that are not given are drawn with the operator's initialisers.
+        device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:0".
+        seed: of the initialisers and of the operator's own random numbers (dropout).
+        task: number of the task, on which random numbers depend too.
+        examples: how many examples of the batch are real (losses, measures); None is all.
+        in_place: share memory between input and output where the kernels say that they may.
+
+    Raises:
+        ConfigurationError: an argument does not fit; the message says what was expected and what was received.
+        AssertionError: a kernel broke its contract (unwritten elements, writing where it should not).
+
+    The gradient of `SoftMaxLoss` is the one with respect to the logits, the input of the SoftMax before it:
+
+    >>> import numpy as np
+    >>> from crossbow.ops import SoftMaxLoss
+    >>> run = run_operator(SoftMaxLoss(), [np.array([[0.25, 0.75]]), np.array([1])])
+    >>> run.input_gradients[0].tolist()
+    [[0.25, -0.25]]
+    """
+    check_kernel(kernel)
+    number = np.dtype(dtype)
+    arrays, labels = check_inputs(kernel, inputs, number)
+    if not isinstance(phase, Phase):
+        raise refuse_argument(kernel, "phase", "Phase.TRAIN or Phase.CHECK", repr(phase))
+    batch = arrays[0].shape[0] if arrays[0].ndim else 1
+    if examples is not None and not 0 <= examples <= batch:
+        raise refuse_argument(kernel, "examples", f"a number from 0 to {batch}, the batch", repr(examples))
+    shapes, library = [x.shape for x in arrays], library_of(device, number)
+    bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place)
+    values = bench.initial_variables(variables or {})
+    bench.load(arrays, values, task, batch if examples is None else examples)
+    gradient = None
+    if output_gradient is not None:
+        if kernel.is_loss:
+            raise refuse_argument(kernel, "output_gradient", "None: a loss starts the gradient itself", "an array")
+        gradient = check_array(kernel, "output_gradient", output_gradient, bench.site.output.shape, number)
+    output = bench.forward()
+    input_gradients, variable_gradients = bench.backward(gradient)
+    return OperatorRun([output], input_gradients, values, variable_gradients)

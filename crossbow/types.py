@@ -1,0 +1,139 @@
+"""Words that every floor shares: phases and units, shapes, tensors, layouts, and the errors a user sees."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Shape = tuple[int, ...]
+"""Sizes of a tensor in logical order: (N, C, H, W), (N, features), or () for a scalar."""
+
+Array = NDArray[np.generic]
+"""A NumPy array of any element type."""
+
+
+class Phase(enum.Enum):
+    """What a dataflow is for."""
+
+    TRAIN = "train"
+    CHECK = "check"
+
+
+class TrainingUnit(enum.Enum):
+    """The unit of a training length: passes over the training set, or batches."""
+
+    EPOCHS = "epochs"
+    TASKS = "tasks"
+
+
+class DurationUnit(enum.Enum):
+    """The unit of a time limit; the value is its length in seconds."""
+
+    SECONDS = 1.0
+    MINUTES = 60.0
+    HOURS = 3600.0
+
+
+class Layout(enum.Enum):
+    """The order of a tensor's elements in memory. The logical order is always (N, C, H, W)."""
+
+    PLAIN = "plain"
+    """Row-major in logical order."""
+    CHANNELS_LAST = "channels_last"
+    """N, H, W, C in memory; four dimensions only."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """What a buffer holds: its logical shape, element type and order in memory."""
+
+    shape: Shape
+    dtype: np.dtype[np.generic]
+    layout: Layout = Layout.PLAIN
+
+    def __post_init__(self) -> None:
+        if self.layout is Layout.CHANNELS_LAST and len(self.shape) != 4:
+            raise ValueError(f"a channels-last tensor has four dimensions. Received: shape={self.shape}")
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * self.dtype.itemsize
+
+    def view(self, memory: Array) -> Array:
+        """The tensor as an array of its logical shape over `memory` (at least `nbytes` of bytes, 1-D uint8)."""
+        flat = memory[: self.nbytes].view(self.dtype)
+        if self.layout is Layout.PLAIN:
+            return flat.reshape(self.shape)
+        n, c, h, w = self.shape
+        return flat.reshape(n, h, w, c).transpose(0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class LabelRange:
+    """What a data set's labels are: classes (int32, of shape (N,)) or values (floating point, of shape (N, …))."""
+
+    shape: Shape
+    """Of one batch."""
+    classes: bool
+    minimum: float
+    maximum: float
+
+    def __str__(self) -> str:
+        kind = "classes" if self.classes else "values"
+        return f"{kind} of shape {self.shape} in [{self.minimum:g}, {self.maximum:g}]"
+
+
+def address(array: Array) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:
+    """Zeroed memory (uint8, 1-D) whose first byte lies on a multiple of `alignment`."""
+    memory = np.zeros(nbytes + alignment, dtype=np.uint8)
+    start = -address(memory) % alignment
+    return memory[start : start + nbytes]
+
+
+class CrossbowError(Exception):
+    """Base of every error that Crossbow raises on purpose."""
+
+
+class ConfigurationError(CrossbowError, ValueError):
+    """A configuration has an unknown name or a value that is not allowed."""
+
+
+class GraphError(CrossbowError, ValueError):
+    """A graph cannot be run. `faults` lists everything that is wrong with it, one sentence each."""
+
+    def __init__(self, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        count = len(self.faults)
+        heading = "" if count == 1 else f"{count} faults in the graph:\n"
+        super().__init__(heading + "\n".join(self.faults))
+
+
+class DataError(CrossbowError, ValueError):
+    """A data set or a file cannot be used."""
+
+
+class NonFiniteLossError(CrossbowError, ArithmeticError):
+    """The loss became NaN or infinite."""
+
+
+class TaskError(CrossbowError, RuntimeError):
+    """A task failed. The original exception, with its traceback, is `__cause__`."""
+
+    def __init__(self, message: str, *, task: int, operator: str) -> None:
+        super().__init__(message)
+        self.task = task
+        self.operator = operator

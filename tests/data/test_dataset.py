@@ -1,0 +1,174 @@
+"""What a data set takes, what it makes of it, and what it says about bad arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow.data import Dataset
+from crossbow.types import DataError, Phase
+
+RANDOM = np.random.default_rng(0)
+
+
+def images(count: int = 6, *shape: int, dtype: Any = np.uint8) -> np.ndarray:
+    return RANDOM.integers(0, 256, (count, *(shape or (1, 8, 8)))).astype(dtype)
+
+
+def labels(count: int = 6) -> np.ndarray:
+    return np.arange(count) % 3
+
+
+def test_pixels_stay_bytes_and_labels_become_int32() -> None:
+    data = Dataset((images(), labels()), (images(4), labels(4)))
+    assert data.train.images.dtype == np.uint8 and data.train.labels.dtype == np.int32
+    assert data.scale == 1 / 255
+    assert data.number_of_classes == 3
+    assert data.image_shape == (1, 8, 8) and data.label_shape == ()
+    assert len(data.train) == 6 and data.check is not None and len(data.check) == 4
+    assert data.examples(Phase.TRAIN) is data.train and data.examples(Phase.CHECK) is data.check
+    assert "6 training and 4 check examples" in repr(data)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_floats_are_kept_as_they_are(dtype: Any) -> None:
+    x = RANDOM.normal(size=(6, 5)).astype(dtype)
+    data = Dataset((x, labels()))
+    assert data.train.images is x and data.scale == 1.0 and data.image_shape == (5,)
+
+
+def test_half_precision_becomes_float32_and_foreign_byte_order_native() -> None:
+    assert Dataset((np.ones((6, 5), np.float16), labels())).train.images.dtype == np.float32
+    data = Dataset((np.ones((6, 5), ">f8"), labels().astype(">i8")))
+    assert data.train.images.dtype == np.dtype("=f8") and data.train.images[0, 0] == 1
+    assert data.train.labels.tolist() == labels().tolist()
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (64,)])
+def test_good_arrays_are_not_copied(shape: tuple[int, ...]) -> None:
+    x, y = images(6, *shape), labels().astype(np.int32)
+    data = Dataset((x, y))
+    assert np.shares_memory(data.train.images, x) and np.shares_memory(data.train.labels, y)
+
+
+def test_strided_arrays_are_made_contiguous() -> None:
+    x = images(6, 8, 8, 3).transpose(0, 3, 1, 2)
+    data = Dataset((x, labels()[::-1]))
+    assert data.train.images.flags.c_contiguous and data.train.labels.flags.c_contiguous
+    np.testing.assert_array_equal(data.train.images, x)
+
+
+def test_gray_images_get_a_channel_without_a_copy() -> None:
+    x = images(6, 8, 8)
+    data = Dataset((x, labels()))
+    assert data.image_shape == (1, 8, 8) and np.shares_memory(data.train.images, x)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
+def test_floating_point_labels_are_targets(shape: tuple[int, ...]) -> None:
+    y = RANDOM.normal(size=(6, *shape)).astype(np.float32)
+    data = Dataset((images(), y), (images(), y))
+    assert data.number_of_classes is None and data.label_shape == shape and data.train.labels is y
+
+
+def test_whole_floating_point_labels_are_targets_too() -> None:
+    assert Dataset((images(), labels().astype(np.float64))).number_of_classes is None
+
+
+def test_the_number_of_classes_comes_from_both_phases_unless_given() -> None:
+    assert Dataset((images(), labels()), (images(1), np.array([7]))).number_of_classes == 8
+    assert Dataset((images(), labels()), number_of_classes=10).number_of_classes == 10
+
+
+@pytest.mark.parametrize("ignored", [-1, 255])
+@pytest.mark.parametrize("dtype", [np.int64, np.int16])
+def test_an_ignored_label_is_no_class(ignored: int, dtype: Any) -> None:
+    y = np.array([0, 1, ignored, 2, ignored, 0], dtype)
+    data = Dataset((images(), y), ignored_label=ignored)
+    assert data.number_of_classes == 3 and data.train.labels.tolist() == y.tolist()
+
+
+def test_lists_and_booleans_are_understood() -> None:
+    data = Dataset(([[0.5, 1.0], [0.0, 2.0]], [True, False]))  # type: ignore[arg-type]
+    assert data.image_shape == (2,) and data.train.labels.tolist() == [1, 0] and data.number_of_classes == 2
+
+
+def spoiled(value: float) -> np.ndarray:
+    x = np.zeros((6, 5), np.float32)
+    x[3, 2] = value
+    return x
+
+
+GOOD = (images(), labels())
+BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
+    # case: train, check, options, what the message says
+    "not a pair": (images(), None, {}, ["train", "pair (x_train, y_train)", "ndarray"]),
+    "three arrays": ((*GOOD, labels()), None, {}, ["train", "tuple of 3"]),
+    "check not a pair": (GOOD, (images(),), {}, ["check", "(x_check, y_check)", "tuple of 1"]),
+    "different lengths": ((images(6), labels(5)), None, {}, ["y_train", "6 labels", "Received: 5"]),
+    "different lengths in check": (GOOD, (images(4), labels(6)), {}, ["y_check", "4 labels", "Received: 6"]),
+    "no examples": ((images(0), labels(0)), None, {}, ["x_train", "at least one", "(0, 1, 8, 8)"]),
+    "empty examples": ((images(6, 1, 0, 8), labels()), None, {}, ["x_train", "(6, 1, 0, 8)"]),
+    "scalar": ((np.float32(3), labels()), None, {}, ["x_train", "scalar"]),
+    "one dimension": ((images()[:, 0, 0, 0], labels()), None, {}, ["x_train", "(N, C, H, W)", "(6,)"]),
+    "five dimensions": ((images(6, 1, 2, 8, 8), labels()), None, {}, ["x_train", "(6, 1, 2, 8, 8)"]),
+    "ambiguous gray images": ((images(6, 3, 8), labels()), None, {}, ["x_train[:, None]", "(6, 3, 8)"]),
+    "channels last": ((images(6, 8, 8, 3), labels()), None, {}, ["x_train.transpose(0, 3, 1, 2)", "(6, 8, 8, 3)"]),
+    "objects": ((np.array([object()] * 6), labels()), None, {}, ["x_train", "numbers", "object"]),
+    "ragged": (([[1.0], [1.0, 2.0]], [0, 1]), None, {}, ["x_train", "NumPy array", "list"]),
+    "strings": ((images(), np.array(list("abcdef"))), None, {}, ["y_train", "numbers", "<U1"]),
+    "complex": ((np.ones((6, 5), complex), labels()), None, {}, ["x_train", "complex128"]),
+    "wide integers": ((images(dtype=np.int64), labels()), None, {}, ["x_train", "uint8", ".astype()", "int64"]),
+    "NaN": ((spoiled(np.nan), labels()), None, {}, ["x_train", "finite", "nan in example 3"]),
+    "infinity": ((spoiled(np.inf), labels()), None, {}, ["x_train", "finite", "inf in example 3"]),
+    "minus infinity": ((spoiled(-np.inf), labels()), None, {}, ["x_train", "-inf in example 3"]),
+    "NaN target": ((images(), spoiled(np.nan)), None, {}, ["y_train", "nan in example 3"]),
+    "one-hot labels": ((images(), np.eye(6, dtype=int)), None, {}, ["y_train", "argmax", "(6, 6)"]),
+    "negative label": ((images(), labels() - 1), None, {}, ["y_train", "0 ≤ label", "-1 (example 0)"]),
+    "negative, another ignored": (
+        (images(), labels() - 2),
+        None,
+        {"ignored_label": -1},
+        ["y_train", "or ignored_label=-1", "-2 (example 0)"],
+    ),
+    "label too large": (GOOD, None, {"number_of_classes": 2}, ["y_train", "0 ≤ label < 2", "2 (example 2)"]),
+    "label too large in check": (
+        GOOD,
+        (images(), labels() + 8),
+        {"number_of_classes": 10},
+        ["y_check", "< 10", "10 (example 2)"],
+    ),
+    "label beyond int32": ((images(), labels() + 2**31), None, {}, ["y_train", "2147483650"]),
+    "huge unsigned label": ((images(), np.full(6, 2**64 - 1, np.uint64)), None, {}, ["y_train", str(2**64 - 1)]),
+    "all labels ignored": ((images(), np.full(6, -1)), None, {"ignored_label": -1}, ["y_train", "besides", "none"]),
+    "classes of targets": ((images(), np.zeros(6)), None, {"number_of_classes": 3}, ["y_train", "float64"]),
+    "number of classes": (GOOD, None, {"number_of_classes": 0}, ["number_of_classes", "Received: 0"]),
+    "classes as float": (GOOD, None, {"number_of_classes": 3.0}, ["number_of_classes", "Received: 3.0"]),
+    "ignored label": (GOOD, None, {"ignored_label": "none"}, ["ignored_label", "'none'"]),
+    "other image shape": (GOOD, (images(6, 1, 8, 9), labels()), {}, ["x_check", "(1, 8, 8)", "(1, 8, 9)"]),
+    "other image type": (GOOD, (images(dtype=np.float32), labels()), {}, ["x_check", "uint8", "float32"]),
+    "other label kind": (GOOD, (images(), np.zeros(6)), {}, ["y_check", "float64"]),
+    "other target shape": (
+        (images(), np.zeros((6, 2))),
+        (images(), np.zeros((6, 3))),
+        {},
+        ["y_check", "(2,)", "(3,)"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_arrays_are_refused_with_name_expected_and_received(case: str) -> None:
+    train, check, options, says = BAD[case]
+    with pytest.raises(DataError) as caught:
+        Dataset(train, check, **options)
+    message = str(caught.value)
+    for words in ["expected", "Received", *says]:
+        assert words in message, message
+
+
+def test_check_examples_that_are_not_there() -> None:
+    with pytest.raises(DataError, match="expected check examples"):
+        Dataset(GOOD).examples(Phase.CHECK)

@@ -1,0 +1,147 @@
+"""Every row of the table: its gradients, the fast library against the reference, and PyTorch's opinion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import crossbow.ops
+from crossbow.kernels import why_not_onednn
+from crossbow.ops import Kernel, SoftMax, SoftMaxLoss
+from crossbow.testing import OperatorRun, check_gradients, run_operator
+from crossbow.types import Phase
+from tests.operators.table import CASES, TOLERANCES, WITHOUT_KERNELS, Case
+
+Array = NDArray[Any]
+
+NO_FAST_LIBRARY = why_not_onednn()
+fast = pytest.mark.skipif(NO_FAST_LIBRARY is not None, reason=f"no oneDNN: {NO_FAST_LIBRARY}")
+every_row = pytest.mark.parametrize("case", CASES, ids=str)
+differentiable = pytest.mark.parametrize("case", [c for c in CASES if c.kernel.gradient() is not None], ids=str)
+
+
+def operators() -> list[type[Kernel]]:
+    exported = [getattr(crossbow.ops, name) for name in crossbow.ops.__all__]
+    return [
+        item
+        for item in exported
+        if isinstance(item, type) and issubclass(item, Kernel) and item is not Kernel
+        and item.__name__ not in WITHOUT_KERNELS
+    ]
+
+
+def gradient_for(case: Case) -> Array | None:
+    """A gradient of the output that is the same for every library; None for losses and measures."""
+    if case.kernel.is_loss or case.kernel.is_measure:
+        return None
+    shape = case.kernel.output_shape(*case.shapes)
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+def run(case: Case, **options: Any) -> OperatorRun:
+    return run_operator(
+        case.kernel, case.inputs(), output_gradient=gradient_for(case), examples=case.examples, **options
+    )
+
+
+def tensors(run: OperatorRun) -> dict[str, Array]:
+    return {
+        "output": run.outputs[0],
+        **{f"gradient of input {i}": value for i, value in enumerate(run.input_gradients)},
+        **{f"gradient of {name}": value for name, value in run.variable_gradients.items()},
+    }
+
+
+def assert_close(received: dict[str, Array], expected: dict[str, Array], tolerance: float) -> None:
+    assert received.keys() == expected.keys()
+    for name, value in expected.items():
+        assert received[name].shape == value.shape, name
+        assert np.isfinite(received[name]).all(), name
+        scale = float(np.max(np.abs(value), initial=0.0))
+        error = float(np.max(np.abs(received[name] - value), initial=0.0))
+        assert error <= tolerance * max(scale, 1e-30), f"{name}: error {error:.3g}, largest magnitude {scale:.3g}"
+
+
+@pytest.mark.parametrize("operator", operators(), ids=lambda operator: operator.__name__)
+def test_every_operator_has_a_row_and_a_tolerance(operator: type[Kernel]) -> None:
+    assert any(type(case.kernel) is operator for case in CASES), f"tests/operators/table.py has no row of {operator}"
+    assert operator in TOLERANCES
+
+
+def test_an_operator_without_a_row_would_be_noticed() -> None:
+    assert {"Conv", "Pool", "SoftMaxLoss"} <= {operator.__name__ for operator in operators()}
+    assert set(WITHOUT_KERNELS) <= set(crossbow.ops.__all__)
+
+
+@differentiable
+def test_gradients_agree_with_finite_differences(case: Case) -> None:
+    shapes = case.shapes
+    labels = case.label_array(np.random.default_rng(0))
+    if labels is not None:
+        shapes = (*shapes, labels.shape)
+    check_gradients(case.kernel, shapes, labels=labels, directions=1)
+
+
+@every_row
+def test_float32_agrees_with_float64(case: Case) -> None:
+    exact = run(case, dtype=np.float64, variables=float32_variables(case))
+    assert_close(tensors(run(case)), tensors(exact), TOLERANCES[type(case.kernel)])
+
+
+@fast
+@every_row
+def test_fast_library_agrees_with_reference(case: Case) -> None:
+    exact = run(case, dtype=np.float64, variables=float32_variables(case))
+    assert_close(tensors(run(case, device="cpu")), tensors(exact), TOLERANCES[type(case.kernel)])
+
+
+@fast
+@every_row
+def test_fast_library_agrees_with_reference_when_checking(case: Case) -> None:
+    variables = float32_variables(case)
+    options: dict[str, Any] = {"phase": Phase.CHECK, "examples": case.examples, "variables": variables}
+    exact = run_operator(case.kernel, case.inputs(), dtype=np.float64, **options)
+    received = run_operator(case.kernel, case.inputs(), device="cpu", **options)
+    assert not received.input_gradients
+    assert not received.variable_gradients
+    assert_close(tensors(received), tensors(exact), TOLERANCES[type(case.kernel)])
+
+
+@every_row
+@pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
+def test_in_place_changes_nothing(case: Case, device: str) -> None:
+    apart, shared = tensors(run(case, device=device)), tensors(run(case, device=device, in_place=True))
+    assert apart.keys() == shared.keys()
+    for name, value in apart.items():
+        np.testing.assert_array_equal(shared[name], value, err_msg=name)
+
+
+@every_row
+def test_agrees_with_pytorch(case: Case) -> None:
+    pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
+    from tests.operators.oracles import run_oracle
+
+    inputs = case.inputs()
+    if isinstance(case.kernel, SoftMaxLoss):
+        # PyTorch's loss takes logits, ours probabilities.
+        logits = np.random.default_rng(2).standard_normal(case.shapes[0])
+        probabilities = run_operator(SoftMax(), [logits], dtype=np.float64).outputs[0]
+        ours, theirs = [probabilities, inputs[-1]], [logits, inputs[-1]]
+    else:
+        ours = theirs = inputs
+    result = run_operator(
+        case.kernel, ours, output_gradient=gradient_for(case), examples=case.examples, dtype=np.float64
+    )
+    output, input_gradients, variable_gradients = run_oracle(
+        case.kernel, theirs, result.variables, gradient_for(case), case.examples
+    )
+    expected = OperatorRun([output], input_gradients, result.variables, variable_gradients)
+    assert_close(tensors(result), tensors(expected), 1e-12)
+
+
+def float32_variables(case: Case) -> dict[str, Array]:
+    """Initial values that float32 represents exactly, so that two types compute the same thing."""
+    return {name: np.asarray(value, np.float64) for name, value in run(case).variables.items()}

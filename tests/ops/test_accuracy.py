@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow.ops import Accuracy
+from crossbow.testing import run_operator
+from crossbow.types import ConfigurationError, LabelRange
+
+P = np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.4, 0.4, 0.2], [-3.0, -2.0, -1.0]])
+LABELS = np.array([1, 2, 1, 2], np.int32)
+
+
+def accuracy(p: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], examples: int | None = None, **values: Any) -> float:
+    return float(run_operator(Accuracy(**values), [p, labels], examples=examples).outputs[0].item())
+
+
+def test_what_it_is() -> None:
+    assert Accuracy.is_measure
+    assert Accuracy.takes_labels
+    assert Accuracy().gradient() is None
+    assert Accuracy().output_shape((8, 10)) == (1,)
+
+
+def test_numbers_by_hand() -> None:
+    assert accuracy(P, LABELS) == 0.5  # right, wrong, wrong (class 0 has the same value and comes first), right
+    assert accuracy(P, LABELS, top_k=2) == 1
+    assert accuracy(P, np.array([0, 1, 2, 0], np.int32), top_k=2) == 0
+    assert accuracy(P, np.array([0, 1, 2, 0], np.int32), top_k=3) == 1
+
+
+def test_padding_and_ignored_examples_do_not_count() -> None:
+    assert accuracy(P, LABELS, examples=1) == 1
+    assert accuracy(P, LABELS, examples=3) == pytest.approx(1 / 3)
+    assert accuracy(P, LABELS, ignored_label=2) == 0.5
+    assert accuracy(P, np.full(4, -1, np.int32), ignored_label=-1) == 0
+
+
+def test_nan_is_never_right() -> None:
+    broken = np.array([[np.nan, 0.5], [0.5, np.nan], [np.nan, np.nan]])
+    for label in (0, 1):
+        assert accuracy(broken, np.full(3, label, np.int32)) == 0
+    assert accuracy(np.full((3, 2), np.nan), np.zeros(3, np.int32), top_k=2) == 0
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 10, 1, 1)])
+def test_wrong_shapes(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected an input of shape \(N, classes\)"):
+        Accuracy().output_shape(shape)
+
+
+def test_too_few_classes() -> None:
+    with pytest.raises(ValueError, match="expected at least top_k=5 classes. Received: 3"):
+        Accuracy(top_k=5).output_shape((8, 3))
+
+
+def test_labels() -> None:
+    Accuracy().check_labels(LabelRange((8,), True, 0, 9), (8, 10))
+    with pytest.raises(ValueError, match=r"expected class labels of shape \(8,\), from 0 to 9. Received: values"):
+        Accuracy().check_labels(LabelRange((8,), False, 0, 9), (8, 10))
+
+
+@pytest.mark.parametrize("top_k", [0, 1.5, True])
+def test_bad_configurations(top_k: Any) -> None:
+    with pytest.raises(ConfigurationError, match="top_k must be an integer ≥ 1"):
+        Accuracy(top_k=top_k)

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from crossbow.ops import MSRA, Constant, Conv, ConvGradient
+from crossbow.testing import check_gradients, run_operator
+from crossbow.types import ConfigurationError, Shape
+
+
+@pytest.mark.parametrize(
+    ("conv", "x", "y"),
+    [
+        (Conv(number_of_outputs=32, kernel_size=5, padding=2), (8, 1, 28, 28), (8, 32, 28, 28)),
+        (Conv(number_of_outputs=4), (1, 3, 2, 7), (1, 4, 2, 7)),
+        (Conv(number_of_outputs=4, kernel_size=(3, 1), stride=(2, 1)), (2, 3, 8, 5), (2, 4, 3, 5)),
+        (Conv(number_of_outputs=64, kernel_size=7, stride=2, padding=3), (1, 3, 224, 224), (1, 64, 112, 112)),
+        (Conv(number_of_outputs=2, kernel_size=3, dilation=2), (1, 1, 7, 5), (1, 2, 3, 1)),
+    ],
+)
+def test_shapes(conv: Conv, x: Shape, y: Shape) -> None:
+    assert conv.output_shape(x) == y
+
+
+def test_variables() -> None:
+    conv = Conv(number_of_outputs=6, kernel_size=(3, 5), groups=2, weight_initialiser=MSRA(), bias_initialiser=Constant(1))
+    weights, bias = conv.variables((2, 4, 9, 9))
+    assert (weights.name, weights.shape, weights.initialiser) == ("weights", (6, 2, 3, 5), MSRA())
+    assert (bias.name, bias.shape, bias.initialiser) == ("bias", (6,), Constant(1))
+    assert [spec.name for spec in Conv(number_of_outputs=6, bias=False).variables((2, 4, 9, 9))] == ["weights"]
+
+
+@pytest.mark.parametrize(
+    ("conv", "x", "message"),
+    [
+        (Conv(number_of_outputs=2), (4, 9), r"shape \(N, C, H, W\). Received: \(4, 9\)"),
+        (Conv(number_of_outputs=2, groups=2), (1, 3, 9, 9), "groups=2 divides. Received: 3 channels"),
+        (Conv(number_of_outputs=3, groups=2), (1, 4, 9, 9), "groups=2 divides.*number_of_outputs=3"),
+        (Conv(number_of_outputs=2, kernel_size=5), (1, 1, 4, 9), "as large as the kernel. Received: input 4×9"),
+    ],
+)
+def test_wrong_shapes(conv: Conv, x: Shape, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        conv.output_shape(x)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "Conv needs number_of_outputs"),
+        ({"number_of_outputs": 0}, "number_of_outputs must be an integer ≥ 1. Received: number_of_outputs=0"),
+        ({"number_of_outputs": 1, "kernel_size": (1, 2, 3)}, "kernel_size must be an integer ≥ 1 or a pair"),
+        ({"number_of_outputs": 1, "stride": 0}, "stride must be"),
+        ({"number_of_outputs": 1, "padding": -1}, "padding must be"),
+        ({"number_of_outputs": 1, "dilation": 0}, "dilation must be"),
+        ({"number_of_outputs": 1, "groups": 0}, "groups must be"),
+        ({"number_of_outputs": 1, "bias": "yes"}, "bias must be True or False"),
+        ({"number_of_outputs": 1, "kernel": 3}, "Conv has no 'kernel'. Did you mean 'kernel_size'?"),
+    ],
+)
+def test_bad_configurations(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Conv(**values)  # type: ignore[arg-type]
+
+
+def test_numbers_by_hand() -> None:
+    """A 3×3 image, a 2×2 kernel: every number of forward and backward can be followed on paper."""
+    conv = Conv(number_of_outputs=1, kernel_size=2)
+    x = np.arange(1.0, 10.0).reshape(1, 1, 3, 3)
+    variables = {"weights": np.array([[[[1.0, 2.0], [3.0, 4.0]]]]), "bias": np.array([10.0])}
+    dy = np.array([[[[1.0, 0.0], [0.0, 2.0]]]])
+    run = run_operator(conv, [x], variables=variables, output_gradient=dy)
+    # 1·1 + 2·2 + 3·4 + 4·5 + 10 = 47, and each step to the right adds 1 + 2 + 3 + 4, each step down 3 times that.
+    np.testing.assert_array_equal(run.outputs[0], [[[[47, 57], [77, 87]]]])
+    np.testing.assert_array_equal(run.variable_gradients["weights"], [[[[1 + 2 * 5, 2 + 2 * 6], [4 + 2 * 8, 5 + 2 * 9]]]])
+    np.testing.assert_array_equal(run.variable_gradients["bias"], [3])
+    np.testing.assert_array_equal(run.input_gradients[0], [[[[1, 2, 0], [3, 4 + 2, 4], [0, 6, 8]]]])
+
+
+def test_gradient_operator() -> None:
+    assert Conv(number_of_outputs=1).gradient() == ConvGradient(input=0)
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        Conv(number_of_outputs=4, kernel_size=3, padding=1),
+        Conv(number_of_outputs=4, kernel_size=(2, 3), stride=(2, 1), padding=(0, 2), bias=False),
+        Conv(number_of_outputs=6, kernel_size=3, groups=2, dilation=2, padding=2, stride=2),
+    ],
+    ids=str,
+)
+def test_gradients(conv: Conv) -> None:
+    check_gradients(conv, [(2, 4, 7, 6)])

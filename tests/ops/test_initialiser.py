@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+
+from crossbow.ops import MSRA, Constant, Gaussian, Initialiser, Uniform, Xavier, initialiser
+from crossbow.ops.initialiser import fans
+from crossbow.types import ConfigurationError
+
+SHAPE = (200, 100, 3, 3)
+ALL = [
+    Constant(1.5),
+    Uniform(minimum=-2, maximum=3),
+    Gaussian(mean=1, std=0.5),
+    Gaussian(std=0.5, truncate=True),
+    Xavier(),
+    MSRA(truncate=True),
+]
+
+
+def generator(seed: int = 7) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def test_doctests() -> None:
+    assert doctest.testmod(initialiser).failed == 0
+
+
+def test_constant_by_position_and_by_name() -> None:
+    assert Constant(1.5) == Constant(value=1.5)
+    np.testing.assert_array_equal(Constant(1.5).fill((2, 3), generator()), np.full((2, 3), 1.5))
+    assert Constant().fill((2,), generator()).tolist() == [0, 0]
+
+
+def test_positions_beyond_the_first_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="keywords only: value"):
+        Constant(1.5, 2.5)  # type: ignore[call-arg]
+    with pytest.raises(ConfigurationError, match="value twice"):
+        Constant(1.5, value=2.5)  # type: ignore[misc]
+    with pytest.raises(ConfigurationError, match="keywords only"):
+        Gaussian(0.1)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("one", ALL, ids=repr)
+def test_float64_of_the_shape_reproducible_and_hashable(one: Initialiser) -> None:
+    values = one.fill((5, 4), generator())
+    assert values.dtype == np.float64
+    assert values.shape == (5, 4)
+    np.testing.assert_array_equal(values, one.fill((5, 4), generator()))
+    assert one.fill((3,), generator()).shape == (3,)
+    assert len({one, one}) == 1
+
+
+def test_uniform_stays_in_its_range_and_fills_it() -> None:
+    values = Uniform(minimum=-2, maximum=3).fill(SHAPE, generator())
+    assert -2 <= values.min() < -1.99
+    assert 2.99 < values.max() < 3
+    assert values.mean() == pytest.approx(0.5, abs=0.02)
+
+
+def test_gaussian_has_its_mean_and_deviation_and_is_not_truncated() -> None:
+    values = Gaussian(mean=1, std=0.5).fill(SHAPE, generator())
+    assert values.mean() == pytest.approx(1, abs=0.01)
+    assert values.std() == pytest.approx(0.5, rel=0.01)
+    beyond = np.mean(np.abs(values - 1) > 2 * 0.5)
+    assert beyond == pytest.approx(0.0455, abs=0.003)  # P(|z| > 2)
+
+
+def test_truncated_gaussian_stays_within_two_deviations() -> None:
+    values = Gaussian(mean=1, std=0.5, truncate=True).fill(SHAPE, generator())
+    assert np.abs(values - 1).max() <= 1
+    assert np.abs(values - 1).max() > 0.999
+    assert values.std() == pytest.approx(0.5 * 0.8796, rel=0.01)  # of a normal cut at ± 2
+
+
+@pytest.mark.parametrize(
+    ("norm", "fan"), [("fan_in", 100 * 9), ("fan_out", 200 * 9), ("average", 150 * 9)], ids=lambda value: str(value)
+)
+def test_scale_follows_the_fan(norm: str, fan: int) -> None:
+    bound = math.sqrt(3 / fan)
+    xavier = Xavier(norm=norm).fill(SHAPE, generator())
+    assert np.abs(xavier).max() <= bound
+    assert xavier.std() == pytest.approx(math.sqrt(1 / fan), rel=0.01)
+    msra = MSRA(norm=norm).fill(SHAPE, generator())
+    assert msra.std() == pytest.approx(math.sqrt(2 / fan), rel=0.01)
+    assert np.abs(msra).max() > 2.5 * math.sqrt(2 / fan)
+    assert np.abs(MSRA(norm=norm, truncate=True).fill(SHAPE, generator())).max() <= 2 * math.sqrt(2 / fan)
+
+
+def test_fans() -> None:
+    assert fans((10, 784)) == (784, 10)
+    assert fans((32, 3, 5, 5)) == (75, 800)
+    assert fans((7,)) == (1, 7)
+    assert fans(()) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Constant(float("nan")), "value must be a finite number"),
+        (lambda: Uniform(minimum=2, maximum=1), "maximum must be ≥ minimum=2"),
+        (lambda: Gaussian(std=0), "std must be a finite number > 0. Received: std=0"),
+        (lambda: Gaussian(std=1, truncate=1), "truncate must be True or False"),  # type: ignore[arg-type]
+        (lambda: Xavier(norm="fan"), "norm must be one of 'fan_in', 'fan_out', 'average'"),
+        (lambda: MSRA(norm="avg"), "norm must be one of"),
+        (lambda: Gaussian(), "Gaussian needs std"),  # type: ignore[call-arg]
+        (lambda: Gaussian(deviation=1, std=1), "Gaussian has no 'deviation'"),  # type: ignore[call-arg]
+    ],
+)
+def test_bad_configurations(make: object, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()  # type: ignore[operator]

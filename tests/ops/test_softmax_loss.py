@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from crossbow.ops import SoftMax, SoftMaxLoss, SoftMaxLossGradient
+from crossbow.testing import check_gradients, run_operator
+from crossbow.types import ConfigurationError, LabelRange
+
+P = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.25, 0.25, 0.5]])
+LABELS = np.array([0, 0, 2], np.int32)
+
+
+def test_what_it_is() -> None:
+    assert SoftMaxLoss.is_loss
+    assert SoftMaxLoss.takes_labels
+    assert SoftMaxLoss.gradient_past is SoftMax
+    assert SoftMaxLoss().gradient() == SoftMaxLossGradient()
+    assert SoftMaxLoss().output_shape((8, 10)) == (1,)
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 10, 1, 1)])
+def test_wrong_shapes(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected an input of shape \(N, classes\). Received: \(8"):
+        SoftMaxLoss().output_shape(shape)
+
+
+def test_numbers_by_hand() -> None:
+    run = run_operator(SoftMaxLoss(), [P, LABELS], dtype=np.float64)
+    # −log ½ = log 2, −log ⅛ = 3 log 2, −log ½ = log 2
+    np.testing.assert_allclose(run.outputs[0], [5 * math.log(2) / 3], rtol=1e-15)
+    expected = np.array([[-0.5, 0.25, 0.25], [-0.875, 0.75, 0.125], [0.25, 0.25, -0.5]]) / 3
+    np.testing.assert_allclose(run.input_gradients[0], expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize(("normalisation", "divisor"), [("batch", 3), ("full", 3), ("valid", 2), ("none", 1)])
+def test_normalisation_with_an_ignored_label(normalisation: str, divisor: int) -> None:
+    loss = SoftMaxLoss(ignored_label=2, normalisation=normalisation)
+    run = run_operator(loss, [P, LABELS], dtype=np.float64)
+    np.testing.assert_allclose(run.outputs[0], [4 * math.log(2) / divisor], rtol=1e-15)
+    expected = np.array([[-0.5, 0.25, 0.25], [-0.875, 0.75, 0.125], [0, 0, 0]]) / divisor
+    np.testing.assert_allclose(run.input_gradients[0], expected, rtol=1e-15)
+
+
+def test_an_ignored_label_need_not_be_a_class_and_may_be_all_there_is() -> None:
+    labels = np.array([255, -1, -1], np.int32)
+    run = run_operator(SoftMaxLoss(ignored_label=-1), [P, np.array([-1, 1, -1], np.int32)], dtype=np.float64)
+    np.testing.assert_allclose(run.outputs[0], [-math.log(0.75) / 3], rtol=1e-15)
+    labels[0] = -1
+    run = run_operator(SoftMaxLoss(ignored_label=-1, normalisation="valid"), [P, labels])
+    assert run.outputs[0].item() == 0
+    assert not run.input_gradients[0].any()
+
+
+@pytest.mark.parametrize("normalisation", ["batch", "valid"])
+def test_padding_does_not_count(normalisation: str) -> None:
+    loss = SoftMaxLoss(normalisation=normalisation)
+    padded = run_operator(loss, [P, LABELS], examples=2, dtype=np.float64)
+    short = run_operator(loss, [P[:2], LABELS[:2]], dtype=np.float64)
+    np.testing.assert_array_equal(padded.outputs[0], short.outputs[0])
+    np.testing.assert_array_equal(padded.input_gradients[0][:2], short.input_gradients[0])
+    assert not padded.input_gradients[0][2:].any()
+
+
+def test_a_probability_of_zero_costs_much_but_not_infinitely_much() -> None:
+    run = run_operator(SoftMaxLoss(), [np.array([[1.0, 0.0]]), np.array([1], np.int32)])
+    assert run.outputs[0].item() == pytest.approx(-math.log(np.finfo(np.float32).tiny))
+    np.testing.assert_array_equal(run.input_gradients[0], [[1, -1]])
+
+
+@pytest.mark.parametrize("normalisation", ["batch", "full", "valid", "none"])
+@pytest.mark.parametrize("ignored_label", [None, 2])
+def test_gradients_with_respect_to_the_logits(normalisation: str, ignored_label: int | None) -> None:
+    labels = np.array([0, 2, 3, 2, 1], np.int32)
+    loss = SoftMaxLoss(normalisation=normalisation, ignored_label=ignored_label)
+    check_gradients(loss, [(5, 4), (5,)], labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("labels", "ignored_label", "good"),
+    [
+        (LabelRange((8,), True, 0, 9), None, True),
+        (LabelRange((8,), True, 0, 10), None, False),
+        (LabelRange((8,), True, -1, 9), None, False),
+        (LabelRange((8,), True, -1, 9), -1, True),
+        (LabelRange((8,), True, 0, 255), 255, True),
+        (LabelRange((8,), True, -1, 9), 255, False),
+        (LabelRange((8, 1), True, 0, 9), None, False),
+        (LabelRange((8,), False, 0, 9), None, False),
+    ],
+)
+def test_labels(labels: LabelRange, ignored_label: int | None, good: bool) -> None:
+    loss = SoftMaxLoss(ignored_label=ignored_label)
+    if good:
+        loss.check_labels(labels, (8, 10))
+    else:
+        with pytest.raises(ValueError, match=r"expected class labels of shape \(8,\), from 0 to 9.*Received: "):
+            loss.check_labels(labels, (8, 10))
+
+
+def test_bad_configurations() -> None:
+    with pytest.raises(ConfigurationError, match="normalisation must be one of 'batch', 'full', 'valid', 'none'"):
+        SoftMaxLoss(normalisation="mean")
+    with pytest.raises(ConfigurationError, match="ignored_label must be an integer or None"):
+        SoftMaxLoss(ignored_label=1.5)  # type: ignore[arg-type]
