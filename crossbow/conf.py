@@ -154,8 +154,8 @@ class SolverConf:
     ========== =============================================
 
     With `warmup_steps` > 0 the rate rises linearly during the first `warmup_steps`, as γ(t) · (t + 1) / warmup_steps.
-    `step_size`, `step_values`, `warmup_steps` and the t of inv and exp are counted in `learning_rate_step_unit`: tasks, or
-    epochs (a fraction of one, for inv and exp).
+    `step_size`, `step_values`, `warmup_steps` and the t of inv and exp are counted in `learning_rate_step_unit`: tasks,
+    or epochs (a fraction of one, for inv and exp).
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
     1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most).
@@ -237,7 +237,7 @@ class ModelConf:
         check_integer(self, "check_batch_size", 1, optional=True)
         if not isinstance(self.test_interval_unit, TrainingUnit):
             raise refuse(self, "test_interval_unit", self.test_interval_unit, "a TrainingUnit")
-        if self.rule is not None and not hasattr(self.rule, "merge"):
+        if isinstance(self.rule, type) or (self.rule is not None and not hasattr(self.rule, "merge")):
             raise refuse(self, "rule", self.rule, "a rule of crossbow.synch, as SMA(alpha=0.5), or None")
 
 
@@ -255,7 +255,7 @@ class SystemConf:
     threads_per_learner: int | None = None
     """Threads of a learner; None shares the device's cores among its learners (at least one each)."""
     kernels: str = "auto"
-    """"auto" takes the fastest that works here, "reference" the NumPy kernels, "onednn" the fast CPU kernels or an error."""
+    """"auto": the fastest that work here; "reference": NumPy kernels; "onednn": the fast CPU kernels or an error."""
     precision: str = "float32"
     """"float32", or "float64" (reference kernels)."""
     seed: int = 0
@@ -264,7 +264,11 @@ class SystemConf:
     def __post_init__(self) -> None:
         devices = self.devices
         names = devices.split(",") if isinstance(devices, str) else devices
-        if not isinstance(names, list | tuple) or not names or not all(isinstance(name, str) and name for name in names):
+        if (
+            not isinstance(names, list | tuple)
+            or not names
+            or not all(isinstance(name, str) and name for name in names)
+        ):
             raise refuse(self, "devices", devices, "'cpu', 'cpu:i/n', or several of those separated by commas")
         object.__setattr__(self, "devices", tuple(name.strip() for name in names))
         if self.learners_per_device != "auto":

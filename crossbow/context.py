@@ -45,7 +45,7 @@ class ExecutionContext:
         monitors: Sequence[Monitor] = (),
         collective: Collective | None = None,
     ) -> None:
-        """monitors: told of progress and records. collective: what sums between devices; by default that of the devices."""
+        """monitors: told of progress and records. collective: what sums between devices, by default their own."""
         training, check = _two_dataflows(dataflows)
         for name, value, kind in (
             ("data", data, Dataset),
@@ -72,7 +72,7 @@ class ExecutionContext:
         self.engine = Engine(training.graph, check_graph, data, self.model, self.solver, self.system, collective)
         training.compiled = self.engine.program
         if check is not None:
-            check.compiled = self.engine.check_program
+            check.compiled = self.engine.parts.check_program
         self._monitors = tuple(monitors)
         self._closed = False
 
@@ -179,7 +179,8 @@ class ExecutionContext:
         train = self.data.train.images
         if images.shape[1:] != train.shape[1:]:
             raise DataError(
-                f"predict: expected images of shape (N, {', '.join(map(str, train.shape[1:]))}). Received: {images.shape}"
+                f"predict: expected images of shape (N, {', '.join(map(str, train.shape[1:]))}). "
+                f"Received: {images.shape}"
             )
         if images.dtype != train.dtype and not (images.dtype.kind == "f" and train.dtype.kind == "f"):
             raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
@@ -236,5 +237,7 @@ def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Data
     if not isinstance(training, Dataflow) or training.phase is not Phase.TRAIN:
         raise ConfigurationError(f"ExecutionContext: expected a dataflow of Phase.TRAIN first. Received: {training!r}")
     if check is not None and (not isinstance(check, Dataflow) or check.phase is not Phase.CHECK):
-        raise ConfigurationError(f"ExecutionContext: expected a dataflow of Phase.CHECK second, or None. Received: {check!r}")
+        raise ConfigurationError(
+            f"ExecutionContext: expected a dataflow of Phase.CHECK second, or None. Received: {check!r}"
+        )
     return training, check

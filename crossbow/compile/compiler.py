@@ -63,8 +63,8 @@ def compile_graph(
 ) -> Program:
     """Compile a graph for the batch size of `source`.
 
-    Without `model` the layout of the variables is chosen here, by the kernels; a graph that shares the variables (check,
-    prediction) is given the layout of the first. Raises GraphError with every fault of the graph.
+    Without `model` the layout of the variables is chosen here, by the kernels; a graph that shares the variables
+    (check, prediction) is given the layout of the first. Raises GraphError with every fault of the graph.
     """
     return _Compiler(graph, source, library, dtype, phase, labels, model, seed).run()
 
@@ -90,6 +90,8 @@ class _Compiler:
         self.specs = variables_of(graph, self.batch, self.shapes)
         self.variables = self._known_variables()
         self.written_gradients: set[tuple[int, str]] = set()
+        self.backward_part: set[int] = set()
+        """Gradient operators, and what depends on them (sums of gradients)."""
 
     def run(self) -> Program:
         self._load_batch()
@@ -99,6 +101,8 @@ class _Compiler:
             elif not isinstance(vertex.kernel, GradientDescentOptimiser):
                 self._forward(vertex, vertex.kernel)
         model = self.model or self._lay_out_model()
+        # As they will run: hand-wired gradients may stand before a forward operator that does not need them.
+        self.draft.steps.sort(key=lambda step: step.backward)
         places, plan = _place(self.draft)
         steps = tuple(
             Step(step.operator, step.kernel, {r: _resolve(v, places) for r, v in step.roles.items()}, step.backward)
@@ -119,13 +123,18 @@ class _Compiler:
                 key = (id(vertex.operator), spec.name)
                 if self.model is None:
                     known[key] = Variable(spec.shape, self.dtype)
-                elif key in self.model.segments:
-                    known[key] = self.model.variable(*key)
-                else:
+                elif key not in self.model.segments:
                     faults.append(
                         f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected an operator of the training "
                         "dataflow (connect a shallow_copy() of its node). Received: one with variables of its own"
                     )
+                elif (trained := self.model.variable(*key)).shape != spec.shape:
+                    faults.append(
+                        f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected an input that gives {spec.name!r} "
+                        f"the shape that it has in the training dataflow, {trained.shape}. Received: {spec.shape}"
+                    )
+                else:
+                    known[key] = trained
         if faults:
             raise GraphError(faults)
         return known
@@ -186,6 +195,8 @@ class _Compiler:
         self._append("batch", kernel, roles, backward=False)
 
     def _forward(self, vertex: Vertex, kernel: Kernel) -> None:
+        if self.backward_part.intersection(vertex.inputs):
+            self.backward_part.add(vertex.order)
         kernels = kernel.prepare(self._site(vertex))
         specs = self.specs.get(vertex.order, ())
         self._settle(id(vertex.operator), specs, kernels)
@@ -196,10 +207,7 @@ class _Compiler:
         for prepared in kernels:
             if prepared.kept:
                 self.draft.tensors["kept", vertex.order] = Tensor((prepared.kept,), np.dtype(np.uint8))
-            self._append(vertex.name, prepared, roles, backward=self._in_backward_part(vertex))
-
-    def _in_backward_part(self, vertex: Vertex) -> bool:
-        return any(source != BATCH and self.graph[source].operator.is_gradient for source in vertex.inputs)
+            self._append(vertex.name, prepared, roles, backward=vertex.order in self.backward_part)
 
     def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
         roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
@@ -214,6 +222,7 @@ class _Compiler:
 
     def _gradient(self, vertex: Vertex, gradient: Gradient) -> None:
         assert vertex.peer is not None
+        self.backward_part.add(vertex.order)
         peer = self.graph[vertex.peer]
         assert peer.forward is not None
         needed = any(not isinstance(user.kernel, GradientDescentOptimiser) for user in self.consumers[vertex.order])
@@ -302,7 +311,7 @@ def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
 
 def _share_in_place(draft: _Draft, first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, Value]:
     """For every value the value whose memory it takes: an output written in place takes its input's, if this step is
-    the input's last use and the output's first."""
+    the input's last use, its only one here, and the output's first."""
     owner: dict[Value, Value] = {value: value for value in first}
     for number, step in enumerate(draft.steps):
         if step.kernel.in_place is None:
@@ -311,6 +320,7 @@ def _share_in_place(draft: _Draft, first: Mapping[Value, int], last: Mapping[Val
         if source not in owner or target not in owner or source in draft.pinned:
             continue
         same_size = draft.tensors[source].nbytes == draft.tensors[target].nbytes
-        if last[source] == number and first[target] == number and same_size:
+        read_once = list(step.roles.values()).count(source) == 1  # not, for example, both terms of x + x
+        if last[source] == number and first[target] == number and same_size and read_once:
             owner[target] = owner[source]
     return owner

@@ -1,4 +1,4 @@
-"""A program: the flat, ordered list of prepared kernels of a dataflow with its memory plan. Data that can be printed."""
+"""A program: the flat, ordered list of prepared kernels of a dataflow with its memory plan. It can be printed."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -91,14 +91,11 @@ def _download() -> list[Path]:
 
 
 def _retrieve(pooch: ModuleType, name: str, sha256: str, cache: Path, progress: _Progress) -> Path:
-    def download(url: str, output_file: object, pooch_or_none: object) -> None:
-        # Called by pooch only when the file is not in the cache. It writes to a temporary file beside it, which
-        # takes the file's name once its hash is right, and is removed otherwise.
+    def download(url: str, path: str, unused: object) -> None:
+        # Called by pooch only when the file is not in the cache. `path` is a temporary file beside it, which takes the
+        # file's name once its hash is right, and is removed otherwise.
         _check_reachable(url)
-        progress.begin(name)
-        timeout = (SECONDS_TO_CONNECT, SECONDS_TO_READ)
-        downloader = pooch.HTTPDownloader(progressbar=progress, chunk_size=1 << 16, timeout=timeout)
-        downloader(url, output_file, pooch_or_none)
+        _fetch(url, Path(path), progress.begin(name))
 
     reasons: list[str] = []
     failure: Exception | None = None
@@ -112,6 +109,19 @@ def _retrieve(pooch: ModuleType, name: str, sha256: str, cache: Path, progress: 
         f"MNIST could not be downloaded ({'; '.join(reasons)}): train on the bundled digits with --dataset digits, "
         "or name a directory that holds MNIST's four files with --data-directory"
     ) from failure
+
+
+def _fetch(url: str, path: Path, show: Callable[[int, int], None]) -> None:
+    """Write what is at the address into the file. (pooch's own downloader leaves its connection open on failure.)"""
+    import requests
+
+    timeout = (SECONDS_TO_CONNECT, SECONDS_TO_READ)
+    with requests.get(url, stream=True, timeout=timeout) as response, path.open("wb") as file:
+        response.raise_for_status()
+        total = int(response.headers.get("content-length", 0))
+        for chunk in response.iter_content(1 << 16):
+            file.write(chunk)
+            show(file.tell(), total)
 
 
 def _first_line(error: Exception) -> str:
@@ -157,38 +167,26 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
 
 
 class _Progress:
-    """What pooch asks of a progress bar (`total`, `update`, `reset`, `close`), drawn with rich on standard error.
-
-    Nothing is drawn until a download begins.
-    """
+    """Bars of the downloads, on standard error; nothing is drawn before one begins."""
 
     def __init__(self) -> None:
-        self.total = 0
-        self._bar: Any = None
-        self._row: Any = None
+        self._bars: Any = None
 
     def __enter__(self) -> _Progress:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        if self._bars is not None:
+            self._bars.stop()
 
-    def begin(self, name: str) -> None:
-        if self._bar is None:
+    def begin(self, name: str) -> Callable[[int, int], None]:
+        """A new bar; returns what moves it to (bytes done, bytes in all)."""
+        if self._bars is None:
             from rich.console import Console
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._bar = Progress(*columns, console=Console(stderr=True))
-            self._bar.start()
-        self._row = self._bar.add_task(name, total=None)
-
-    def update(self, count: int) -> None:
-        self._bar.update(self._row, total=self.total or None, advance=count)
-
-    def reset(self) -> None:
-        self._bar.reset(self._row)
-
-    def close(self) -> None:
-        pass
+            self._bars = Progress(*columns, console=Console(stderr=True))
+            self._bars.start()
+        row = self._bars.add_task(name, total=None)
+        return lambda done, total: self._bars.update(row, completed=done, total=total or None)

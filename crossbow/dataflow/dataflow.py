@@ -86,8 +86,13 @@ class Dataflow:
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
     def export_dot(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph in Graphviz's DOT language (`dot -Tsvg`); dashed edges lead from an operator to its gradient."""
-        lines = ["digraph dataflow {", "  rankdir=TB;", '  node [shape=box, fontname="Helvetica"];', '  batch [shape=oval];']
+        """Write the graph in Graphviz's DOT language. Dashed edges lead from an operator to its gradient."""
+        lines = [
+            "digraph dataflow {",
+            "  rankdir=TB;",
+            '  node [shape=box, fontname="Helvetica"];',
+            "  batch [shape=oval];",
+        ]
         for vertex in self.graph:
             style = ', style=filled, fillcolor="#eeeeee"' if isinstance(vertex.kernel, Gradient) else ""
             lines.append(f'  n{vertex.order} [label="{_dot_label(vertex)}"{style}];')

@@ -86,8 +86,10 @@ class _Derivation:
     def _receiver(self, vertex: Vertex, source: int) -> int:
         """Whose output gradient this is: the producer, or, for a loss whose gradient goes past it, the one before."""
         kernel = vertex.forward
-        if kernel is None or kernel.gradient_past is None or not isinstance(
-            self.forward[source].kernel, kernel.gradient_past
+        if (
+            kernel is None
+            or kernel.gradient_past is None
+            or not isinstance(self.forward[source].kernel, kernel.gradient_past)
         ):
             return source
         return self.forward[source].inputs[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ def build(nodes: Sequence[DataflowNode]) -> Graph:
     """The graph of user-wired nodes in topological order."""
     position = {id(node): order for order, node in enumerate(nodes)}
     names = unique_names([node.operator for node in nodes])
-    first = {}
+    first: dict[int, int] = {}
     for order, node in enumerate(nodes):
         first.setdefault(id(node.operator), order)
     return tuple(
@@ -59,13 +59,17 @@ def build(nodes: Sequence[DataflowNode]) -> Graph:
 
 def unique_names(operators: Sequence[Operator]) -> dict[int, str]:
     """A name for every operator (by id): its own, or, where several share one, that and #2, #3, …"""
-    used: Counter[str] = Counter()
+    own = {operator.name for operator in operators}  # one may be called "x#2" by its user
+    given: set[str] = set()
     names: dict[int, str] = {}
     for operator in operators:
         if id(operator) not in names:
-            used[operator.name] += 1
-            count = used[operator.name]
-            names[id(operator)] = operator.name if count == 1 else f"{operator.name}#{count}"
+            name = operator.name
+            if name in given:
+                numbered = (f"{operator.name}#{number}" for number in itertools.count(2))
+                name = next(free for free in numbered if free not in own and free not in given)
+            given.add(name)
+            names[id(operator)] = name
     return names
 
 

@@ -22,7 +22,9 @@ class Operator:
         if not isinstance(name, str) or not name:
             raise TypeError(f"an operator's name must be a non-empty string. Received: {name!r}")
         if not isinstance(kernel, Kernel | Gradient):
-            raise TypeError(f"operator {name!r}: expected a kernel, as Conv(number_of_outputs=32). Received: {kernel!r}")
+            raise TypeError(
+                f"operator {name!r}: expected a kernel, as Conv(number_of_outputs=32). Received: {kernel!r}"
+            )
         self.name = name
         self.kernel = kernel
         self.peer: Operator | None = None

@@ -13,8 +13,8 @@ def infer_shapes(
 ) -> tuple[Shape, ...]:
     """The output shape of every vertex, for a batch of shape (N, …).
 
-    Without `labels` their fit is not checked. Raises GraphError with every fault: wrong numbers of inputs, shapes that do not fit, labels that do not fit, no
-    loss or several, hand-wired gradients that are incomplete.
+    Without `labels` their fit is not checked. Raises GraphError with every fault: wrong numbers of inputs, shapes that
+    do not fit, labels that do not fit, no loss or several, hand-wired gradients that are incomplete.
     """
     check = _Validation(graph, batch, labels, phase)
     check.run()
@@ -70,7 +70,9 @@ class _Validation:
             source = vertex.inputs[0]
             producer = None if source == BATCH else self.graph[source].kernel
             if not isinstance(producer, past):
-                received = "the batch" if source == BATCH else f"{self.graph[source].name!r} ({type(producer).__name__})"
+                received = (
+                    "the batch" if source == BATCH else f"{self.graph[source].name!r} ({type(producer).__name__})"
+                )
                 self.fault(vertex, f"expected the output of a {past.__name__} as input. Received: {received}")
         try:
             shape = kernel.output_shape(*inputs)
@@ -103,6 +105,9 @@ class _Validation:
             self.fault(vertex, "expected a peer in this graph. Call set_peer with the forward operator")
             return None
         peer = self.graph[vertex.peer]
+        if peer.order > vertex.order:
+            self.fault(vertex, f"expected a place behind its peer {peer.name!r}. Connect it to a gradient, or to the loss")
+            return None
         if kernel.input >= len(peer.inputs):
             self.fault(vertex, f"its peer has {len(peer.inputs)} inputs. Received: input={kernel.input}")
             return None
@@ -110,9 +115,7 @@ class _Validation:
         expected, incoming = self.shapes[peer.order], vertex.inputs[0]
         received = None if incoming == BATCH else self.shapes[incoming]
         if expected is not None and received is not None and expected != received:
-            self.fault(
-                vertex, f"expected a gradient of the shape of {peer.name!r}, {expected}. Received: {received}"
-            )
+            self.fault(vertex, f"expected a gradient of the shape of {peer.name!r}, {expected}. Received: {received}")
         return self.batch if source == BATCH else self.shapes[source]
 
     def _whole_graph(self) -> None:
@@ -136,7 +139,8 @@ class _Validation:
             if specs and order not in differentiated and consumers(self.graph)[order]:
                 self.fault(
                     self.graph[order],
-                    "it has variables but no gradient operator. Wire one with set_peer, or wire none and all are derived",
+                    "it has variables but no gradient operator. Connect it to the loss; or, where gradients are wired "
+                    "by hand, wire one with set_peer",
                 )
         for vertex in self.graph:
             source = vertex.inputs[0]

@@ -41,7 +41,7 @@ class WorkClock:
 
 
 def work_clock(learners: int, tau: int, wpc: int | None) -> WorkClock:
-    """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError where they do not go together."""
+    """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError where the two disagree."""
     if wpc is None:
         return WorkClock(learners, tau)
     if wpc % learners:
@@ -51,6 +51,6 @@ def work_clock(learners: int, tau: int, wpc: int | None) -> WorkClock:
         )
     if tau not in (1, wpc // learners):
         raise ConfigurationError(
-            f"ModelConf: wpc={wpc} with {learners} learners means tau={wpc // learners}. Received: a rule with tau={tau}"
+            f"ModelConf: wpc={wpc} with {learners} learners means tau={wpc // learners}. Received: a rule of tau={tau}"
         )
     return WorkClock(learners, wpc // learners)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile import BoundStep
@@ -45,7 +45,7 @@ class BoundTask:
     accuracy: Array | None
 
 
-def bind_task(steps: list[BoundStep], loss: Array | None, accuracy: Array | None) -> BoundTask:
+def bind_task(steps: Sequence[BoundStep], loss: Array | None, accuracy: Array | None) -> BoundTask:
     return BoundTask(TaskList([step.call for step in steps], [step.operator for step in steps]), loss, accuracy)
 
 
@@ -57,7 +57,12 @@ class Learner:
     """Runs tasks on its stream, in order."""
 
     def __init__(
-        self, number: int, stream: CpuStream, tasks: Mapping[TaskKey, BoundTask], coefficients: Coefficients, state: Array
+        self,
+        number: int,
+        stream: CpuStream,
+        tasks: Mapping[TaskKey, BoundTask],
+        coefficients: Coefficients,
+        state: Array,
     ) -> None:
         self.number = number
         self.stream = stream

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, TextIO
 
 from crossbow.runtime.results import Record
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
 
 
 @dataclass(frozen=True)
@@ -31,23 +39,131 @@ class Monitor:
     """Seconds between two calls of `progress`."""
 
     def progress(self, progress: Progress) -> None:
-        """Called about every `interval` seconds while training."""
+        """Called when training begins, and then about every `interval` seconds."""
 
     def record(self, record: Record) -> None:
         """Called at the end of every epoch (or stretch between tests), after its test."""
 
 
 class JsonLinesMonitor(Monitor):
-    """Writes one JSON object a record, each line complete and flushed before the next begins."""
+    """Writes one JSON object a record, each line complete and flushed before the next begins.
+
+    The file begins with the training: until then (a context may refuse its configuration) an older one is left alone.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("")
+        self._begun = False
+
+    def progress(self, progress: Progress) -> None:
+        self._begin()
 
     def record(self, record: Record) -> None:
+        self._begin()
         line = asdict(record)
         test = line.pop("test") or {}
         line.update({f"test_{name}": test.get(name) for name in ("loss", "accuracy", "examples")})
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text("")
+            self._begun = True
+
+
+class ConsoleMonitor(Monitor):
+    """Tells a person: one line a record and, on a terminal, a progress bar with images/s and loss below them.
+
+    It is a context manager, so that the bar is gone and the cursor back before anything else is printed. There is no
+    thread that draws: `progress` does, every `interval` seconds, in about a millisecond of the scheduler's time.
+    """
+
+    def __init__(self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None) -> None:
+        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print, by default to stdout."""
+        self.epochs, self.seconds = epochs, seconds
+        self._stream = sys.stdout if stream is None else stream
+        self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._bar: Bar | None = None
+        self._row: TaskID | None = None
+
+    def __enter__(self) -> ConsoleMonitor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the bar away."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def progress(self, progress: Progress) -> None:
+        if not self._terminal:
+            return
+        if self._bar is None:
+            self._bar, self._row = self._new_bar()
+        assert self._row is not None
+        self._bar.update(
+            self._row,
+            completed=self._fraction(progress),
+            description=f"epoch {self._epoch(min(math.floor(progress.epoch) + 1, self.epochs or math.inf))}",
+            # Nothing is known before the first results.
+            speed=f"{progress.images_per_second:,.0f} images/s" if progress.images_per_second else "",
+            loss="" if math.isnan(progress.loss) else f"loss {progress.loss:.4f}",
+        )
+        self._bar.refresh()
+
+    def record(self, record: Record) -> None:
+        line = self.line(record)
+        if self._bar is not None:
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        else:
+            print(line, file=self._stream, flush=True)
+
+    def line(self, record: Record) -> str:
+        """What is printed of a record."""
+        parts = [f"epoch {self._epoch(record.epoch)}", f"loss {record.loss:.4f}"]
+        if record.test is not None:
+            parts.append(f"test loss {record.test.loss:.4f}")
+            if record.test.accuracy is not None:
+                parts.append(f"test accuracy {record.test.accuracy:.2%}")
+        parts += [f"{record.images_per_second:,.0f} images/s", f"{record.time:.1f} s"]
+        return "  ".join(parts)
+
+    def _epoch(self, number: float) -> str:
+        """The number of an epoch, of how many; a fraction where an epoch was not finished."""
+        text = f"{number:.0f}" if number == int(number) else f"{number:.2f}"
+        return text if self.epochs is None else f"{text:>{len(str(self.epochs))}}/{self.epochs}"
+
+    def _fraction(self, progress: Progress) -> float:
+        """How much of training is done, in [0, 1]."""
+        done = 0.0 if self.epochs is None else progress.epoch / self.epochs
+        return min(1.0, max(done, 0.0 if self.seconds is None else progress.time / self.seconds))
+
+    def _new_bar(self) -> tuple[Bar, TaskID]:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        bar = Bar(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[speed]}"),
+            TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=Console(file=self._stream),
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        bar.start()
+        return bar, bar.add_task("", total=1.0, speed="", loss="")

@@ -116,7 +116,7 @@ class TrainingRun:
         return self._next_multiple(1, TrainingUnit.EPOCHS)
 
     def _next_test(self) -> int:
-        model = self.engine.model_conf
+        model = self.engine.parts.model_conf
         return self._next_multiple(model.test_interval, model.test_interval_unit)
 
     def _next_multiple(self, interval: int, unit: TrainingUnit) -> int:

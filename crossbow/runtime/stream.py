@@ -22,7 +22,9 @@ class CpuStream:
         """`set_threads` tells the kernel library, on the worker thread, how many threads it has."""
         self.name = name
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, args=(tuple(cores), threads, set_threads), name=name, daemon=True)
+        self._thread = threading.Thread(
+            target=self._work, args=(tuple(cores), threads, set_threads), name=name, daemon=True
+        )
         self._thread.start()
 
     def submit(self, work: Work) -> None:

@@ -64,6 +64,7 @@ class Averaging:
     learners: int
     """Of all devices."""
     devices: int
+    dtype: np.dtype[np.generic]
 
     def wait(self, flags: Array, state: Array) -> list[BoundStep]:
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
@@ -76,8 +77,7 @@ class Averaging:
     def combine(self, name: str, update: Update, vectors: dict[str, Array], coefficients: Array) -> list[BoundStep]:
         if not update.steps:
             return []
-        dtype = vectors[update.vectors[0]].dtype
-        kernel = self.library.linear_combination(update.assignments, dtype)
+        kernel = self.library.linear_combination(update.assignments, self.dtype)
         buffers = {vector: vectors[vector] for vector in update.vectors}
         return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
 
@@ -116,7 +116,7 @@ class Coefficients:
 
 @dataclass(frozen=True)
 class Place:
-    """A learner's place: its number of all, the numbers of the learners on its device, its own first among `peers`."""
+    """A learner's number, and the numbers of all learners on its device."""
 
     learner: int
     on_device: tuple[int, ...]

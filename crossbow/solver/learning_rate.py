@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 
 from crossbow.conf import SolverConf
 
@@ -18,21 +19,24 @@ class LearningRate:
     def __call__(self, task: int) -> float:
         """The learning rate at task number `task`, counted from 0 over all learners."""
         solver = self.solver
-        time = task / self._unit
+        time = self._time(task)
         if solver.policy == "inv":
-            rate = solver.learning_rate * (1 + solver.gamma * time) ** -solver.power
+            rate = solver.learning_rate * math.pow(1 + solver.gamma * time, -solver.power)
         elif solver.policy == "exp":
-            rate = solver.learning_rate * solver.gamma**time
+            rate = solver.learning_rate * math.pow(solver.gamma, time)
         else:
             rate = solver.learning_rate * solver.gamma ** self.drops(task)
         if time < solver.warmup_steps:
-            rate *= (task + 1) / (solver.warmup_steps * self._unit)
+            rate *= min(1.0, (task + 1) / (solver.warmup_steps * self._unit))
         return rate
+
+    def _time(self, task: int) -> float:
+        """Tasks or epochs since the start. Rounded: 35 tasks of 7/3 an epoch are 15 epochs, not a little less."""
+        return round(task / self._unit, 9)
 
     def drops(self, task: int) -> int:
         """How many steps down a stepwise policy has taken at task number `task`: a rule may restart at each."""
-        solver = self.solver
-        time = task / self._unit
+        solver, time = self.solver, self._time(task)
         if solver.policy == "step":
             return int(time // solver.step_size)
         if solver.policy == "multistep":

@@ -1,9 +1,13 @@
-"""An update: assignments over flat vectors with their coefficients. All arithmetic of solvers and rules has this form."""
+"""An update: assignments over flat vectors, with coefficients. All arithmetic of solvers and rules has this form."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Assignment
 from crossbow.types import Array
@@ -41,17 +45,20 @@ class Update:
             expanded: dict[str, float] = {}
             for term, coefficient in terms.items():
                 if term == name:
-                    expanded.update({part: coefficient * weight for part, weight in parts.items()})
+                    for part, weight in parts.items():
+                        expanded[part] = expanded.get(part, 0.0) + coefficient * weight
                 else:
-                    expanded[term] = coefficient
+                    expanded[term] = expanded.get(term, 0.0) + coefficient
             steps.append((target, expanded))
         return Update(tuple(steps))
 
     def apply(self, vectors: Mapping[str, Array]) -> None:
         """Perform the update on NumPy arrays: what it means, for simulations and tests."""
         for target, terms in self.steps:
-            total = sum(coefficient * vectors[name] for name, coefficient in terms.items())
-            vectors[target][...] = total
+            result: NDArray[Any] = np.zeros_like(vectors[target])
+            for name, coefficient in terms.items():
+                result += coefficient * np.asarray(vectors[name], np.float64)
+            vectors[target][...] = result
 
 
 def total(name: str, weights: Sequence[float]) -> dict[str, float]:

@@ -1,10 +1,10 @@
 """How replicas and base model are combined: the rules, and the collectives between devices."""
 
-from crossbow.types import ConfigurationError
 from crossbow.synch.collective import Collective, FakeCollective, HostCollective
 from crossbow.synch.rule import Rule
 from crossbow.synch.sma import SMA
 from crossbow.synch.ssgd import SSGD
+from crossbow.types import ConfigurationError
 
 RULES: dict[str, type[SMA] | type[SSGD]] = {rule.name: rule for rule in (SMA, SSGD)}
 """The rules by their name on the command line."""

@@ -1,4 +1,4 @@
-"""Collectives: the sum of one vector per device, on every device. Host memory here; a fake that injects faults for tests."""
+"""Collectives: the sum of one vector per device, on every device. Through host memory; and a fake for tests."""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ from crossbow.conf import SolverConf, is_integer, is_number
 from crossbow.solver import Update, solver_step
 from crossbow.synch.rule import Rule
 
+NOTHING = 1e-12
+"""A coefficient this small is the rounding error of one that is zero."""
+
 
 @dataclass(frozen=True)
 class SMA(Rule):
@@ -20,8 +23,8 @@ class SMA(Rule):
         w_i ← w_i + v_i − c_i
         z   ← z + Σ c_i + μ (z − z_prev)
 
-    α: strength of the correction, in (0, 1]; None is 1/k with k learners, with which z is the mean of the replicas before
-    their step (1/2 with one learner). τ: local steps in a tick, ≥ 1. base_momentum: μ, in [0, 1).
+    α: strength of the correction, in (0, 1]; None is 1/k with k learners, with which z is the mean of the replicas
+    before their step (1/2 with one learner). τ: local steps in a tick, ≥ 1. base_momentum: μ, in [0, 1).
 
     Without gradients, the mean of the replicas and z follow a linear map with eigenvalues 1 and 1 − α(k + 1), so
     α < 2 / (k + 1) is needed: from there on the two swing around each other with growing amplitude.
@@ -50,7 +53,9 @@ class SMA(Rule):
 
     def check_learners(self, learners: int) -> None:
         if self.alpha is not None and self.alpha * (learners + 1) >= 2:
-            limit = f"< 2/(k + 1) = {2 / (learners + 1):.4g} with k = {learners} learners, or z and replicas swing apart"
+            limit = (
+                f"< 2/(k + 1) = {2 / (learners + 1):.4g} with k = {learners} learners, or z and replicas swing apart"
+            )
             raise self.refuse("alpha", self.alpha, limit)
 
     def local_step(self, solver: SolverConf, rate: float, learners: int, *, synchronises: bool) -> Update:
@@ -59,7 +64,9 @@ class SMA(Rule):
     def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
         # z + Σ α (w_i − z) + μ (z − z_prev), with total = Σ α w_i
         kept = 1 - learners * self.weight(learners) + self.base_momentum
-        terms = {"base": kept, "total": 1.0}
+        # With α = 1/k and μ = 0 nothing of z is kept: then it is not read either.
+        terms = {"base": kept} if abs(kept) > NOTHING else {}
+        terms["total"] = 1.0
         if self.base_momentum:
             terms["base_previous"] = -self.base_momentum
         return Update((("base_next", terms),))

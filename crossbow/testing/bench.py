@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,15 @@ class _Buffers:
     def damaged(self) -> list[str]:
         """Roles beside whose buffer something was written."""
         return [role for role, w in self._whole.items() if np.any(w[:_GUARD] != 0xA5) or np.any(w[-_GUARD:] != 0xA5)]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The bound kernels of an operator, or of one of its gradients."""
+
+    calls: list[Call]
+    written: set[str]
+    """Roles that they write."""
 
 
 class Bench:
@@ -81,9 +90,10 @@ class Bench:
         self._allocate(labels, max((prepared.kept for prepared in forward), default=0))
         later = [prepared for group in gradients for prepared in group or ()]
         self.shared: set[str] = set()
-        self.forward_calls = self._bind(forward, later, "")
-        self.gradient_calls = [
-            None if group is None else self._bind(group, (), str(number)) for number, group in enumerate(gradients)
+        self.forward_group = self._bind(forward, later, "")
+        self.gradient_groups = [
+            None if kernels is None else self._bind(kernels, (), str(number))
+            for number, kernels in enumerate(gradients)
         ]
 
     def _allocate(self, labels: Numbers | None, kept: int) -> None:
@@ -104,23 +114,22 @@ class Bench:
             for role in (spec.name, f"{spec.name}_gradient"):
                 buffers.tensor(role, Tensor(shape, self.dtype))
 
-    def _bind(self, kernels: Sequence[PreparedKernel], later: Sequence[PreparedKernel], suffix: str) -> list[Call]:
-        """The calls of some kernels, each of which gets the roles that it names and no others.
+    def _bind(self, kernels: Sequence[PreparedKernel], later: Sequence[PreparedKernel], suffix: str) -> _Group:
+        """Bind some kernels, each to the roles that it names and to no others.
 
         `later` are the other kernels that use the same buffers; `suffix` is that of the buffer for `input_gradient`.
         """
-        calls: list[Call] = []
-        known = dict(self.buffers.arrays)
-        if suffix:
-            known["input_gradient"] = known[f"input_gradient{suffix}"]
+        group = _Group([], set())
+        names = {"input_gradient": f"input_gradient{suffix}"} if suffix else {}
+        known = {**self.buffers.arrays, **{role: self.buffers.arrays[name] for role, name in names.items()}}
         for position, kernel in enumerate(kernels):
             if self.in_place and kernel.in_place is not None:
                 source, target = kernel.in_place
                 read_again = any(source in user.reads for user in (*kernels[position + 1 :], *later))
                 written_before = any(target in user.writes for user in kernels[:position])
                 if not read_again and not written_before and known[source].nbytes == known[target].nbytes:
-                    known[target] = self.buffers.arrays[target + suffix] = known[source]
-                    self.shared |= {source, target + suffix}
+                    known[target] = self.buffers.arrays[names.get(target, target)] = known[source]
+                    self.shared |= {source, names.get(target, target)}
             roles = [role for role in dict.fromkeys((*kernel.reads, *kernel.writes)) if role != "workspace"]
             if unknown := [role for role in roles if role not in known]:
                 raise AssertionError(
@@ -131,8 +140,9 @@ class Bench:
             if kernel.workspace:
                 given["workspace"] = self.buffers.memory(f"workspace of {kernel.name}", kernel.workspace)
                 given["workspace"][...] = 0xFF
-            calls.extend(kernel.bind(given))
-        return calls
+            group.calls.extend(kernel.bind(given))
+            group.written.update(names.get(role, role) for role in kernel.writes)
+        return group
 
     def initial_variables(self, given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
         """The values given, and the initialisers' for the rest."""
@@ -160,7 +170,7 @@ class Bench:
         """The output."""
         self.buffers.arrays["kept"][...] = 0xFF
         self._mark("output")
-        self._run(self.forward_calls)
+        self._run(self.forward_group)
         return self._result("output", self.buffers.arrays["output"])
 
     def backward(self, output_gradient: Numbers | None) -> tuple[list[Numbers], dict[str, Numbers]]:
@@ -168,11 +178,11 @@ class Bench:
         arrays = self.buffers.arrays
         input_gradients: list[Numbers] = []
         variable_gradients: dict[str, Numbers] = {}
-        if all(calls is None for calls in self.gradient_calls):
+        if all(group is None for group in self.gradient_groups):
             return input_gradients, variable_gradients
-        for number, calls in enumerate(self.gradient_calls):
+        for number, group in enumerate(self.gradient_groups):
             role = f"input_gradient{number}"
-            if calls is None:
+            if group is None:
                 input_gradients.append(np.zeros(self.site.inputs[number].shape, self.dtype))
                 continue
             self._mark(role)
@@ -182,7 +192,7 @@ class Bench:
                 arrays["output_gradient"][...] = 1 if output_gradient is None else output_gradient
             for name in self.storages if number == 0 else ():
                 self._mark(f"{name}_gradient", self.storages[name])
-            self._run(calls)
+            self._run(group)
             input_gradients.append(self._result(role, arrays[role]))
             for spec in self.specs if number == 0 else ():
                 plain: Numbers = np.empty(spec.shape, self.dtype)
@@ -215,14 +225,15 @@ class Bench:
             )
         return result
 
-    def _run(self, calls: Sequence[Call]) -> None:
+    def _run(self, group: _Group) -> None:
+        """Call the kernels, and see to it that they change nothing but what they say they write."""
         arrays = self.buffers.arrays
-        fixed = [role for role in arrays if not role.startswith(("output", "kept")) and "_gradient" not in role]
-        before = {role: arrays[role].copy() for role in fixed if role not in self.shared}
-        for call in calls:
+        before = {role: array.tobytes() for role, array in arrays.items() if role not in self.shared | group.written}
+        for call in group.calls:
             call()
-        changed = [role for role, value in before.items() if not np.array_equal(arrays[role], value)]
-        if changed or (changed := [f"memory beside {role}" for role in self.buffers.damaged()]):
+        changed = [role for role, value in before.items() if arrays[role].tobytes() != value]
+        changed += [f"memory beside {role}" for role in self.buffers.damaged()]
+        if changed:
             raise AssertionError(
                 f"{name_of(self.kernel)}: expected kernels to write only what they say. "
                 f"Received: a changed {', '.join(changed)}"

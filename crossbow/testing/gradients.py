@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -54,7 +55,7 @@ def check_gradients(
     Args:
         input_shapes: shapes of the inputs; the labels' come last where the operator takes labels.
         labels: None draws classes in [0, C) for labels of shape (N,), C being the first input's second size, and
-            normal numbers for any other shape.
+            normal numbers for any other shape, or where the operator takes no classes.
         variables: values by name, held fixed as the point's; the others are the initialisers' plus 0.1 × normal.
         draw: makes an input from a generator and a shape; None is standard normal. For operators with a domain.
         directions: how many points and directions for each input and variable.
@@ -121,12 +122,7 @@ class _GradientCheck:
             received = float(np.sum(gradient * direction))
             # A direction may happen to lie across the gradient: its length says how large a derivative is usual.
             usual = 0.1 * float(np.linalg.norm(gradient))
-
-            def value(
-                t: float, point: dict[str, Numbers] = point, weights: Numbers = weights, d: Numbers = direction
-            ) -> float:
-                return float(np.sum(weights * self._output({**point, target: point[target] + t * d})))
-
+            value = functools.partial(self._value, point, target, direction, weights)
             expected = _derivative(value, step, tolerance, usual)
             if expected is None:
                 continue
@@ -152,6 +148,12 @@ class _GradientCheck:
         for name, value in self.bench.initial_variables(self.given).items():
             point[name] = value if name in self.given else value + 0.1 * generator.standard_normal(value.shape)
         return point
+
+    def _value(
+        self, point: Mapping[str, Numbers], target: str, direction: Numbers, weights: Numbers, t: float
+    ) -> float:
+        """f(t)."""
+        return float(np.sum(weights * self._output({**point, target: point[target] + t * direction})))
 
     def _output(self, point: Mapping[str, Numbers]) -> Numbers:
         inputs = [point[name] for name in self.shapes]

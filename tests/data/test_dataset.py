@@ -23,12 +23,17 @@ def labels(count: int = 6) -> np.ndarray:
 
 def test_pixels_stay_bytes_and_labels_become_int32() -> None:
     data = Dataset((images(), labels()), (images(4), labels(4)))
-    assert data.train.images.dtype == np.uint8 and data.train.labels.dtype == np.int32
+    assert data.train.images.dtype == np.uint8
+    assert data.train.labels.dtype == np.int32
     assert data.scale == 1 / 255
     assert data.number_of_classes == 3
-    assert data.image_shape == (1, 8, 8) and data.label_shape == ()
-    assert len(data.train) == 6 and data.check is not None and len(data.check) == 4
-    assert data.examples(Phase.TRAIN) is data.train and data.examples(Phase.CHECK) is data.check
+    assert data.image_shape == (1, 8, 8)
+    assert data.label_shape == ()
+    assert len(data.train) == 6
+    assert data.check is not None
+    assert len(data.check) == 4
+    assert data.examples(Phase.TRAIN) is data.train
+    assert data.examples(Phase.CHECK) is data.check
     assert "6 training and 4 check examples" in repr(data)
 
 
@@ -36,13 +41,17 @@ def test_pixels_stay_bytes_and_labels_become_int32() -> None:
 def test_floats_are_kept_as_they_are(dtype: Any) -> None:
     x = RANDOM.normal(size=(6, 5)).astype(dtype)
     data = Dataset((x, labels()))
-    assert data.train.images is x and data.scale == 1.0 and data.image_shape == (5,)
+    assert np.shares_memory(data.train.images, x)
+    assert data.train.images.dtype == dtype
+    assert data.scale == 1.0
+    assert data.image_shape == (5,)
 
 
 def test_half_precision_becomes_float32_and_foreign_byte_order_native() -> None:
     assert Dataset((np.ones((6, 5), np.float16), labels())).train.images.dtype == np.float32
     data = Dataset((np.ones((6, 5), ">f8"), labels().astype(">i8")))
-    assert data.train.images.dtype == np.dtype("=f8") and data.train.images[0, 0] == 1
+    assert data.train.images.dtype == np.dtype("=f8")
+    assert data.train.images[0, 0] == 1
     assert data.train.labels.tolist() == labels().tolist()
 
 
@@ -50,27 +59,32 @@ def test_half_precision_becomes_float32_and_foreign_byte_order_native() -> None:
 def test_good_arrays_are_not_copied(shape: tuple[int, ...]) -> None:
     x, y = images(6, *shape), labels().astype(np.int32)
     data = Dataset((x, y))
-    assert np.shares_memory(data.train.images, x) and np.shares_memory(data.train.labels, y)
+    assert np.shares_memory(data.train.images, x)
+    assert np.shares_memory(data.train.labels, y)
 
 
 def test_strided_arrays_are_made_contiguous() -> None:
     x = images(6, 8, 8, 3).transpose(0, 3, 1, 2)
     data = Dataset((x, labels()[::-1]))
-    assert data.train.images.flags.c_contiguous and data.train.labels.flags.c_contiguous
+    assert data.train.images.flags.c_contiguous
+    assert data.train.labels.flags.c_contiguous
     np.testing.assert_array_equal(data.train.images, x)
 
 
 def test_gray_images_get_a_channel_without_a_copy() -> None:
     x = images(6, 8, 8)
     data = Dataset((x, labels()))
-    assert data.image_shape == (1, 8, 8) and np.shares_memory(data.train.images, x)
+    assert data.image_shape == (1, 8, 8)
+    assert np.shares_memory(data.train.images, x)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
 def test_floating_point_labels_are_targets(shape: tuple[int, ...]) -> None:
     y = RANDOM.normal(size=(6, *shape)).astype(np.float32)
     data = Dataset((images(), y), (images(), y))
-    assert data.number_of_classes is None and data.label_shape == shape and data.train.labels is y
+    assert data.number_of_classes is None
+    assert data.label_shape == shape
+    assert np.shares_memory(data.train.labels, y)
 
 
 def test_whole_floating_point_labels_are_targets_too() -> None:
@@ -87,12 +101,15 @@ def test_the_number_of_classes_comes_from_both_phases_unless_given() -> None:
 def test_an_ignored_label_is_no_class(ignored: int, dtype: Any) -> None:
     y = np.array([0, 1, ignored, 2, ignored, 0], dtype)
     data = Dataset((images(), y), ignored_label=ignored)
-    assert data.number_of_classes == 3 and data.train.labels.tolist() == y.tolist()
+    assert data.number_of_classes == 3
+    assert data.train.labels.tolist() == y.tolist()
 
 
 def test_lists_and_booleans_are_understood() -> None:
     data = Dataset(([[0.5, 1.0], [0.0, 2.0]], [True, False]))  # type: ignore[arg-type]
-    assert data.image_shape == (2,) and data.train.labels.tolist() == [1, 0] and data.number_of_classes == 2
+    assert data.image_shape == (2,)
+    assert data.train.labels.tolist() == [1, 0]
+    assert data.number_of_classes == 2
 
 
 def spoiled(value: float) -> np.ndarray:

@@ -30,9 +30,13 @@ def data() -> Dataset:
 
 def test_shapes_types_and_scale(data: Dataset) -> None:
     assert data.check is not None
-    assert data.train.images.shape == (1501, 1, 28, 28) and data.check.images.shape == (296, 1, 28, 28)
-    assert data.train.images.dtype == np.uint8 and data.scale == 1 / 255 and data.number_of_classes == 10
-    assert data.train.images.min() == 0 and data.train.images.max() == 255
+    assert data.train.images.shape == (1501, 1, 28, 28)
+    assert data.check.images.shape == (296, 1, 28, 28)
+    assert data.train.images.dtype == np.uint8
+    assert data.scale == 1 / 255
+    assert data.number_of_classes == 10
+    assert data.train.images.min() == 0
+    assert data.train.images.max() == 255
 
 
 def test_the_split_is_fixed_complete_and_has_the_classes_in_equal_shares(data: Dataset) -> None:
@@ -66,7 +70,8 @@ def test_enlarging_keeps_constants_ramps_and_symmetry() -> None:
     enlarged = enlarge(ramp, 28)[0, 0]
     inside = slice(2, -2)
     np.testing.assert_allclose(enlarged[inside], ((np.arange(28) + 0.5) * 8 / 28 - 0.5)[inside], rtol=1e-5)
-    assert enlarged[0] == 0 and enlarged[-1] == 7
+    assert enlarged[0] == 0
+    assert enlarged[-1] == 7
     image = np.random.default_rng(0).random((1, 8, 8))
     np.testing.assert_allclose(enlarge(image[:, ::-1], 28), enlarge(image, 28)[:, ::-1], rtol=1e-5)
 
@@ -76,7 +81,8 @@ def test_enlarging_stays_within_the_values(height: int, width: int, size: int, s
     image = np.random.default_rng(seed).random((1, height, width))
     enlarged = enlarge(image, size)
     assert enlarged.shape == (1, size, size)
-    assert enlarged.min() >= image.min() - 1e-6 and enlarged.max() <= image.max() + 1e-6
+    assert enlarged.min() >= image.min() - 1e-6
+    assert enlarged.max() <= image.max() + 1e-6
 
 
 def test_enlarging_is_pytorch_s_bilinear_interpolation() -> None:

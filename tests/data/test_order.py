@@ -84,7 +84,8 @@ def test_checking_sees_every_example_once_and_pads_with_valid_ones(count: int, b
     for task in range(order.tasks):
         real = order.indices(task, out)
         assert real == (batch if task < order.tasks - 1 else count - (order.tasks - 1) * batch)
-        assert 0 <= out.min() and out.max() < count
+        assert out.min() >= 0
+        assert out.max() < count
         seen.extend(out[:real])
     assert seen == list(range(count))
 

@@ -92,7 +92,7 @@ def accuracy(kernel: Accuracy, inputs: Tensors, variables: Mapping[str, torch.Te
         counted = labels != kernel.ignored_label
     top = p.topk(kernel.top_k, dim=1).indices
     correct = (top == labels[:, None]).any(dim=1) & counted
-    return (correct.sum() / counted.sum().clamp(min=1))[None]
+    return (correct.sum().double() / counted.sum().clamp(min=1))[None]
 
 
 def element_wise(kernel: ElementWiseOp, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -122,7 +122,9 @@ def run_oracle(
     examples: int | None = None,
 ) -> tuple[np.ndarray[Any, Any], list[np.ndarray[Any, Any]], dict[str, np.ndarray[Any, Any]]]:
     """Output, gradients of the inputs, gradients of the variables; all float64. Padding has gradients of 0."""
-    leaves = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs[: len(inputs) - kernel.takes_labels]]
+    leaves = [
+        torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in inputs[: len(inputs) - kernel.takes_labels]
+    ]
     arguments: list[torch.Tensor] = [leaf[:examples] for leaf in leaves]
     if kernel.takes_labels:
         labels = torch.tensor(inputs[-1])
@@ -132,5 +134,9 @@ def run_oracle(
     if output.requires_grad:
         output.backward(None if output_gradient is None else torch.tensor(output_gradient, dtype=torch.float64))
         gradients = [leaf.grad.numpy() for leaf in leaves if leaf.grad is not None]
-        return output.detach().numpy(), gradients, {n: p.grad.numpy() for n, p in parameters.items() if p.grad is not None}
+        return (
+            output.detach().numpy(),
+            gradients,
+            {n: p.grad.numpy() for n, p in parameters.items() if p.grad is not None},
+        )
     return output.numpy(), [], {}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import crossbow.ops
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import Kernel, SoftMax, SoftMaxLoss
+from crossbow.ops import Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.testing import OperatorRun, check_gradients, run_operator
 from crossbow.types import Phase
 from tests.operators.table import CASES, TOLERANCES, WITHOUT_KERNELS, Case
@@ -28,7 +28,9 @@ def operators() -> list[type[Kernel]]:
     return [
         item
         for item in exported
-        if isinstance(item, type) and issubclass(item, Kernel) and item is not Kernel
+        if isinstance(item, type)
+        and issubclass(item, Kernel)
+        and item is not Kernel
         and item.__name__ not in WITHOUT_KERNELS
     ]
 
@@ -140,6 +142,33 @@ def test_agrees_with_pytorch(case: Case) -> None:
     )
     expected = OperatorRun([output], input_gradients, result.variables, variable_gradients)
     assert_close(tensors(result), tensors(expected), 1e-12)
+
+
+KINKED = [case for case in CASES if isinstance(case.kernel, ReLU) or getattr(case.kernel, "method", "") == "max"]
+
+
+def run_on_kinks(case: Case, **options: Any) -> tuple[list[Array], OperatorRun]:
+    """Many zeros, many equal maxima."""
+    inputs = [np.random.default_rng(3).integers(-1, 2, shape).astype(np.float32) for shape in case.shapes]
+    return inputs, run_operator(case.kernel, inputs, output_gradient=gradient_for(case), **options)
+
+
+@fast
+@pytest.mark.parametrize("case", KINKED, ids=str)
+def test_fast_library_agrees_with_reference_at_kinks(case: Case) -> None:
+    exact, received = (run_on_kinks(case, device=device)[1] for device in ("reference", "cpu"))
+    assert_close(tensors(received), tensors(exact), TOLERANCES[type(case.kernel)])
+
+
+@pytest.mark.parametrize("case", KINKED, ids=str)
+def test_agrees_with_pytorch_at_kinks(case: Case) -> None:
+    """At a kink the left derivative; of equal maxima the first."""
+    pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
+    from tests.operators.oracles import run_oracle
+
+    inputs, result = run_on_kinks(case, dtype=np.float64)
+    output, gradients, _ = run_oracle(case.kernel, inputs, {}, gradient_for(case))
+    assert_close(tensors(result), tensors(OperatorRun([output], gradients, {}, {})), 1e-12)
 
 
 def float32_variables(case: Case) -> dict[str, Array]:

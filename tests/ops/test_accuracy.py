@@ -38,13 +38,6 @@ def test_padding_and_ignored_examples_do_not_count() -> None:
     assert accuracy(P, np.full(4, -1, np.int32), ignored_label=-1) == 0
 
 
-def test_nan_is_never_right() -> None:
-    broken = np.array([[np.nan, 0.5], [0.5, np.nan], [np.nan, np.nan]])
-    for label in (0, 1):
-        assert accuracy(broken, np.full(3, label, np.int32)) == 0
-    assert accuracy(np.full((3, 2), np.nan), np.zeros(3, np.int32), top_k=2) == 0
-
-
 @pytest.mark.parametrize("shape", [(8,), (8, 10, 1, 1)])
 def test_wrong_shapes(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"expected an input of shape \(N, classes\)"):

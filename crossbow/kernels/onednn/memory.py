@@ -56,7 +56,7 @@ def activation(tensor: Tensor) -> dnnl.Handle:
 
 @dataclass(frozen=True)
 class BlockedStorage:
-    """A variable in a layout that oneDNN chose: outer strides, then inner blocks.
+    """A variable in a layout that suits oneDNN: outer strides, then inner blocks.
 
     The element at indices i of `sizes` (the variable's `shape`, perhaps with more dimensions, as groups) lies at
     Σ_d (i_d div B_d) · strides_d + its place in the inner blocks, where B_d is the product of the blocks of dimension d.
@@ -102,15 +102,15 @@ class BlockedStorage:
         return outer + "".join(f"{size}{chr(ord('a') + dimension)}" for dimension, size in self.blocks)
 
 
-def storage(shape: Shape, descriptor: dnnl.Handle, dimensions: int) -> BlockedStorage:
-    """The storage that a descriptor of so many dimensions describes."""
+def storage(shape: Shape, descriptor: dnnl.Handle, sizes: Shape) -> BlockedStorage:
+    """The storage that a descriptor of these sizes describes, for a variable of this shape."""
     count = dnnl.dnnl_memory_desc_query_s32(descriptor, dnnl.QUERY_INNER_NBLKS_S32)
     blocks = dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_INNER_BLKS, count)
     axes = dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_INNER_IDXS, count)
     return BlockedStorage(
         shape=shape,
-        sizes=dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_DIMS, dimensions),
-        strides=dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_STRIDES, dimensions),
+        sizes=sizes,
+        strides=dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_STRIDES, len(sizes)),
         blocks=tuple(zip(axes, blocks, strict=True)),
         elements=dnnl.dnnl_memory_desc_get_size(descriptor) // 4,
         descriptor=descriptor,

@@ -14,8 +14,8 @@ from crossbow.types import address
 
 ALIGNMENT = 64
 
-Place = str | int
-"""Where an operand lies: the role of a buffer, or an offset in the workspace."""
+Place = str | int | tuple[str, int]
+"""Where an operand lies: the role of a buffer (with a distance in bytes from its start), or an offset in the workspace."""
 
 
 def implementation(descriptor: dnnl.Handle) -> str:
@@ -97,17 +97,22 @@ class Steps:
     def _bind_step(self, step: _Step, buffers: Buffers, workspace: int, stream: dnnl.Handle) -> NativeCall:
         memories: dict[int, dnnl.Handle] = {}
         for argument, (descriptor, place) in step.operands.items():
-            location = address(buffers[place]) if isinstance(place, str) else workspace + place
+            location = _location(place, buffers, workspace)
             memories[argument] = dnnl.dnnl_memory_create(descriptor, engine(), location)
         if step.scratchpad is not None:
             scratchpad = dnnl.dnnl_memory_create(step.scratchpad, engine(), workspace + self._reserved)
             memories[dnnl.ARG_SCRATCHPAD] = scratchpad
         block = (dnnl.ExecutionArgument * len(memories))(*((arg, memory.value) for arg, memory in memories.items()))
-        roles = {place for _, place in step.operands.values() if isinstance(place, str)} | {"workspace"}
-        kept_alive = tuple(buffers[role] for role in roles if role in buffers)
         return NativeCall(
             f"{self.request} {step.name}",
             dnnl.function_address("dnnl_primitive_execute"),
             (step.primitive.value, stream.value, len(memories), ctypes.addressof(block)),
-            (step.primitive, stream, block, *memories.values(), *kept_alive),
+            (step.primitive, stream, block, *memories.values(), *buffers.values()),
         )
+
+
+def _location(place: Place, buffers: Buffers, workspace: int) -> int:
+    if isinstance(place, int):
+        return workspace + place
+    role, distance = (place, 0) if isinstance(place, str) else place
+    return address(buffers[role]) + distance

@@ -1,0 +1,159 @@
+"""Contestants that take turns: each in processes of its own, started once, idle while another runs.
+
+A process is told two moments: it runs from the moment it hears of them (warming up), and counts from `begin` to `end`.
+So everything is warm when it counts, several processes of one contestant count over the same stretch, and no
+contestant's threads, allocator or OpenMP runtime are in the way of another's.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Protocol
+
+SECONDS_TO_START = 300
+"""How long a process may take to import, to compile and to run its first step."""
+SECONDS_TO_END = 10
+
+
+class Runner(Protocol):
+    """Trains in one process."""
+
+    def run(self, begin: float, end: float) -> float:
+        """Train until `end`; images per second since `begin`, both on the clock of `time.monotonic`."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Something to measure: `processes` equal runners, made in processes of their own."""
+
+    name: str
+    make: Callable[..., Runner]
+    """A class or function of a module: it has to be found again in another process."""
+    arguments: Mapping[str, Any]
+    processes: int = 1
+
+
+class ContestError(RuntimeError):
+    """A contestant failed; the message holds its traceback."""
+
+
+class Team:
+    """The running processes of a contestant."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        self.contestant = contestant
+        context = multiprocessing.get_context("spawn")
+        self._connections: list[Connection] = []
+        self._processes = []
+        for _ in range(contestant.processes):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, contestant.make, contestant.arguments), daemon=True)
+            process.start()
+            there.close()
+            self._connections.append(here)
+            self._processes.append(process)
+
+    def wait_until_ready(self) -> None:
+        for connection in self._connections:
+            self._receive(connection, SECONDS_TO_START)
+
+    def measure(self, warm_up: float, seconds: float) -> float:
+        """Images per second of all processes together, after `warm_up` seconds of running."""
+        begin = time.monotonic() + warm_up
+        return sum(self.ask("run", begin, begin + seconds))
+
+    def ask(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of every runner at once; the answers."""
+        for connection in self._connections:
+            connection.send((method, arguments))
+        return [self._receive(connection) for connection in self._connections]
+
+    def close(self) -> None:
+        for connection in self._connections:
+            try:
+                connection.send(None)
+            except OSError:
+                pass  # it has ended
+        for process in self._processes:
+            process.join(SECONDS_TO_END)
+            if process.is_alive():
+                process.terminate()
+                process.join()
+
+    def _receive(self, connection: Connection, timeout: float | None = None) -> Any:
+        name = self.contestant.name
+        try:
+            if not connection.poll(timeout):
+                raise ContestError(f"{name}: expected to be ready within {timeout:.0f} s")
+            failed, answer = connection.recv()
+        except EOFError:
+            raise ContestError(f"{name}: its process ended without an answer") from None
+        if failed:
+            raise ContestError(f"{name} failed:\n{answer}")
+        return answer
+
+
+class Contest:
+    """The teams of all contestants; a context manager."""
+
+    def __init__(self, contestants: Sequence[Contestant]) -> None:
+        self.teams: dict[str, Team] = {}
+        try:
+            for contestant in contestants:
+                self.teams[contestant.name] = Team(contestant)
+            for team in self.teams.values():
+                team.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def rounds(self, number: int, warm_up: float, seconds: float) -> dict[str, list[float]]:
+        """Images per second of every contestant in every round. The order rotates, so that none is always first."""
+        names = list(self.teams)
+        for team in self.teams.values():  # the first run of all: caches, lazy initialisations
+            team.measure(warm_up, seconds / 2)
+        rates: dict[str, list[float]] = {name: [] for name in names}
+        for turn in range(number):
+            start = turn % len(names)
+            for name in (*names[start:], *names[:start]):
+                rates[name].append(self.teams[name].measure(warm_up, seconds))
+        return rates
+
+    def close(self) -> None:
+        for team in self.teams.values():
+            team.close()
+
+    def __enter__(self) -> Contest:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _serve(connection: Connection, make: Callable[..., Runner], arguments: Mapping[str, Any]) -> None:
+    """A process: makes its runner, then answers until it is told to end."""
+    runner: Runner | None = None
+    try:
+        runner = make(**arguments)
+        connection.send((False, None))
+        while (request := connection.recv()) is not None:
+            method, given = request
+            connection.send((False, getattr(runner, method)(*given)))
+    except (EOFError, KeyboardInterrupt):
+        pass  # the parent has ended, or everybody was interrupted
+    except BaseException:
+        connection.send((True, traceback.format_exc()))
+    finally:
+        if runner is not None:
+            runner.close()
+        connection.close()

@@ -1,0 +1,104 @@
+"""The same networks in PyTorch at its best on a CPU: no data feed, channels-last, foreach SGD, and no averaging."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.networks import VARIANTS
+
+if TYPE_CHECKING:
+    import torch
+
+BATCHES = 32
+"""Batches that are prepared before, and used in turn."""
+LEARNING_RATE, MOMENTUM = 0.005, 0.9
+
+
+class TorchRunner:
+    """Trains `models` models at once, each in a thread of its own and with `threads` threads."""
+
+    def __init__(self, variant: str, batch: int, models: int, threads: int) -> None:
+        import torch
+
+        self.threads = threads
+        torch.set_num_threads(threads)
+        torch.manual_seed(0)
+        self.trainings = [_Training(variant, batch) for _ in range(models)]
+
+    def run(self, begin: float, end: float) -> float:
+        if len(self.trainings) == 1:
+            return self.trainings[0].run(begin, end)
+        import torch
+
+        rates: list[float] = []
+
+        def train(training: _Training) -> None:
+            torch.set_num_threads(self.threads)  # it holds for the thread that says it
+            rates.append(training.run(begin, end))
+
+        threads = [threading.Thread(target=train, args=(training,)) for training in self.trainings]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if len(rates) < len(threads):
+            raise RuntimeError("a training thread failed: its traceback was printed above")
+        return sum(rates)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _Training:
+    """One model with its optimiser and its batches."""
+
+    def __init__(self, variant: str, batch: int) -> None:
+        import torch
+
+        last = torch.channels_last
+        self.batch = batch
+        self.model: Any = _network(variant).to(memory_format=last)
+        self.images = [torch.rand(batch, 1, 28, 28).contiguous(memory_format=last) for _ in range(BATCHES)]
+        self.labels = [torch.randint(0, 10, (batch,)) for _ in range(BATCHES)]
+        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=True)
+
+    def run(self, begin: float, end: float) -> float:
+        number = 0
+        while time.monotonic() < begin:
+            self._step(number)
+            number += 1
+        start, first = time.monotonic(), number
+        while (now := time.monotonic()) < end or number == first:
+            self._step(number)
+            number += 1
+        return (number - first) * self.batch / (now - start)
+
+    def _step(self, number: int) -> None:
+        from torch.nn.functional import cross_entropy
+
+        loss = cross_entropy(self.model(self.images[number % BATCHES]), self.labels[number % BATCHES])
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        self.optimiser.step()
+
+
+def _network(variant: str) -> torch.nn.Module:
+    from torch import nn
+
+    if variant == "original":
+        made = nn.Sequential(
+            *(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(1024, 1024), nn.ReLU(), nn.Dropout(0.4), nn.Linear(1024, 10)),
+        )
+    else:
+        made = nn.Sequential(
+            *(nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)),
+        )
+    parameters = sum(parameter.numel() for parameter in made.parameters())
+    if parameters != VARIANTS[variant]:
+        raise ValueError(f"expected a network of {VARIANTS[variant]:,} parameters. Received: {parameters:,}")
+    return made

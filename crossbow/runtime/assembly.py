@@ -1,0 +1,226 @@
+"""The assembly of a run: devices, streams, programs, models and learners, made once, before the first task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.compile import BatchSource, BoundStep, Memory, Program, compile_graph
+from crossbow.conf import ModelConf, SolverConf, SystemConf
+from crossbow.data import Dataset
+from crossbow.data.dataset import Examples
+from crossbow.data.loader import Loader
+from crossbow.data.order import CheckOrder, TrainingOrder
+from crossbow.dataflow.graph import Graph, losses, measures
+from crossbow.kernels import select_library
+from crossbow.runtime.clock import work_clock
+from crossbow.runtime.device import parse_devices
+from crossbow.runtime.learner import BoundTask, Learner, TaskKey, bind_task
+from crossbow.runtime.replica import BaseModel, Replica, new_base_model, new_replica
+from crossbow.runtime.stream import CpuStream
+from crossbow.runtime.tick import (
+    Averaging,
+    Coefficients,
+    Flags,
+    Place,
+    learner_coefficients,
+    local_task,
+    new_state,
+    synchroniser_task,
+    synchronising_task,
+)
+from crossbow.synch import SMA, Collective, HostCollective
+from crossbow.types import Array, LabelRange, Phase, Tensor, aligned_zeros
+
+SLOTS = 4
+"""Slots of a batch ring, per learner: the loader is ahead of the scheduler, which is ahead of the learners."""
+CHECK_BATCH_SIZE = 64
+"""Examples in a test batch, unless set: where the kernels are near their best speed."""
+CLOSE_SECONDS = 0.5
+"""How long closing waits for each stream's current task."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A learner with what it holds."""
+
+    learner: Learner
+    device: int
+    replica: Replica
+    arena: Array
+    state: Array
+
+
+class Assembly:
+    """Everything of a run that does not change while it runs."""
+
+    def __init__(
+        self,
+        training: Graph,
+        check: Graph,
+        data: Dataset,
+        model: ModelConf,
+        solver: SolverConf,
+        system: SystemConf,
+        collective: Collective | None,
+    ) -> None:
+        """Raises GraphError or ConfigurationError; no thread is left then."""
+        self.data, self.model_conf, self.solver, self.system = data, model, solver, system
+        self.check_graph = check
+        self.dtype = np.dtype(system.precision)
+        self.library, self._set_threads = select_library(system.kernels, self.dtype)
+        self.devices = parse_devices(system.devices)
+        counts = [device.learners(system.learners_per_device) for device in self.devices]
+        self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
+        """The number of each learner's device."""
+        self.threads = [
+            device.threads(count, system.threads_per_learner)
+            for device, count in zip(self.devices, counts, strict=True)
+        ]
+        """Threads of a learner, for each device."""
+        self.rule = model.rule if model.rule is not None else SMA()
+        self.rule.check_learners(self.learners)
+        self.clock = work_clock(self.learners, self.rule.tau, model.wpc)
+        self.order = TrainingOrder(len(data.train), model.batch_size, system.seed)
+        self.loader = Loader(data.train, self.order, SLOTS * self.learners)
+        self.streams: list[CpuStream] = []
+        try:
+            self._build(training, check, collective)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def learners(self) -> int:
+        """Of all devices."""
+        return len(self.device_of)
+
+    def close(self) -> None:
+        """End the streams' threads, after the task each is in."""
+        for stream in self.streams:
+            stream.close(CLOSE_SECONDS)
+
+    def _build(self, training: Graph, check: Graph, collective: Collective | None) -> None:
+        for number, device in enumerate(self.device_of):
+            cores, threads = self.devices[device].cores, self.threads[device]
+            self.streams.append(CpuStream(f"learner-{number}", cores, threads, self._set_threads))
+        self.program = self._compile(training, self.loader, self.data.train, Phase.TRAIN, None)
+        layout = self.program.model
+        self.check_program: Program | None = None
+        self.check_loader: Loader | None = None
+        if self.data.check is not None:
+            examples = self.data.check
+            self.check_order = CheckOrder(len(examples), self.check_batch_size(len(examples)))
+            self.check_loader = Loader(examples, self.check_order, SLOTS * self.learners, name="check-loader")
+            self.check_program = self._compile(check, self.check_loader, examples, Phase.CHECK, self.program)
+        self.bases = [new_base_model(layout, self.rule, self.solver, len(self.devices)) for _ in self.devices]
+        layout.initialise(self.bases[0].buffers[0], self.system.seed)
+        self.flags = Flags(self.learners, self.learners if len(self.devices) == 1 else 1)
+        averaging = Averaging(
+            self.library, self.rule, self.solver, self.flags, self.learners, len(self.devices), self.dtype
+        )
+        replicas = [new_replica(layout, self.rule, self.solver) for _ in self.device_of]
+        self.members = [self._member(number, averaging, replicas) for number in range(self.learners)]
+        self.synchroniser: Learner | None = None
+        if len(self.devices) > 1:
+            self.synchroniser = self._new_synchroniser(averaging, collective or HostCollective(len(self.devices)))
+
+    def check_batch_size(self, examples: int) -> int:
+        """Examples in a test batch."""
+        return min(self.model_conf.check_batch_size or max(self.model_conf.batch_size, CHECK_BATCH_SIZE), examples)
+
+    def _compile(
+        self, graph: Graph, loader: Loader, examples: Examples, phase: Phase, first: Program | None
+    ) -> Program:
+        """Compile on the first learner's stream: a kernel is made for as many threads as its thread has."""
+        return self.streams[0].call(
+            lambda: compile_graph(
+                graph,
+                batch_source(loader.images, loader.labels, self.data.scale),
+                self.library,
+                self.dtype,
+                phase=phase,
+                labels=_label_range(examples, loader),
+                model=None if first is None else first.model,
+                seed=self.system.seed,
+            )
+        )
+
+    def _member(self, number: int, averaging: Averaging, replicas: Sequence[Replica]) -> Member:
+        device = self.device_of[number]
+        on_device = tuple(other for other in range(self.learners) if self.device_of[other] == device)
+        place = Place(number, on_device)
+        coefficients = learner_coefficients(averaging, place)
+        programs = [self.program] if self.check_program is None else [self.program, self.check_program]
+        state, arena = new_state(), aligned_zeros(max(program.plan.arena for program in programs))
+        peers, base = [replicas[other] for other in on_device], self.bases[device]
+        tasks: dict[TaskKey, BoundTask] = {}
+        for parity in range(len(base.buffers)):
+            tasks.update(self._bind(averaging, place, peers, base, parity, coefficients, arena, state))
+        learner = Learner(number, self.streams[number], tasks, coefficients, state)
+        return Member(learner, device, replicas[number], arena, state)
+
+    def _bind(
+        self,
+        averaging: Averaging,
+        place: Place,
+        peers: Sequence[Replica],
+        base: BaseModel,
+        parity: int,
+        coefficients: Coefficients,
+        arena: Array,
+        state: Array,
+    ) -> dict[TaskKey, BoundTask]:
+        """A learner's task lists for ticks of one parity."""
+        own = peers[place.on_device.index(place.learner)]
+        weights = base.buffers[parity] if own.weights is None else own.weights
+        memory = self._memory(self.loader, arena, state, weights, own.gradient)
+        parts = self.program.bind(memory)
+        steps = synchronising_task(averaging, place, parts, peers, base, parity, coefficients, state)
+        tasks = {("synchronise", parity): _bound(self.program, memory, steps)}
+        if self.clock.tau > 1:
+            steps = local_task(averaging, parts, own, coefficients)
+            tasks["local", parity] = _bound(self.program, memory, steps)
+        if self.check_program is not None and self.check_loader is not None:
+            memory = self._memory(self.check_loader, arena, state, base.buffers[parity], own.gradient)
+            tasks["check", parity] = _bound(self.check_program, memory, self.check_program.bind(memory)[0])
+        return tasks
+
+    def _memory(self, loader: Loader, arena: Array, state: Array, weights: Array, gradient: Array) -> Memory:
+        vectors = {"weights": weights, "gradient": gradient}
+        named = {"state": state, "slots": loader.images, "slot_labels": loader.labels}
+        return Memory(arena, self.program.model, vectors, named)
+
+    def _new_synchroniser(self, averaging: Averaging, collective: Collective) -> Learner:
+        """The party that merges between devices: a stream of its own, whose task is the tick's."""
+        cores = sorted({core for device in self.devices for core in device.cores})
+        stream = CpuStream("synchroniser", cores, 1, self._set_threads)
+        self.streams.append(stream)
+        state, coefficients = new_state(), Coefficients(self.rule, self.solver, self.learners)
+        tasks = {}
+        for parity in range(len(self.bases[0].buffers)):
+            steps = synchroniser_task(averaging, collective, self.bases, parity, coefficients, state)
+            tasks["synchronise", parity] = bind_task(steps, None, None)
+        return Learner(self.learners, stream, tasks, coefficients, state)
+
+
+def _bound(program: Program, memory: Memory, steps: Sequence[BoundStep]) -> BoundTask:
+    loss, measure = losses(program.graph), measures(program.graph)
+    return bind_task(
+        steps,
+        program.output(loss[0].order, memory) if loss else None,
+        program.output(measure[0].order, memory) if measure else None,
+    )
+
+
+def batch_source(images: Array, labels: Array, scale: float) -> BatchSource:
+    """The slots of a ring, as the compiler wants them described."""
+    return BatchSource(Tensor(images.shape, images.dtype), Tensor(labels.shape, labels.dtype), scale)
+
+
+def _label_range(examples: Examples, loader: Loader) -> LabelRange:
+    labels = examples.labels
+    classes = bool(np.issubdtype(labels.dtype, np.integer))
+    return LabelRange(loader.labels.shape[1:], classes, float(labels.min()), float(labels.max()))

@@ -1,0 +1,52 @@
+"""Prediction: the check dataflow without labels, on the base model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossbow.compile import Memory, compile_graph
+from crossbow.dataflow.derive import derive_prediction
+from crossbow.kernels.interface import State
+from crossbow.runtime.assembly import Assembly, batch_source
+from crossbow.runtime.learner import BoundTask, bind_task
+from crossbow.runtime.tick import new_state
+from crossbow.types import Array, Phase, aligned_zeros
+
+
+class Prediction:
+    """The prediction program, made on first use, on the first learner's stream with an arena of its own."""
+
+    def __init__(self, parts: Assembly) -> None:
+        self.parts = parts
+        self.stream = parts.streams[0]
+        examples = parts.data.train
+        batch = parts.check_batch_size(len(examples))
+        self.slots: Array = np.zeros((1, batch, *examples.image_shape), examples.images.dtype)
+        self.labels: Array = np.zeros((1, batch, *examples.label_shape), examples.labels.dtype)
+        source = batch_source(self.slots, self.labels, parts.data.scale)
+        graph = derive_prediction(parts.check_graph)
+        self.program = self.stream.call(
+            lambda: compile_graph(
+                graph, source, parts.library, parts.dtype, phase=Phase.CHECK, model=parts.program.model
+            )
+        )
+        arena, self.state = aligned_zeros(self.program.plan.arena), new_state()
+        self.state[State.EXAMPLES] = batch
+        self.tasks: list[BoundTask] = []
+        for buffer in parts.bases[0].buffers:
+            vectors = {"weights": buffer, "gradient": parts.members[0].replica.gradient}
+            named = {"state": self.state, "slots": self.slots, "slot_labels": self.labels}
+            memory = Memory(arena, parts.program.model, vectors, named)
+            self.tasks.append(bind_task(self.program.bind(memory)[0], None, None))
+        self.output = self.program.output(len(graph) - 1, memory)
+
+    def __call__(self, images: Array, parity: int) -> Array:
+        """The output for (N, …) images; `parity` says which of z's buffers is the current one."""
+        batch = self.slots.shape[1]
+        result: Array = np.empty((len(images), *self.output.shape[1:]), self.output.dtype)
+        for start in range(0, len(images), batch):
+            part = images[start : start + batch]
+            self.slots[0, : len(part)] = part
+            self.stream.call(self.tasks[parity].calls.run)
+            result[start : start + len(part)] = self.output[: len(part)]
+        return result

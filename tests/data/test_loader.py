@@ -1,0 +1,447 @@
+"""The loader's thread: what it fills, in which order, how it fails, stops and starts again. No thread is left."""
+
+from __future__ import annotations
+
+import queue
+import random
+import signal
+import threading
+import time
+import traceback
+import tracemalloc
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from crossbow.data.dataset import Examples
+from crossbow.data.loader import Loader, gather
+from crossbow.data.order import CheckOrder, TrainingOrder
+from crossbow.kernels.interface import Aborted
+from crossbow.types import DataError, address
+
+COUNT, BATCH, SLOTS = 50, 4, 6
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    end = time.monotonic() + 5
+    while left := set(threading.enumerate()) - before:
+        assert time.monotonic() < end, f"threads left: {left}"
+        time.sleep(0.001)
+
+
+def examples(count: int = COUNT) -> Examples:
+    random_numbers = np.random.default_rng(0)
+    images = random_numbers.integers(0, 256, (count, 1, 3, 3)).astype(np.uint8)
+    return Examples(images, np.arange(count, dtype=np.int32))
+
+
+def loader(slots: int = SLOTS, source: Callable[..., None] | None = None, seed: int = 3) -> Loader:
+    return Loader(examples(), TrainingOrder(COUNT, BATCH, seed), slots, source=source)
+
+
+def expected(task: int, seed: int = 3) -> list[int]:
+    out = np.empty(BATCH, np.intp)
+    TrainingOrder(COUNT, BATCH, seed).indices(task, out)
+    return out.tolist()
+
+
+def take(made: Loader, tasks: int) -> None:
+    """Take and release batches."""
+    for batch in made.batches(tasks):
+        made.release(batch.slot)
+
+
+def read(made: Loader, first: int, tasks: int) -> None:
+    """Take and release batches, checking each."""
+    for task in range(first, first + tasks):
+        slot, number, real = made.next()
+        assert (slot, number, real) == (task % made.slots, task, BATCH)
+        assert made.labels[slot].tolist() == expected(task)
+        made.release(slot)
+
+
+# What is filled.
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 6, 40])
+def test_batches_come_in_task_order_with_their_images(slots: int) -> None:
+    given = examples()
+    with loader(slots) as made:
+        made.start()
+        for task, (slot, number, real) in enumerate(made.batches(60)):  # almost five epochs
+            assert (slot, number, real) == (task % slots, task, BATCH)
+            assert made.labels[slot].tolist() == expected(task)
+            np.testing.assert_array_equal(made.images[slot], given.images[made.labels[slot]])
+            made.release(slot)
+
+
+def test_slots_are_of_the_data_s_types_and_stay_where_they_are() -> None:
+    made = loader()
+    assert made.images.shape == (SLOTS, BATCH, 1, 3, 3)
+    assert made.images.dtype == np.uint8
+    assert made.labels.shape == (SLOTS, BATCH)
+    assert made.labels.dtype == np.int32
+    where = address(made.images), address(made.labels)
+    assert where[0] % 64 == where[1] % 64 == 0
+    made.start()
+    read(made, 0, 20)
+    made.stop()
+    assert (address(made.images), address(made.labels)) == where
+
+
+def test_targets_and_feature_rows() -> None:
+    rows = np.random.default_rng(0).normal(size=(10, 3))
+    given = Examples(rows, rows[:, :2].astype(np.float32))
+    with Loader(given, CheckOrder(10, 5), 2) as made:
+        made.start()
+        for task, (slot, _, _) in enumerate(made.batches(2)):
+            np.testing.assert_array_equal(made.images[slot], rows[5 * task :][:5])
+            np.testing.assert_array_equal(made.labels[slot], given.labels[5 * task :][:5])
+            made.release(slot)
+
+
+@pytest.mark.parametrize("count", [1, 7, 8, 9, 50])
+@pytest.mark.parametrize("slots", [1, 4])
+def test_checking_counts_every_example_once(count: int, slots: int) -> None:
+    order = CheckOrder(count, 8)
+    with Loader(examples(count), order, slots, name="check") as made:
+        for _ in range(2):  # a second test starts afresh
+            made.start()
+            seen: list[int] = []
+            for slot, _, real in made.batches(order.tasks):
+                seen += made.labels[slot, :real].tolist()
+                made.release(slot)
+            assert seen == list(range(count))
+            with pytest.raises(IndexError, match="where the loader ends"):
+                made.next()
+
+
+def test_a_part_of_the_tasks() -> None:
+    with Loader(examples(), CheckOrder(COUNT, 8), 2) as made:
+        made.start(2, tasks=3)
+        for task, batch in enumerate(made.batches(3), start=2):
+            assert batch.task == task
+            made.release(batch.slot)
+        with pytest.raises(IndexError):
+            made.next()
+        with pytest.raises(DataError, match=r"at most the 5 from task 2 on. Received: 6"):
+            made.start(2, tasks=6)
+
+
+# Who releases, and when.
+
+
+def test_slots_released_out_of_order_by_many_threads_with_delays() -> None:
+    """Four learners hold their batch for random times; what each batch holds is the same every time."""
+
+    def run(seed: int) -> list[tuple[int, tuple[int, ...]]]:
+        delays = random.Random(seed)
+        fill = gather(examples())
+
+        def slow(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+            if delays.random() < 0.1:
+                time.sleep(delays.random() * 0.003)
+            fill(indices, images, labels)
+
+        tasks: queue.SimpleQueue[tuple[int, int, float] | None] = queue.SimpleQueue()
+        seen: list[tuple[int, tuple[int, ...]]] = []
+        refilled: list[int] = []
+
+        def learn(made: Loader) -> None:
+            while (item := tasks.get()) is not None:
+                slot, task, delay = item
+                before = tuple(made.labels[slot].tolist())
+                time.sleep(delay)
+                seen.append((task, before))
+                if tuple(made.labels[slot].tolist()) != before:
+                    refilled.append(task)
+                made.release(slot)
+
+        with loader(slots=8, source=slow) as made:
+            learners = [threading.Thread(target=learn, args=(made,)) for _ in range(4)]
+            for learner in learners:
+                learner.start()
+            made.start()
+            for slot, task, _ in made.batches(200):
+                tasks.put((slot, task, delays.choice([0, 0, 0.001, 0.004])))
+            for _ in learners:
+                tasks.put(None)
+            for learner in learners:
+                learner.join()
+        assert not refilled, "slots were filled while a learner held them"
+        return sorted(seen)
+
+    runs = [run(seed) for seed in range(3)]
+    assert runs[0] == runs[1] == runs[2]
+    assert runs[0] == [(task, tuple(expected(task))) for task in range(200)]
+
+
+def test_as_many_batches_as_slots_may_be_held_and_one_release_is_enough_to_go_on() -> None:
+    # Two learners may wait for each other: nothing else is released before the next batch is there.
+    with loader(slots=4) as made:
+        made.start()
+        held = [made.next().slot for _ in range(4)]
+        for task in range(4, 20):
+            timer = threading.Timer(0.002, made.release, (held.pop(0),))
+            timer.start()
+            batch = made.next()  # blocks until the timer's release
+            assert batch.task == task
+            assert made.labels[batch.slot].tolist() == expected(task)
+            held.append(batch.slot)
+            timer.join()
+
+
+def test_the_loader_sleeps_while_the_ring_is_full_and_wakes_for_several_slots() -> None:
+    made = loader(slots=8)
+    made.start()
+    ring = made._ring
+    assert ring is not None
+    wakings = 0
+    wait = ring._space.wait
+
+    def counted() -> bool:
+        nonlocal wakings
+        wakings += 1
+        return wait()
+
+    ring._space.wait = counted  # type: ignore[method-assign, assignment]
+    for _ in range(100):
+        time.sleep(0.001)  # the learners are slower than the loader
+        made.release(made.next().slot)
+    made.stop()
+    assert wakings <= 100 / 4 + 2
+    before = time.process_time()
+    made.start()
+    time.sleep(0.2)
+    assert time.process_time() - before < 0.1  # no busy waiting
+    made.stop()
+
+
+def test_nothing_is_allocated_batch_by_batch() -> None:
+    with loader() as made:
+        made.start()
+        take(made, 200)
+        tracemalloc.start()
+        try:
+            take(made, 100)
+            start = tracemalloc.get_traced_memory()[0]
+            take(made, 2000)
+            assert tracemalloc.get_traced_memory()[0] - start < 4096
+        finally:
+            tracemalloc.stop()
+
+
+# What goes wrong.
+
+
+class TroubleError(Exception):
+    pass
+
+
+def failing_at(task: int, error: BaseException) -> Callable[..., None]:
+    fill = gather(examples())
+    wanted = expected(task)
+
+    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+        if indices.tolist() == wanted:
+            raise error
+        fill(indices, images, labels)
+
+    return source
+
+
+@pytest.mark.parametrize("error", [TroubleError("no such picture"), KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_an_error_in_the_source_is_raised_by_next_with_its_traceback(error: BaseException) -> None:
+    with loader(source=failing_at(9, error)) as made:
+        made.start()
+        start = time.monotonic()
+        with pytest.raises(type(error)) as caught:
+            take(made, 100)
+        assert time.monotonic() - start < 1
+        assert caught.value is error
+        assert error.__notes__ == ["raised in the thread 'crossbow-loader', while filling the batch of task 9"]
+        assert "raise error" in traceback.format_tb(error.__traceback__)[-1]
+        with pytest.raises(type(error)):
+            made.next()  # and again
+
+
+def test_an_error_wakes_a_scheduler_that_waits_for_the_batch() -> None:
+    waits = threading.Event()
+
+    def source(*arrays: np.ndarray) -> None:
+        assert waits.wait(5)
+        time.sleep(0.02)
+        raise TroubleError("later")
+
+    with loader(source=source) as made:
+        made.start()
+        waits.set()
+        with pytest.raises(TroubleError):
+            made.next()
+
+
+def test_an_error_is_raised_before_batches_that_are_filled_already() -> None:
+    with loader(slots=6, source=failing_at(3, TroubleError("early"))) as made:
+        made.start()
+        thread = made._thread
+        assert thread is not None
+        thread.join(5)
+        with pytest.raises(TroubleError):
+            made.next()
+
+
+def test_an_order_that_fails_is_an_error_too() -> None:
+    class Short(CheckOrder):
+        def indices(self, task: int, out: np.ndarray) -> int:
+            return super().indices(task + 1, out)
+
+    with Loader(examples(), Short(COUNT, 10), 2) as made:
+        made.start()
+        with pytest.raises(IndexError, match="Received: 5") as caught:
+            take(made, 5)
+        assert "task 4" in caught.value.__notes__[0]
+
+
+def test_after_a_failure_it_starts_again() -> None:
+    broken = True
+    fill = gather(examples())
+
+    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+        if broken:
+            raise TroubleError
+        fill(indices, images, labels)
+
+    with loader(source=source) as made:
+        made.start()
+        with pytest.raises(TroubleError):
+            made.next()
+        broken = False
+        made.start(5)
+        read(made, 5, 20)
+
+
+@pytest.mark.parametrize("first", [-1, 1.5, None])
+def test_bad_arguments(first: object) -> None:
+    with pytest.raises(DataError, match="first_task: expected an integer ≥ 0"):
+        loader().start(first)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"slots: expected an integer ≥ 1. Received: 0"):
+        loader(slots=0)
+    with pytest.raises(RuntimeError, match="not started"):
+        loader().next()
+
+
+# Stopping and starting.
+
+
+def timed_stop(made: Loader) -> float:
+    start = time.monotonic()
+    made.stop()
+    return time.monotonic() - start
+
+
+def test_stopping_while_the_ring_is_full_is_quick_and_may_be_repeated() -> None:
+    made = loader()
+    made.stop()
+    made.start()
+    made.next()
+    time.sleep(0.01)
+    assert timed_stop(made) < 0.2
+    assert timed_stop(made) < 0.2
+    made.release(0)  # a learner that was late
+
+
+def test_stopping_in_the_middle_of_filling_is_quick() -> None:
+    fill = gather(examples())
+
+    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+        time.sleep(0.01)
+        fill(indices, images, labels)
+
+    made = loader(slots=40, source=source)
+    made.start()
+    made.next()
+    assert timed_stop(made) < 0.2
+
+
+def test_stopping_does_not_wait_for_a_source_that_hangs_and_starting_does() -> None:
+    go, entered, inside = threading.Event(), threading.Event(), []
+
+    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+        inside.append(threading.current_thread())
+        entered.set()
+        assert go.wait(10)
+        labels[...] = indices
+
+    made = loader(source=source)
+    made.start()
+    assert entered.wait(5)
+    assert 0.4 < timed_stop(made) < 0.8
+    timer = threading.Timer(0.05, go.set)
+    timer.start()
+    made.start(3)
+    assert inside[0].is_alive() is False  # two threads never fill the same slots
+    read(made, 3, 10)
+    made.stop()
+    timer.join()
+
+
+def test_stopping_releases_a_scheduler_that_waits() -> None:
+    made = loader(slots=2)
+    made.start()
+    made.next()
+    made.next()
+    result: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+
+    def wait() -> None:
+        try:
+            made.next()
+        except Aborted as error:
+            result.put(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.02)
+    assert timed_stop(made) < 0.2
+    assert isinstance(result.get(timeout=1), Aborted)
+    waiting.join()
+
+
+def test_starting_anywhere_any_number_of_times() -> None:
+    with loader() as made:
+        for first in (0, 17, 3, 1000, 12):
+            made.start(first)
+            made.next()  # never released
+            made.next()
+            made.start(first)  # without stopping
+            read(made, first, 15)
+
+
+def test_the_thread_is_a_named_daemon() -> None:
+    with loader() as made:
+        made.start()
+        assert made._thread is not None
+        assert made._thread.daemon
+        assert made._thread.name == "crossbow-loader"
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")
+def test_ctrl_c_while_waiting_leaves_a_usable_loader() -> None:
+    with loader(slots=2) as made:
+        for _ in range(5):
+            made.start()
+            held = [made.next().slot, made.next().slot]
+            previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                with pytest.raises(KeyboardInterrupt):
+                    made.next()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, previous)
+            for slot in held:
+                made.release(slot)
+            read(made, 2, 10)  # goes on where it was

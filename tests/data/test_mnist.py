@@ -1,0 +1,310 @@
+"""MNIST from a directory, from a (local) server, and without a network. No test leaves this machine."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import gzip
+import hashlib
+import http.server
+import importlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow.data import mnist
+from crossbow.types import DataError
+
+module = importlib.import_module("crossbow.data.mnist")
+REAL = Path(__file__).parents[3] / "shared" / "data" / "mnist"
+NAMES = list(module.FILES)
+
+
+def small_files(train: int = 12, check: int = 5) -> dict[str, bytes]:
+    """Four small files of the right form, gzipped, by name."""
+    files, random = {}, np.random.default_rng(0)
+    for prefix, count in (("train", train), ("t10k", check)):
+        pixels = random.integers(0, 256, (count, 28, 28)).astype(np.uint8)
+        images = struct.pack(">HBB3I", 0, 8, 3, *pixels.shape) + pixels.tobytes()
+        labels = struct.pack(">HBBI", 0, 8, 1, count) + bytes(i % 10 for i in range(count))
+        files[f"{prefix}-images-idx3-ubyte.gz"] = gzip.compress(images, mtime=0)
+        files[f"{prefix}-labels-idx1-ubyte.gz"] = gzip.compress(labels, mtime=0)
+    return files
+
+
+def write(directory: Path, files: dict[str, bytes]) -> Path:
+    directory.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (directory / name).write_bytes(content)
+    return directory
+
+
+# From a directory.
+
+
+@pytest.mark.skipif(
+    not REAL.is_dir(), reason="the real MNIST files are not beside the repository (../shared/data/mnist)"
+)
+def test_the_real_files() -> None:
+    data = mnist(REAL)
+    assert data.check is not None
+    assert data.train.images.shape == (60000, 1, 28, 28)
+    assert data.check.images.shape == (10000, 1, 28, 28)
+    assert data.train.images.dtype == np.uint8
+    assert data.scale == 1 / 255
+    assert data.number_of_classes == 10
+    assert data.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert data.check.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    assert data.train.images.mean() * data.scale == pytest.approx(0.1307, abs=1e-4)
+    assert np.bincount(data.train.labels).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+
+
+@pytest.mark.parametrize("spelling", ["{}.gz", "{}", "dotted", "dotted.gz"])
+def test_every_spelling_of_the_names(tmp_path: Path, spelling: str) -> None:
+    files = {}
+    for name, content in small_files().items():
+        plain = name.removesuffix(".gz")
+        other = spelling.format(plain).replace("dotted", plain.replace("-idx", ".idx"))
+        files[other] = content if other.endswith(".gz") else gzip.decompress(content)
+    data = mnist(write(tmp_path, files))
+    assert len(data.train) == 12
+    assert data.check is not None
+    assert len(data.check) == 5
+    assert data.image_shape == (1, 28, 28)
+    assert data.number_of_classes == 10
+
+
+def test_a_missing_directory_or_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere.*Received: no such directory"):
+        mnist(tmp_path / "nowhere")
+    files = small_files()
+    del files[NAMES[3]]
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte or .*Received: none of them"):
+        mnist(write(tmp_path, files))
+
+
+def test_files_of_another_form_are_named(tmp_path: Path) -> None:
+    files = small_files()
+    swapped = {**files, NAMES[0]: files[NAMES[1]]}
+    with pytest.raises(DataError, match=r"train-images.*expected images \(N, 28, 28\).*shape \(12,\)"):
+        mnist(write(tmp_path / "swapped", swapped))
+    mixed = {**files, NAMES[3]: files[NAMES[1]]}
+    with pytest.raises(DataError, match=r"t10k-labels.*expected 5 labels.*Received: 12"):
+        mnist(write(tmp_path / "mixed", mixed))
+    truncated = {**files, NAMES[2]: files[NAMES[2]][:-20]}
+    with pytest.raises(DataError, match=r"t10k-images.*intact gzip"):
+        mnist(write(tmp_path / "truncated", truncated))
+    labels = struct.pack(">HBBI", 0, 8, 1, 12) + bytes(range(12))
+    with pytest.raises(DataError, match=r"y_train: expected 0 ≤ label < 10. Received: 11"):
+        mnist(write(tmp_path / "labels", {**files, NAMES[1]: labels}))
+
+
+# From a server on this machine.
+
+pooch_is_here = pytest.mark.skipif(importlib.util.find_spec("pooch") is None, reason="pooch is not installed ([zoo])")
+
+
+class Server:
+    """Serves a folder at `url` and notes what is asked for."""
+
+    def __init__(self, directory: Path) -> None:
+        self.requests: list[str] = []
+        server = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def log_message(self, format: str, *args: Any) -> None:
+                server.requests.append(f"{self.command} {self.path}")
+
+        self.http = http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(Handler, directory=str(directory))
+        )
+        self.url = f"http://127.0.0.1:{self.http.server_port}/"
+        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's cache folder, in a temporary place; proxies are off."""
+    pooch = pytest.importorskip("pooch")
+    monkeypatch.setattr(pooch, "os_cache", lambda project: tmp_path / "cache" / project)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    return tmp_path / "cache" / "crossbow" / "mnist"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    files = small_files()
+    made = Server(write(tmp_path / "served", files))
+    monkeypatch.setattr(module, "MIRRORS", (made.url,))
+    monkeypatch.setattr(module, "FILES", {name: hashlib.sha256(files[name]).hexdigest() for name in NAMES})
+    yield made
+    made.close()
+
+
+def dead_url() -> str:
+    """An address of this machine where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}/"
+
+
+@pooch_is_here
+def test_downloads_once(cache: Path, server: Server, capfd: pytest.CaptureFixture[str]) -> None:
+    first = mnist()
+    assert sorted(os.listdir(cache)) == sorted(NAMES)
+    assert sum(request.startswith("GET") for request in server.requests) == 4
+    progress = capfd.readouterr()
+    assert progress.out == ""
+    assert all(name in progress.err for name in NAMES)
+    server.requests.clear()
+    again = mnist()
+    assert server.requests == []
+    np.testing.assert_array_equal(first.train.images, again.train.images)
+    assert capfd.readouterr() == ("", "")
+
+
+@pooch_is_here
+def test_a_damaged_file_in_the_cache_is_downloaded_again(cache: Path, server: Server) -> None:
+    mnist()
+    (cache / NAMES[1]).write_bytes(b"half")
+    server.requests.clear()
+    assert len(mnist().train) == 12
+    assert [request for request in server.requests if "GET" in request] == [f"GET /{NAMES[1]}"]
+
+
+@pooch_is_here
+def test_the_second_mirror_is_tried(cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIRRORS", (dead_url(), server.url))
+    assert len(mnist().train) == 12
+
+
+@pooch_is_here
+def test_another_file_under_the_name_is_refused_and_not_kept(
+    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(module.FILES, NAMES[2], "0" * 64)
+    with pytest.raises(DataError, match=r"could not be downloaded \(127.0.0.1:\d+: SHA256 hash.*--dataset digits"):
+        mnist()
+    assert sorted(os.listdir(cache)) == sorted(NAMES[:2])
+
+
+@pooch_is_here
+def test_a_server_without_the_files(cache: Path, server: Server, tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / "served" / name).unlink()
+    with pytest.raises(DataError, match="404") as caught:
+        mnist()
+    assert "\n" not in str(caught.value)
+    assert os.listdir(cache) == []
+
+
+@pooch_is_here
+def test_a_connection_that_breaks_leaves_no_half_written_file(
+    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(handler: http.server.SimpleHTTPRequestHandler, source: Any, target: Any) -> None:
+        target.write(source.read(100))
+        target.flush()
+        handler.close_connection = True
+        handler.connection.shutdown(socket.SHUT_RDWR)
+
+    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "copyfile", half)
+    with pytest.raises(DataError, match="could not be downloaded"):
+        mnist()
+    assert os.listdir(cache) == []
+
+
+# Without a network.
+
+
+def check_sentence(error: DataError) -> None:
+    message = str(error)
+    assert "--dataset digits" in message
+    assert "--data-directory" in message
+    assert "\n" not in message
+    assert ". " not in message
+
+
+@pooch_is_here
+def test_nobody_listens(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MIRRORS", (dead_url(), dead_url()))
+    start = time.monotonic()
+    with pytest.raises(DataError) as caught:
+        mnist()
+    assert time.monotonic() - start < 5
+    check_sentence(caught.value)
+    assert not cache.exists() or os.listdir(cache) == []
+
+
+@pooch_is_here
+def test_the_name_is_unknown(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getaddrinfo(*args: Any, **options: Any) -> Any:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    for proxy in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(proxy, raising=False)
+    with pytest.raises(DataError, match=r"ossci-datasets.*storage.googleapis") as caught:
+        mnist()
+    check_sentence(caught.value)
+
+
+@pooch_is_here
+def test_a_network_that_swallows_everything_does_not_hold_us(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import requests
+
+    quiet = threading.Event()
+
+    def head(*args: Any, **options: Any) -> None:  # as looking up the name may do
+        quiet.wait(30)
+        raise requests.ConnectionError
+
+    monkeypatch.setattr(requests, "head", head)
+    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.1)
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"no answer within 0.1 s") as caught:
+        mnist()
+    assert time.monotonic() - start < 5
+    quiet.set()
+    check_sentence(caught.value)
+    assert os.listdir(cache) == []
+
+
+@pooch_is_here
+def test_a_cache_that_cannot_be_written(cache: Path, server: Server) -> None:
+    cache.parent.mkdir(parents=True)
+    cache.write_text("a file where the folder should be")
+    with pytest.raises(DataError) as caught:
+        mnist()
+    check_sentence(caught.value)
+
+
+def test_without_pooch_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pooch(name: str, *rest: Any, **options: Any) -> Any:
+        if name == "pooch":
+            raise ModuleNotFoundError("No module named 'pooch'")
+        return real(name, *rest, **options)
+
+    real = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", no_pooch)
+    with pytest.raises(DataError, match=r"pip install 'crossbow\[zoo\]'.*--data-directory"):
+        mnist()
+
+
+def test_the_documented_hashes_are_those_of_sha256() -> None:
+    assert all(len(bytes.fromhex(sha256)) == 32 for sha256 in module.FILES.values())
+    assert all(mirror.startswith("https://") and mirror.endswith("/") for mirror in module.MIRRORS)

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow.kernels.interface import Assignment
+from crossbow.kernels.reference import Reference
+from crossbow.kernels.reference.vector import CHUNK
+from tests.kernels.reference.running import DTYPES, Numbers, draw, run
+
+# The step of SMA: velocity, weights with the correction, and nothing in between.
+SMA = (Assignment("v", ("v", "g", "w")), Assignment("w", ("w", "v", "z")))
+
+
+def expected(
+    assignments: Sequence[Assignment], vectors: dict[str, Numbers], coefficients: Numbers
+) -> dict[str, Numbers]:
+    """The rule of the interface on whole vectors, rounded after every operation."""
+    vectors, left = {name: vector.copy() for name, vector in vectors.items()}, iter(coefficients)
+    for assignment in assignments:
+        total: Numbers | None = None
+        for term in assignment.terms:
+            product = vectors[term] * vectors[term].dtype.type(next(left))
+            total = product if total is None else total + product
+        assert total is not None
+        vectors[assignment.target] = total
+    return vectors
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [1, 7, CHUNK - 1, CHUNK, 2 * CHUNK + 5])
+def test_to_the_bit(length: int, dtype: Any) -> None:
+    vectors = {name: draw(length, dtype=dtype, seed=ord(name)) for name in "vgwz"}
+    coefficients = np.array([0.9, -0.01, -1e-5, 0.7, 1.0, 0.3])
+    wanted = expected(SMA, vectors, coefficients)
+    run(Reference(dtype).linear_combination(SMA, np.dtype(dtype)), **vectors, coefficients=coefficients)
+    for name, vector in vectors.items():
+        assert vector.dtype == dtype
+        np.testing.assert_array_equal(vector, wanted[name])
+
+
+def test_coefficients_are_read_at_every_call() -> None:
+    x, y, coefficients = np.array([1.0, 2.0]), np.zeros(2), np.array([2.0])
+    kernel = Reference("float64").linear_combination([Assignment("y", ("x",))], np.dtype(np.float64))
+    (call,) = kernel.bind({"x": x, "y": y, "coefficients": coefficients})
+    call()
+    np.testing.assert_array_equal(y, [2, 4])
+    coefficients[0] = 3
+    call()
+    np.testing.assert_array_equal(y, [3, 6])
+
+
+def test_a_target_may_be_any_of_its_terms_twice() -> None:
+    x, y = np.array([1.0, 2.0]), np.array([10.0, 20.0])
+    kernel = Reference("float64").linear_combination([Assignment("x", ("y", "x", "x"))], np.dtype(np.float64))
+    run(kernel, x=x, y=y, coefficients=np.array([1.0, 2.0, 3.0]))
+    np.testing.assert_array_equal(x, [15, 30])
+
+
+def test_roles() -> None:
+    kernel = Reference().linear_combination(SMA, np.dtype(np.float32))
+    assert set(kernel.reads) == {"v", "g", "w", "z", "coefficients"}
+    assert set(kernel.writes) == {"v", "w"}
+
+
+def test_vectors_and_coefficients_that_do_not_fit() -> None:
+    kernel = Reference("float64").linear_combination([Assignment("y", ("x",))], np.dtype(np.float64))
+    with pytest.raises(ValueError, match=r"vectors of one length. Received: \{'x': \(2,\), 'y': \(3,\)\}"):
+        kernel.bind({"x": np.zeros(2), "y": np.zeros(3), "coefficients": np.zeros(1)})
+    with pytest.raises(ValueError, match="expected 1 coefficients, one for each term. Received: 2"):
+        kernel.bind({"x": np.zeros(2), "y": np.zeros(2), "coefficients": np.zeros(2)})
+
+
+def test_a_call_allocates_nothing_that_grows_with_the_vectors() -> None:
+    vectors = {name: draw(40 * CHUNK, dtype=np.float32, seed=ord(name)) for name in "vgwz"}
+    kernel = Reference().linear_combination(SMA, np.dtype(np.float32))
+    (call,) = kernel.bind({**vectors, "coefficients": np.full(6, 0.1)})
+    call()
+    tracemalloc.start()
+    try:
+        call()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 4096
