@@ -7,6 +7,7 @@ contestant's threads, allocator or OpenMP runtime are in the way of another's.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import time
 import traceback
@@ -68,7 +69,8 @@ class Team:
     def measure(self, warm_up: float, seconds: float) -> float:
         """Images per second of all processes together, after `warm_up` seconds of running."""
         begin = time.monotonic() + warm_up
-        return sum(self.ask("run", begin, begin + seconds))
+        rates: list[float] = self.ask("run", begin, begin + seconds)
+        return sum(rates)
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of every runner at once; the answers."""
@@ -78,10 +80,8 @@ class Team:
 
     def close(self) -> None:
         for connection in self._connections:
-            try:
+            with contextlib.suppress(OSError):  # it may have ended
                 connection.send(None)
-            except OSError:
-                pass  # it has ended
         for process in self._processes:
             process.join(SECONDS_TO_END)
             if process.is_alive():

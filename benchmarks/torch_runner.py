@@ -6,14 +6,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.networks import VARIANTS
+from benchmarks.networks import LEARNING_RATE, MOMENTUM, VARIANTS
 
 if TYPE_CHECKING:
     import torch
 
 BATCHES = 32
 """Batches that are prepared before, and used in turn."""
-LEARNING_RATE, MOMENTUM = 0.005, 0.9
 
 
 class TorchRunner:
@@ -59,7 +58,8 @@ class _Training:
 
         last = torch.channels_last
         self.batch = batch
-        self.model: Any = _network(variant).to(memory_format=last)
+        self.model: Any = _network(variant)  # Any: `to` is not typed for memory formats
+        self.model.to(memory_format=last)
         self.images = [torch.rand(batch, 1, 28, 28).contiguous(memory_format=last) for _ in range(BATCHES)]
         self.labels = [torch.randint(0, 10, (batch,)) for _ in range(BATCHES)]
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=True)
@@ -78,7 +78,7 @@ class _Training:
     def _step(self, number: int) -> None:
         from torch.nn.functional import cross_entropy
 
-        loss = cross_entropy(self.model(self.images[number % BATCHES]), self.labels[number % BATCHES])
+        loss: Any = cross_entropy(self.model(self.images[number % BATCHES]), self.labels[number % BATCHES])
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()

@@ -211,6 +211,62 @@ class IdentityGradient(Gradient):
         return (peer._kernel("output_gradient", "input_gradient", "backward"),)
 
 
+class PaddedStorage:
+    """A vector of three in four places."""
+
+    elements = 4
+
+    def pack(self, plain: Array, flat: Array) -> None:
+        flat[:3], flat[3] = plain, 0
+
+    def unpack(self, flat: Array, plain: Array) -> None:
+        plain[...] = flat[:3]
+
+    def __str__(self) -> str:
+        return "padded to 4"
+
+
+@configuration
+class Shift(Kernel):
+    """y = x + s, its variable s in a storage of the kernel's choice."""
+
+    padding: float = 0.0
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        return (VariableSpec("s", (3,), Gaussian(std=1.0)),)
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        def bind(buffers: Buffers) -> Sequence[Call]:
+            return [lambda: np.add(buffers["input0"], buffers["s"][:3], out=buffers["output"])]
+
+        return (PreparedKernel("shift", ("input0", "s"), ("output",), bind, storages={"s": PaddedStorage()}),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return ShiftGradient()
+
+
+@configuration
+class ShiftGradient(Gradient):
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Shift)
+        assert isinstance(site.variables["s"].storage, PaddedStorage)
+
+        def bind(buffers: Buffers) -> Sequence[Call]:
+            dy: Array = buffers["output_gradient"]
+
+            def call() -> None:
+                buffers["input_gradient"][...] = dy
+                buffers["s_gradient"][:3] = dy.sum(axis=0)
+                buffers["s_gradient"][3] = peer.padding
+
+            return [call]
+
+        return (PreparedKernel("shift gradient", ("output_gradient",), ("input_gradient", "s_gradient"), bind),)
+
+
 def _base(array: Array) -> Array:
     while isinstance(array.base, np.ndarray):
         array = array.base
@@ -298,14 +354,14 @@ def test_results_are_the_callers() -> None:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("forward forgets", r"'output' to be written.*12 of 12 unwritten"),
-        ("forward forgets one", r"'output' to be written.*4 of 12 unwritten"),
-        ("forward adds", r"'output' to be written.*12 of 12"),
+        ("forward forgets", r"every element of 'output',.*12 of 12 elements unwritten"),
+        ("forward forgets one", r"every element of 'output',.*4 of 12 elements unwritten"),
+        ("forward adds", r"every element of 'output',.*12 of 12"),
         ("forward changes its input", "changed input0"),
         ("forward runs over", "changed memory beside output"),
         ("forward asks for too much", "kernel 'identity forward' to use roles among .*Received: biases"),
-        ("backward forgets", "'input_gradient0' to be written"),
-        ("backward adds", "'input_gradient0' to be written"),
+        ("backward forgets", "every element of 'input_gradient0',"),
+        ("backward adds", "every element of 'input_gradient0',"),
         ("backward changes its input", "changed output_gradient"),
         ("backward runs over", "changed memory beside input_gradient0"),
     ],
@@ -314,6 +370,15 @@ def test_broken_kernels_are_found(fault: str, message: str) -> None:
     run_operator(Identity(), [X])
     with pytest.raises(AssertionError, match=f"(?s)Identity: expected .*{message}"):
         run_operator(Identity(fault=fault), [X])
+
+
+def test_a_storage_of_the_kernels_choice() -> None:
+    run = run_operator(Shift(), [np.zeros((2, 3))], variables={"s": [1, 2, 3]})
+    np.testing.assert_array_equal(run.outputs[0], [[1, 2, 3]] * 2)
+    np.testing.assert_array_equal(run.variable_gradients["s"], [2, 2, 2])
+    assert check_gradients(Shift(), [(2, 3)]) < 1e-8
+    with pytest.raises(AssertionError, match="zeros in the padding of 's_gradient', stored as padded to 4"):
+        run_operator(Shift(padding=1.0), [np.zeros((2, 3))])
 
 
 def test_in_place_gives_kernels_one_buffer_for_both() -> None:

@@ -130,8 +130,8 @@ class _Compiler:
                     )
                 elif (trained := self.model.variable(*key)).shape != spec.shape:
                     faults.append(
-                        f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected an input that gives {spec.name!r} "
-                        f"the shape that it has in the training dataflow, {trained.shape}. Received: {spec.shape}"
+                        f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected an input with which "
+                        f"{spec.name!r} has the shape of the training dataflow, {trained.shape}. Received: {spec.shape}"
                     )
                 else:
                     known[key] = trained

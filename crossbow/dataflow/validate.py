@@ -106,7 +106,7 @@ class _Validation:
             return None
         peer = self.graph[vertex.peer]
         if peer.order > vertex.order:
-            self.fault(vertex, f"expected a place behind its peer {peer.name!r}. Connect it to a gradient, or to the loss")
+            self.fault(vertex, f"expected a place behind its peer {peer.name!r}. Connect a gradient or the loss to it")
             return None
         if kernel.input >= len(peer.inputs):
             self.fault(vertex, f"its peer has {len(peer.inputs)} inputs. Received: input={kernel.input}")

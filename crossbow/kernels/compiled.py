@@ -60,6 +60,11 @@ class NativeFunction:
                 self._compiled = self._compile()
         return int(self._compiled.address)
 
+    @property
+    def loaded_from_disk(self) -> bool:
+        """Whether the compiled code was found in the cache."""
+        return self._compiled is not None and bool(getattr(self._compiled, "cache_hits", 0))
+
     def _compile(self) -> Any:
         self._function.__qualname__ = f"{self.name}_{_salt()}"
         try:
@@ -121,16 +126,23 @@ def prepared_pass(
 # Typed pointers and indirect calls.
 
 
-def _pointer_to(element: Any) -> Callable[[int], Any]:
-    @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+def instruction(generator: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: make an instruction, for use in passes, of a function that returns its signature and its generator."""
+    made: Callable[..., Any] = intrinsic(generator)
+    return made
+
+
+def _pointer_to(element: Any) -> Callable[..., Any]:
+    kind: Callable[[Any], Any] = types.CPointer
+
+    @instruction
     def pointer(typing_context: Any, location: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
-        return types.CPointer(element)(location), generate
+        return kind(element)(location), generate
 
-    made: Callable[[int], Any] = pointer
-    return made
+    return pointer
 
 
 int64_at = _pointer_to(types.int64)
@@ -141,7 +153,7 @@ float32_at = _pointer_to(types.float32)
 float64_at = _pointer_to(types.float64)
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@instruction
 def call_address(typing_context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     """Call the function at an address: int32 f(int64, int64, int64, int64)."""
 
@@ -159,7 +171,7 @@ def run_table(table: int, count: int, failed: int, unused: int) -> int:
     row = int64_at(table)
     for index in range(np.int64(count)):
         first = index * (1 + ARGUMENTS)
-        status = call_address(row[first], row[first + 1], row[first + 2], row[first + 3], row[first + 4])
+        status: int = call_address(row[first], row[first + 1], row[first + 2], row[first + 3], row[first + 4])
         if status != 0:
             int64_at(failed)[0] = index
             return status
@@ -169,7 +181,7 @@ def run_table(table: int, count: int, failed: int, unused: int) -> int:
 # Flags between learners.
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@instruction
 def load_acquire(typing_context: Any, location: Any) -> Any:
     """Read an int64; later reads of this thread see what was written before the matching `store_release`."""
 
@@ -180,7 +192,7 @@ def load_acquire(typing_context: Any, location: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@instruction
 def store_release(typing_context: Any, location: Any, value: Any) -> Any:
     """Write an int64 after everything this thread wrote before."""
 
@@ -192,13 +204,14 @@ def store_release(typing_context: Any, location: Any, value: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator, unused-ignore]
+@instruction
 def pause(typing_context: Any) -> Any:
     """Tell the processor that this is a spin loop."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         if platform.machine() in ("x86_64", "AMD64"):
-            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir.FunctionType(ir.VoidType(), [])), [])
+            nothing = ir.FunctionType(ir.VoidType(), [])
+            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), nothing), [])
         return context.get_dummy_value()
 
     return types.void(), generate

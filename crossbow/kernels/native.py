@@ -23,13 +23,18 @@ ARGUMENTS = 4
 """Arguments of a native function."""
 ABORTED = -1
 """The status of a wait that was given up."""
+BAD_LABEL = -2
+"""The status of a loss or measure that met a label outside the classes."""
+
+_MEANINGS = {BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)"}
 
 
 class NativeError(CrossbowError, RuntimeError):
     """A native call did not succeed. `status` is what it returned."""
 
     def __init__(self, name: str, status: int) -> None:
-        super().__init__(f"the native call {name} returned status {status}, expected 0")
+        meaning = _MEANINGS.get(status, f"it returned status {status}, expected 0")
+        super().__init__(f"the native call {name} failed: {meaning}")
         self.status = status
 
 

@@ -33,6 +33,22 @@ def available_cores() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
+def cores_text(cores: Sequence[int]) -> str:
+    """Core numbers for people.
+
+    >>> cores_text((0, 1, 2, 5)), cores_text((3,))
+    ('cores 0–2, 5', 'core 3')
+    """
+    runs: list[list[int]] = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][-1] + 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    parts = [f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs]
+    return f"core{'' if len(cores) == 1 else 's'} {', '.join(parts)}"
+
+
 def parse_devices(names: Sequence[str], cores: Sequence[int] | None = None) -> tuple[CpuDevice, ...]:
     """The devices of "cpu" or "cpu:i/n" names. Raises ConfigurationError for unknown names and shared cores.
 
@@ -65,6 +81,7 @@ def _parse(name: str, cores: Sequence[int]) -> CpuDevice:
             f"a device is 'cpu' or 'cpu:i/n' with 0 ≤ i < n (cuda devices are not implemented yet). Received: {name!r}"
         )
     index, count = int(match[1]), int(match[2])
+    name = f"cpu:{index}/{count}"  # "cpu:00/2" is the same device
     if count > len(cores):
         return CpuDevice(name, (cores[index % len(cores)],))
     return CpuDevice(name, tuple(cores[index * len(cores) // count : (index + 1) * len(cores) // count]))

@@ -78,7 +78,7 @@ class TrainingRun:
         tested = self.test and not self.interrupted and (engine.tick >= test_tick or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
         record = Record(
-            epoch=engine.tasks / engine.tasks_per_epoch,
+            epoch=self._epochs(),
             tasks=engine.tasks,
             time=self.seconds_before,
             loss=loss,
@@ -110,6 +110,13 @@ class TrainingRun:
         if start - order.tasks_in_epochs(epochs) < clock.tasks_per_tick:
             return clock.ticks(order.tasks_in_epochs(epochs + count))
         return clock.ticks(start + math.ceil(count * self.engine.tasks_per_epoch))
+
+    def _epochs(self) -> float:
+        """Epochs done: a whole number in the tick in which one ends, though that tick reaches into the next."""
+        engine = self.engine
+        epochs = engine.tasks / engine.tasks_per_epoch
+        ended = engine.clock.ticks(engine.order.tasks_in_epochs(int(epochs)))
+        return float(int(epochs)) if engine.tick == ended else epochs
 
     def _next_epoch(self) -> int:
         """The next tick in which an epoch ends."""
@@ -160,7 +167,7 @@ class TrainingRun:
             return
         self.next_progress = now + min(monitor.interval for monitor in self.monitors)
         progress = Progress(
-            epoch=self.engine.tasks / self.engine.tasks_per_epoch,
+            epoch=self._epochs(),
             tasks=self.engine.tasks,
             time=self._seconds(),
             loss=self.mean.moving_loss,

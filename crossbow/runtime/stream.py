@@ -19,13 +19,20 @@ class CpuStream:
     """
 
     def __init__(self, name: str, cores: Sequence[int], threads: int, set_threads: Callable[[int], None]) -> None:
-        """`set_threads` tells the kernel library, on the worker thread, how many threads it has."""
+        """`set_threads` tells the kernel library, on the worker thread, how many threads it has.
+
+        Raises what goes wrong in the thread's beginning.
+        """
         self.name = name
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        begun: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._thread = threading.Thread(
-            target=self._work, args=(tuple(cores), threads, set_threads), name=name, daemon=True
+            target=self._work, args=(tuple(cores), threads, set_threads, begun.put), name=name, daemon=True
         )
         self._thread.start()
+        error = begun.get()
+        if error is not None:
+            raise error
 
     def submit(self, work: Work) -> None:
         """Do `work` after everything submitted before."""
@@ -53,10 +60,21 @@ class CpuStream:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _work(self, cores: tuple[int, ...], threads: int, set_threads: Callable[[int], None]) -> None:
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
-        set_threads(threads)
+    def _work(
+        self,
+        cores: tuple[int, ...],
+        threads: int,
+        set_threads: Callable[[int], None],
+        begun: Callable[[BaseException | None], None],
+    ) -> None:
+        try:
+            if hasattr(os, "sched_setaffinity"):
+                os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
+            set_threads(threads)
+        except BaseException as error:
+            begun(error)
+            return
+        begun(None)
         while (work := self._queue.get()) is not None:
             work()
             del work  # or the last task would stay alive while the thread waits for the next

@@ -195,9 +195,7 @@ class Bench:
             self._run(group)
             input_gradients.append(self._result(role, arrays[role]))
             for spec in self.specs if number == 0 else ():
-                plain: Numbers = np.empty(spec.shape, self.dtype)
-                self.storages[spec.name].unpack(arrays[f"{spec.name}_gradient"].reshape(-1), plain)
-                variable_gradients[spec.name] = self._result(f"{spec.name}_gradient", plain)
+                variable_gradients[spec.name] = self._variable_gradient(spec.name)
         return input_gradients, variable_gradients
 
     def _mark(self, role: str, storage: Storage | None = None) -> None:
@@ -220,8 +218,23 @@ class Bench:
         unwritten = int(np.count_nonzero((result.view(mark.dtype) & ~sign) == mark))
         if unwritten:
             raise AssertionError(
-                f"{name_of(self.kernel)}: expected every element of {role!r} to be written, from what was written "
-                f"before. Received: {unwritten} of {result.size} unwritten, or made from unwritten memory"
+                f"{name_of(self.kernel)}: expected kernels to write every element of {role!r}, and to read only what "
+                f"has been written. Received: {unwritten} of {result.size} elements unwritten, or made of such"
+            )
+        return result
+
+    def _variable_gradient(self, name: str) -> Numbers:
+        role, storage = f"{name}_gradient", self.storages[name]
+        flat = self.buffers.arrays[role].reshape(-1)
+        plain: Numbers = np.empty(self.site.variables[name].shape, self.dtype)
+        storage.unpack(flat, plain)
+        result = self._result(role, plain)
+        packed = np.zeros_like(flat)
+        storage.pack(result, packed)
+        if not np.array_equal(packed, flat, equal_nan=True):
+            raise AssertionError(
+                f"{name_of(self.kernel)}: expected zeros in the padding of {role!r}, stored as {storage}. "
+                f"Received: {np.count_nonzero(packed != flat)} other numbers"
             )
         return result
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import Conv, Gaussian, Kernel, Pool
@@ -16,6 +18,10 @@ from crossbow.types import Shape
 from tests.operators.table import TOLERANCES
 from tests.operators.test_table import assert_close, tensors
 
+Array = NDArray[Any]
+
+fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
 # Derandomised: a suite that fails on some days only would not say what changed. max_examples keeps it to seconds.
 modest = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -59,42 +65,60 @@ def poolings(draw: st.DrawFn) -> tuple[Pool, Shape]:
     return operator, (draw(st.integers(1, 3)), draw(st.integers(1, 20)), *size)
 
 
-def run(operator: Kernel, shape: Shape, device: str, dtype: type, variables: Any = None) -> OperatorRun:
+def operands(operator: Kernel, shape: Shape) -> tuple[Array, Array]:
+    """An input and a gradient of the output."""
     generator = np.random.default_rng(0)
-    x = generator.standard_normal(shape).astype(np.float32)
-    dy = generator.standard_normal(operator.output_shape(shape)).astype(np.float32)
-    return run_operator(operator, [x], output_gradient=dy, device=device, dtype=dtype, variables=variables)
+    x, dy = (generator.standard_normal(s).astype(np.float32) for s in (shape, operator.output_shape(shape)))
+    return x, dy
 
 
-def compare(operator: Kernel, shape: Shape) -> None:
-    """The reference in float64 against PyTorch; the fast library, where there is one, against the reference."""
-    single = run(operator, shape, "reference", np.float32)
-    exact = run(operator, shape, "reference", np.float64, single.variables)
-    if why_not_onednn() is None:
-        received = run(operator, shape, "cpu", np.float32, single.variables)
-        assert_close(tensors(received), tensors(exact), TOLERANCES[type(operator)])
-    try:
-        from tests.operators.oracles import run_oracle
-    except ImportError:
-        return
-    generator = np.random.default_rng(0)
-    x = generator.standard_normal(shape).astype(np.float32)
-    dy = generator.standard_normal(exact.outputs[0].shape).astype(np.float32)
-    output, input_gradients, variable_gradients = run_oracle(operator, [x], exact.variables, dy)
-    expected = OperatorRun([output], input_gradients, exact.variables, variable_gradients)
-    assert_close(tensors(exact), tensors(expected), 1e-12)
+def run(operator: Kernel, shape: Shape, **options: Any) -> OperatorRun:
+    x, dy = operands(operator, shape)
+    return run_operator(operator, [x], output_gradient=dy, **options)
 
 
+def compare_with_fast_library(operator: Kernel, shape: Shape) -> None:
+    received = run(operator, shape, device="cpu")
+    exact = run(operator, shape, dtype=np.float64, variables=received.variables)
+    assert_close(tensors(received), tensors(exact), TOLERANCES[type(operator)])
+
+
+def compare_with_pytorch(operator: Kernel, shape: Shape) -> None:
+    from tests.operators.oracles import run_oracle
+
+    received = run(operator, shape, dtype=np.float64)
+    x, dy = operands(operator, shape)
+    output, input_gradients, variable_gradients = run_oracle(operator, [x], received.variables, dy)
+    expected = OperatorRun([output], input_gradients, received.variables, variable_gradients)
+    assert_close(tensors(received), tensors(expected), 1e-12)
+
+
+@fast
 @modest
 @given(convolutions())
 def test_convolution(drawn: tuple[Conv, Shape]) -> None:
-    compare(*drawn)
+    compare_with_fast_library(*drawn)
 
 
+@fast
 @modest
 @given(poolings())
 def test_pooling(drawn: tuple[Pool, Shape]) -> None:
-    compare(*drawn)
+    compare_with_fast_library(*drawn)
+
+
+@with_pytorch
+@modest
+@given(convolutions())
+def test_convolution_in_pytorch(drawn: tuple[Conv, Shape]) -> None:
+    compare_with_pytorch(*drawn)
+
+
+@with_pytorch
+@modest
+@given(poolings())
+def test_pooling_in_pytorch(drawn: tuple[Pool, Shape]) -> None:
+    compare_with_pytorch(*drawn)
 
 
 @pytest.mark.parametrize("rounding", ["ceil", "floor"])

@@ -35,7 +35,8 @@ FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD_DATA = 64, 96, 160
 
 CONVOLUTION_DIRECT = 0x1
 ELTWISE_RELU, ELTWISE_TANH, ELTWISE_LOGISTIC, ELTWISE_CLIP_V2 = 0x20, 0x21, 0x29, 0x2F
-ELTWISE_RELU_USE_DST, ELTWISE_TANH_USE_DST, ELTWISE_LOGISTIC_USE_DST, ELTWISE_CLIP_V2_USE_DST = 0x100, 0x101, 0x104, 0x106
+ELTWISE_RELU_USE_DST, ELTWISE_TANH_USE_DST = 0x100, 0x101
+ELTWISE_LOGISTIC_USE_DST, ELTWISE_CLIP_V2_USE_DST = 0x104, 0x106
 POOLING_MAX, POOLING_AVG_INCLUDE_PADDING, POOLING_AVG_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
 SOFTMAX_ACCURATE = 0x30000
 
@@ -73,6 +74,12 @@ class ExecutionArgument(ctypes.Structure):
     """`dnnl_exec_arg_t`."""
 
     _fields_ = (("arg", ctypes.c_int), ("memory", ctypes.c_void_p))
+
+
+def execution_arguments(memories: Mapping[int, Handle]) -> ctypes.Array[ExecutionArgument]:
+    """The array of arguments of an execution."""
+    arguments = [ExecutionArgument(argument, memory.value) for argument, memory in memories.items()]
+    return (ExecutionArgument * len(arguments))(*arguments)
 
 
 class Handle:
@@ -115,7 +122,7 @@ def why_unusable() -> str | None:
     system, machine = platform.system(), platform.machine()
     if (system, machine) != ("Linux", "x86_64"):
         return f"the package {PACKAGE} exists for Linux on x86_64 only, and this is {system} on {machine}"
-    if importlib.util.find_spec("numba") is None:
+    if not _numba_is_installed():
         return "the package numba, which compiles the passes around oneDNN, is not installed"
     try:
         openmp()
@@ -130,6 +137,13 @@ def why_unusable() -> str | None:
     if version()[0] != 3:
         return f"oneDNN 3 is needed, and {PACKAGE} holds {'.'.join(map(str, version()))}"
     return None
+
+
+def _numba_is_installed() -> bool:
+    try:
+        return importlib.util.find_spec("numba") is not None
+    except ValueError:  # somebody put something else in its place
+        return False
 
 
 class _Version(ctypes.Structure):
@@ -287,7 +301,7 @@ def dnnl_primitive_desc_query_md(descriptor: Handle, what: int, index: int = 0) 
 
 def dnnl_primitive_execute(primitive: Handle, stream: Handle, arguments: Mapping[int, Handle]) -> None:
     """Run a primitive once; task lists call the function through its address instead."""
-    block = (ExecutionArgument * len(arguments))(*((arg, memory.value) for arg, memory in arguments.items()))
+    block = execution_arguments(arguments)
     status = library().dnnl_primitive_execute(
         _pointer(primitive), _pointer(stream), ctypes.c_int(len(arguments)), ctypes.byref(block)
     )
@@ -467,7 +481,14 @@ def dnnl_pooling_backward_primitive_desc_create(
 
 
 def dnnl_eltwise_forward_primitive_desc_create(
-    engine: Handle, propagation: int, algorithm: int, src: Handle, dst: Handle, alpha: float, beta: float, attributes: Handle
+    engine: Handle,
+    propagation: int,
+    algorithm: int,
+    src: Handle,
+    dst: Handle,
+    alpha: float,
+    beta: float,
+    attributes: Handle,
 ) -> Handle:
     return _primitive_desc(
         "eltwise_forward",

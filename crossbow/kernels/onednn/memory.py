@@ -59,7 +59,7 @@ class BlockedStorage:
     """A variable in a layout that suits oneDNN: outer strides, then inner blocks.
 
     The element at indices i of `sizes` (the variable's `shape`, perhaps with more dimensions, as groups) lies at
-    Σ_d (i_d div B_d) · strides_d + its place in the inner blocks, where B_d is the product of the blocks of dimension d.
+    Σ_d (i_d div B_d) · strides_d + its place in the inner blocks, where B_d is the product of dimension d's blocks.
     """
 
     shape: Shape

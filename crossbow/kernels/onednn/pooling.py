@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, int64_at, native, prepared_pass
+from crossbow.kernels.compiled import NativeFunction, float32_at, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import activation, attributes, engine, nbytes
 from crossbow.kernels.onednn.primitive import Place, Steps
 from crossbow.types import Layout, Phase, Shape, Tensor
+
+Pair = tuple[int, int]
 
 
 def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
@@ -90,7 +92,7 @@ def _after(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[int, int]:
     return height, width
 
 
-def _sizes(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[tuple[int, int], ...]:
+def _sizes(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[Pair, Pair, Pair, Pair, Pair]:
     """Strides, kernel, dilation, padding before and after, as the library wants them."""
     return geometry.stride, geometry.kernel, (0, 0), geometry.padding, _after(x, y, geometry)
 
@@ -106,12 +108,10 @@ def _overhangs(x: Shape, y: Shape, geometry: PoolingGeometry) -> bool:
 
 
 def _average_pass(
-    request: str, function: object, read: str, write: str, x: Tensor, y: Tensor, geometry: PoolingGeometry
+    request: str, function: NativeFunction, read: str, write: str, x: Tensor, y: Tensor, geometry: PoolingGeometry
 ) -> PreparedKernel:
-    from crossbow.kernels.compiled import NativeFunction
-
-    assert isinstance(function, NativeFunction)
-    numbers = (*_strides(x), *_strides(y), *x.shape, *y.shape[2:], *geometry.kernel, *geometry.stride, *geometry.padding)
+    g = geometry
+    numbers = (*_strides(x), *_strides(y), *x.shape, *y.shape[2:], *g.kernel, *g.stride, *g.padding)
     return prepared_pass(f"{request} average", function, (read,), (write,), *numbers)
 
 

@@ -15,7 +15,7 @@ from crossbow.types import address
 ALIGNMENT = 64
 
 Place = str | int | tuple[str, int]
-"""Where an operand lies: the role of a buffer (with a distance in bytes from its start), or an offset in the workspace."""
+"""Where an operand lies: a buffer's role, with a distance in bytes from its start, or an offset in the workspace."""
 
 
 def implementation(descriptor: dnnl.Handle) -> str:
@@ -102,7 +102,7 @@ class Steps:
         if step.scratchpad is not None:
             scratchpad = dnnl.dnnl_memory_create(step.scratchpad, engine(), workspace + self._reserved)
             memories[dnnl.ARG_SCRATCHPAD] = scratchpad
-        block = (dnnl.ExecutionArgument * len(memories))(*((arg, memory.value) for arg, memory in memories.items()))
+        block = dnnl.execution_arguments(memories)
         return NativeCall(
             f"{self.request} {step.name}",
             dnnl.function_address("dnnl_primitive_execute"),

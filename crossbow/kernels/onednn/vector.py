@@ -9,9 +9,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
 
-from crossbow.kernels.compiled import float32_at, float64_at, int64_at, native
+from crossbow.kernels.compiled import float32_at, float64_at, instruction, int64_at, native
 from crossbow.kernels.interface import Assignment, Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
 from crossbow.types import Array, address
@@ -20,88 +19,107 @@ CHUNK = 1024
 """Elements that every assignment covers before the next ones: what they share stays in the first-level cache."""
 WIDTH = 16
 """Elements that are handled together."""
-AT_ONCE = 4
-"""Terms that are added up in registers; longer sums go through a scratch chunk."""
 
 
-def _weighted_span(count: int) -> Any:
-    """Compiled code that writes Σ coefficients[j] · terms[j] of `count` vectors to the target, for elements from `first`
-    to `last` (a multiple of 16 of them).
+class _VectorCode:
+    """Writes instructions on vectors of 16 numbers.
 
-    Written in vectors, because a loop over numbers is not vectorised where the target is one of the terms. Products and
-    sums are rounded one by one, as in NumPy: nothing is fused.
+    Vectors, because a loop over numbers is not vectorised where the target is one of the terms. Products and sums are
+    rounded one by one, as in NumPy: nothing is fused.
     """
+
+    word, single = ir.IntType(64), ir.FloatType()
+    vector = ir.VectorType(single, WIDTH)
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def element(self, base: Any, kind: Any, index: Any) -> Any:
+        pointer = self.builder.inttoptr(base, kind.as_pointer())
+        return self.builder.load(self.builder.gep(pointer, [index]))
+
+    def splat(self, value: Any) -> Any:
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
+        return self.builder.shuffle_vector(
+            self.builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
+        )
+
+    def place(self, base: Any, index: Any) -> Any:
+        location = self.builder.add(base, self.builder.shl(index, self.word(2)))
+        return self.builder.inttoptr(location, self.vector.as_pointer())
+
+    def read(self, base: Any, index: Any) -> Any:
+        return self.builder.load(self.place(base, index), align=4)
+
+    def write(self, value: Any, base: Any, index: Any) -> None:
+        self.builder.store(value, self.place(base, index), align=4)
+
+    def steps(self, first: Any, last: Any) -> Any:
+        return cgutils.for_range_slice(self.builder, first, last, self.word(WIDTH), self.word)
+
+
+_SPAN = types.void(*[types.int64] * 5)
+
+
+def _span(count: int) -> Any:
+    """Compiled code for target[i] = Σ coefficients[j] · terms[j][i] with `count` terms and first ≤ i < last."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, terms, coefficients, first, last = arguments
-        word, single = ir.IntType(64), ir.FloatType()
-        vector = ir.VectorType(single, WIDTH)
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
-
-        def element(base: Any, kind: Any, index: int) -> Any:
-            pointer = builder.inttoptr(base, kind.as_pointer())
-            return builder.load(builder.gep(pointer, [word(index)]))
-
-        def splat(value: Any) -> Any:
-            lane = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.IntType(32)(0))
-            return builder.shuffle_vector(lane, ir.Constant(vector, ir.Undefined), zeros)
-
-        sources = [element(terms, word, j) for j in range(count)]
-        factors = [splat(element(coefficients, single, j)) for j in range(count)]
-
-        def place(base: Any, index: Any) -> Any:
-            return builder.inttoptr(builder.add(base, builder.shl(index, word(2))), vector.as_pointer())
-
-        with cgutils.for_range_slice(builder, first, last, word(WIDTH), word) as (index, _):
-            total = None
-            for source, factor in zip(sources, factors, strict=True):
-                product = builder.fmul(factor, builder.load(place(source, index), align=4))
-                total = product if total is None else builder.fadd(total, product)
-            builder.store(total, place(target, index), align=4)
+        code = _VectorCode(builder)
+        sources = [code.element(terms, code.word, code.word(j)) for j in range(count)]
+        factors = [code.splat(code.element(coefficients, code.single, code.word(j))) for j in range(count)]
+        with code.steps(first, last) as (index, _):
+            total = builder.fmul(factors[0], code.read(sources[0], index))
+            for source, factor in zip(sources[1:], factors[1:], strict=True):
+                total = builder.fadd(total, builder.fmul(factor, code.read(source, index)))
+            code.write(total, target, index)
         return context.get_dummy_value()
 
-    @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
-    def weighted_span(typing_context: Any, target: Any, terms: Any, coefficients: Any, first: Any, last: Any) -> Any:
-        return types.void(*[types.int64] * 5), generate
+    @instruction
+    def span(typing_context: Any, target: Any, terms: Any, coefficients: Any, first: Any, last: Any) -> Any:
+        return _SPAN, generate
 
-    return weighted_span
+    return span
 
 
-_span1, _span2, _span3, _span4 = (_weighted_span(count) for count in range(1, AT_ONCE + 1))
+_span1, _span2, _span3, _span4 = _span(1), _span(2), _span(3), _span(4)
 
 
 @native
 def combine(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, coefficients, their number, rounded coefficients (room), chunk, number of sums, then for every sum
-    its target, number of terms (at most 4), place of its first coefficient, four terms.
-    """
+    """Block: length, float64 coefficients, their number, room for them as float32, number of sums; then for every sum
+    its target, its number of terms, and these."""
     block = int64_at(arguments)
-    length, chunk = block[0], block[4]
     coefficients, rounded = float64_at(block[1]), float32_at(block[3])
     for index in range(block[2]):
         rounded[index] = np.float32(coefficients[index])
-    for start in range(0, length, chunk):
-        stop = min(start + chunk, length)
+    for start in range(0, block[0], CHUNK):
+        stop = min(start + CHUNK, block[0])
         whole = start + (stop - start) // WIDTH * WIDTH
-        for number in range(block[5]):
-            row = 6 + 7 * number
-            target, count = block[row], block[row + 1]
-            factors = block[3] + 4 * block[row + 2]
-            terms = np.int64(arguments) + 8 * (row + 3)
+        row, factors = 5, block[3]
+        for _ in range(block[4]):
+            target, count, terms = block[row], block[row + 1], np.int64(arguments) + 8 * (row + 2)
+            first = whole
             if count == 1:
                 _span1(target, terms, factors, start, whole)
             elif count == 2:
                 _span2(target, terms, factors, start, whole)
             elif count == 3:
                 _span3(target, terms, factors, start, whole)
-            else:
+            elif count == 4:
                 _span4(target, terms, factors, start, whole)
-            factor = float32_at(factors)
-            for index in range(whole, stop):
-                total = factor[0] * float32_at(block[row + 3])[index]
+            else:
+                first = start
+            result, factor = float32_at(target), float32_at(factors)
+            for index in range(first, stop):
+                total = factor[0] * float32_at(block[row + 2])[index]
                 for term in range(1, count):
-                    total += factor[term] * float32_at(block[row + 3 + term])[index]
-                float32_at(target)[index] = total
+                    total += factor[term] * float32_at(block[row + 2 + term])[index]
+                result[index] = total
+            row += 2 + count
+            factors += 4 * count
     return 0
 
 
@@ -123,19 +141,15 @@ def linear_combination(assignments: Sequence[Assignment]) -> PreparedKernel:
 
 
 def combination_call(name: str, sums: Sequence[tuple[Array, Sequence[Array]]], coefficients: Array) -> NativeCall:
-    """The call that does the sums, each (target, terms), over memory that is contiguous."""
+    """The call that does the sums, each (target, terms), over arrays whose memory is contiguous."""
     expected = sum(len(terms) for _, terms in sums)
     if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
         raise ValueError(
             f"expected {expected} float64 coefficients, one for each term. "
             f"Received: {coefficients.dtype} of shape {coefficients.shape}"
         )
-    length = sums[0][0].size
-    # Sums of more than four terms: partial sums times 1 and the next three terms, left to right; × 1 changes nothing.
-    scratch = np.zeros(CHUNK, np.float32)
-    rows: list[int] = []
-    order: list[int] = []
-    position = 0
+    rounded = np.zeros(expected, np.float32)
+    slots = [sums[0][0].size, address(coefficients), expected, address(rounded), len(sums)]
     for target, terms in sums:
-        pass
-    raise NotImplementedError
+        slots += [address(target), len(terms), *map(address, terms)]
+    return combine.call(name, *slots, references=(coefficients, rounded, *sums))

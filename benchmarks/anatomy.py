@@ -1,0 +1,114 @@
+"""Where a task's time goes: a clock read between the calls of the task lists that an engine runs.
+
+The clock is itself a native call, so nothing of Python's gets between the calls, and learners that run at once are
+measured as they are. A reading takes some 30 ns; a task of LeNet has about forty calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.kernels.compiled import call_address, int64_at, native
+from crossbow.kernels.interface import Call
+from crossbow.kernels.native import NativeCall, TaskList
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.learner import BoundTask
+from crossbow.types import Array, address
+
+CLOCK_MONOTONIC = 1
+AVERAGING = ("average", "wait", "signal")
+"""The operators of a task list that exist only to average. The correction of the replica is part of the optimiser's
+one pass and cannot be told apart from the step."""
+OUTSIDE = "outside native calls"
+
+
+@native
+def lap(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: clock_gettime, a timespec, the last reading, the total to which the time since is added."""
+    block = int64_at(arguments)
+    call_address(block[0], CLOCK_MONOTONIC, block[1], 0, 0)  # type: ignore[call-arg, unused-ignore]
+    clock = int64_at(block[1])
+    now = clock[0] * 1_000_000_000 + clock[1]
+    last = int64_at(block[2])
+    total = int64_at(block[3])
+    total[0] += now - last[0]
+    last[0] = now
+    return 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call of the task list, in order."""
+
+    operator: str
+    call: str
+    seconds: float
+    """Mean of a task."""
+
+
+class Laps:
+    """The clock of one learner. Its time before the first call is that since the task before: Python's, and idle."""
+
+    def __init__(self) -> None:
+        self._clock: Array = np.zeros(2, np.int64)
+        self._last: Array = np.zeros(1, np.int64)
+        self._function = ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value
+        self.totals: Array = np.zeros(0, np.int64)
+        self.names: list[tuple[str, str]] = []
+
+    def between(self, calls: TaskList) -> TaskList:
+        """The task list with a reading before the first and after every call."""
+        if not self.names:
+            self.names = [(OUTSIDE, "")] + [
+                (operator, call_name(call)) for operator, call in zip(calls.names, calls.calls, strict=True)
+            ]
+            self.totals = np.zeros(len(self.names), np.int64)
+        made: list[Call] = [self._lap(0)]
+        operators = [OUTSIDE]
+        for index, (operator, call) in enumerate(zip(calls.names, calls.calls, strict=True)):
+            made += [call, self._lap(index + 1)]
+            operators += [operator, operator]
+        return TaskList(made, operators)
+
+    def _lap(self, index: int) -> NativeCall:
+        if self._function is None:
+            raise OSError("clock_gettime: expected to find it in the C library")
+        places = (self._clock, self._last, self.totals[index : index + 1])
+        return lap.call("lap", self._function, *map(address, places), references=places)
+
+    def reset(self) -> None:
+        self.totals[:] = 0
+
+
+def install(engine: Engine) -> list[Laps]:
+    """Put a clock into every synchronising task of an engine at rest; the clocks, by learner."""
+    clocks = []
+    for member in engine.parts.members:
+        laps, tasks = Laps(), dict(member.learner._tasks)
+        for key, bound in tasks.items():
+            if key[0] == "synchronise":
+                tasks[key] = BoundTask(laps.between(bound.calls), bound.loss, bound.accuracy)
+        member.learner._tasks = tasks
+        clocks.append(laps)
+    return clocks
+
+
+def table(clocks: Sequence[Laps], tasks: int) -> list[Row]:
+    """Means over learners and tasks; `tasks` is the number of all learners together."""
+    sums = np.sum([laps.totals for laps in clocks], axis=0) / tasks / 1e9
+    return [
+        Row(operator, call, float(seconds)) for (operator, call), seconds in zip(clocks[0].names, sums, strict=True)
+    ]
+
+
+def call_name(call: Call) -> str:
+    return call.name if isinstance(call, NativeCall) else "Python"
+
+
+def share(rows: Sequence[Row], operators: Sequence[str]) -> float:
+    """The fraction of the time that some operators take."""
+    return sum(row.seconds for row in rows if row.operator in operators) / sum(row.seconds for row in rows)

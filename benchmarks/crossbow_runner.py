@@ -1,0 +1,118 @@
+"""Crossbow's contestants: the engine as a user runs it, and the same bound task lists in a bare loop."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+
+from benchmarks.anatomy import Row, install, table
+from benchmarks.networks import LEARNING_RATE, MOMENTUM, dataset
+from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow.kernels.interface import State
+from crossbow.runtime.assembly import Member
+from models.lenet import lenet
+
+SHORTEST = 1e-3
+"""Seconds of a training call, at least."""
+
+
+class CrossbowRunner:
+    """Trains with SMA through the public ExecutionContext: loader, scheduler, tasks, averaging, results."""
+
+    def __init__(self, variant: str, batch: int, learners: int, threads: int, kernels: str, tau: int = 1) -> None:
+        self.batch = batch
+        self.context = ExecutionContext(
+            [lenet(variant), None],
+            data=dataset(),
+            model=ModelConf(batch_size=batch, rule=SMA(tau=tau)),
+            solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
+            system=SystemConf(learners_per_device=learners, threads_per_learner=threads, kernels=kernels),
+        )
+        self._tasks = 0
+
+    def run(self, begin: float, end: float) -> float:
+        self._train(begin)
+        start = time.monotonic()
+        tasks = self._train(end)
+        return tasks * self.batch / (time.monotonic() - start)
+
+    def _train(self, end: float) -> int:
+        """Train until then, for one tick at least; how many tasks were done."""
+        before = self._tasks
+        while self._tasks == before:
+            seconds = max(end - time.monotonic(), SHORTEST)
+            records = self.context.train_for_duration(seconds, DurationUnit.SECONDS).records
+            self._tasks = records[-1].tasks if records else before
+        return self._tasks - before
+
+    def library(self) -> str:
+        """The name of the kernel library in use."""
+        return self.context.engine.parts.library.name
+
+    def anatomy(self, seconds: float) -> list[Row]:
+        """Where the time of a task goes. The clocks stay."""
+        clocks = install(self.context.engine)
+        self._train(time.monotonic() + seconds / 4)
+        for laps in clocks:
+            laps.reset()
+        return table(clocks, self._train(time.monotonic() + seconds))
+
+    def close(self) -> None:
+        self.context.close()
+
+
+class BareRunner(CrossbowRunner):
+    """The engine's bound task lists, called in a loop on the engine's streams: no loader, schedule or results.
+
+    What the engine is slower than this is what its Python costs, and what loader and scheduler take from the learners'
+    cores.
+    """
+
+    def __init__(self, variant: str, batch: int, learners: int, threads: int, kernels: str) -> None:
+        super().__init__(variant, batch, learners, threads, kernels)
+        loader, generator = self.context.engine.loader, np.random.default_rng(0)
+        loader.images[...] = generator.integers(0, 256, loader.images.shape, dtype=np.uint8)
+        loader.labels[...] = generator.integers(0, 10, loader.labels.shape)
+        self._error: BaseException | None = None
+        self._ticks = 1
+        self._seconds = self._run_ticks(1)
+
+    def run(self, begin: float, end: float) -> float:
+        for seconds in (begin - time.monotonic(), end - begin):
+            # As many ticks as the last run says that fit.
+            self._ticks = max(1, round(seconds / self._seconds * self._ticks))
+            self._seconds = self._run_ticks(self._ticks)
+        return self._ticks * len(self.context.engine.parts.members) * self.batch / self._seconds
+
+    def _run_ticks(self, ticks: int) -> float:
+        """Every learner's task, so many times; the seconds that took."""
+        engine = self.context.engine
+        first, engine.tick = engine.tick, engine.tick + ticks
+        ended, members = [threading.Event() for _ in engine.parts.members], engine.parts.members
+        start = time.monotonic()
+        for member, event in zip(members, ended, strict=True):
+            member.learner.stream.submit(lambda m=member, e=event: self._loop(m, first, ticks, e))  # type: ignore[misc]
+        for event in ended:
+            event.wait()
+        if self._error is not None:
+            raise self._error
+        return time.monotonic() - start
+
+    def _loop(self, member: Member, first: int, ticks: int, ended: threading.Event) -> None:
+        learner, state, slots = member.learner, member.state, self.context.engine.loader.slots
+        learners = len(self.context.engine.parts.members)
+        lists = [learner._tasks["synchronise", parity].calls for parity in (0, 1)]
+        learner._coefficients.set_rate(LEARNING_RATE)
+        state[State.EXAMPLES] = self.batch
+        try:
+            for tick in range(first, first + ticks):
+                task = tick * learners + learner.number
+                state[State.TASK], state[State.TICK], state[State.SLOT] = task, tick, task % slots
+                lists[tick % 2].run()
+        except BaseException as error:
+            self.context.engine.parts.flags.abort[0] = 1
+            self._error = self._error or error
+        finally:
+            ended.set()

@@ -1,0 +1,164 @@
+"""Images per second of whole training loops: Crossbow's learners beside PyTorch, in turns, in the same run.
+
+    python -m benchmarks.learners
+
+Crossbow trains through the public ExecutionContext, everything included: a loader that gathers shuffled uint8 batches
+of 60,000 images, the steps, SMA after every batch, results read. PyTorch trains the same networks at its best:
+batches prepared before, channels-last, foreach SGD, no averaging; two models in threads and in processes, of which
+the better counts. Every contestant has processes of its own; they take turns, and ratios are taken round by round.
+
+"k × t" is k learners (models) with t threads each. What averaging costs is measured against the same engine that
+averages only every 64th batch; what Python costs, against the same bound task lists in a bare loop without loader,
+scheduler and results. Both are differences of whole runs, waits and the strain on caches included, and as noisy;
+beside each stands the share of a task's time inside the averaging's own calls (merge, waits, signals), and outside
+native calls, from a clock inside the task lists.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+from benchmarks.contest import Contest, Contestant
+from benchmarks.crossbow_runner import BareRunner, CrossbowRunner
+from benchmarks.machine import describe_machine, has_torch
+from benchmarks.networks import VARIANTS
+from benchmarks.report import (
+    ALONE,
+    BARE,
+    ONE,
+    SELDOM,
+    TORCH_ONE,
+    TORCH_TWO,
+    TWO,
+    Outcome,
+    profile_table,
+    rates_table,
+    shares_table,
+    verdicts,
+)
+from benchmarks.torch_runner import TorchRunner
+
+BATCHES = (4, 8, 16, 32, 64)
+SELDOM_TAU = 64
+WARM_UP = 0.25
+"""Of the seconds counted, before every turn."""
+
+
+def contestants(variant: str, batch: int, kernels: str, *, torch: bool, profile: bool) -> list[Contestant]:
+    """Those of one network at one batch size."""
+    same = {"variant": variant, "batch": batch}
+    crossbow = {**same, "kernels": kernels}
+    one, two = {"learners": 1, "threads": 2}, {"learners": 2, "threads": 1}
+    made = [
+        Contestant(ONE, CrossbowRunner, {**crossbow, **one}),
+        Contestant(TWO, CrossbowRunner, {**crossbow, **two}),
+        Contestant(SELDOM, CrossbowRunner, {**crossbow, **two, "tau": SELDOM_TAU}),
+        Contestant(BARE, BareRunner, {**crossbow, **two}),
+    ]
+    if torch:
+        threads, processes = TORCH_TWO
+        made += [
+            Contestant(TORCH_ONE, TorchRunner, {**same, "models": 1, "threads": 2}),
+            Contestant(threads, TorchRunner, {**same, "models": 2, "threads": 1}),
+            Contestant(processes, TorchRunner, {**same, "models": 1, "threads": 1}, processes=2),
+        ]
+    if profile:
+        made.append(Contestant(ALONE, CrossbowRunner, {**crossbow, "learners": 1, "threads": 1}))
+    return made
+
+
+def measure(
+    variant: str, batch: int, kernels: str, *, rounds: int, seconds: float, torch: bool, profile: bool
+) -> Outcome:
+    """All contestants of one network at one batch size, in turns."""
+    with Contest(contestants(variant, batch, kernels, torch=torch, profile=profile)) as contest:
+        rates = contest.rounds(rounds, WARM_UP * seconds, seconds)
+        (name,) = contest.teams[TWO].ask("library")
+        (rows,) = contest.teams[TWO].ask("anatomy", seconds)
+        alone = contest.teams[ALONE].ask("anatomy", seconds)[0] if profile else ()
+        return Outcome(variant, batch, name, rates, rows, alone)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    number = partial(_number, int, 1)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.learners",
+        description="Images per second of whole training loops on two cores: Crossbow beside PyTorch.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--batches", type=number, nargs="+", default=list(BATCHES), metavar="N", help="images in a learner's batch")
+    add("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), help="networks")
+    add("--rounds", type=number, default=7, metavar="N", help="turns of every contestant")
+    add("--seconds", type=partial(_number, float, 0.0), default=1.0, metavar="S", help="seconds counted in a turn")
+    add("--kernels", default="auto", choices=["auto", "reference", "onednn"], help="Crossbow's kernel library")
+    add("--json", type=Path, metavar="PATH", help="also write every measurement to this file")
+    add("--no-torch", action="store_true", help="leave PyTorch out")
+    add("--profile", action="store_true", help="also print where the time of a step goes, call by call")
+    return parser.parse_args(arguments)
+
+
+def _number(kind: type, least: float, text: str) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        value = None
+    if value is None or not value >= least or not value > 0:
+        raise argparse.ArgumentTypeError(f"expected a number ≥ {least}, above 0. Received: {text!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    torch = has_torch() and not options.no_torch
+    machine = describe_machine()
+    outcomes = []
+    for variant in options.variants:
+        for batch in options.batches:
+            print(f"{variant}, batch {batch} …", file=sys.stderr, flush=True)
+            outcomes.append(
+                measure(
+                    variant,
+                    batch,
+                    options.kernels,
+                    rounds=options.rounds,
+                    seconds=options.seconds,
+                    torch=torch,
+                    profile=options.profile,
+                )
+            )
+    machine["kernels"] = ", ".join(dict.fromkeys(outcome.kernels for outcome in outcomes))
+    machine["measured"] = f"{options.rounds} rounds of {options.seconds:g} s each, in turns; median (least–most)"
+    print(text(outcomes, machine, profile=options.profile))
+    if not torch:
+        print(f"\nPyTorch was left out: {'--no-torch was given' if options.no_torch else 'it is not installed here'}.")
+    if options.json is not None:
+        content = {"machine": machine, "outcomes": [asdict(outcome) for outcome in outcomes]}
+        options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return 0
+
+
+def text(outcomes: Sequence[Outcome], machine: dict[str, str], *, profile: bool) -> str:
+    """The report, in Markdown."""
+    parts = [
+        "\n".join(f"- {name}: {value}" for name, value in machine.items()),
+        "Images per second, k learners (models) × t threads:",
+        rates_table(outcomes),
+        "Crossbow 2 × 1 in relation, and what averaging and Python cost of its speed:",
+        shares_table(outcomes),
+    ]
+    if lines := verdicts(outcomes):
+        parts.append("Targets:\n\n" + "\n".join(f"- {line}" for line in lines))
+    for outcome in outcomes if profile else ():
+        parts += [f"A task of the {outcome.variant} network, batch {outcome.batch}:", profile_table(outcome)]
+    return "\n\n".join(parts)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,160 @@
+"""Medians, paired ratios and targets; tables in Markdown."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
+
+ONE, TWO = "Crossbow 1 × 2", "Crossbow 2 × 1"
+SELDOM, BARE, ALONE = "Crossbow 2 × 1, averaging seldom", "Crossbow 2 × 1, bare loop", "Crossbow 1 × 1"
+TORCH_ONE = "PyTorch 1 × 2"
+TORCH_TWO = ("PyTorch 2 × 1, threads", "PyTorch 2 × 1, processes")
+
+TARGET_BATCHES = (8, 16, 32)
+TARGET_ONE, TARGET_TWO = 1.7, 1.3
+"""Crossbow with two learners to PyTorch with one model on two threads, and with two models."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median with the least and the most."""
+
+    median: float
+    low: float
+    high: float
+
+    def text(self, form: str) -> str:
+        return f"{self.median:{form}} ({self.low:{form}}–{self.high:{form}})"
+
+
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
+
+
+def paired(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
+    """The ratio of every round."""
+    return [n / d for n, d in zip(numerators, denominators, strict=True)]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The measurements of one network at one batch size: images per second of every contestant, by round."""
+
+    variant: str
+    batch: int
+    kernels: str
+    rates: Mapping[str, Sequence[float]]
+    rows: Sequence[Row]
+    """Where a task's time goes with two learners."""
+    alone: Sequence[Row] = ()
+    """And with one learner on one thread, nothing beside it."""
+
+    @property
+    def torch_two(self) -> str | None:
+        """The better of PyTorch's ways to train two models."""
+        return max(
+            (name for name in TORCH_TWO if name in self.rates),
+            key=lambda name: statistics.median(self.rates[name]),
+            default=None,
+        )
+
+    def ratio(self, numerator: str, denominator: str) -> Spread:
+        return spread(paired(self.rates[numerator], self.rates[denominator]))
+
+    def cost(self, with_it: str, without: str) -> Spread:
+        """The fraction of speed that something costs."""
+        return spread([1 - ratio for ratio in paired(self.rates[with_it], self.rates[without])])
+
+    def comparisons(self) -> list[tuple[str, Spread, float]]:
+        """What Crossbow's two learners are compared with, the ratio, and the target."""
+        made = []
+        if TORCH_ONE in self.rates:
+            made.append((TORCH_ONE, self.ratio(TWO, TORCH_ONE), TARGET_ONE))
+        if self.torch_two is not None:
+            made.append((self.torch_two, self.ratio(TWO, self.torch_two), TARGET_TWO))
+        return made
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table; numbers, from the third column on, to the right."""
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    line = [("-" * (width - 1) + ":" if column > 1 else "-" * width) for column, width in enumerate(widths)]
+
+    def text(row: Sequence[str]) -> str:
+        cells = [c.rjust(w) if i > 1 else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))]
+        return "| " + " | ".join(cells) + " |"
+
+    return "\n".join([text(head), "| " + " | ".join(line) + " |", *map(text, rows)])
+
+
+def rates_table(outcomes: Sequence[Outcome]) -> str:
+    """Images per second."""
+    names = [ONE, TWO]
+    if TORCH_ONE in outcomes[0].rates:
+        names += [TORCH_ONE, *TORCH_TWO]
+    rows = [
+        [outcome.variant, str(outcome.batch), *(spread(outcome.rates[name]).text(",.0f") for name in names)]
+        for outcome in outcomes
+    ]
+    return markdown(["network", "batch", *names], rows)
+
+
+def shares_table(outcomes: Sequence[Outcome]) -> str:
+    """The ratios to PyTorch, and what averaging and Python cost."""
+    head = [
+        "network",
+        "batch",
+        "× PyTorch 1 × 2",
+        "× PyTorch 2 × 1",
+        "averaging",
+        "its calls",
+        "Python",
+        "outside calls",
+    ]
+    rows = []
+    for outcome in outcomes:
+        ratios = [ratio.text(".2f") for _, ratio, _ in outcome.comparisons()] or ["–", "–"]
+        rows.append(
+            [
+                outcome.variant,
+                str(outcome.batch),
+                *ratios,
+                outcome.cost(TWO, SELDOM).text(".1%"),
+                f"{share(outcome.rows, AVERAGING):.1%}",
+                outcome.cost(TWO, BARE).text(".1%"),
+                f"{share(outcome.rows, (OUTSIDE,)):.1%}",
+            ]
+        )
+    return markdown(head, rows)
+
+
+def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
+    """Targets met or missed, one line each."""
+    lines = []
+    for outcome in outcomes:
+        for against, ratio, target in outcome.comparisons() if outcome.batch in TARGET_BATCHES else ():
+            word = "met" if ratio.median >= target else "MISSED"
+            lines.append(
+                f"{word}: {outcome.variant}, batch {outcome.batch}: {ratio.median:.2f} × {against} (target {target})"
+            )
+    return lines
+
+
+def profile_table(outcome: Outcome) -> str:
+    """Microseconds of a task by call: one learner with the machine to itself, and two at once."""
+    total, total_alone = (sum(row.seconds for row in rows) for rows in (outcome.rows, outcome.alone))
+    rows = [
+        [
+            row.operator,
+            row.call,
+            f"{alone.seconds * 1e6:,.0f}",
+            f"{row.seconds * 1e6:,.0f}",
+            f"{row.seconds / total:.1%}",
+        ]
+        for row, alone in zip(outcome.rows, outcome.alone, strict=True)
+    ]
+    rows.append(["all", "", f"{total_alone * 1e6:,.0f}", f"{total * 1e6:,.0f}", "100%"])
+    return markdown(["operator", "call", "1 learner, µs", "2 learners, µs", "share"], rows)

@@ -1,0 +1,114 @@
+"""The command `crossbow`: what is here, and what of it is in use."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+
+import numpy as np
+
+import crossbow
+from crossbow.kernels import select_library, why_not_onednn
+from crossbow.runtime.device import available_cores, cores_text, parse_devices
+
+EXTRAS = {
+    "zoo": {"scikit-learn": "the digits", "pooch": "downloads", "matplotlib": "pictures"},
+}
+"""Optional packages by extra, and what they are for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status, or exits with 2 where the command line is wrong."""
+    parser = argparse.ArgumentParser(
+        prog="crossbow",
+        description="Crossbow trains deep networks with small batches at full hardware speed. "
+        "To train a model, run its script, as python -m models.lenet.",
+    )
+    parser.add_argument("--version", action="version", version=f"crossbow {crossbow.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    info = commands.add_parser(
+        "info", help="print version, devices, threads, and which kernel libraries are in use, or why one is not"
+    )
+    info.set_defaults(run=lambda: print(information()))
+    options = parser.parse_args(arguments)
+    options.run()
+    return 0
+
+
+def information() -> str:
+    """What `crossbow info` prints."""
+    rows = [
+        ("crossbow", crossbow.__version__),
+        ("python", f"{platform.python_version()} ({platform.python_implementation()}, {_system()})"),
+        *_devices(),
+        *_kernels(),
+        *_packages(),
+    ]
+    width = max(len(name) for name, _ in rows) + 2
+    return "\n".join(f"{name:{width}}{text}".rstrip() for name, text in rows)
+
+
+def _system() -> str:
+    return f"{platform.system()} {platform.machine()}"
+
+
+def _devices() -> list[tuple[str, str]]:
+    (device,) = parse_devices(["cpu"])
+    learners = device.learners("auto")
+    threads = device.threads(learners, None)
+    return [
+        ("devices", ""),
+        ("  cpu", f"{len(available_cores())} × {_processor()} ({cores_text(device.cores)})"),
+        ("", f"learners 'auto': {learners}, with {threads} thread{'' if threads == 1 else 's'} each"),
+        ("  cuda", "not implemented yet"),
+    ]
+
+
+def _processor() -> str:
+    """The processor's name, as the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _kernels() -> list[tuple[str, str]]:
+    problem = why_not_onednn()
+    reference = f"in use with {_in_use('reference')}; NumPy {np.__version__}"
+    if problem is not None:
+        return [("kernels", ""), ("  onednn", f"not in use: {problem}"), ("  reference", reference)]
+    from crossbow.kernels.onednn.binding import version
+
+    number = ".".join(map(str, version()))
+    fast = f"in use with {_in_use('onednn')}; oneDNN {number}"
+    return [("kernels", ""), ("  onednn", fast), ("  reference", reference)]
+
+
+def _in_use(name: str) -> str:
+    """The precisions for which `--kernels auto` takes this library."""
+    precisions = [
+        precision for precision in ("float32", "float64") if select_library("auto", np.dtype(precision))[0].name == name
+    ]
+    return ", ".join(precisions) or "--kernels " + name
+
+
+def _packages() -> list[tuple[str, str]]:
+    rows = [("packages", "")]
+    for name in ("numpy", "numba", "rich", "safetensors"):
+        rows.append((f"  {name}", _version(name) or "not installed"))
+    for extra, packages in EXTRAS.items():
+        for name, purpose in packages.items():
+            missing = f"not installed ({purpose}): pip install 'crossbow[{extra}]'"
+            rows.append((f"  {name}", _version(name) or missing))
+    return rows
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

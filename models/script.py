@@ -1,0 +1,241 @@
+"""What every model script does: read its options, train, print, log, draw the learning curves, and end in order."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
+from crossbow.data import digits, mnist
+from crossbow.runtime.device import cores_text
+from crossbow.runtime.monitor import ConsoleMonitor
+from crossbow.synch import SMA
+from crossbow.types import CrossbowError, DataError, NonFiniteLossError, TaskError
+from models.curves import write_learning_curves
+from models.options import Defaults, configurations, new_parser
+
+__all__ = ["Defaults", "ModelScript"]
+
+FAILED, WRONG, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+"""Exit statuses: training failed; an option, a file or the graph is wrong; Ctrl-C; nobody reads the output."""
+
+
+@dataclass(frozen=True)
+class ModelScript:
+    """A model with a command line: `ModelScript(…).main(sys.argv[1:])`."""
+
+    name: str
+    """Of the module in `models`, and of the default output directory."""
+    title: str
+    """One sentence for `--help`."""
+    build: Callable[[argparse.Namespace], Dataflow]
+    """The training dataflow for the options."""
+    defaults: Defaults
+    add_options: Callable[[argparse._ArgumentGroup], None] = lambda group: None
+    """Adds the model's own options."""
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Train as the command line says; returns the exit status. Expected errors are one sentence on stderr."""
+        parser, group = new_parser(self.name, self.title, self.defaults)
+        self.add_options(group)
+        options = parser.parse_args(arguments)
+        if options.epochs is None:
+            options.epochs = self.defaults.epochs[options.dataset]
+        try:
+            _Run(self, options).run()
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            return INTERRUPTED
+        except BrokenPipeError:
+            # Python flushes stdout once more at exit; that must not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return PIPE_CLOSED
+        except TaskError as error:
+            # Something is broken in an operator: whoever wrote it needs the traceback, which is that of the cause.
+            traceback.print_exception(error)
+            return FAILED
+        except (CrossbowError, OSError) as error:
+            if isinstance(error, OSError) and error.filename is None:
+                raise
+            print(f"{parser.prog}: error: {error}", file=sys.stderr)
+            return FAILED if isinstance(error, NonFiniteLossError) else WRONG
+        return 0
+
+
+class _Records(Monitor):
+    """Keeps the records, because a call that is interrupted returns none."""
+
+    def __init__(self) -> None:
+        self.history = History()
+
+    def record(self, record: Record) -> None:
+        self.history.records.append(record)
+
+
+class _Run:
+    """One training run of a script."""
+
+    def __init__(self, script: ModelScript, options: argparse.Namespace) -> None:
+        self.script, self.options = script, options
+        self.log = options.output_directory / "log.jsonl"
+        self.picture = options.output_directory / "learning_curves.png"
+        self.records = _Records()
+
+    def run(self) -> None:
+        options = self.options
+        confs = configurations(options)
+        dataflow = self.script.build(options)
+        data = mnist(options.data_directory) if options.dataset == "mnist" else digits()
+        console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
+        with ExecutionContext(
+            [dataflow, None],
+            data=data,
+            model=confs.model,
+            solver=confs.solver,
+            system=confs.system,
+            monitors=[JsonLinesMonitor(self.log), self.records, console],
+        ) as context:
+            _print_configuration(self.script, options, context, data)
+            _prepare_directory(options.output_directory)
+            try:
+                with console:
+                    history = context.train_and_test(
+                        options.epochs, target_accuracy=options.target_accuracy, duration=options.time_limit
+                    )
+            except BaseException as error:
+                self._end(context, "interrupted: " if isinstance(error, KeyboardInterrupt) else "failed: ")
+                raise
+            reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
+            self._end(context, reasons.get(history.stopped, ""))
+
+    def _end(self, context: ExecutionContext, reason: str) -> None:
+        """Draw and sum up what was done, however training ended."""
+        history = self.records.history
+        if not history.records:
+            print(f"{reason}no task was done, and nothing is written")
+            return
+        drawn = self._draw(history)
+        done = history.records[-1]
+        images = done.tasks * context.model.batch_size
+        parts = context.engine.parts
+        print(
+            f"{reason}trained {done.epoch:.4g} epochs ({done.tasks:,} tasks) in {done.time:.1f} s; "
+            f"{images / done.time:,.0f} images/s with {_count(parts.learners, 'learner')}; "
+            f"peak memory {peak_memory() / 1e6:,.0f} MB"
+        )
+        best = history.best
+        if best is not None and best.test is not None and best.test.accuracy is not None:
+            print(
+                f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s, "
+                f"after {best.epoch:.4g} epochs"
+            )
+        print(f"log {self.log}; {drawn}", flush=True)
+
+    def _draw(self, history: History) -> str:
+        """Write the picture; returns what to say of it."""
+        options = self.options
+        title = f"{self.script.name} on {options.dataset}: {options.rule}, batch {options.batch_size}"
+        try:
+            write_learning_curves(history.records, self.picture, title)
+        except DataError as error:
+            return f"no picture: {error}"
+        return f"picture {self.picture}"
+
+
+def _prepare_directory(directory: Path) -> None:
+    """Make the output directory; raises DataError where nothing can be written into it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{directory}: expected a directory to write to. Received: {error.strerror}") from error
+    if not os.access(directory, os.W_OK | os.X_OK):
+        raise DataError(f"{directory}: expected a directory to write to. Received: one without permission to write")
+
+
+def _print_configuration(
+    script: ModelScript, options: argparse.Namespace, context: ExecutionContext, data: Dataset
+) -> None:
+    parts = context.engine.parts
+    variant = f" ({options.variant})" if hasattr(options, "variant") else ""
+    check = 0 if data.check is None else len(data.check)
+    shape = "×".join(map(str, data.image_shape))
+    rows = [
+        ("model", f"{script.name}{variant}, {context.engine.program.model.parameters:,} parameters"),
+        ("data", f"{options.dataset}, {len(data.train):,} training and {check:,} test images {shape}"),
+    ]
+    for number, device in enumerate(parts.devices):
+        learners = _count(parts.device_of.count(number), "learner")
+        threads = _count(parts.threads[number], "thread")
+        rows.append(("device", f"{device.name} ({cores_text(device.cores)}), {learners} × {threads}"))
+    rows += [
+        ("kernels", f"{parts.library.name}, {context.system.precision}"),
+        ("rule", _rule_text(context)),
+        ("batch", f"{context.model.batch_size} images a learner; {context.engine.tasks_per_epoch:.4g} tasks an epoch"),
+        ("solver", _solver_text(context)),
+        ("length", _length_text(options)),
+        ("output", str(options.output_directory)),
+    ]
+    for name, text in rows:
+        print(f"{name:8} {text}")
+    print(flush=True)
+
+
+def _rule_text(context: ExecutionContext) -> str:
+    parts = context.engine.parts
+    rule = parts.rule
+    ticks = f"an average every {_count(parts.clock.tasks_per_tick, 'task')}"
+    if not isinstance(rule, SMA):
+        return f"{rule.name}, {ticks}"
+    alpha, momentum = rule.weight(parts.learners), rule.base_momentum
+    return f"{rule.name}, alpha {alpha:.4g}, tau {rule.tau}, base momentum {momentum:g}, {ticks}"
+
+
+def _solver_text(context: ExecutionContext) -> str:
+    solver = context.solver
+    policy = [solver.policy]
+    policy += {
+        "inv": [f"gamma {solver.gamma:g}", f"power {solver.power:g}"],
+        "step": [f"gamma {solver.gamma:g}", f"every {solver.step_size}"],
+        "multistep": [f"gamma {solver.gamma:g}", f"at {', '.join(map(str, solver.step_values))}"],
+        "exp": [f"gamma {solver.gamma:g}"],
+    }.get(solver.policy, [])
+    if solver.warmup_steps:
+        policy.append(f"warm-up {solver.warmup_steps}")
+    if len(policy) > 1:
+        policy.append(f"in {solver.learning_rate_step_unit}")
+    return (
+        f"learning rate {solver.learning_rate:g} ({' '.join(policy)}), momentum {solver.momentum:g}, "
+        f"weight decay {solver.weight_decay:g}"
+    )
+
+
+def _length_text(options: argparse.Namespace) -> str:
+    text = _count(options.epochs, "epoch")
+    if options.time_limit is not None:
+        text += f", at most {options.time_limit:g} s"
+    if options.target_accuracy is not None:
+        text += f", or test accuracy {options.target_accuracy:.2%}"
+    return f"{text}; seed {options.seed}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def peak_memory() -> int:
+    """The largest resident memory that this process had, in bytes."""
+    if platform.system() == "Linux":
+        # getrusage would count what the process was before it became this program.
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024

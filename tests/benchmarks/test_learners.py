@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import time
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import learners, report
+from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
+from benchmarks.contest import Contest, Contestant, ContestError
+from benchmarks.report import BARE, ONE, SELDOM, TORCH_ONE, TORCH_TWO, TWO, Outcome
+from benchmarks.torch_runner import TorchRunner
+
+TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
+
+
+def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "measured.json"
+    options = ["--variants", "caffe", "--batches", "4", "--rounds", "2", "--seconds", "0.02", "--profile", "--no-torch"]
+    assert learners.main([*options, "--json", str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert "PyTorch was left out: --no-torch was given." in printed
+    assert "| caffe" in printed
+    assert "conv2.gradient" in printed
+    measured = json.loads(path.read_text())
+    assert {"processor", "cores", "versions", "date", "commit"} <= measured["machine"].keys()
+    (outcome,) = measured["outcomes"]
+    assert (outcome["variant"], outcome["batch"]) == ("caffe", 4)
+    for name in (ONE, TWO, SELDOM, BARE):
+        assert len(outcome["rates"][name]) == 2
+        assert min(outcome["rates"][name]) > 0
+    operators = [row["operator"] for row in outcome["rows"]]
+    assert operators[0] == OUTSIDE
+    assert {"conv1", "ip1.gradient", "optimiser", *AVERAGING} <= set(operators)
+    assert all(row["seconds"] > 0 for row in (*outcome["rows"], *outcome["alone"]))
+
+
+@pytest.mark.skipif(not TORCH, reason="PyTorch is not installed")
+@pytest.mark.parametrize("variant", ["original", "caffe"])
+@pytest.mark.parametrize("models", [1, 2])
+def test_pytorch_trains(variant: str, models: int) -> None:
+    now = time.monotonic()
+    assert TorchRunner(variant, 4, models, 1).run(now + 0.01, now + 0.05) > 0
+
+
+class Steady:
+    """Runs for as long as it is told, without doing anything."""
+
+    def __init__(self, rate: float, fails: str = "") -> None:
+        if fails == "at the start":
+            raise ValueError("no luck")
+        self.rate, self.fails = rate, fails
+        self.moments: list[tuple[float, float]] = []
+
+    def run(self, begin: float, end: float) -> float:
+        if self.fails == "in a round":
+            raise ValueError("no luck")
+        self.moments.append((begin, end))
+        time.sleep(max(0.0, end - time.monotonic()))
+        return self.rate
+
+    def told(self) -> list[tuple[float, float]]:
+        return self.moments
+
+    def close(self) -> None: ...
+
+
+def test_contestants_take_turns_and_processes_run_together() -> None:
+    contestants = [
+        Contestant("one", Steady, {"rate": 5.0}),
+        Contestant("pair", Steady, {"rate": 2.0}, processes=2),
+    ]
+    with Contest(contestants) as contest:
+        assert contest.rounds(3, 0.005, 0.01) == {"one": [5.0] * 3, "pair": [4.0] * 3}
+        ((one,), (left, right)) = (contest.teams[name].ask("told") for name in ("one", "pair"))
+    assert left == right
+    stretches = sorted([*one, *left])
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(stretches))
+    order = ["one" if stretch in one else "pair" for stretch in stretches]
+    assert order == ["one", "pair", "one", "pair", "pair", "one", "one", "pair"]  # the first two only warm up
+
+
+@pytest.mark.parametrize("fails", ["at the start", "in a round"])
+def test_a_failing_contestant_ends_the_contest(fails: str) -> None:
+    contestants = [Contestant("good", Steady, {"rate": 1.0}), Contestant("bad", Steady, {"rate": 1.0, "fails": fails})]
+    with pytest.raises(ContestError, match=r"(?s)bad failed:.*ValueError: no luck"), Contest(contestants) as contest:
+        contest.rounds(1, 0.0, 0.01)
+
+
+@pytest.fixture
+def outcome() -> Outcome:
+    rates = {
+        ONE: [50.0, 60.0, 55.0],
+        TWO: [200.0, 100.0, 190.0],
+        SELDOM: [250.0, 100.0, 200.0],
+        BARE: [200.0, 125.0, 190.0],
+        TORCH_ONE: [100.0, 100.0, 100.0],
+        TORCH_TWO[0]: [100.0, 100.0, 190.0],
+        TORCH_TWO[1]: [190.0, 140.0, 190.0],
+    }
+    rows = [Row(OUTSIDE, "", 1.0), Row("conv1", "jit", 6.0), Row("wait", "w", 1.0), Row("average", "a", 2.0)]
+    return Outcome("original", 8, "onednn", rates, rows, rows)
+
+
+def test_ratios_are_paired(outcome: Outcome) -> None:
+    assert outcome.torch_two == TORCH_TWO[1]
+    (one, two) = outcome.comparisons()
+    assert one == (TORCH_ONE, report.Spread(1.9, 1.0, 2.0), report.TARGET_ONE)
+    assert astuple(two[1]) == pytest.approx((1.0, 100 / 140, 200 / 190))
+    assert astuple(outcome.cost(TWO, SELDOM)) == pytest.approx((0.05, 0.0, 0.2))
+    assert share(outcome.rows, AVERAGING) == pytest.approx(0.3)
+
+
+def test_targets(outcome: Outcome) -> None:
+    assert report.verdicts([outcome]) == [
+        "met: original, batch 8: 1.90 × PyTorch 1 × 2 (target 1.7)",
+        "MISSED: original, batch 8: 1.00 × PyTorch 2 × 1, processes (target 1.3)",
+    ]
+    elsewhere = Outcome("original", 64, "onednn", outcome.rates, outcome.rows)
+    assert report.verdicts([elsewhere]) == []
+
+
+def test_tables(outcome: Outcome) -> None:
+    assert " 55 (50–60) " in report.rates_table([outcome])
+    assert "1.90 (1.00–2.00)" in report.shares_table([outcome])
+    lines = report.profile_table(outcome).splitlines()
+    assert lines[-1].split("|")[1].strip() == "all"
+    assert len({len(line) for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    "options", [["--batches", "0"], ["--seconds", "nan"], ["--rounds", "x"], ["--variants", "vgg"]]
+)
+def test_bad_options(options: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        learners.main(options)
+    assert options[0] in capsys.readouterr().err

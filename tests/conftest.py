@@ -1,0 +1,26 @@
+"""What every test is held to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+SECONDS_TO_END = 3.0
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    """Whatever a test does, the threads of its contexts and loaders end with it."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + SECONDS_TO_END
+    while left := [thread.name for thread in threading.enumerate() if thread not in before and _ours(thread)]:
+        assert time.monotonic() < deadline, f"threads left behind: {', '.join(left)}"
+        time.sleep(0.01)
+
+
+def _ours(thread: threading.Thread) -> bool:
+    return thread.name.startswith(("learner-", "synchroniser", "crossbow-"))

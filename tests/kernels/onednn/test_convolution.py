@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, Variable
+from crossbow.types import Shape
+from tests.kernels.onednn.running import (
+    FLOAT32,
+    ONEDNN,
+    REFERENCE,
+    close,
+    draw,
+    execute,
+    memory,
+    stored,
+    tensor,
+    unstored,
+    with_storage,
+)
+
+
+def output_shape(x: Shape, outputs: int, g: ConvolutionGeometry) -> Shape:
+    sizes = tuple(
+        (size + 2 * p - d * (k - 1) - 1) // s + 1
+        for size, k, s, p, d in zip(x[2:], g.kernel, g.stride, g.padding, g.dilation, strict=True)
+    )
+    return (x[0], outputs, *sizes)
+
+
+def compare(shape: Shape, outputs: int, g: ConvolutionGeometry, *, with_bias: bool, plain: bool = False) -> list[str]:
+    """Forward and both gradients; the names of the kernels."""
+    y_shape = output_shape(shape, outputs, g)
+    x, w, dy, b = draw(shape), draw((outputs, shape[1] // g.groups, *g.kernel)), draw(y_shape, 1), draw((outputs,))
+    expected = {"output": np.zeros(y_shape), "input_gradient": np.zeros(shape)}
+    expected |= {"weights_gradient": np.zeros(w.shape), "bias_gradient": np.zeros(outputs)}
+    numbers = {"input0": x, "weights": w, "output_gradient": dy, "bias": b}
+    numbers = {role: value.astype(np.float64) for role, value in numbers.items()}
+    tx, ty = tensor(shape), tensor(y_shape)
+    weights, bias = Variable(w.shape, FLOAT32), Variable(b.shape, FLOAT32) if with_bias else None
+    for kernel in (
+        REFERENCE.convolution_forward(tx, weights, bias, ty, g),
+        REFERENCE.convolution_backward_data(ty, weights, tx, g),
+        REFERENCE.convolution_backward_weights(tx, ty, weights, bias, g),
+    ):
+        execute(kernel, {**numbers, **expected}, native=False)
+
+    forward = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
+    if not plain:
+        weights = with_storage(weights, forward)
+        again = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
+        assert not again.storages
+    else:
+        weights = Variable(w.shape, FLOAT32, PlainStorage(w.shape))
+        forward = again = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
+    data = ONEDNN.convolution_backward_data(ty, weights, tx, g)
+    gradient = ONEDNN.convolution_backward_weights(tx, ty, weights, bias, g)
+    flat = stored(w, weights.storage)
+    buffers = {"input0": memory(tx, x), "weights": flat, "bias": b, "output_gradient": memory(ty, dy)}
+    buffers |= {"weights_gradient": np.full_like(flat, np.nan), "bias_gradient": np.full_like(b, np.nan)}
+    for kernel in (forward, again, data, gradient):
+        buffers |= {role: memory(t) for role, t in (("output", ty), ("input_gradient", tx)) if role in kernel.writes}
+        execute(kernel, buffers)
+        if "output" in kernel.writes:
+            close(buffers["output"], expected["output"], w[0].size)
+    close(buffers["input_gradient"], expected["input_gradient"], w.size // w.shape[1])
+    actual = unstored(buffers["weights_gradient"], weights.storage, w.shape)
+    close(actual, expected["weights_gradient"], y_shape[0] * y_shape[2] * y_shape[3])
+    if with_bias:
+        close(buffers["bias_gradient"], expected["bias_gradient"], y_shape[0] * y_shape[2] * y_shape[3])
+    return [forward.name, data.name, gradient.name]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_random_shapes(data: st.DataObject) -> None:
+    size = st.integers(1, 3)
+    groups = data.draw(st.sampled_from([1, 1, 1, 2, 3]), "groups")
+    channels, outputs = (groups * data.draw(st.sampled_from([1, 2, 3, 5, 8, 16, 20]), name) for name in "co")
+    g = ConvolutionGeometry(
+        kernel=(data.draw(size), data.draw(size)),
+        stride=(data.draw(size), data.draw(size)),
+        padding=(data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))),
+        dilation=(data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))),
+        groups=groups,
+    )
+    span = [d * (k - 1) + 1 for d, k in zip(g.dilation, g.kernel, strict=True)]
+    height, width = (data.draw(st.integers(s, s + 6)) for s in span)
+    batch = data.draw(st.integers(1, 4), "batch")
+    compare((batch, channels, height, width), outputs, g, with_bias=data.draw(st.booleans()))
+
+
+LENET = [
+    ((1, 28, 28), 32),
+    ((32, 12, 12), 64),
+    ((1, 28, 28), 20),
+    ((20, 12, 12), 50),
+]
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8, 16, 32, 64])
+@pytest.mark.parametrize(("shape", "outputs"), LENET)
+def test_lenet_takes_the_fast_implementations(shape: Shape, outputs: int, batch: int) -> None:
+    g = ConvolutionGeometry((5, 5))
+    x, y = tensor((batch, *shape)), tensor(output_shape((batch, *shape), outputs, g))
+    weights, bias = Variable((outputs, shape[0], 5, 5), FLOAT32), Variable((outputs,), FLOAT32)
+    forward = ONEDNN.convolution_forward(x, weights, bias, y, g)
+    weights = with_storage(weights, forward)
+    kernels = [forward, ONEDNN.convolution_backward_weights(x, y, weights, bias, g)]
+    if shape[0] > 1:
+        kernels.append(ONEDNN.convolution_backward_data(y, weights, x, g))
+    for kernel in kernels:
+        assert "ref:" not in kernel.name
+        assert "gemm" not in kernel.name
+        assert "jit:" in kernel.name or "brg" in kernel.name
+
+
+@pytest.mark.parametrize(("shape", "outputs"), LENET)
+def test_lenet_layers(shape: Shape, outputs: int) -> None:
+    compare((2, *shape), outputs, ConvolutionGeometry((5, 5)), with_bias=True)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_plain_weights(groups: int) -> None:
+    compare((2, 4, 6, 5), 6, ConvolutionGeometry((3, 3), groups=groups), with_bias=True, plain=True)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossbow.kernels.interface import PlainStorage, Variable
+from crossbow.types import Layout, Shape, Tensor
+from tests.kernels.onednn.running import (
+    FLOAT32,
+    ONEDNN,
+    REFERENCE,
+    close,
+    draw,
+    execute,
+    memory,
+    stored,
+    tensor,
+    unstored,
+    with_storage,
+)
+
+
+def compare(tx: Tensor, outputs: int, *, with_bias: bool, plain: bool = False) -> None:
+    rows, features = tx.shape[0], tx.elements // tx.shape[0]
+    x, w, b, dy = draw(tx.shape), draw((outputs, features)), draw((outputs,)), draw((rows, outputs), 1)
+    numbers = {"input0": x, "weights": w, "output_gradient": dy, "bias": b}
+    numbers = {role: value.astype(np.float64) for role, value in numbers.items()}
+    expected = {"output": np.zeros(dy.shape), "input_gradient": np.zeros(x.shape)}
+    expected |= {"weights_gradient": np.zeros(w.shape), "bias_gradient": np.zeros(outputs)}
+    ty = tensor((rows, outputs))
+    weights, bias = Variable(w.shape, FLOAT32), Variable(b.shape, FLOAT32) if with_bias else None
+    for kernel in (
+        REFERENCE.inner_product_forward(tx, weights, bias, ty),
+        REFERENCE.inner_product_backward_data(ty, weights, tx),
+        REFERENCE.inner_product_backward_weights(tx, ty, weights, bias),
+    ):
+        execute(kernel, {**numbers, **expected}, native=False)
+
+    if plain:
+        weights = Variable(w.shape, FLOAT32, PlainStorage(w.shape))
+    forward = ONEDNN.inner_product_forward(tx, weights, bias, ty)
+    if not plain:
+        weights = with_storage(weights, forward)
+    flat = stored(w, weights.storage)
+    buffers = {"input0": memory(tx, x), "weights": flat, "bias": b, "output_gradient": memory(ty, dy)}
+    buffers |= {"weights_gradient": np.full_like(flat, np.nan), "bias_gradient": np.full_like(b, np.nan)}
+    buffers |= {"output": memory(ty), "input_gradient": memory(tx)}
+    for kernel in (
+        forward,
+        ONEDNN.inner_product_backward_data(ty, weights, tx),
+        ONEDNN.inner_product_backward_weights(tx, ty, weights, bias),
+    ):
+        assert "ref:" not in kernel.name
+        execute(kernel, buffers)
+    close(buffers["output"], expected["output"], features)
+    close(buffers["input_gradient"], expected["input_gradient"], outputs)
+    actual = unstored(buffers["weights_gradient"], weights.storage, w.shape)
+    close(actual, expected["weights_gradient"], rows)
+    if with_bias:
+        close(buffers["bias_gradient"], expected["bias_gradient"], rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.one_of(
+        st.tuples(st.integers(1, 20), st.integers(1, 70)),
+        st.tuples(st.integers(1, 20), st.integers(1, 9), st.integers(1, 4), st.integers(1, 4)),
+    ),
+    st.integers(1, 70),
+    st.sampled_from(Layout),
+    st.booleans(),
+    st.booleans(),
+)
+def test_random_shapes(shape: Shape, outputs: int, layout: Layout, with_bias: bool, plain: bool) -> None:
+    kind = Tensor(shape, FLOAT32, layout if len(shape) == 4 else Layout.PLAIN)
+    compare(kind, outputs, with_bias=with_bias, plain=plain)
+
+
+@pytest.mark.parametrize("rows", [8, 13, 32])
+def test_data_gradient_in_row_blocks(rows: int) -> None:
+    compare(tensor((rows, 96)), 512, with_bias=True)

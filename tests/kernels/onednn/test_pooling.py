@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossbow.kernels.interface import PoolingGeometry
+from crossbow.ops.pool import Pool
+from crossbow.types import Phase, Shape, aligned_zeros
+from tests.kernels.onednn.running import ONEDNN, REFERENCE, Numbers, close, draw, execute, memory, tensor
+
+
+def compare(x: Numbers, y_shape: Shape, g: PoolingGeometry) -> None:
+    tx, ty = tensor(x.shape), tensor(y_shape)
+    dy = draw(y_shape, 1)
+    results = []
+    for library, kind in ((REFERENCE, np.float64), (ONEDNN, np.float32)):
+        reference = library is REFERENCE
+        forward = library.pooling_forward(tx, ty, g, Phase.TRAIN)
+        check = library.pooling_forward(tx, ty, g, Phase.CHECK)
+        backward = library.pooling_backward(ty, tx, g)
+        assert ("kept" in forward.writes) == ("kept" in backward.reads) == (g.method == "max")
+        buffers = {"kept": aligned_zeros(forward.kept)}
+        if reference:
+            buffers |= {"input0": x.astype(kind), "output_gradient": dy.astype(kind)}
+            buffers |= {"output": np.full(y_shape, np.nan), "input_gradient": np.full(x.shape, np.nan)}
+        else:
+            buffers |= {"input0": memory(tx, x), "output_gradient": memory(ty, dy)}
+            buffers |= {"output": memory(ty), "input_gradient": memory(tx)}
+        execute(forward, buffers, native=not reference)
+        execute(backward, buffers, native=not reference)
+        trained = buffers["output"].copy()
+        buffers["output"][...] = np.nan
+        execute(check, buffers, native=not reference)
+        np.testing.assert_array_equal(buffers["output"], trained)
+        results.append((trained, buffers["input_gradient"]))
+    (y, dx), (actual_y, actual_dx) = results
+    close(actual_y, y, g.kernel[0] * g.kernel[1])
+    close(actual_dx, dx, g.kernel[0] * g.kernel[1])
+
+
+def drawn_pool(data: st.DataObject) -> tuple[Pool, Shape]:
+    kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)), "kernel")
+    pool = Pool(
+        method=data.draw(st.sampled_from(["max", "average"])),
+        kernel_size=kernel,
+        stride=data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)), "stride"),
+        padding=tuple(data.draw(st.integers(0, k - 1)) for k in kernel),
+        rounding=data.draw(st.sampled_from(["ceil", "floor"])),
+        count_padding=data.draw(st.booleans()),
+    )
+    batch, channels = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 3, 16, 17, 20, 32]))
+    height, width = (data.draw(st.integers(k, k + 7)) for k in kernel)
+    return pool, (batch, channels, height, width)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_random_shapes(data: st.DataObject) -> None:
+    pool, shape = drawn_pool(data)
+    compare(draw(shape), pool.output_shape(shape), pool.geometry(shape))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_the_first_of_equal_maxima_gets_the_gradient(data: st.DataObject) -> None:
+    pool, shape = drawn_pool(data)
+    few_values = np.random.default_rng(data.draw(st.integers(0, 9))).integers(0, 2, shape).astype(np.float32)
+    g = pool.geometry(shape)
+    compare(few_values, pool.output_shape(shape), PoolingGeometry("max", g.kernel, g.stride, g.padding))
+
+
+@pytest.mark.parametrize("batch", [1, 4, 8, 32])
+@pytest.mark.parametrize("shape", [(32, 24, 24), (64, 8, 8), (20, 24, 24), (50, 8, 8)])
+def test_lenet_takes_the_fast_implementation(shape: Shape, batch: int) -> None:
+    x, y = tensor((batch, *shape)), tensor((batch, shape[0], shape[1] // 2, shape[2] // 2))
+    g = PoolingGeometry("max", (2, 2), (2, 2))
+    for kernel in (ONEDNN.pooling_forward(x, y, g, Phase.TRAIN), ONEDNN.pooling_backward(y, x, g)):
+        assert "ref:" not in kernel.name

@@ -1,0 +1,119 @@
+"""SMA and S-SGD as the papers have them, in plain NumPy: what the engine must compute, by another way.
+
+The model is an inner product, a softmax and the cross-entropy. Everything is written out for one weight matrix and one
+bias, without the engine's flat vectors, coefficients and flags. Only the order of the examples is the engine's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.data.order import TrainingOrder
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Model:
+    """A weight matrix (classes, features) and a bias (classes,), or anything of their form."""
+
+    weights: Array
+    bias: Array
+
+    def copy(self) -> Model:
+        return Model(self.weights.copy(), self.bias.copy())
+
+    def zeros(self) -> Model:
+        return Model(np.zeros_like(self.weights), np.zeros_like(self.bias))
+
+    def __add__(self, other: Model) -> Model:
+        return Model(self.weights + other.weights, self.bias + other.bias)
+
+    def __sub__(self, other: Model) -> Model:
+        return self + -1.0 * other
+
+    def __rmul__(self, factor: float) -> Model:
+        return Model(factor * self.weights, factor * self.bias)
+
+    def loss_and_gradient(self, x: Array, labels: Array) -> tuple[float, Model]:
+        logits = x @ self.weights.T + self.bias
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        rows = np.arange(len(x))
+        loss = float(np.mean(-np.log(p[rows, labels])))
+        p[rows, labels] -= 1
+        p /= len(x)
+        return loss, Model(p.T @ x, p.sum(axis=0))
+
+
+@dataclass
+class Simulation:
+    """k learners on the batches of a training order."""
+
+    images: Array
+    labels: Array
+    batch_size: int
+    seed: int
+    learners: int
+    start: Model
+    rate: Callable[[int], float]
+    """γ of the tick whose first task is number t."""
+    momentum: float = 0.0
+    decay: float = 0.0
+    task: int = 0
+    losses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.order = TrainingOrder(len(self.images), self.batch_size, self.seed)
+        self.z, self.z_previous = self.start.copy(), self.start.copy()
+        self.w = [self.start.copy() for _ in range(self.learners)]
+        self.v = [self.start.zeros() for _ in range(self.learners)]
+        self.base_velocity = self.start.zeros()
+
+    def gradient(self, model: Model) -> Model:
+        """That of the next task's batch."""
+        indices = np.empty(self.batch_size, np.intp)
+        self.order.indices(self.task, indices)
+        self.task += 1
+        loss, gradient = model.loss_and_gradient(self.images[indices], self.labels[indices])
+        self.losses.append(loss)
+        return gradient
+
+    def restart(self) -> None:
+        self.z_previous = self.z.copy()
+        self.w = [self.z.copy() for _ in self.w]
+        self.v = [self.z.zeros() for _ in self.v]
+        self.base_velocity = self.z.zeros()
+
+    def sma_tick(self, alpha: float, tau: int, base_momentum: float) -> None:
+        """Algorithm 1 of the Crossbow paper: c_i from the weights before the last local step; then z."""
+        rate = self.rate(self.task)
+        corrections = []
+        for step in range(tau):
+            for i in range(self.learners):
+                g = self.gradient(self.w[i])
+                correction = alpha * (self.w[i] - self.z)
+                self.v[i] = self.momentum * self.v[i] - rate * (g + self.decay * self.w[i])
+                self.w[i] = self.w[i] + self.v[i]
+                if step == tau - 1:
+                    self.w[i] = self.w[i] - correction
+                    corrections.append(correction)
+        after = self.z + base_momentum * (self.z - self.z_previous)
+        for correction in corrections:
+            after = after + correction
+        self.z, self.z_previous = after, self.z
+
+    def ssgd_tick(self) -> None:
+        """One step along the mean of the learners' gradients at z."""
+        rate = self.rate(self.task)
+        total = self.z.zeros()
+        for _ in range(self.learners):
+            total = total + self.gradient(self.z)
+        mean = (1 / self.learners) * total
+        self.base_velocity = self.momentum * self.base_velocity - rate * (mean + self.decay * self.z)
+        self.z = self.z + self.base_velocity

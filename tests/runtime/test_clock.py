@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossbow.runtime.clock import WorkClock, work_clock
+from crossbow.types import ConfigurationError
+
+
+def test_a_schedule_is_data() -> None:
+    assert [tuple(task) for task in WorkClock(learners=2, tau=3).schedule(tick=1)] == [
+        (6, 0, False),
+        (7, 1, False),
+        (8, 0, False),
+        (9, 1, False),
+        (10, 0, True),
+        (11, 1, True),
+    ]
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 50))
+def test_task_n_goes_to_learner_n_mod_k(learners: int, tau: int, tick: int) -> None:
+    schedule = WorkClock(learners, tau).schedule(tick)
+    first = tick * learners * tau
+    assert [task.task for task in schedule] == list(range(first, first + learners * tau))
+    assert all(task.learner == task.task % learners for task in schedule)
+    # The last task of every learner ends the tick for it, and no other.
+    assert [task.synchronises for task in schedule] == [False] * (learners * (tau - 1)) + [True] * learners
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))
+def test_training_ends_on_a_whole_tick(learners: int, tau: int, tasks: int) -> None:
+    clock = WorkClock(learners, tau)
+    ticks = clock.ticks(tasks)
+    assert ticks * clock.tasks_per_tick >= tasks > (ticks - 1) * clock.tasks_per_tick or tasks == ticks == 0
+
+
+@pytest.mark.parametrize(
+    ("learners", "tau", "wpc", "expected"), [(2, 1, None, 1), (2, 3, None, 3), (2, 1, 6, 3), (4, 1, 4, 1), (2, 3, 6, 3)]
+)
+def test_wpc_is_learners_times_tau(learners: int, tau: int, wpc: int | None, expected: int) -> None:
+    clock = work_clock(learners, tau, wpc)
+    assert (clock.learners, clock.tau, clock.tasks_per_tick) == (learners, expected, learners * expected)
+
+
+def test_wpc_that_learners_do_not_divide_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"multiple of the number of learners, 2, .*Received: wpc=5"):
+        work_clock(2, 1, 5)
+
+
+def test_wpc_that_contradicts_tau_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"wpc=8 with 2 learners means tau=4.*tau=3"):
+        work_clock(2, 3, 8)

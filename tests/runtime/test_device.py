@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from crossbow import SystemConf
+from crossbow.runtime.device import CpuDevice, available_cores, parse_devices
+from crossbow.types import ConfigurationError
+
+
+@pytest.mark.parametrize(
+    ("names", "cores", "expected"),
+    [
+        (["cpu"], range(4), [(0, 1, 2, 3)]),
+        (["cpu"], [3, 7], [(3, 7)]),
+        (["cpu:0/2", "cpu:1/2"], range(4), [(0, 1), (2, 3)]),
+        (["cpu:1/2", "cpu:0/2"], range(4), [(2, 3), (0, 1)]),
+        (["cpu:0/2", "cpu:1/2"], range(5), [(0, 1), (2, 3, 4)]),
+        (["cpu:0/3", "cpu:1/3", "cpu:2/3"], range(8), [(0, 1), (2, 3, 4), (5, 6, 7)]),
+        (["cpu:1/3"], range(3), [(1,)]),
+        (["cpu:0/2", "cpu:2/4"], range(4), [(0, 1), (2,)]),  # slices of different sizes that do not overlap
+        # More slices than cores share them, so that the path of several devices runs everywhere.
+        (["cpu:0/2", "cpu:1/2"], [5], [(5,), (5,)]),
+        (["cpu:0/4", "cpu:1/4", "cpu:2/4", "cpu:3/4"], [0, 1], [(0,), (1,), (0,), (1,)]),
+    ],
+)
+def test_slices(names: Sequence[str], cores: Sequence[int], expected: list[tuple[int, ...]]) -> None:
+    devices = parse_devices(names, cores)
+    assert [device.cores for device in devices] == expected
+    assert [device.name for device in devices] == list(names)
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_slices_cover_all_cores_once(count: int) -> None:
+    devices = parse_devices([f"cpu:{index}/{count}" for index in range(count)], range(8))
+    assert sorted(core for device in devices for core in device.cores) == list(range(8))
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "cuda:0", "cpu:2/2", "cpu:0/0", "cpu:-1/2", "cpu:1", "cpu:0/2/2", "CPU"])
+def test_unknown_devices_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"a device is 'cpu' or 'cpu:i/n'.*Received: {name!r}"):
+        parse_devices([name], range(4))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["cpu", "cpu"],
+        ["cpu", "cpu:0/2"],
+        ["cpu:0/2", "cpu:0/2"],
+        ["cpu:0/2", "cpu:00/2"],
+        ["cpu:0/2", "cpu:1/3"],
+        ["cpu:0/2", "cpu:0/4"],
+    ],
+)
+def test_sharing_cores_is_refused(names: Sequence[str]) -> None:
+    with pytest.raises(ConfigurationError, match=f"must not share cores.*Received: {','.join(names)} on 4 cores"):
+        parse_devices(names, range(4))
+
+
+def test_the_process_may_use_its_cores() -> None:
+    assert parse_devices(["cpu"])[0].cores == available_cores()
+    if hasattr(os, "sched_getaffinity"):
+        assert set(available_cores()) == os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize(("wanted", "cores", "expected"), [("auto", 4, 4), (3, 4, 3), (5, 2, 5)])
+def test_number_of_learners(wanted: int | str, cores: int, expected: int) -> None:
+    assert CpuDevice("cpu", tuple(range(cores))).learners(wanted) == expected
+
+
+@pytest.mark.parametrize(
+    ("cores", "learners", "wanted", "expected"),
+    [(4, 2, None, 2), (5, 2, None, 2), (2, 4, None, 1), (4, 2, 3, 3), (1, 1, None, 1)],
+)
+def test_threads_of_a_learner(cores: int, learners: int, wanted: int | None, expected: int) -> None:
+    assert CpuDevice("cpu", tuple(range(cores))).threads(learners, wanted) == expected
+
+
+@pytest.mark.parametrize("devices", ["cpu:0/2,cpu:1/2", "cpu:0/2, cpu:1/2", ["cpu:0/2", "cpu:1/2"]])
+def test_devices_as_a_user_gives_them(devices: str | list[str]) -> None:
+    assert SystemConf(devices=devices).devices == ("cpu:0/2", "cpu:1/2")

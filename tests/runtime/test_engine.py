@@ -1,0 +1,276 @@
+"""The engine against a simulation in plain NumPy, and the state it leaves behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, SSGD, ExecutionContext, SolverConf, TrainingUnit
+from crossbow.ops import Constant, Gaussian, InnerProduct
+from crossbow.types import ConfigurationError, CrossbowError
+from tests.runtime.simulation import Model, Simulation
+from tests.support import KERNELS, blobs, context, perceptron, training
+
+TICKS = 20
+DATA = blobs(examples=30, check=7)
+FIXED = SolverConf(learning_rate=0.1)
+HEAVY = SolverConf(learning_rate=0.05, momentum=0.9, weight_decay=0.01)
+
+
+def logistic(**options: Any) -> ExecutionContext:
+    layer = InnerProduct(
+        number_of_outputs=3, weight_initialiser=Gaussian(std=0.5), bias_initialiser=Constant(value=0.25)
+    )
+    return context(training(layer), data=DATA, precision="float64", **options)
+
+
+def base_model(running: ExecutionContext) -> Model:
+    variables = running.variables
+    return Model(variables["InnerProduct0.weights"].copy(), variables["InnerProduct0.bias"].copy())
+
+
+def simulate(running: ExecutionContext, learners: int, solver: SolverConf, rate: Any = None) -> Simulation:
+    return Simulation(
+        DATA.train.images,
+        DATA.train.labels,
+        batch_size=running.model.batch_size,
+        seed=running.system.seed,
+        learners=learners,
+        start=base_model(running),
+        rate=rate or (lambda task: solver.learning_rate),
+        momentum=solver.momentum,
+        decay=solver.weight_decay,
+    )
+
+
+def assert_equal(running: ExecutionContext, expected: Simulation) -> None:
+    received = base_model(running)
+    np.testing.assert_allclose(received.weights, expected.z.weights, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(received.bias, expected.z.bias, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2", "cpu:0/3,cpu:1/3,cpu:2/3"])
+@pytest.mark.parametrize("learners", [1, 2, 3])
+@pytest.mark.parametrize("solver", [FIXED, HEAVY], ids=["plain", "momentum"])
+@pytest.mark.parametrize(
+    ("alpha", "tau", "base_momentum"), [(None, 1, 0.0), (0.1, 1, 0.5), (0.05, 3, 0.0), (None, 2, 0.3)]
+)
+def test_sma_is_that_of_the_paper(
+    alpha: float | None, tau: int, base_momentum: float, solver: SolverConf, learners: int, devices: str
+) -> None:
+    rule = SMA(alpha=alpha, tau=tau, base_momentum=base_momentum)
+    everyone = learners * (devices.count(",") + 1)
+    with logistic(rule=rule, learners=learners, devices=devices, solver=solver) as running:
+        expected = simulate(running, everyone, solver)
+        history = running.train(TICKS * everyone * tau, TrainingUnit.TASKS)
+        for _ in range(TICKS):
+            expected.sma_tick(alpha or 1 / max(everyone, 2), tau, base_momentum)
+        assert_equal(running, expected)
+        assert running.engine.tick == TICKS
+        assert history.records[-1].tasks == expected.task
+        for member, weights, velocity in zip(running.engine.parts.members, expected.w, expected.v, strict=True):
+            replica = running.engine.program.model.export(member.replica.weights)
+            np.testing.assert_allclose(replica["InnerProduct0.weights"], weights.weights, rtol=0, atol=1e-12)
+            if solver.momentum:
+                replica = running.engine.program.model.export(member.replica.velocity)
+                np.testing.assert_allclose(replica["InnerProduct0.bias"], velocity.bias, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("learners", [1, 2, 3])
+@pytest.mark.parametrize("solver", [FIXED, HEAVY], ids=["plain", "momentum"])
+def test_ssgd_steps_along_the_mean_gradient(solver: SolverConf, learners: int, devices: str) -> None:
+    everyone = learners * (devices.count(",") + 1)
+    with logistic(rule=SSGD(), learners=learners, devices=devices, solver=solver) as running:
+        expected = simulate(running, everyone, solver)
+        running.train(TICKS * everyone, TrainingUnit.TASKS)
+        for _ in range(TICKS):
+            expected.ssgd_tick()
+        assert_equal(running, expected)
+
+
+def test_the_loss_is_the_mean_of_the_tasks() -> None:
+    with logistic(rule=SMA(), learners=2, solver=FIXED) as running:
+        expected = simulate(running, 2, FIXED)
+        history = running.train(3)  # of 30 examples in batches of 4: tasks 0–7, 8–15, 16–23
+        for _ in range(12):
+            expected.sma_tick(0.5, 1, 0.0)
+        parts = [expected.losses[start:end] for start, end in ((0, 8), (8, 16), (16, 24))]
+        assert [record.tasks for record in history.records] == [8, 16, 24]
+        assert [record.loss for record in history.records] == pytest.approx([np.mean(part) for part in parts], abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", [SMA(alpha=0.2, base_momentum=0.5), SSGD()], ids=["sma", "ssgd"])
+def test_many_calls_are_as_one(rule: Any) -> None:
+    """Learners keep weights and velocities between calls: nothing is restarted that was not asked for."""
+    models = []
+    for parts in ([24], [2] * 12, [10, 14]):
+        with logistic(rule=rule, solver=HEAVY) as running:
+            for tasks in parts:
+                running.train(tasks, TrainingUnit.TASKS)
+                running.test()  # neither does testing disturb them, nor predicting, nor looking
+                running.predict(DATA.train.images[:3])
+            models.append(base_model(running))
+    assert all(model.weights.tobytes() == models[0].weights.tobytes() for model in models)
+
+
+# Learning-rate policies.
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("base_momentum", [0.0, 0.5])
+def test_a_drop_of_the_learning_rate_restarts_the_learners(base_momentum: float, momentum: float, devices: str) -> None:
+    solver = SolverConf(learning_rate=0.2, policy="step", gamma=0.5, step_size=14, momentum=momentum)
+    k = 2 * (devices.count(",") + 1)
+    with logistic(rule=SMA(base_momentum=base_momentum), devices=devices, solver=solver) as running:
+        expected = simulate(running, k, solver, rate=lambda task: 0.2 * 0.5 ** (task // 14))
+        for tick in range(TICKS):
+            if tick and (tick * k) // 14 > ((tick - 1) * k) // 14:
+                expected.restart()
+            expected.sma_tick(1 / k, 1, base_momentum)
+        running.train(TICKS * k, TrainingUnit.TASKS)
+        assert_equal(running, expected)
+
+
+def test_ssgd_restarts_too() -> None:
+    solver = SolverConf(learning_rate=0.2, policy="multistep", gamma=0.5, step_values=(6, 20), momentum=0.9)
+    with logistic(rule=SSGD(), solver=solver) as running:
+        expected = simulate(running, 2, solver, rate=lambda task: 0.2 * 0.5 ** ((task >= 6) + (task >= 20)))
+        for tick in range(TICKS):
+            if tick in (3, 10):
+                expected.restart()
+            expected.ssgd_tick()
+        running.train(TICKS * 2, TrainingUnit.TASKS)
+        assert_equal(running, expected)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("rule", [SMA(base_momentum=0.5), SSGD()], ids=["sma", "ssgd"])
+def test_a_restart_sets_replicas_to_z_and_velocities_to_zero(
+    rule: Any, devices: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.1, step_size=12, momentum=0.9)
+    seen = []
+    with logistic(rule=rule, devices=devices, solver=solver) as running:
+        engine, parts = running.engine, running.engine.parts
+        restart = engine.restart
+
+        def check() -> None:
+            z = parts.bases[0].current(engine.tick).copy()
+            restart()
+            seen.append(engine.tick)
+            assert z.any()
+            for base in parts.bases:
+                assert all((buffer == z).all() for buffer in base.buffers)
+                assert base.velocity is None or not base.velocity.any()
+            for member in parts.members:
+                assert member.replica.weights is None or (member.replica.weights == z).all()
+                assert member.replica.velocity is None or not member.replica.velocity.any()
+
+        monkeypatch.setattr(engine, "restart", check)
+        k = len(parts.members)
+        running.train(40, TrainingUnit.TASKS)
+        assert seen == [-(-drop // k) for drop in (12, 24, 36)]
+
+
+def test_a_policy_without_steps_never_restarts() -> None:
+    solver = SolverConf(learning_rate=0.2, policy="inv", gamma=0.1, power=0.5, momentum=0.5, warmup_steps=7)
+    rate = lambda task: 0.2 * (1 + 0.1 * task) ** -0.5 * (min((task + 1) / 7, 1) if task < 7 else 1)  # noqa: E731
+    with logistic(rule=SMA(), solver=solver) as running:
+        expected = simulate(running, 2, solver, rate=rate)
+        running.train(TICKS * 2, TrainingUnit.TASKS)
+        for _ in range(TICKS):
+            expected.sma_tick(0.5, 1, 0.0)
+        assert_equal(running, expected)
+        assert running.engine.learning_rate == pytest.approx(rate(40))
+
+
+# What the clock means.
+
+
+def test_wpc_gives_tau() -> None:
+    with logistic(rule=SMA(alpha=0.3), wpc=6, learners=2) as running:
+        expected = simulate(running, 2, FIXED)
+        running.train(4 * 6, TrainingUnit.TASKS)
+        for _ in range(4):
+            expected.sma_tick(0.3, 3, 0.0)
+        assert_equal(running, expected)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"wpc": 5}, "multiple of the number of learners, 2"),
+        ({"wpc": 8, "rule": SMA(tau=3)}, "means tau=4"),
+        ({"rule": SMA(alpha=0.9)}, r"alpha must be < 2/\(k \+ 1\) = 0.6667 with k = 2 learners"),
+        ({"slack": 1}, "slack must be 0 under a rule with a barrier"),
+        ({"batch_size": 31}, "batch_size must be at most the number of training examples, 30. Received: batch_size=31"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        logistic(**options)
+
+
+@KERNELS
+def test_learners_that_are_not_where_the_data_is(kernels: str) -> None:
+    """More learners than examples in an epoch, than cores, than batches."""
+    with context(perceptron(), learners=5, kernels=kernels, data=blobs(examples=6), batch_size=4) as running:
+        history = running.train(3)
+        assert [record.tasks for record in history.records] == [5]
+        assert history.records[-1].epoch == pytest.approx(5 * 4 / 6)
+        assert running.test().examples == 13
+
+
+# Reentrancy: an engine is not used from within, or from several threads.
+
+
+def test_the_context_is_not_used_while_it_trains() -> None:
+    from crossbow import Monitor
+
+    caught: list[str] = []
+
+    class Meddler(Monitor):
+        interval = 0.0
+
+        def progress(self, progress: Any) -> None:
+            for use in (
+                running.test,
+                lambda: running.predict(DATA.train.images[:1]),
+                lambda: running.train(1),
+                lambda: running.variables,
+                lambda: running.save("never"),
+                lambda: running.load("never"),
+            ):
+                try:
+                    use()
+                except CrossbowError as error:
+                    caught.append(str(error))
+
+    with logistic(monitors=[Meddler()], rule=SMA()) as running:
+        running.train(2)
+        assert caught
+        assert len(caught) % 6 == 0
+        assert all("while" in text and "train" in text for text in caught)
+
+
+def test_the_context_may_be_used_between_the_stretches() -> None:
+    from crossbow import Monitor
+
+    accuracies = []
+
+    class Tester(Monitor):
+        def record(self, record: Any) -> None:
+            accuracies.append(running.test().accuracy)
+            running.predict(DATA.train.images[:1])
+
+    with logistic(monitors=[Tester()], rule=SMA(), seed=4) as running:
+        running.train(3)
+        tested = base_model(running)
+    with logistic(rule=SMA(), seed=4) as running:
+        running.train(3)
+        assert base_model(running).weights.tobytes() == tested.weights.tobytes()
+    assert len(accuracies) == 3

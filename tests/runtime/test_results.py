@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossbow import History, Record, TestResult
+from crossbow.runtime.results import RunningMean
+
+
+def record(epoch: float = 1, *, loss: float = 0.5, accuracy: float | None = None, tested: bool = True) -> Record:
+    test = TestResult(loss=0.1, accuracy=accuracy, examples=10) if tested else None
+    return Record(
+        epoch=epoch, tasks=1, time=epoch * 2, loss=loss, accuracy=None, images_per_second=1, learning_rate=0.1, test=test
+    )
+
+
+def test_a_history_of_nothing() -> None:
+    history = History()
+    assert (history.time, history.tests, history.best, history.stopped) == (0.0, [], None, "")
+    assert math.isnan(history.loss)
+
+
+def test_a_history_of_several_stretches() -> None:
+    records = [record(1, accuracy=0.5), record(2, tested=False), record(3, accuracy=0.8, loss=0.25), record(4, accuracy=0.8)]
+    history = History(records)
+    assert history.time == 8.0
+    assert history.loss == 0.5
+    assert history.tests == [records[0], records[2], records[3]]
+    assert history.best is records[2]  # the first of equals
+
+
+def test_the_best_of_tests_without_accuracy() -> None:
+    assert History([record(), record(2)]).best is None
+    worthless = record(accuracy=0.0)
+    assert History([worthless]).best is worthless
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=60), st.integers(1, 20))
+def test_running_means(losses: list[float], window: int) -> None:
+    mean = RunningMean(window)
+    for loss in losses:
+        mean.add(loss, None)
+    assert mean.moving_loss == pytest.approx(sum(losses[-window:]) / len(losses[-window:]), abs=1e-9)
+    loss, accuracy = mean.take()
+    assert loss == pytest.approx(sum(losses) / len(losses), abs=1e-9)
+    assert accuracy is None
+
+
+def test_a_take_starts_afresh_and_the_window_goes_on() -> None:
+    mean = RunningMean(2)
+    assert math.isnan(mean.moving_loss)
+    mean.add(1.0, 0.5)
+    assert mean.take() == (1.0, 0.5)
+    mean.add(3.0, 1.0)
+    assert mean.moving_loss == 2.0
+    assert mean.take() == (3.0, 1.0)

@@ -1,0 +1,102 @@
+"""The clock tick's parts: flags, slices, coefficients, and the order of a task's steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossbow import SMA, SSGD, SolverConf
+from crossbow.kernels.reference.library import Reference
+from crossbow.runtime.tick import (
+    Averaging,
+    Coefficients,
+    Flags,
+    Place,
+    learner_coefficients,
+)
+from crossbow.synch import Rule
+from tests.support import context
+
+
+def test_flags_start_with_nothing_done() -> None:
+    flags = Flags(learners=3, parties=2)
+    assert flags.ready.tolist() == flags.contributed.tolist() == [-1, -1, -1]
+    assert flags.merged.tolist() == [-1, -1]
+    assert flags.abort.tolist() == [0]
+
+
+def test_resetting_flags() -> None:
+    flags = Flags(learners=2, parties=1)
+    flags.abort[0] = flags.ready[1] = 1
+    flags.reset(tick=7)
+    assert [*flags.ready, *flags.contributed, *flags.merged, *flags.abort] == [6, 6, 6, 6, 6, 0]
+
+
+@given(st.integers(1, 7), st.integers(0, 500))
+def test_the_slices_of_a_device_cover_the_vector_once(learners: int, elements: int) -> None:
+    on_device = tuple(range(3, 3 + learners))
+    slices = [Place(learner, on_device).slice(elements) for learner in on_device]
+    assert [i for part in slices for i in range(elements)[part]] == list(range(elements))
+    assert all(part.start % 16 == 0 for part in slices)  # on a cache line, so that learners do not share one
+
+
+def averaging(rule: Rule, learners: int, devices: int = 1, **solver: float) -> Averaging:
+    flags = Flags(learners, learners if devices == 1 else 1)
+    dtype = np.dtype(np.float64)
+    return Averaging(Reference(dtype), rule, SolverConf(**solver), flags, learners, devices, dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2, base_momentum=0.5), SSGD()], ids=str)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_coefficients_follow_the_learning_rate(rule: Rule, momentum: float, devices: int) -> None:
+    parts = averaging(rule, 2, devices, momentum=momentum, weight_decay=0.1)
+    made = learner_coefficients(parts, Place(0, (0, 1) if devices == 1 else (0,)))
+    arrays = (made.step, made.local, made.merge)
+    for rate in (0.5, 0.5, 0.25):
+        made.set_rate(rate)
+        assert all(now is before for now, before in zip((made.step, made.local, made.merge), arrays, strict=True))
+        for values, update in zip(arrays, made.updates(rate), strict=True):
+            assert values.tolist() == update.coefficients
+
+
+def test_the_sum_of_a_single_device_is_part_of_its_merge() -> None:
+    (update,) = (learner_coefficients(averaging(SMA(alpha=0.25), 2), Place(1, (0, 1))).updates(0.1)[2],)
+    assert update.steps == (("base_next", {"base": 0.5, "sent0": 0.25, "sent1": 0.25}),)
+    update = Coefficients(SMA(alpha=0.25), SolverConf(), 2).updates(0.1)[2]
+    assert update.steps == (("base_next", {"base": 0.5, "total": 1.0}),)
+
+
+def kinds(rule: Rule, devices: str = "cpu", key: str = "synchronise") -> list[str]:
+    """What a task's steps are, in order: runs of the same kind once."""
+    known = ("wait", "signal", "average", "sum of the device", "optimiser", "all-reduce")
+    with context(rule=rule, devices=devices, learners=2 if devices == "cpu" else 1) as running:
+        parts = running.engine.parts
+        learner = parts.members[0].learner if key != "synchroniser" else parts.synchroniser
+        assert learner is not None
+        names = learner._tasks["synchronise" if key == "synchroniser" else key, 0].calls.names
+    steps = [
+        name if name in known else "backward" if "gradient" in name else "forward" for name in names
+    ]
+    return [step for step, before in zip(steps, ["", *steps], strict=False) if step != before]
+
+
+def test_sma_averages_beside_the_forward_pass() -> None:
+    assert kinds(SMA()) == [
+        "signal", "forward", "wait", "average", "signal", "backward", "wait", "optimiser",
+    ]  # fmt: skip
+    assert kinds(SMA(tau=2), key="local") == ["forward", "backward", "optimiser"]
+
+
+def test_ssgd_merges_gradients_behind_the_backward_pass() -> None:
+    assert kinds(SSGD()) == ["forward", "backward", "signal", "wait", "average", "signal", "wait"]
+
+
+def test_several_devices_sum_and_a_party_of_its_own_merges() -> None:
+    devices = "cpu:0/2,cpu:1/2"
+    assert kinds(SMA(), devices) == [
+        "signal", "forward", "wait", "sum of the device", "signal", "backward", "wait", "optimiser",
+    ]  # fmt: skip
+    assert kinds(SMA(), devices, "synchroniser") == ["wait", "all-reduce", "average", "signal"]
