@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -198,15 +198,15 @@ class ExecutionContext:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         data = safetensors.numpy.save(self.engine.weights, metadata={"format": "crossbow"})
-        descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with partial.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
         except BaseException:
-            Path(partial).unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
             raise
 
     def load(self, path: str | os.PathLike[str]) -> None:
@@ -227,6 +227,7 @@ class ExecutionContext:
     def _check_open(self) -> None:
         if self._closed:
             raise CrossbowError("the context is closed")
+        self.engine.check_usable()
 
 
 def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Dataflow | None]:

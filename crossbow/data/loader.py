@@ -107,6 +107,12 @@ class Loader:
         if ring is not None:
             ring.release(slot)
 
+    def interrupt(self) -> None:
+        """Give no more batches: whoever waits in `next` gets Aborted. Any thread; returns at once."""
+        ring = self._ring
+        if ring is not None:
+            ring.close()
+
     def stop(self) -> None:
         """End the thread. Returns within half a second, even if the source does not (its thread then ends later)."""
         ring, self._ring = self._ring, None

@@ -117,7 +117,10 @@ class _Backward:
         if self.input_gradient_wanted:
             gradient = input_gradients[self.input] if self.input < len(input_gradients) else None
             if gradient is None:
-                raise ValueError(f"{where}: expected a gradient of input {self.input}. Received: None")
+                raise ValueError(
+                    f"{where}: expected a gradient of input {self.input}, because something upstream of it trains. "
+                    "Received: None"
+                )
             target: NDArray[Any] = buffers["input_gradient"]
             real = roles.examples(buffers)
             _copy(gradient, target[real], where, f"a gradient of input {self.input}")

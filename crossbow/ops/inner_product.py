@@ -30,6 +30,7 @@ class InnerProduct(Kernel):
 
     def __post_init__(self) -> None:
         check_integer(self, "number_of_outputs", 1)
+        check_integer(self, "axis", 1)
         if self.axis != 1:
             raise refuse(self, "axis", self.axis, "1 (the only one so far)")
         check_boolean(self, "bias")

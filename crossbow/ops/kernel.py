@@ -95,9 +95,7 @@ class Kernel:
 
     # Array-module code, for operators outside the package.
 
-    def forward(
-        self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]
-    ) -> Array:
+    def forward(self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]) -> Array:
         """The output, from arrays of `xp` (NumPy or CuPy). A loss or measure gets the labels as its last input, and
         only the real examples of a padded batch."""
         raise NotImplementedError(f"{type(self).__name__} has neither `prepare` nor `forward`")
@@ -110,8 +108,8 @@ class Kernel:
         variables: Mapping[str, Array],
         output_gradient: Array,
     ) -> tuple[Sequence[Array | None], Mapping[str, Array]]:
-        """The gradients of the inputs (None where there is none) and of the variables by name. For a loss,
-        `output_gradient` is an array with one 1."""
+        """The gradients of the inputs (None for an input for which `gradient` returns None) and of the variables by
+        name. For a loss, `output_gradient` is an array with one 1."""
         raise NotImplementedError(f"{type(self).__name__} has no `backward`")
 
 

@@ -159,7 +159,7 @@ class Assembly:
         tasks: dict[TaskKey, BoundTask] = {}
         for parity in range(len(base.buffers)):
             tasks.update(self._bind(averaging, place, peers, base, parity, coefficients, arena, state))
-        learner = Learner(number, self.streams[number], tasks, coefficients, state)
+        learner = Learner(number, self.streams[number], tasks, coefficients, state, self.flags.abort)
         return Member(learner, device, replicas[number], arena, state)
 
     def _bind(
@@ -203,7 +203,7 @@ class Assembly:
         for parity in range(len(self.bases[0].buffers)):
             steps = synchroniser_task(averaging, collective, self.bases, parity, coefficients, state)
             tasks["synchronise", parity] = bind_task(steps, None, None)
-        return Learner(self.learners, stream, tasks, coefficients, state)
+        return Learner(self.learners, stream, tasks, coefficients, state, self.flags.abort)
 
 
 def _bound(program: Program, memory: Memory, steps: Sequence[BoundStep]) -> BoundTask:

@@ -7,16 +7,18 @@ ahead, and collects results in task order. Everything between learners is settle
 
 from __future__ import annotations
 
-import math
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 from crossbow.compile import Program
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.data.loader import Loader
 from crossbow.dataflow.graph import Graph
+from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.learner import Completed, Failed, Learner, TaskKey
 from crossbow.runtime.prediction import Prediction
@@ -27,6 +29,8 @@ from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
 
 TASKS_AHEAD = 3
 """Tasks submitted ahead, per learner: enough that no stream runs dry while the scheduler sleeps."""
+TICKS_BEHIND = TASKS_AHEAD + 1
+"""Ticks by which the results are behind at the most when a tick begins. Usually they are less, so this costs nothing."""
 DRAIN_SECONDS = 0.5
 """How long a failure waits for the other learners' current tasks."""
 
@@ -56,7 +60,13 @@ class Engine:
         self._reports: queue.SimpleQueue[Completed | Failed] = queue.SimpleQueue()
         self._early: dict[int, Completed] = {}
         self._prediction: Prediction | None = None
-        self._stuck = False
+        self._doing = ""
+        """What the learners are busy with."""
+        self._settled = True
+        """Whether everything submitted is done and the learners agree with the base model's tick."""
+        self._feeding: Loader | None = None
+        """Where the learners' batches come from."""
+        self._closed = False
         self.restart()
 
     @property
@@ -89,20 +99,17 @@ class Engine:
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
         """Run ticks up to `until`, or up to the first tick boundary at which `stop()` is true.
 
-        `on_result` gets the results in task order, on this thread. Returns when everything submitted is done. After an
-        exception the learners start again from the last base model that is whole.
+        `on_result` gets the results in task order, on this thread; when `stop` is asked in tick t, at least those of
+        all ticks before t − TICKS_BEHIND. Returns when everything submitted is done. After an exception the learners
+        start again from the last base model that is whole.
         """
-        self._check_usable()
-        try:
+        with self._busy("training", self.loader):
             self.loader.start(self.tasks)
             while self.tick < until and not stop():
                 self._run_tick(on_result)
+                while self._next_result < (self.tick - TICKS_BEHIND) * self.clock.tasks_per_tick:
+                    self._collect(on_result)
             self._collect_all(on_result)
-        except BaseException:
-            self._recover()
-            raise
-        finally:
-            self.loader.stop()
 
     def _run_tick(self, on_result: OnResult) -> None:
         first = self.tasks
@@ -132,7 +139,11 @@ class Engine:
         """Give the loader's next batch to a learner, once few enough tasks are under way."""
         while self._in_flight >= TASKS_AHEAD * self.parts.learners:
             self._collect(on_result)
-        slot, _, examples = loader.next()
+        try:
+            slot, _, examples = loader.next()
+        except Aborted:
+            while True:  # until the failure for which the loader was interrupted is found, and raised
+                self._collect(on_result)
         self._in_flight += 1
         learner.submit(
             key,
@@ -142,17 +153,23 @@ class Engine:
             examples=examples,
             rate=rate,
             release=loader.release,
-            report=self._reports.put,
+            report=self._report,
         )
+
+    def _report(self, report: Completed | Failed) -> None:
+        """Called on the learners' threads."""
+        self._reports.put(report)
+        if isinstance(report, Failed) and self._feeding is not None:
+            self._feeding.interrupt()  # or a slow loader would keep the scheduler from hearing of it
 
     def _report_synchroniser(self, report: Completed | Failed) -> None:
         if isinstance(report, Failed):
-            self._reports.put(report)
+            self._report(report)
 
     # Results
 
     def _collect(self, on_result: OnResult) -> None:
-        """Wait for one result; hand on those that are next in order. Raises TaskError."""
+        """Wait for one result; hand on those that are next in order. Raises TaskError or NonFiniteLossError."""
         report = self._take(None)
         if isinstance(report, Failed):
             self._fail(report)
@@ -160,11 +177,6 @@ class Engine:
             self._early[report.task] = report
         while (following := self._early.pop(self._next_result, None)) is not None:
             self._next_result += 1
-            if not math.isfinite(following.loss):
-                raise NonFiniteLossError(
-                    f"the loss became {following.loss} in task {following.task} (learning rate "
-                    f"{self.rate(following.task):g}). Lower the learning rate, or look for bad values in the data"
-                )
             on_result(following)
 
     def _collect_all(self, on_result: OnResult) -> None:
@@ -178,14 +190,18 @@ class Engine:
             self._in_flight -= 1  # the synchroniser's tasks are not counted
         return report
 
-    def _fail(self, report: Failed) -> None:
+    def _fail(self, report: Failed) -> NoReturn:
         """Raise the TaskError of a failed task; of one that was given up, wait for the one that is the cause."""
-        self.parts.flags.abort[0] = 1
         while report.error is None:
+            if self._closed:
+                raise CrossbowError(f"the context was closed while {self._doing}")
             other = self._take(None)
             report = other if isinstance(other, Failed) else report
+        if isinstance(report.error, NonFiniteLossError):
+            raise report.error
+        where = f"on learner {report.learner}" if report.learner < self.parts.learners else "between the devices"
         raise TaskError(
-            f"task {report.task} failed in operator {report.operator!r} on learner {report.learner}: "
+            f"task {report.task} failed in operator {report.operator!r} {where}: "
             f"{type(report.error).__name__}: {report.error}",
             task=report.task,
             operator=report.operator,
@@ -193,27 +209,44 @@ class Engine:
 
     # Failure and restart
 
+    @contextmanager
+    def _busy(self, doing: str, loader: Loader) -> Iterator[None]:
+        """Work for the learners. However it ends, nothing runs behind it, and the next can begin."""
+        self.check_usable()
+        try:
+            self._doing, self._feeding, self._settled = doing, loader, False
+            yield
+            self._settled = True
+        except BaseException:
+            self._recover()
+            raise
+        finally:
+            self._doing = ""
+            loader.stop()
+
     def _recover(self) -> None:
         """After a failure: wait for what still runs, then start the learners again from the last whole base model."""
         self.parts.flags.abort[0] = 1
         deadline = time.monotonic() + DRAIN_SECONDS
-        while self._in_flight:
-            try:
-                self._take(max(0.0, deadline - time.monotonic()))
-            except queue.Empty:
-                self._stuck = True
-                return
-        if self.parts.synchroniser is not None:
-            self.parts.synchroniser.stream.call(lambda: None)
+        for stream in self.parts.streams:
+            if not stream.wait(max(0.0, deadline - time.monotonic())):
+                return  # a long task; `check_usable` tries again
         while not self._reports.empty():
             self._reports.get()
         self._early.clear()
+        self._in_flight = 0
         self.tick = int(self.parts.flags.merged.min()) + 1
         self.restart()
+        self._settled = True
 
-    def _check_usable(self) -> None:
-        if self._stuck:
-            raise CrossbowError("a learner is still in a task after a failure; create a new ExecutionContext")
+    def check_usable(self) -> None:
+        """Raise CrossbowError while the learners are busy."""
+        if self._doing:
+            raise CrossbowError(f"this is not possible while {self._doing}. Monitor.record may do it, between epochs")
+        if not self._settled:
+            self._recover()
+        if not self._settled:
+            raise CrossbowError("not possible while a learner is still in a task that another's failure or Ctrl-C left")
 
     def restart(self) -> None:
         """w_i ← z and no velocity, for every learner. Nothing may be running."""
@@ -238,21 +271,21 @@ class Engine:
     @property
     def weights(self) -> dict[str, Array]:
         """The base model's variables by name, in logical shape: a copy."""
+        self.check_usable()
         return self.program.model.export(self.parts.bases[0].current(self.tick))
 
     def load(self, variables: dict[str, Array], source: str) -> None:
         """Set the base model; start every learner from it. Raises DataError, changing nothing, if it does not fit."""
-        self._check_usable()
+        self.check_usable()
         self.program.model.load(variables, self.parts.bases[0].current(self.tick), source)
         self.restart()
 
     def test(self) -> TestResult:
         """The base model on the check set: its batches dealt to the learners' streams."""
-        self._check_usable()
         parts = self.parts
         if parts.check_loader is None:
             raise CrossbowError("there is no check set: give Dataset((x_train, y_train), (x_check, y_check))")
-        loader, key = parts.check_loader, ("check", self._parity)
+        loader = parts.check_loader
         loss = accuracy = 0.0
         examples = 0
         measured = True
@@ -264,29 +297,26 @@ class Engine:
             examples += result.examples
             measured = measured and result.accuracy is not None
 
-        try:
-            self._next_result = 0
+        with self._busy("testing", loader):
+            key, self._next_result = ("check", self._parity), 0
             loader.start(0)
             for batch in range(parts.check_order.tasks):
                 learner = parts.members[batch % parts.learners].learner
                 self._submit(learner, key, batch, loader, self.learning_rate, add)
             self._collect_all(add)
             self._next_result = self.tasks
-        except BaseException:
-            self._recover()
-            raise
-        finally:
-            loader.stop()
         return TestResult(loss / examples, accuracy / examples if measured else None, examples)
 
     def predict(self, images: Array) -> Array:
         """The base model's output for (N, …) images: that of the loss's input."""
-        self._check_usable()
+        self.check_usable()
         if self._prediction is None:
             self._prediction = Prediction(self.parts)
         return self._prediction(images, self._parity)
 
     def close(self) -> None:
-        """End all threads."""
+        """End all threads. A thread that trains meanwhile gets a CrossbowError."""
+        self._closed = True
         self.parts.flags.abort[0] = 1
+        self._report_synchroniser(Failed(self.tasks, self.parts.learners, "close", None))
         self.parts.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,7 @@ from crossbow.kernels.interface import Aborted, State
 from crossbow.kernels.native import TaskList
 from crossbow.runtime.stream import CpuStream
 from crossbow.runtime.tick import Coefficients
-from crossbow.types import Array
+from crossbow.types import Array, NonFiniteLossError
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,11 @@ TaskKey = tuple[str, int]
 
 
 class Learner:
-    """Runs tasks on its stream, in order."""
+    """Runs tasks on its stream, in order.
+
+    A task that fails raises `abort`, and while that is raised no task begins: the replica has missed a step, so the
+    learner must not contribute to another tick before it is started again.
+    """
 
     def __init__(
         self,
@@ -63,12 +68,14 @@ class Learner:
         tasks: Mapping[TaskKey, BoundTask],
         coefficients: Coefficients,
         state: Array,
+        abort: Array,
     ) -> None:
         self.number = number
         self.stream = stream
         self._tasks = tasks
         self._coefficients = coefficients
         self._state = state
+        self._abort = abort
 
     def submit(
         self,
@@ -88,23 +95,43 @@ class Learner:
         """
 
         def run() -> None:
-            bound = self._tasks[key]
-            state = self._state
-            state[State.TASK] = task
-            state[State.TICK] = tick
-            state[State.SLOT] = slot
-            state[State.EXAMPLES] = examples
-            self._coefficients.set_rate(rate)
+            if self._abort[0]:
+                report(Failed(task, self.number, "wait", None))
+                return
+            operator = "task"
             try:
-                bound.calls.run()
+                bound = self._tasks[key]
+                state = self._state
+                state[State.TASK] = task
+                state[State.TICK] = tick
+                state[State.SLOT] = slot
+                state[State.EXAMPLES] = examples
+                self._coefficients.set_rate(rate)
+                try:
+                    bound.calls.run()
+                except BaseException:
+                    operator = bound.calls.failed or operator
+                    raise
                 loss = float("nan") if bound.loss is None else float(bound.loss[0])
                 accuracy = None if bound.accuracy is None else float(bound.accuracy[0])
                 release(slot)
+                if bound.loss is not None and not math.isfinite(loss):
+                    raise _non_finite(key[0], loss, task, rate)
             except Aborted:
                 report(Failed(task, self.number, "wait", None))
             except BaseException as error:
-                report(Failed(task, self.number, bound.calls.failed or "?", error))
+                self._abort[0] = 1
+                report(Failed(task, self.number, operator, error))
             else:
                 report(Completed(task, loss, accuracy, examples))
 
         self.stream.submit(run)
+
+
+def _non_finite(purpose: str, loss: float, task: int, rate: float) -> NonFiniteLossError:
+    if purpose == "check":
+        return NonFiniteLossError(f"the test's loss became {loss} in batch {task} of the check set")
+    return NonFiniteLossError(
+        f"the loss became {loss} in task {task} (learning rate {rate:g}). Lower the learning rate, or look for bad "
+        "values in the data"
+    )

@@ -63,6 +63,8 @@ class JsonLinesMonitor(Monitor):
         line = asdict(record)
         test = line.pop("test") or {}
         line.update({f"test_{name}": test.get(name) for name in ("loss", "accuracy", "examples")})
+        # JSON has no NaN and no infinity.
+        line = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in line.items()}
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 

@@ -95,6 +95,11 @@ class RunningMean:
         """Mean loss of the last tasks, an epoch's at the most; NaN before the first."""
         return self._window_sum / len(self._window) if self._window else float("nan")
 
+    @property
+    def full(self) -> bool:
+        """Whether the window holds as many tasks as it is meant to."""
+        return len(self._window) == self._size
+
     def take(self) -> tuple[float, float | None]:
         """Mean loss and accuracy since the last take."""
         count = self.count or 1

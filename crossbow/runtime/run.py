@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
-from crossbow.runtime.engine import Engine
+from crossbow.runtime.engine import TICKS_BEHIND, Engine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import History, Record, RunningMean
@@ -28,7 +28,7 @@ class Limits:
     seconds: float | None = None
     """Seconds of training, tests not included."""
     loss: float | None = None
-    """The mean training loss of the last epoch's tasks is at most this."""
+    """The mean training loss of an epoch's tasks, the last ones, is at most this."""
     accuracy: float | None = None
     """A test's accuracy is at least this."""
 
@@ -51,6 +51,8 @@ class TrainingRun:
         self.stretch_start = time.perf_counter()
         self.stretch_images = 0
         self.images = 0
+        self.reached = math.inf
+        """The tick with which the loss became small enough."""
         self.interrupted = False
         self.next_progress = 0.0
 
@@ -97,6 +99,10 @@ class TrainingRun:
     def _add(self, result: Completed) -> None:
         self.mean.add(result.loss, result.accuracy)
         self.stretch_images += result.examples
+        tick, rest = divmod(result.task + 1, self.engine.clock.tasks_per_tick)
+        wanted = self.limits.loss
+        if wanted is not None and rest == 0 and self.mean.full and self.mean.moving_loss <= wanted:
+            self.reached = min(self.reached, tick)
 
     # When to stop
 
@@ -145,7 +151,7 @@ class TrainingRun:
         limits = self.limits
         if self.interrupted:
             return "interrupt"
-        if limits.loss is not None and self.mean.moving_loss <= limits.loss:
+        if self.reached < math.inf:
             return "loss"
         if self.engine.tick >= self.end:
             return "count"
@@ -158,7 +164,8 @@ class TrainingRun:
         self._progress()
         limits = self.limits
         over = limits.seconds is not None and self._seconds() >= limits.seconds
-        reached = limits.loss is not None and self.mean.moving_loss <= limits.loss
+        # Not as soon as it is known: that depends on timing, and when training ends must not.
+        reached = self.engine.tick >= self.reached + TICKS_BEHIND
         return over or reached or self.interrupted
 
     def _progress(self) -> None:

@@ -54,6 +54,12 @@ class CpuStream:
             raise error
         return result  # type: ignore[no-any-return]
 
+    def wait(self, timeout: float) -> bool:
+        """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
+        done = threading.Event()
+        self.submit(done.set)
+        return done.wait(timeout)
+
     def close(self, timeout: float | None = None) -> bool:
         """End the thread after the work submitted so far; whether it ended within `timeout` seconds."""
         self._queue.put(None)

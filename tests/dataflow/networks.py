@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from types import ModuleType
 from typing import ClassVar
@@ -34,7 +35,7 @@ def node(name: str, kernel: Kernel | Gradient, peer: DataflowNode | None = None)
 
 def chain(*nodes: DataflowNode) -> DataflowNode:
     """Connect each node to the next; returns the first."""
-    for source, target in zip(nodes, nodes[1:], strict=False):
+    for source, target in itertools.pairwise(nodes):
         source.connect_to(target)
     return nodes[0]
 
@@ -51,8 +52,8 @@ def peers(graph: Graph) -> dict[str, str]:
     return {vertex.name: graph[vertex.peer].name for vertex in graph if vertex.peer is not None}
 
 
-def inner_product(name: str = "ip", outputs: int = 3, *, bias: bool = True) -> DataflowNode:
-    gaussian = Gaussian(std=0.5)
+def inner_product(name: str = "ip", outputs: int = 3, *, bias: bool = True, std: float = 0.5) -> DataflowNode:
+    gaussian = Gaussian(std=std)
     return node(
         name, InnerProduct(number_of_outputs=outputs, bias=bias, weight_initialiser=gaussian, bias_initialiser=gaussian)
     )
@@ -100,7 +101,7 @@ def branched() -> DataflowNode:
     chain(conv1, tanh, conv2, relu, total)
     chain(tanh, conv3, largest, total)
     chain(tanh, average, total)
-    chain(total, node("dropout", Dropout(ratio=0.4)), inner_product(), softmax, node("loss", SoftMaxLoss()))
+    chain(total, node("dropout", Dropout(ratio=0.4)), inner_product(std=0.05), softmax, node("loss", SoftMaxLoss()))
     softmax.connect_to(node("accuracy", Accuracy()))
     return conv1
 

@@ -29,7 +29,6 @@ from tests.dataflow.networks import (
     Square,
     branched,
     chain,
-    convolution,
     inner_product,
     node,
     peers,
@@ -249,7 +248,7 @@ def test_nothing_to_train_is_a_fault(head: DataflowNode) -> None:
 
 
 def test_no_loss_is_a_fault() -> None:
-    with pytest.raises(GraphError, match="a training dataflow has exactly one loss, as SoftMaxLoss. Received: none"):
+    with pytest.raises(GraphError, match=r"a training dataflow has exactly one loss, as SoftMaxLoss\. Received: none"):
         training(chain(inner_product(), node("softmax", SoftMax())))
 
 
@@ -257,7 +256,7 @@ def test_two_losses_are_a_fault_that_names_them() -> None:
     ip, softmax = inner_product(), node("softmax", SoftMax())
     chain(ip, softmax, node("first", SoftMaxLoss()))
     chain(softmax, node("second", SoftMaxLoss()))
-    with pytest.raises(GraphError, match="exactly one loss, as SoftMaxLoss. Received: 'first', 'second'"):
+    with pytest.raises(GraphError, match=r"exactly one loss, as SoftMaxLoss\. Received: 'first', 'second'"):
         training(ip)
 
 

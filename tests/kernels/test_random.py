@@ -63,3 +63,9 @@ def test_an_element_keeps_its_number_whatever_the_size() -> None:
 def test_mask_is_made_of_the_words_in_order() -> None:
     words = philox(np.array([[0, 7, 9, 0], [1, 7, 9, 0]], np.uint32), (11, 0)).reshape(-1)
     np.testing.assert_array_equal(keep_mask(8, 0.5, seed=11, key=7, task=9), words >= 2**31)
+
+
+def test_a_word_at_the_threshold_is_kept() -> None:
+    word = int(philox(np.array([[0, 2, 3, 0]], np.uint32), (1, 0))[0, 0])
+    assert keep_mask(1, word / 2**32, seed=1, key=2, task=3).item()
+    assert not keep_mask(1, (word + 1) / 2**32, seed=1, key=2, task=3).item()

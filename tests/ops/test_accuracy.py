@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from crossbow.ops import Accuracy
 from crossbow.testing import run_operator
@@ -13,7 +14,7 @@ P = np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.4, 0.4, 0.2], [-3.0, -2.0, -1
 LABELS = np.array([1, 2, 1, 2], np.int32)
 
 
-def accuracy(p: np.ndarray[Any, Any], labels: np.ndarray[Any, Any], examples: int | None = None, **values: Any) -> float:
+def accuracy(p: NDArray[Any], labels: NDArray[Any], examples: int | None = None, **values: Any) -> float:
     return float(run_operator(Accuracy(**values), [p, labels], examples=examples).outputs[0].item())
 
 
@@ -45,7 +46,7 @@ def test_wrong_shapes(shape: tuple[int, ...]) -> None:
 
 
 def test_too_few_classes() -> None:
-    with pytest.raises(ValueError, match="expected at least top_k=5 classes. Received: 3"):
+    with pytest.raises(ValueError, match=r"expected at least top_k=5 classes\. Received: 3"):
         Accuracy(top_k=5).output_shape((8, 3))
 
 

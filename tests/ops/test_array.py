@@ -155,8 +155,11 @@ def test_no_output() -> None:
     [
         (lambda inputs, variables: inputs[0], r"Broken.backward: expected \(a sequence .* Received: ndarray"),
         (lambda inputs, variables: (inputs[0], variables), r"expected \(a sequence .* Received: tuple"),
-        (lambda inputs, variables: ([], variables), "Broken.backward: expected a gradient of input 0. Received: None"),
-        (lambda inputs, variables: ([None], variables), "expected a gradient of input 0. Received: None"),
+        (
+            lambda inputs, variables: ([], variables),
+            "Broken.backward: expected a gradient of input 0, because .* Received: None",
+        ),
+        (lambda inputs, variables: ([None], variables), "expected a gradient of input 0, because .* Received: None"),
         (lambda inputs, variables: ([inputs[0][:1]], variables), r"a gradient of input 0 of shape \(2, 2\). Received"),
         (lambda inputs, variables: (inputs, {}), "gradients of the variables factor, shift. Received: none"),
         (
@@ -189,9 +192,7 @@ def test_an_operator_without_code_is_refused_when_prepared() -> None:
 def test_only_what_is_needed_is_computed() -> None:
     tensor = Tensor((2, 2), np.dtype(np.float32))
     variables = {name: Variable(shape, tensor.dtype) for name, shape in (("factor", (1,)), ("shift", (2,)))}
-    site = Site(
-        Reference(), Phase.TRAIN, (tensor,), tensor, None, variables, seed=0, key=0, needs_input_gradient=False
-    )
+    site = Site(Reference(), Phase.TRAIN, (tensor,), tensor, None, variables, seed=0, key=0, needs_input_gradient=False)
     gradient = Affine().gradient()
     assert gradient is not None
     (prepared,) = gradient.prepare(Affine(), site)

@@ -23,7 +23,8 @@ def test_shapes(conv: Conv, x: Shape, y: Shape) -> None:
 
 
 def test_variables() -> None:
-    conv = Conv(number_of_outputs=6, kernel_size=(3, 5), groups=2, weight_initialiser=MSRA(), bias_initialiser=Constant(1))
+    initialisers = {"weight_initialiser": MSRA(), "bias_initialiser": Constant(1)}
+    conv = Conv(number_of_outputs=6, kernel_size=(3, 5), groups=2, **initialisers)  # type: ignore[arg-type]
     weights, bias = conv.variables((2, 4, 9, 9))
     assert (weights.name, weights.shape, weights.initialiser) == ("weights", (6, 2, 3, 5), MSRA())
     assert (bias.name, bias.shape, bias.initialiser) == ("bias", (6,), Constant(1))
@@ -72,7 +73,8 @@ def test_numbers_by_hand() -> None:
     run = run_operator(conv, [x], variables=variables, output_gradient=dy)
     # 1·1 + 2·2 + 3·4 + 4·5 + 10 = 47, and each step to the right adds 1 + 2 + 3 + 4, each step down 3 times that.
     np.testing.assert_array_equal(run.outputs[0], [[[[47, 57], [77, 87]]]])
-    np.testing.assert_array_equal(run.variable_gradients["weights"], [[[[1 + 2 * 5, 2 + 2 * 6], [4 + 2 * 8, 5 + 2 * 9]]]])
+    dw = [[1 + 2 * 5, 2 + 2 * 6], [4 + 2 * 8, 5 + 2 * 9]]
+    np.testing.assert_array_equal(run.variable_gradients["weights"], [[dw]])
     np.testing.assert_array_equal(run.variable_gradients["bias"], [3])
     np.testing.assert_array_equal(run.input_gradients[0], [[[[1, 2, 0], [3, 4 + 2, 4], [0, 6, 8]]]])
 

@@ -59,5 +59,5 @@ def test_gradients() -> None:
 
 @pytest.mark.parametrize("ratio", [-0.1, 1, 1.5, float("nan"), "half"])
 def test_bad_configurations(ratio: Any) -> None:
-    with pytest.raises(ConfigurationError, match="ratio must be a finite number ≥ 0 and < 1. Received: ratio="):
+    with pytest.raises(ConfigurationError, match=r"ratio must be a finite number ≥ 0 and < 1\. Received: ratio="):
         Dropout(ratio=ratio)

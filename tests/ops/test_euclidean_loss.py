@@ -28,7 +28,7 @@ def test_numbers_by_hand() -> None:
 def test_padding_does_not_count() -> None:
     run = run_operator(EuclideanLoss(), [X, LABELS], examples=2, dtype=np.float64)
     np.testing.assert_allclose(run.outputs[0], [9 / 4], rtol=1e-15)
-    np.testing.assert_allclose(run.input_gradients[0], [[0, 1], [0.5, -1], [0, 0]], rtol=1e-15)
+    np.testing.assert_allclose(run.input_gradients[0], [[0.0, 1.0], [0.5, -1.0], [0.0, 0.0]], rtol=1e-15)
 
 
 def test_one_value_per_example() -> None:

@@ -41,7 +41,7 @@ def test_positions_beyond_the_first_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="value twice"):
         Constant(1.5, value=2.5)  # type: ignore[misc]
     with pytest.raises(ConfigurationError, match="keywords only"):
-        Gaussian(0.1)  # type: ignore[misc]
+        Gaussian(0.1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize("one", ALL, ids=repr)

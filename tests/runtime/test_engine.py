@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, ExecutionContext, SolverConf, TrainingUnit
+from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Gaussian, InnerProduct
 from crossbow.types import ConfigurationError, CrossbowError
 from tests.runtime.simulation import Model, Simulation
@@ -221,17 +222,16 @@ def test_learners_that_are_not_where_the_data_is(kernels: str) -> None:
     with context(perceptron(), learners=5, kernels=kernels, data=blobs(examples=6), batch_size=4) as running:
         history = running.train(3)
         assert [record.tasks for record in history.records] == [5]
-        assert history.records[-1].epoch == pytest.approx(5 * 4 / 6)
+        assert history.records[-1].epoch == 3
         assert running.test().examples == 13
 
 
 # Reentrancy: an engine is not used from within, or from several threads.
 
 
-def test_the_context_is_not_used_while_it_trains() -> None:
-    from crossbow import Monitor
-
+def test_the_context_is_not_used_while_it_trains(tmp_path: Path) -> None:
     caught: list[str] = []
+    saved = tmp_path / "model"
 
     class Meddler(Monitor):
         interval = 0.0
@@ -242,8 +242,8 @@ def test_the_context_is_not_used_while_it_trains() -> None:
                 lambda: running.predict(DATA.train.images[:1]),
                 lambda: running.train(1),
                 lambda: running.variables,
-                lambda: running.save("never"),
-                lambda: running.load("never"),
+                lambda: running.save(saved),
+                lambda: running.load(saved),
             ):
                 try:
                     use()
@@ -251,6 +251,7 @@ def test_the_context_is_not_used_while_it_trains() -> None:
                     caught.append(str(error))
 
     with logistic(monitors=[Meddler()], rule=SMA()) as running:
+        running.save(saved)
         running.train(2)
         assert caught
         assert len(caught) % 6 == 0
@@ -258,8 +259,6 @@ def test_the_context_is_not_used_while_it_trains() -> None:
 
 
 def test_the_context_may_be_used_between_the_stretches() -> None:
-    from crossbow import Monitor
-
     accuracies = []
 
     class Tester(Monitor):

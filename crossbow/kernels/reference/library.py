@@ -63,9 +63,7 @@ class Reference:
         reads, function = ("input0", "output_gradient"), convolution.backward_weights
         return prepare("convolution_backward_weights", function, reads, _gradients(bias), geometry=geometry)
 
-    def inner_product_forward(
-        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor
-    ) -> PreparedKernel:
+    def inner_product_forward(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> PreparedKernel:
         reads = ("input0", "weights") if bias is None else ("input0", "weights", "bias")
         return prepare("inner_product_forward", inner_product.forward, reads, ("output",))
 
@@ -130,9 +128,7 @@ class Reference:
 
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         reads, in_place = ("output", "output_gradient"), ("output_gradient", "input_gradient")
-        return prepare(
-            "softmax_backward", softmax.backward, reads, ("input_gradient",), in_place=in_place, axis=axis
-        )
+        return prepare("softmax_backward", softmax.backward, reads, ("input_gradient",), in_place=in_place, axis=axis)
 
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         return prepare(
@@ -203,9 +199,7 @@ class Reference:
         return prepare("euclidean_loss_backward", loss.euclidean_loss_backward, _LOSS_READS, ("input_gradient",))
 
     def accuracy(self, p: Tensor, labels: Tensor, top_k: int, ignored_label: int | None) -> PreparedKernel:
-        return prepare(
-            "accuracy", loss.accuracy, _LOSS_READS, ("output",), top_k=top_k, ignored_label=ignored_label
-        )
+        return prepare("accuracy", loss.accuracy, _LOSS_READS, ("output",), top_k=top_k, ignored_label=ignored_label)
 
     # The engine's own kernels.
 

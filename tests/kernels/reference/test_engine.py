@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -42,60 +41,56 @@ def test_load_batch_with_values_as_labels() -> None:
     np.testing.assert_array_equal(labels, slot_labels[1])
 
 
-def waiting(flags: list[int], lag: int, tick: int) -> dict[str, Any]:
-    return {
-        "flags": np.array(flags, np.int64),
-        "lag": np.array([lag], np.int64),
-        "abort": np.zeros(1, np.int64),
-        "state": state(TICK=tick),
-    }
+def waiting(flags: list[int], tick: int, abort: int = 0) -> dict[str, Any]:
+    return {"flags": np.array(flags, np.int64), "abort": np.array([abort], np.int64), "state": state(TICK=tick)}
 
 
-@pytest.mark.parametrize(("flags", "lag"), [([5, 9], 0), ([4, 4], 1), ([], 0), ([-1], 6)])
-def test_wait_returns_at_once_when_all_are_there(flags: list[int], lag: int) -> None:
-    run(Reference().wait(), **waiting(flags, lag, tick=5))
+class Waiter:
+    """A wait in a thread of its own, so that a test of a wait that never returns fails instead of hanging."""
+
+    def __init__(self, buffers: dict[str, Any]) -> None:
+        (self.call,) = Reference().wait().bind(buffers)
+        self.error: Exception | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.call()
+        except Exception as error:
+            self.error = error
+
+    def returns(self, seconds: float = 5) -> bool:
+        self.thread.join(timeout=seconds)
+        return not self.thread.is_alive()
+
+
+@pytest.mark.parametrize("flags", [[5, 9], [], [5]])
+@pytest.mark.parametrize("abort", [0, 1])  # what all may begin, all finish
+def test_wait_returns_when_all_are_there(flags: list[int], abort: int) -> None:
+    waiter = Waiter(waiting(flags, 5, abort))
+    assert waiter.returns()
+    assert waiter.error is None
 
 
 def test_wait_returns_when_the_last_flag_is_set() -> None:
-    buffers = waiting([5, 4], 0, tick=5)
-    (call,) = Reference().wait().bind(buffers)
+    buffers = waiting([5, 4], tick=5)
+    waiter = Waiter(buffers)
+    assert not waiter.returns(0.05)
     (signal,) = Reference().signal().bind({"state": state(TICK=5), "flag": buffers["flags"][1:]})
-    thread = threading.Thread(target=call)
-    thread.start()
-    time.sleep(0.02)
-    assert thread.is_alive()
     signal()
-    thread.join(timeout=5)
-    assert not thread.is_alive()
+    assert waiter.returns()
+    assert waiter.error is None
     np.testing.assert_array_equal(buffers["flags"], [5, 5])
 
 
 def test_wait_gives_up_when_told_to() -> None:
-    buffers = waiting([5, 4], 0, tick=5)
-    (call,) = Reference().wait().bind(buffers)
-    raised: list[BaseException] = []
-
-    def learner() -> None:
-        try:
-            call()
-        except Aborted as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=learner)
-    thread.start()
-    time.sleep(0.02)
+    buffers = waiting([5, 4], tick=5)
+    waiter = Waiter(buffers)
+    assert not waiter.returns(0.05)
     buffers["abort"][0] = 1
-    thread.join(timeout=5)
-    assert not thread.is_alive()
-    assert len(raised) == 1
-
-
-def test_wait_gives_up_even_if_all_are_there() -> None:
-    buffers = waiting([5], 0, tick=5)
-    buffers["abort"][0] = 1
-    (call,) = Reference().wait().bind(buffers)
-    with pytest.raises(Aborted):
-        call()
+    assert waiter.returns()
+    assert isinstance(waiter.error, Aborted)
 
 
 def test_signal() -> None:

@@ -15,7 +15,12 @@ from tests.kernels.reference.running import DTYPES, channels_last, draw, nan, ru
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize(
     ("shape", "layout"),
-    [((4, 6), Layout.PLAIN), ((4, 3, 2, 5), Layout.PLAIN), ((4, 3, 2, 5), Layout.CHANNELS_LAST), ((1, 1), Layout.PLAIN)],
+    [
+        ((4, 6), Layout.PLAIN),
+        ((1, 1), Layout.PLAIN),
+        ((4, 3, 2, 5), Layout.PLAIN),
+        ((4, 3, 2, 5), Layout.CHANNELS_LAST),
+    ],
 )
 def test_against_loops(shape: tuple[int, ...], layout: Layout, with_bias: bool, dtype: Any) -> None:
     features, outputs = int(np.prod(shape[1:])), 3

@@ -81,7 +81,7 @@ def test_it_has_every_method_of_the_interface_with_the_same_parameters() -> None
 def test_types() -> None:
     assert Reference().dtypes == (np.dtype(np.float32),)
     assert Reference("float64").dtypes == (np.dtype(np.float64),)
-    with pytest.raises(ConfigurationError, match="dtype must be float32 or float64. Received: int32"):
+    with pytest.raises(ConfigurationError, match=r"dtype must be float32 or float64\. Received: int32"):
         Reference(np.int32)
 
 

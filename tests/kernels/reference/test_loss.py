@@ -15,7 +15,8 @@ N = 7
 
 def probabilities(dtype: Any) -> Numbers:
     e = np.exp(draw(N, CLASSES))
-    return (e / e.sum(axis=1, keepdims=True)).astype(dtype)
+    values: Numbers = (e / e.sum(axis=1, keepdims=True)).astype(dtype)
+    return values
 
 
 LABELS = np.array([0, 4, 2, 2, 1, 3, 0], np.int32)
@@ -77,13 +78,13 @@ def test_a_label_out_of_range_is_named(label: int) -> None:
     labels[3] = label
     buffers = {"input0": probabilities(np.float64), "labels": labels, "state": state(EXAMPLES=N)}
     buffers |= {"output": nan((1,)), "input_gradient": nan((N, CLASSES))}
-    l = tensor((N,), np.int32)
+    numbers = tensor((N,), np.int32)
     for kernel in (
-        library.softmax_loss_forward(t, l, None, "batch"),
-        library.softmax_loss_backward(t, l, t, None, "batch"),
-        library.accuracy(t, l, 1, None),
+        library.softmax_loss_forward(t, numbers, None, "batch"),
+        library.softmax_loss_backward(t, numbers, t, None, "batch"),
+        library.accuracy(t, numbers, 1, None),
     ):
-        with pytest.raises(ValueError, match=f"expected labels from 0 to 4. Received: {label}"):
+        with pytest.raises(ValueError, match=rf"expected labels from 0 to 4\. Received: {label}"):
             run(kernel, **buffers)
 
 

@@ -1,0 +1,132 @@
+"""What the compiler refuses, and what graphs that share a model share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from crossbow import GraphError, Phase
+from crossbow.dataflow.derive import derive_check, derive_prediction
+from crossbow.ops import Accuracy, Dropout, EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
+from crossbow.types import LabelRange
+from tests.compile.execution import Execution, compile_network, draw, draw_labels
+from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
+
+
+def test_all_faults_of_a_graph_are_reported() -> None:
+    ip, softmax = inner_product(), node("softmax", SoftMax())
+    chain(ip, softmax, node("loss", SoftMaxLoss()))
+    chain(softmax, node("top9", Accuracy(top_k=9)))
+    with pytest.raises(GraphError) as error:
+        compile_network(ip, (4, 5), label_range=LabelRange((4,), True, 0, 7))
+    assert [fault.split(":")[0] for fault in error.value.faults] == ["node 'loss' (SoftMaxLoss)", "node 'top9' (Accuracy)"]
+
+
+def test_a_check_graph_uses_the_training_graphs_variables() -> None:
+    head = perceptron()
+    training = compile_network(head, (4, 5))
+    check = compile_network(head, (9, 5), phase=Phase.CHECK, model=training.model)
+    assert check.model is training.model
+    weights = training.model.new_vector()
+    training.model.initialise(weights, 0)
+    images, labels = draw(9, 5), draw_labels(9, 3)
+    made = Execution(check, weights=weights)
+    made.load(images, labels)
+    made.forward()
+    variables = training.model.export(weights)
+    hidden = np.maximum(images @ variables["ip1.weights"].T + variables["ip1.bias"], 0)
+    logits = hidden @ variables["ip2.weights"].T + variables["ip2.bias"]
+    assert made.measure() == (logits.argmax(1) == labels).mean()
+
+
+def test_the_prediction_is_that_of_the_check_graph() -> None:
+    head = branched()
+    training = compile_network(head, (2, 2, 6, 6))
+    check = derive_check(training.graph)
+    programs = [
+        compile_network(graph, (2, 2, 6, 6), phase=Phase.CHECK, model=training.model)
+        for graph in (check, derive_prediction(check))
+    ]
+    images = draw(2, 2, 6, 6)
+    outputs = []
+    for program in programs:
+        made = Execution(program)
+        program.model.initialise(made.weights, 5)
+        made.load(images, np.zeros(2, np.int32))
+        made.forward()
+        outputs.append(made.output("softmax").copy())
+    np.testing.assert_array_equal(*outputs)
+    assert programs[1].graph[-1].name == "softmax"
+    assert programs[1].plan.arena <= programs[0].plan.arena
+
+
+def test_an_operator_that_was_not_trained_cannot_be_checked() -> None:
+    training = compile_network(perceptron(), (4, 5))
+    other = chain(inner_product("mine", 3), node("softmax", SoftMax()), node("loss", SoftMaxLoss()))
+    with pytest.raises(GraphError) as error:
+        compile_network(other, (4, 5), phase=Phase.CHECK, model=training.model)
+    assert set(error.value.faults) == {
+        "node 'mine' (InnerProduct): expected an operator of the training dataflow (connect a shallow_copy() of its "
+        "node). Received: one with variables of its own"
+    }
+
+
+def test_a_trained_operator_must_see_inputs_of_the_same_kind() -> None:
+    """Otherwise a kernel would read variables of another shape than they have."""
+    ip = inner_product()
+    training = compile_network(chain(ip, node("softmax", SoftMax()), node("loss", SoftMaxLoss())), (4, 5))
+    with pytest.raises(GraphError) as error:
+        compile_network(ip.shallow_copy(), (4, 7), phase=Phase.CHECK, model=training.model)
+    assert error.value.faults == (
+        "node 'ip' (InnerProduct): expected an input with which 'weights' has the shape of the training dataflow, "
+        "(3, 5). Received: (3, 7)",
+    )
+
+
+def test_a_vertex_without_variables_may_be_new_in_the_check_graph() -> None:
+    ip = inner_product()
+    training = compile_network(chain(ip, node("softmax", SoftMax()), node("loss", SoftMaxLoss())), (4, 5))
+    copy = ip.shallow_copy()
+    chain(copy, node("relu", ReLU()), node("softmax", SoftMax()), node("loss", SoftMaxLoss()))
+    program = compile_network(copy, (4, 5), phase=Phase.CHECK, model=training.model)
+    assert [vertex.name for vertex in program.graph] == ["ip", "relu", "softmax", "loss", "accuracy"]
+
+
+def test_the_padding_of_the_vectors_is_never_written() -> None:
+    made = Execution(compile_network(branched(), (2, 2, 6, 6)))
+    made.program.model.initialise(made.weights, 0)
+    made.load(draw(2, 2, 6, 6), draw_labels(2, 3))
+    made.forward()
+    made.backward()
+    used = np.zeros(made.program.model.elements, bool)
+    for segment in made.program.model:
+        used[segment.offset : segment.offset + segment.storage.elements] = True
+    assert np.isfinite(made.gradient[used]).all()
+    assert np.isnan(made.gradient[~used]).all()
+    assert not made.weights[~used].any()
+
+
+def test_dropouts_draw_independent_masks_for_each_place() -> None:
+    """Also where one operator stands in two places, and the same for one seed and task."""
+    dropout = node("dropout", Dropout(ratio=0.5))
+    ip, relu = inner_product(outputs=40), node("relu", ReLU())
+    chain(ip, dropout, relu, dropout.shallow_copy(), node("loss", EuclideanLoss()))
+    program = compile_network(ip, (4, 5), (4, 40), classes=False, seed=9)
+    zeros = []
+    for seed in (9, 9, 10):
+        program = compile_network(ip, (4, 5), (4, 40), classes=False, seed=seed)
+        made = Execution(program)
+        made.weights[...] = 1
+        made.load(np.ones((4, 5)), np.zeros((4, 40)), task=2)
+        steps = made.forward_steps
+        masks = []
+        for step in steps:
+            step.call()
+            if step.operator == "dropout":
+                masks.append(program.output(len(masks) * 2 + 1, made.memory) == 0)
+        zeros.append([mask.copy() for mask in masks])
+    first, second = zeros[0]
+    assert 0.3 < first.mean() < 0.7
+    assert 0.55 < second.mean() < 0.95  # dropped by the first or by the second
+    np.testing.assert_array_equal(zeros[0], zeros[1])
+    assert not np.array_equal(zeros[0][0], zeros[2][0])

@@ -1,0 +1,310 @@
+"""When training ends, what is tested on the way, and what is recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossbow import SMA, DurationUnit, JsonLinesMonitor, Monitor, TrainingUnit
+from crossbow.runtime.monitor import Progress
+from crossbow.runtime.results import Record
+from crossbow.types import ConfigurationError
+from tests.support import Probe, Trap, blobs, context, dawdle, perceptron, raising
+
+TASKS, EPOCHS = TrainingUnit.TASKS, TrainingUnit.EPOCHS
+
+
+class Listener(Monitor):
+    """Keeps what it hears."""
+
+    interval = 0.0
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.heard: list[Progress] = []
+
+    def progress(self, progress: Progress) -> None:
+        self.heard.append(progress)
+
+    def record(self, record: Record) -> None:
+        self.records.append(record)
+
+
+def tasks_of(records: list[Record]) -> list[int]:
+    return [record.tasks for record in records]
+
+
+# Ends
+
+
+@pytest.mark.parametrize(
+    ("examples", "batch", "learners", "tau", "unit", "count", "expected"),
+    [
+        # Epochs: the last task is filled from the next epoch, the last tick is whole.
+        (40, 4, 1, 1, EPOCHS, 2, [10, 20]),
+        (40, 4, 2, 1, EPOCHS, 3, [10, 20, 30]),
+        (40, 4, 4, 1, EPOCHS, 3, [12, 20, 32]),  # an epoch is 10 tasks: 2.5, 5, 7.5 ticks
+        (40, 4, 2, 3, EPOCHS, 2, [12, 24]),
+        (42, 4, 1, 1, EPOCHS, 4, [11, 21, 32, 42]),  # an epoch is 10.5 tasks
+        (42, 4, 2, 1, EPOCHS, 2, [12, 22]),
+        (5, 4, 3, 1, EPOCHS, 4, [3, 6]),  # 1.25 tasks: ticks of 2.4 epochs
+        (40, 40, 2, 1, EPOCHS, 2, [2]),
+        (7, 7, 1, 1, EPOCHS, 3, [1, 2, 3]),
+        (40, 1, 4, 1, EPOCHS, 1, [40]),
+        # Tasks.
+        (40, 4, 1, 1, TASKS, 7, [7]),
+        (40, 4, 2, 1, TASKS, 7, [8]),
+        (40, 4, 2, 2, TASKS, 1, [4]),
+        (40, 4, 3, 1, TASKS, 22, [12, 21, 24]),
+    ],
+)
+def test_training_ends_on_a_whole_tick(
+    examples: int, batch: int, learners: int, tau: int, unit: TrainingUnit, count: int, expected: list[int]
+) -> None:
+    with context(data=blobs(examples), batch_size=batch, learners=learners, rule=SMA(tau=tau)) as running:
+        history = running.train(count, unit)
+        assert tasks_of(history.records) == expected
+        assert history.stopped == "count"
+        assert running.engine.tasks == expected[-1]
+        if unit is EPOCHS:
+            assert history.records[-1].epoch == count
+
+
+@pytest.mark.parametrize("learners", [1, 2, 4])
+def test_epochs_in_several_calls_are_as_many_as_in_one(learners: int) -> None:
+    with context(data=blobs(42), learners=learners) as running:
+        at_once = tasks_of(running.train(6).records)
+    with context(data=blobs(42), learners=learners) as running:
+        one_by_one = [tasks_of(running.train(1).records) for _ in range(6)]
+    assert [tasks for tasks, in one_by_one] == at_once
+
+
+def test_an_epoch_from_the_middle_of_another_is_a_whole_one() -> None:
+    with context(data=blobs(40), learners=1) as running:
+        running.train(3, TASKS)
+        history = running.train(1)
+        assert tasks_of(history.records) == [10, 13]
+        assert history.records[-1].epoch == pytest.approx(1.3)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True, "one"])
+def test_a_count_that_is_none_is_refused(count: Any) -> None:
+    with context() as running, pytest.raises(ConfigurationError, match="count must be an integer ≥ 1"):
+        running.train(count)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "text"),
+    [
+        ("train", {"count": 1, "unit": "epochs"}, "unit must be a TrainingUnit. Received: unit='epochs'"),
+        ("train_for_duration", {"duration": 0}, "seconds must be a finite number > 0"),
+        ("train_for_duration", {"duration": math.inf}, "seconds must be a finite number > 0"),
+        ("train_for_duration", {"duration": 1, "duration_unit": 60}, "duration_unit must be a DurationUnit"),
+        ("train_until_condition", {"target_loss": math.nan}, "loss must be a finite number"),
+        ("train_and_test", {"count": 1, "target_accuracy": 97}, "accuracy must be a finite number ≥ 0 and ≤ 1"),
+    ],
+)
+def test_bad_limits_are_refused(method: str, arguments: dict[str, Any], text: str) -> None:
+    with context() as running:
+        with pytest.raises(ConfigurationError, match=text):
+            getattr(running, method)(**arguments)
+        assert running.engine.tick == 0
+
+
+# Testing on the way
+
+
+@pytest.mark.parametrize(
+    ("interval", "unit", "count", "counted", "tested", "records"),
+    [
+        (1, EPOCHS, 3, EPOCHS, [10, 20, 30], [10, 20, 30]),
+        (2, EPOCHS, 5, EPOCHS, [20, 40, 50], [10, 20, 30, 40, 50]),  # and at the end
+        (9, EPOCHS, 2, EPOCHS, [20], [10, 20]),
+        (4, TASKS, 1, EPOCHS, [4, 8, 10], [4, 8, 10]),
+        (3, TASKS, 10, TASKS, [4, 6, 10], [4, 6, 10]),  # rounded up to ticks of 2, multiples of 3 in between
+        (15, TASKS, 3, EPOCHS, [16, 30], [10, 16, 20, 30]),
+        (1, TASKS, 4, TASKS, [2, 4], [2, 4]),
+    ],
+)
+def test_intervals_of_testing(
+    interval: int, unit: TrainingUnit, count: int, counted: TrainingUnit, tested: list[int], records: list[int]
+) -> None:
+    listener = Listener()
+    with context(monitors=[listener], test_interval=interval, test_interval_unit=unit, learners=2) as running:
+        history = running.train_and_test(count, counted)
+    assert tasks_of(history.tests) == tested
+    assert tasks_of(history.records) == records
+    assert listener.records == history.records
+    assert all(record.test is not None and record.test.examples == 13 for record in history.tests)
+
+
+def test_the_last_test_is_that_of_the_model() -> None:
+    with context(test_interval=2) as running:
+        assert running.train_and_test(3).records[-1].test == running.test()
+
+
+def test_training_ends_with_the_accuracy_that_was_wanted() -> None:
+    with context() as running:
+        history = running.train_and_test(50, target_accuracy=0.75)
+        assert history.stopped == "accuracy"
+        accuracies = [record.test.accuracy for record in history.tests if record.test]
+        assert accuracies[-1] >= 0.75
+        assert all(accuracy < 0.75 for accuracy in accuracies[:-1])
+
+
+def test_no_check_set() -> None:
+    with context(data=blobs(check=0)) as running:
+        assert running.train(1).stopped == "count"
+        with pytest.raises(ConfigurationError, match="train_and_test needs check data"):
+            running.train_and_test(1)
+
+
+# Time and loss
+
+
+@pytest.mark.parametrize(("duration", "unit"), [(0.1, DurationUnit.SECONDS), (0.1 / 60, DurationUnit.MINUTES)])
+def test_training_for_a_duration(duration: float, unit: DurationUnit) -> None:
+    probe = Probe(action=dawdle(0.002, share=1.0))  # so that not too many epochs go by
+    with context(perceptron(probe), learners=3) as running:
+        history = running.train_for_duration(duration, unit)
+        assert history.stopped == "duration"
+        assert history.time >= 0.1
+        assert history.records[-1].tasks == running.engine.tasks
+        assert running.engine.tasks % 3 == 0
+        assert running.train_for_duration(60, count=1).stopped == "count"
+
+
+def test_time_counts_training_alone() -> None:
+    class Slow(Monitor):
+        def record(self, record: Record) -> None:
+            time.sleep(0.05)
+
+    with context(monitors=[Slow()]) as running:
+        history = running.train_and_test(50, duration=0.05)
+        times = [record.time for record in history.records]
+        assert times == sorted(times)
+        assert len(times) == 50 or history.stopped == "duration"
+        assert times[0] < 0.05 or len(times) == 1
+
+
+def test_training_until_the_loss_is_small() -> None:
+    with context(learners=1) as running:
+        history = running.train_until_condition(0.4, 100)
+        assert history.stopped == "loss"
+        assert 0.1 < history.loss < 0.6
+        tasks = running.engine.tasks
+        assert tasks < 1000
+        # It is small already, but only an epoch's tasks can tell.
+        again = running.train_until_condition(0.4, 100)
+        assert again.stopped == "loss"
+        assert 10 <= running.engine.tasks - tasks <= 14
+
+
+def test_one_lucky_batch_is_not_an_epoch() -> None:
+    """The condition is on the mean of an epoch's tasks, from the first one on."""
+    with context(learners=1) as running:
+        running.train_until_condition(1e9)
+        assert running.engine.tasks == 10
+
+
+def test_training_until_the_loss_is_small_or_the_time_over() -> None:
+    with context(perceptron(Probe(action=dawdle(0.002, share=1.0)))) as running:
+        assert running.train_until_condition_or_for_duration(-1.0, 0.05).stopped == "duration"
+        assert running.train_until_condition_or_for_duration(1e9, 60).stopped == "loss"
+        assert running.train_until_condition_or_for_duration(-1.0, 60, count=1).stopped == "count"
+        assert running.train_until_condition(-1.0, 3, TASKS).stopped == "count"
+
+
+# Monitors
+
+
+def test_monitors_hear_of_progress() -> None:
+    listener = Listener()
+    with context(monitors=[listener], learners=2) as running:
+        running.train(3)
+    heard = listener.heard
+    assert len(heard) >= 15  # with no interval, at every tick
+    assert heard[0].tasks == 0
+    assert [progress.tasks for progress in heard] == sorted(progress.tasks for progress in heard)
+    assert heard[-1].epoch <= 3
+    assert heard[-1].loss > 0
+    assert all(progress.time >= 0 and progress.images_per_second >= 0 for progress in heard)
+
+
+def test_progress_is_not_told_more_often_than_wanted() -> None:
+    patient = Listener()
+    patient.interval = 60.0
+    with context(monitors=[patient], learners=2) as running:
+        running.train(3)
+    assert len(patient.heard) == 1
+
+
+def test_records() -> None:
+    listener = Listener()
+    with context(monitors=[listener], learners=2) as running:
+        history = running.train(3)
+    assert listener.records == history.records
+    assert [record.epoch for record in history.records] == [1, 2, 3]
+    for record in history.records:
+        assert record.images_per_second > 0
+        assert record.learning_rate == 0.1
+        assert record.accuracy is None
+        assert record.test is None
+
+
+def test_the_log_has_one_object_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "log.jsonl"
+    with context(monitors=[JsonLinesMonitor(path)]) as running:
+        history = running.train_and_test(3)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert len(lines) == 3
+        for line, record in zip(lines, history.records, strict=True):
+            assert record.test is not None
+            assert line["epoch"] == record.epoch
+            assert line["time"] == record.time
+            assert line["loss"] == record.loss
+            assert line["images_per_second"] == record.images_per_second
+            assert line["test_accuracy"] == record.test.accuracy
+            assert line["test_examples"] == 13
+        running.train(1)
+        assert len(path.read_text().splitlines()) == 4
+        assert json.loads(path.read_text().splitlines()[-1])["test_accuracy"] is None
+
+
+def test_an_older_log_is_left_alone_until_training_begins(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text("old\n")
+    with context(monitors=[JsonLinesMonitor(path)]) as running:
+        assert path.read_text() == "old\n"
+        running.train(1)
+    assert len(path.read_text().splitlines()) == 1
+    assert "old" not in path.read_text()
+
+
+def test_the_log_is_whole_after_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    trap = Trap(raising(ValueError("no")), call=25)
+    with context(perceptron(Probe(action=trap)), monitors=[JsonLinesMonitor(path)], learners=1) as running:
+        with pytest.raises(RuntimeError, match="task 25"):
+            running.train(5)
+    assert path.read_text().endswith("\n")
+    assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [1, 2]
+
+
+def test_the_log_stays_readable_where_a_number_is_none(tmp_path: Path) -> None:
+    """JSON has no NaN and no infinity."""
+    record = Record(1, 2, 3.0, math.nan, None, math.inf, 0.1)
+    JsonLinesMonitor(tmp_path / "log").record(record)
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"{text} is not JSON")
+
+    line = json.loads((tmp_path / "log").read_text(), parse_constant=refuse)
+    assert line["loss"] is None
+    assert line["images_per_second"] is None
+    assert line["time"] == 3.0
