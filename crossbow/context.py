@@ -220,7 +220,8 @@ class ExecutionContext:
             raise DataError(f"{path}: expected a saved model. Received: no such file")
         try:
             variables: dict[str, Any] = safetensors.numpy.load_file(path)
-        except (safetensors.SafetensorError, ValueError, OSError) as error:
+        except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
+            # TypeError and AttributeError: a type of number that NumPy does not have, as bfloat16.
             raise DataError(f"{path}: expected a saved model (safetensors). Received: {error}") from error
         self.engine.load(variables, str(path))
 

@@ -88,7 +88,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
         "--variant",
         choices=VARIANTS,
         default=VARIANTS[0],
-        help="original (32-64-1024, dropout 0.4; 1.11 M parameters) or caffe (20-50-500; 0.43 M) (default: %(default)s)",
+        help="original: 32-64-1024, dropout 0.4, 1.11 M parameters; caffe: 20-50-500, 431 k (default: %(default)s)",
     )
 
 

@@ -1,4 +1,4 @@
-"""Logistic regression: Crossbow's first program. `python -m models.logistic_regression` trains it; `--help` lists the options.
+"""Logistic regression, Crossbow's first program: `python -m models.logistic_regression`; `--help` lists the options.
 
 One inner product and a softmax: p = softmax(W x + b), with 7,850 parameters for 28×28 images and ten classes. Ports
 src/test/java/uk/ac/imperial/lsds/crossbow/LogisticRegression.java, with the values of the README's first program.

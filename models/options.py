@@ -33,8 +33,9 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     """The parser, and its group for a model's own options."""
     parser = argparse.ArgumentParser(
         prog=f"python -m models.{name}",
-        description=f"{title} With no options: on the digits bundled with scikit-learn, with SMA, one learner per core.",
-        epilog="Exit status: 0; 1 when training fails; 2 when an option, a file or the graph is wrong; 130 after Ctrl-C.",
+        usage="%(prog)s [options]",
+        description=f"{title} Without options: the digits bundled with scikit-learn, SMA, one learner per core.",
+        epilog="Exit status: 0; 1 if training fails; 2 if an option, a file or the graph is wrong; 130 after Ctrl-C.",
         allow_abbrev=False,
     )
     _add_data(parser.add_argument_group("data and output"), name)
@@ -126,9 +127,14 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         metavar="A",
         help="sma: strength of the correction, in (0, 1] (default: 1/k with k learners, 1/2 with one)",
     )
-    group.add_argument("--tau", type=_integer(1), metavar="N", help="sma: tasks of a learner between two averages (default: 1)")
     group.add_argument(
-        "--base-momentum", type=_number(), metavar="M", help="sma: momentum of the average model, in [0, 1) (default: 0)"
+        "--tau", type=_integer(1), metavar="N", help="sma: tasks of a learner between two averages (default: 1)"
+    )
+    group.add_argument(
+        "--base-momentum",
+        type=_number(),
+        metavar="M",
+        help="sma: momentum of the average model, in [0, 1) (default: 0)",
     )
 
 
@@ -148,14 +154,20 @@ def _add_solver(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         help="γ at time t: fixed γ; inv γ (1 + gamma t)^−power; step γ gamma^⌊t / step-size⌋; multistep γ gamma^(step "
         "values ≤ t); exp γ gamma^t (default: %(default)s)",
     )
-    group.add_argument("--gamma", type=_number(), metavar="G", help=f"factor or slope of the policy (default: {conf.gamma})")
+    group.add_argument(
+        "--gamma", type=_number(), metavar="G", help=f"factor or slope of the policy (default: {conf.gamma})"
+    )
     group.add_argument("--power", type=_number(), metavar="P", help=f"exponent of inv (default: {conf.power})")
     group.add_argument("--step-size", type=_integer(1), metavar="N", help="length of a step of the policy step")
     group.add_argument(
         "--step-values", type=_integers, metavar="N,N,…", help="where the policy multistep steps, increasing"
     )
     group.add_argument(
-        "--warmup-steps", type=_integer(0), metavar="N", default=0, help="length of the linear warm-up (default: 0, none)"
+        "--warmup-steps",
+        type=_integer(0),
+        metavar="N",
+        default=0,
+        help="length of the linear warm-up (default: 0, none)",
     )
     group.add_argument(
         "--learning-rate-step-unit",
@@ -183,7 +195,7 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         "--kernels",
         choices=("auto", "reference", "onednn"),
         default="auto",
-        help="auto: the fastest that work here; reference: NumPy; onednn: the fast ones for the CPU (default: %(default)s)",
+        help="auto: the fastest that work here; reference: NumPy; onednn: fast, on the CPU (default: %(default)s)",
     )
     group.add_argument(
         "--precision",

@@ -118,22 +118,22 @@ class _Run:
         """Draw and sum up what was done, however training ended."""
         history = self.records.history
         if not history.records:
-            print(f"{reason}no task was done, and nothing is written")
+            print(f"{reason}nothing was recorded, and no picture is drawn", flush=True)
             return
         drawn = self._draw(history)
         done = history.records[-1]
         images = done.tasks * context.model.batch_size
         parts = context.engine.parts
         print(
-            f"{reason}trained {done.epoch:.4g} epochs ({done.tasks:,} tasks) in {done.time:.1f} s; "
+            f"{reason}trained {_count(done.epoch, 'epoch')} ({done.tasks:,} tasks) in {done.time:.1f} s; "
             f"{images / done.time:,.0f} images/s with {_count(parts.learners, 'learner')}; "
             f"peak memory {peak_memory() / 1e6:,.0f} MB"
         )
         best = history.best
         if best is not None and best.test is not None and best.test.accuracy is not None:
             print(
-                f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s, "
-                f"after {best.epoch:.4g} epochs"
+                f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s "
+                f"({_count(best.epoch, 'epoch')})"
             )
         print(f"log {self.log}; {drawn}", flush=True)
 
@@ -224,8 +224,9 @@ def _length_text(options: argparse.Namespace) -> str:
     return f"{text}; seed {options.seed}"
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def _count(number: float, what: str) -> str:
+    text = f"{number:,.0f}" if number == int(number) else f"{number:,.2f}"
+    return f"{text} {what}{'' if number == 1 else 's'}"
 
 
 def peak_memory() -> int:

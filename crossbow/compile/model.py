@@ -91,6 +91,11 @@ class ModelLayout:
                 if expected.get(name) != received.get(name)
             ]
             raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
+        for name, value in variables.items():
+            if value.dtype.kind != "f":
+                raise DataError(
+                    f"{source} does not fit the model: {name}: expected floating point, received {value.dtype}"
+                )
         for segment in self:
             value = np.ascontiguousarray(variables[segment.name], dtype=self.dtype)
             segment.storage.pack(value, segment.flat(vector))

@@ -82,8 +82,10 @@ class ConsoleMonitor(Monitor):
     thread that draws: `progress` does, every `interval` seconds, in about a millisecond of the scheduler's time.
     """
 
-    def __init__(self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None) -> None:
-        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print, by default to stdout."""
+    def __init__(
+        self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None
+    ) -> None:
+        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print; None is stdout."""
         self.epochs, self.seconds = epochs, seconds
         self._stream = sys.stdout if stream is None else stream
         self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -110,13 +112,14 @@ class ConsoleMonitor(Monitor):
         if self._bar is None:
             self._bar, self._row = self._new_bar()
         assert self._row is not None
+        number = min(math.floor(progress.epoch) + 1, self.epochs or math.inf)
+        known: dict[str, str] = {}
+        if not math.isnan(progress.loss):
+            known["loss"] = f"loss {progress.loss:.4f}"
+        if progress.images_per_second:  # none yet at the start of an epoch: the last one's stays
+            known["speed"] = f"{progress.images_per_second:,.0f} images/s"
         self._bar.update(
-            self._row,
-            completed=self._fraction(progress),
-            description=f"epoch {self._epoch(min(math.floor(progress.epoch) + 1, self.epochs or math.inf))}",
-            # Nothing is known before the first results.
-            speed=f"{progress.images_per_second:,.0f} images/s" if progress.images_per_second else "",
-            loss="" if math.isnan(progress.loss) else f"loss {progress.loss:.4f}",
+            self._row, completed=self._fraction(progress), description=f"epoch {self._epoch(number)}", **known
         )
         self._bar.refresh()
 
@@ -167,5 +170,6 @@ class ConsoleMonitor(Monitor):
             redirect_stdout=False,
             redirect_stderr=False,
         )
+        row = bar.add_task("", total=1.0, speed="", loss="")
         bar.start()
-        return bar, bar.add_task("", total=1.0, speed="", loss="")
+        return bar, row

@@ -110,7 +110,7 @@ def test_training_and_testing_by_turns(kernels: str) -> None:
     assert_same(train, "everywhere", rule=SMA(), learners=2, kernels=kernels)
 
 
-@pytest.mark.parametrize("target", [0.75, 0.7, 0.65])
+@pytest.mark.parametrize("target", [0.7, 0.66, 0.6])
 @pytest.mark.parametrize(
     ("devices", "learners", "tau"), [("cpu", 1, 1), ("cpu", 2, 3), ("cpu", 3, 3), ("cpu:0/2,cpu:1/2", 1, 1)]
 )
@@ -128,7 +128,7 @@ def test_when_the_loss_is_small_enough(target: float, devices: str, learners: in
     options = {"data": blobs(200), "batch_size": 2, "solver": SolverConf(learning_rate=0.02), "seed": 3}
     assert_same(train, "everywhere", rule=SMA(tau=tau), learners=learners, devices=devices, **options)
     assert ends[0] == ends[1]
-    assert ends[0] % 100 not in range(7)
+    assert ends[0] > 105  # not at the end of the first epoch, where every result is in
 
 
 @KERNELS

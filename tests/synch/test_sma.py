@@ -1,0 +1,141 @@
+"""What holds for SMA whatever the gradients, and where it stops converging."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crossbow import SMA, ConfigurationError, SolverConf
+from tests.synch.simulation import Simulation, Vector
+
+SIZE = 5
+
+
+@st.composite
+def solvers(draw: st.DrawFn) -> SolverConf:
+    momentum = draw(st.sampled_from([0.0, 0.5, 0.9]))
+    return SolverConf(momentum=momentum, weight_decay=draw(st.sampled_from([0.0, 0.01])))
+
+
+def random_gradients(seed: int) -> Any:
+    generator = np.random.default_rng(seed)
+    return lambda learner, weights: generator.standard_normal(SIZE)
+
+
+def no_gradients(learner: int, weights: Vector) -> Vector:
+    return np.zeros_like(weights)
+
+
+def start(seed: int) -> Vector:
+    return np.random.default_rng([seed, 1]).standard_normal(SIZE)
+
+
+@given(st.integers(2, 6), st.integers(0, 100), solvers())
+def test_with_alpha_of_one_kth_z_is_the_mean_before_the_step(learners: int, seed: int, solver: SolverConf) -> None:
+    for rule in (SMA(alpha=1 / learners), SMA()):
+        simulation, gradients = Simulation(rule, solver, learners, start(seed)), random_gradients(seed)
+        for _ in range(4):
+            mean = np.mean(simulation.weights, axis=0)
+            simulation.tick(gradients, 0.1)
+            np.testing.assert_allclose(simulation.base, mean, atol=1e-12)
+
+
+@given(st.integers(1, 6), st.integers(0, 100), st.floats(0.01, 1), st.sampled_from([0.0, 0.5, 0.9]), solvers())
+def test_a_tick_is_the_formula(learners: int, seed: int, alpha: float, mu: float, solver: SolverConf) -> None:
+    """c_i = α (w_i − z); w_i ← w_i + v_i − c_i; z ← z + Σ c_i + μ (z − z_prev), v_i ← m v_i − γ (g_i + λ w_i)."""
+    rule, rate = SMA(alpha=alpha, base_momentum=mu), 0.1
+    simulation, gradients = Simulation(rule, solver, learners, start(seed)), random_gradients(seed)
+    z = z_before = start(seed)
+    w, v = [z.copy() for _ in range(learners)], [np.zeros(SIZE) for _ in range(learners)]
+    again = random_gradients(seed)
+    for _ in range(3):
+        # The simulation asks for gradients twice, once to see what is sent; so does this.
+        for i in range(learners):
+            again(i, w[i])
+        c = [alpha * (w[i] - z) for i in range(learners)]
+        for i in range(learners):
+            v[i] = solver.momentum * v[i] - rate * (again(i, w[i]) + solver.weight_decay * w[i])
+            w[i] = w[i] + v[i] - c[i]
+        z, z_before = z + sum(c) + mu * (z - z_before), z
+        simulation.tick(gradients, rate)
+        np.testing.assert_allclose(simulation.base, z, atol=1e-12)
+        for i in range(learners):
+            np.testing.assert_allclose(simulation.weights[i], w[i], atol=1e-12)
+
+
+@given(st.integers(1, 6), st.integers(0, 100), st.integers(1, 4))
+def test_the_correction_moves_weight_between_replicas_and_z_only(learners: int, seed: int, tau: int) -> None:
+    """Without gradients Σ w_i + z stays: what the replicas lose, z gains."""
+    simulation = Simulation(SMA(tau=tau), SolverConf(), learners, start(seed))
+    for i, weights in enumerate(simulation.weights):
+        weights += start(seed + i + 1)
+    total = sum(simulation.weights) + simulation.base
+    for _ in range(5):
+        simulation.tick(no_gradients, 0.1)
+        np.testing.assert_allclose(sum(simulation.weights) + simulation.base, total, atol=1e-12)
+
+
+@given(st.integers(1, 5), st.integers(0, 100))
+def test_learners_that_see_the_same_stay_together(learners: int, seed: int) -> None:
+    """Equal gradients: all replicas are one, and z follows it."""
+    simulation = Simulation(SMA(), SolverConf(momentum=0.5), learners, start(seed))
+    for step in range(5):
+        gradient = start(seed + step + 1)
+        simulation.tick(lambda learner, weights, gradient=gradient: gradient, 0.1)
+        for weights in simulation.weights[1:]:
+            np.testing.assert_array_equal(weights, simulation.weights[0])
+
+
+def test_between_synchronisations_learners_are_alone() -> None:
+    """With τ = 3 the first two steps know nothing of z."""
+    rule, solver = SMA(tau=3), SolverConf(momentum=0.5)
+    assert "base" not in rule.local_step(solver, 0.1, 2, synchronises=False).vectors
+    assert "base" in rule.local_step(solver, 0.1, 2, synchronises=True).vectors
+    assert rule.local_step(solver, 0.1, 2, synchronises=False) == rule.local_step(solver, 0.1, 7, synchronises=False)
+
+
+def test_without_base_momentum_the_z_before_is_not_read() -> None:
+    """It would be a vector more to pass over in every tick."""
+    assert "base_previous" not in SMA().merge(SolverConf(), 0.1, 2).vectors
+    assert "base_previous" in SMA(base_momentum=0.5).merge(SolverConf(), 0.1, 2).vectors
+
+
+# Where α is too large.
+
+
+def distance_after(rule: SMA, learners: int, ticks: int) -> float:
+    """|mean of the replicas − z| after so many ticks without gradients, from 1."""
+    simulation = Simulation(rule, SolverConf(), learners, np.zeros(1))
+    for weights in simulation.weights:
+        weights += 1
+    for _ in range(ticks):
+        simulation.tick(no_gradients, 0.1)
+    return float(np.abs(np.mean(simulation.weights) - simulation.base[0]))
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3, 5, 8])
+def test_the_bound_on_alpha_is_where_z_and_replicas_swing_apart(learners: int) -> None:
+    """The distance d = mean − z follows d ← (1 − α (k + 1)) d: just below 2 / (k + 1) it dies out, above it grows."""
+    bound = 2 / (learners + 1)
+    allowed, refused = SMA(alpha=bound * 0.98), SMA(alpha=min(1.0, bound * 1.02))
+    allowed.check_learners(learners)
+    with pytest.raises(ConfigurationError):
+        refused.check_learners(learners)
+    assert distance_after(allowed, learners, 200) < 0.02
+    if learners > 1:  # α > 1 is refused anyway
+        assert distance_after(refused, learners, 200) > 50
+    else:
+        assert distance_after(refused, learners, 200) == 1  # exactly on it: for ever
+
+
+@pytest.mark.parametrize("learners", [1, 2, 4])
+@pytest.mark.parametrize("mu", [0.3, 0.9])
+def test_with_base_momentum_what_is_allowed_still_dies_out(learners: int, mu: float) -> None:
+    """The bound with μ, 2 (1 + μ) / (k + 1 + μ), is wider."""
+    rule = SMA(alpha=2 / (learners + 1) * 0.98, base_momentum=mu)
+    rule.check_learners(learners)
+    assert distance_after(rule, learners, 400) < 0.02

@@ -1,0 +1,188 @@
+"""Trajectories of a model with one weight, worked by hand.
+
+Learner 0 always sees the example x = 1 with target 0, learner 1 the example x = 2 with target 2. With the loss
+½ (w x − target)² their gradients are::
+
+    g_0(w) = 1 · (w − 0)      = w
+    g_1(w) = 2 · (2 w − 2)    = 4 w − 4
+
+Everything starts at w_0 = w_1 = z = 2, the learning rate is γ = ¼, and all numbers are exact in binary, in float32 too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from crossbow import SMA, SSGD, SolverConf
+from crossbow.synch import Rule
+
+START = 2.0
+RATE = 0.25
+EXAMPLES = ((1.0, 0.0), (2.0, 2.0))
+"""Of learner 0 and of learner 1: x and target."""
+
+State = tuple[tuple[float, ...], float]
+"""The replicas' weights and z."""
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What a rule does with the two learners."""
+
+    name: str
+    rule: Rule
+    solver: SolverConf
+    states: tuple[State, ...]
+    """After each tick."""
+
+
+ALL: list[Trajectory] = []
+
+
+def gradient(learner: int, weight: float) -> float:
+    """That of the learner's example."""
+    x, target = EXAMPLES[learner]
+    return x * (weight * x - target)
+
+
+def trajectory(rule: Rule, *states: State, momentum: float = 0, weight_decay: float = 0) -> Callable[[object], None]:
+    """Add a trajectory; the decorated function's docstring shows the working."""
+
+    def add(function: object) -> None:
+        solver = SolverConf(learning_rate=RATE, momentum=momentum, weight_decay=weight_decay)
+        ALL.append(Trajectory(function.__name__, rule, solver, states))  # type: ignore[attr-defined]
+
+    return add
+
+
+@trajectory(SMA(alpha=0.5), ((1.5, 1.0), 2.0), ((1.375, 1.5), 1.25), ((0.96875, 0.875), 1.4375))
+def sma() -> None:
+    """α = ½ = 1/k: c_i = ½ (w_i − z); w_i ← w_i − ¼ g_i − c_i; z ← z + c_0 + c_1.
+
+    ==== ================ =========== ================================ ================================ ================
+    tick c_0, c_1         g_0, g_1    w_0                              w_1                              z
+    ==== ================ =========== ================================ ================================ ================
+    0    0, 0             2, 4        2 − .5 − 0 = 1.5                 2 − 1 − 0 = 1                    2
+    1    −.25, −.5        1.5, 0      1.5 − .375 + .25 = 1.375         1 − 0 + .5 = 1.5                 2 − .75 = 1.25
+    2    .0625, .125      1.375, 2    1.375 − .34375 − .0625 = .96875  1.5 − .5 − .125 = .875           1.25 + .1875
+    ==== ================ =========== ================================ ================================ ================
+    """
+
+
+@trajectory(SMA(), ((1.5, 1.0), 2.0), ((1.375, 1.5), 1.25), ((0.96875, 0.875), 1.4375))
+def sma_by_default() -> None:
+    """α = 1/k: the same."""
+
+
+@trajectory(SMA(alpha=0.25), ((1.5, 1.0), 2.0), ((1.25, 1.25), 1.625), ((1.03125, 1.09375), 1.4375))
+def sma_with_a_weaker_correction() -> None:
+    """α = ¼.
+
+    0. c = 0, 0; g = 2, 4: w = 1.5, 1; z = 2.
+    1. c = −.125, −.25; g = 1.5, 0: w_0 = 1.5 − .375 + .125 = 1.25, w_1 = 1 + .25 = 1.25; z = 2 − .375 = 1.625.
+    2. c = −.09375 twice; g = 1.25, 1: w_0 = 1.25 − .3125 + .09375 = 1.03125, w_1 = 1.25 − .25 + .09375 = 1.09375;
+       z = 1.625 − .1875 = 1.4375.
+    """
+
+
+@trajectory(SMA(alpha=0.5), ((1.5, 1.0), 2.0), ((1.125, 1.0), 1.25), ((0.59375, 0.875), 1.0625), momentum=0.5)
+def sma_with_momentum() -> None:
+    """α = ½, m = ½: v_i ← ½ v_i − ¼ g_i; the correction does not enter the velocity.
+
+    0. g = 2, 4: v = −.5, −1: w = 1.5, 1; z = 2.
+    1. c = −.25, −.5; g = 1.5, 0: v_0 = −.25 − .375 = −.625, v_1 = −.5;
+       w_0 = 1.5 − .625 + .25 = 1.125, w_1 = 1 − .5 + .5 = 1; z = 1.25.
+    2. c = −.0625, −.125; g = 1.125, 0: v_0 = −.3125 − .28125 = −.59375, v_1 = −.25;
+       w_0 = 1.125 − .59375 + .0625 = .59375, w_1 = 1 − .25 + .125 = .875; z = 1.25 − .1875 = 1.0625.
+    """
+
+
+@trajectory(
+    SMA(alpha=0.5), ((1.25, 0.75), 2.0), ((1.15625, 1.53125), 1.0), ((0.64453125, 0.54296875), 1.34375), weight_decay=0.5
+)
+def sma_with_weight_decay() -> None:
+    """α = ½, λ = ½: d_i = g_i + ½ w_i takes the place of g_i.
+
+    0. d = 3, 5: w = 2 − .75, 2 − 1.25; z = 2.
+    1. c = −.375, −.625; d_0 = 1.25 + .625 = 1.875, d_1 = −1 + .375 = −.625;
+       w_0 = 1.25 − .46875 + .375 = 1.15625, w_1 = .75 + .15625 + .625 = 1.53125; z = 2 − 1 = 1.
+    2. c = .078125, .265625; d_0 = 1.15625 + .578125 = 1.734375, d_1 = 2.125 + .765625 = 2.890625;
+       w_0 = 1.15625 − .43359375 − .078125 = .64453125, w_1 = 1.53125 − .72265625 − .265625 = .54296875;
+       z = 1 + .34375 = 1.34375.
+    """
+
+
+@trajectory(
+    SMA(alpha=0.5, base_momentum=0.5),
+    ((1.5, 1.0), 2.0),
+    ((1.375, 1.5), 1.25),
+    ((0.96875, 0.875), 1.0625),
+    ((0.7734375, 1.09375), 0.828125),
+)
+def sma_with_base_momentum() -> None:
+    """α = ½, μ = ½: z ← z + c_0 + c_1 + ½ (z − z before).
+
+    0., 1. as without: z has not moved before, so 2, then 2 − .75 + ½ (2 − 2) = 1.25.
+    2. z = 1.25 + .1875 + ½ (1.25 − 2) = 1.0625; the replicas are corrected towards the old z: .96875, .875.
+    3. c = ½ (.96875 − 1.0625) = −.046875, ½ (.875 − 1.0625) = −.09375; g = .96875, −.5;
+       w_0 = .96875 − .2421875 + .046875 = .7734375, w_1 = .875 + .125 + .09375 = 1.09375;
+       z = 1.0625 − .140625 + ½ (1.0625 − 1.25) = .921875 − .09375 = .828125.
+    """
+
+
+@trajectory(
+    SMA(alpha=0.25, base_momentum=0.5),
+    ((1.25, 0.75), 2.0),
+    ((0.59375, 0.59375), 1.5),
+    ((0.17578125, 0.91796875), 0.796875),
+    momentum=0.5,
+    weight_decay=0.5,
+)
+def sma_with_everything() -> None:
+    """α = ¼, μ = ½, m = ½, λ = ½, d_i = g_i + ½ w_i.
+
+    0. d = 3, 5: v = −.75, −1.25: w = 1.25, .75; z = 2.
+    1. c = −.1875, −.3125; d = 1.25 + .625 = 1.875 and −1 + .375 = −.625; v_0 = −.375 − .46875 = −.84375,
+       v_1 = −.625 + .15625 = −.46875; w_0 = 1.25 − .84375 + .1875 = .59375, w_1 = .75 − .46875 + .3125 = .59375;
+       z = 2 − .5 + 0 = 1.5.
+    2. c = ¼ (.59375 − 1.5) = −.2265625 twice; d_0 = .59375 + .296875 = .890625, d_1 = −1.625 + .296875 = −1.328125;
+       v_0 = −.421875 − .22265625 = −.64453125, v_1 = −.234375 + .33203125 = .09765625;
+       w_0 = .59375 − .64453125 + .2265625 = .17578125, w_1 = .59375 + .09765625 + .2265625 = .91796875;
+       z = 1.5 − .453125 + ½ (1.5 − 2) = .796875.
+    """
+
+
+@trajectory(
+    SMA(alpha=0.5, tau=2),
+    ((1.375, 1.5), 1.25),
+    ((0.8828125, 1.125), 1.015625),
+    ((0.67333984375, 1.0078125), 0.8310546875),
+)
+def sma_every_second_step() -> None:
+    """α = ½, τ = 2: a step alone, then one with the correction, whose c_i is of the weights between the two.
+
+    0. alone: g = 2, 4: w = 1.5, 1. Together: c = −.25, −.5; g = 1.5, 0: w_0 = 1.5 − .375 + .25 = 1.375, w_1 = 1.5;
+       z = 2 − .75 = 1.25.
+    1. alone: g = 1.375, 2: w = 1.03125, 1. Together: c = −.109375, −.125; g = 1.03125, 0:
+       w_0 = 1.03125 − .2578125 + .109375 = .8828125, w_1 = 1.125; z = 1.25 − .234375 = 1.015625.
+    2. alone: g = .8828125, .5: w = .662109375, 1. Together: c = −.1767578125, −.0078125; g = .662109375, 0:
+       w_0 = .662109375 − .16552734375 + .1767578125 = .67333984375, w_1 = 1.0078125;
+       z = 1.015625 − .1845703125 = .8310546875.
+    """
+
+
+@trajectory(SSGD(), ((1.25, 1.25), 1.25), ((0.96875, 0.96875), 0.96875), ((0.86328125, 0.86328125), 0.86328125))
+def ssgd() -> None:
+    """The mean gradient at z is ½ (z + 4 z − 4) = 2.5 z − 2; w_i = z.
+
+    0. 3: z = 2 − .75 = 1.25.   1. 1.125: z = 1.25 − .28125 = .96875.   2. .421875: z = .96875 − .10546875 = .86328125.
+    """
+
+
+@trajectory(SSGD(), ((1.0, 1.0), 1.0), ((0.25, 0.25), 0.25), ((0.1875, 0.1875), 0.1875), momentum=0.5, weight_decay=0.5)
+def ssgd_with_momentum_and_weight_decay() -> None:
+    """m = ½, λ = ½: v ← ½ v − ¼ (2.5 z − 2 + ½ z) = ½ v − ¼ (3 z − 2). The decay is not halved with the gradients.
+
+    0. v = −¼ · 4 = −1: z = 1.   1. v = −.5 − .25 = −.75: z = .25.   2. v = −.375 + .3125 = −.0625: z = .1875.
+    """

@@ -1,0 +1,680 @@
+"""Promise 7: an exception anywhere ends the run with that traceback, without a hang, and leaves a usable context."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import (
+    SMA,
+    SSGD,
+    CrossbowError,
+    Dataflow,
+    ExecutionContext,
+    JsonLinesMonitor,
+    Monitor,
+    NonFiniteLossError,
+    SolverConf,
+    SubGraph,
+    TaskError,
+    TrainingUnit,
+)
+from crossbow.data.loader import Loader, gather
+from crossbow.ops import EuclideanLoss, InnerProduct
+from crossbow.runtime import assembly, engine
+from crossbow.synch import FakeCollective
+from tests.support import (
+    KERNELS,
+    CheckProbe,
+    Probe,
+    Trap,
+    blobs,
+    chain,
+    context,
+    new_calls,
+    perceptron,
+    raising,
+    same_weights,
+    within,
+)
+
+SECONDS = 5.0
+"""A failure ends a run within one second; a slow machine gets more."""
+TASKS = TrainingUnit.TASKS
+SEVERAL = pytest.mark.parametrize(
+    ("devices", "learners"), [("cpu", 1), ("cpu", 2), ("cpu", 3), ("cpu:0/2,cpu:1/2", 1), ("cpu:0/2,cpu:1/2", 2)]
+)
+RULES = pytest.mark.parametrize("rule", [SMA(), SMA(tau=3, base_momentum=0.5), SSGD()], ids=str)
+
+
+class Broken(Exception):
+    """What fails in these tests."""
+
+
+def fails(work: Callable[[], Any], kind: type[BaseException]) -> Any:
+    """The exception that `work` raises in time."""
+    start = time.monotonic()
+    with pytest.raises(kind) as caught:
+        within(SECONDS, work)
+    assert time.monotonic() - start < SECONDS
+    return caught.value
+
+
+def assert_usable(running: ExecutionContext, tmp_path: Path | None = None) -> None:
+    """Everything can be done with it, and it starts from a base model that is whole: that of every device, w_i = z."""
+    parts, now = running.engine.parts, running.engine
+    z = parts.bases[0].current(now.tick).copy()
+    assert np.isfinite(z).all()
+    for base in parts.bases:
+        assert all(np.array_equal(buffer, z) for buffer in base.buffers)
+        assert base.velocity is None or not base.velocity.any()
+    for member in parts.members:
+        assert member.replica.weights is None or np.array_equal(member.replica.weights, z)
+        assert member.replica.velocity is None or not member.replica.velocity.any()
+    assert within(SECONDS, running.test).examples == 13
+    assert within(SECONDS, lambda: running.predict(blobs().train.images)).shape == (40, 3)
+    if tmp_path is not None:
+        running.save(tmp_path / "model")
+    tasks = now.tasks
+    history = within(SECONDS, lambda: running.train(20, TASKS))
+    assert history.stopped == "count"
+    assert now.tasks >= tasks + 20
+    assert np.isfinite(history.loss)
+
+
+# Operators
+
+
+@KERNELS
+@SEVERAL
+@RULES
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_operator_that_fails(
+    where: str, rule: Any, devices: str, learners: int, kernels: str, tmp_path: Path
+) -> None:
+    k = learners * (devices.count(",") + 1)
+    trap = Trap(raising(Broken("the operator is broken")), where=where, learner=k - 1, call=7)
+    network = perceptron(Probe(action=trap))
+    solver = SolverConf(learning_rate=0.1, momentum=0.5)
+    with context(network, rule=rule, devices=devices, learners=learners, kernels=kernels, solver=solver) as running:
+        error = fails(lambda: running.train(1000), TaskError)
+        # Task n goes to learner n mod k.
+        assert error.task == 7 * k + k - 1
+        assert error.operator == ("Probe1" if where == "forward" else "Probe1.gradient")
+        assert f"task {error.task} failed in operator '{error.operator}' on learner {k - 1}" in str(error)
+        assert "Broken: the operator is broken" in str(error)
+        cause = error.__cause__
+        assert isinstance(cause, Broken)
+        functions = [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
+        assert where in functions
+        assert functions[-1] == "act"  # down to the line that raised
+        # The tick of the task is undone, or, where all had contributed already, done.
+        assert running.engine.tick in (7 // rule.tau, 7 // rule.tau + 1)
+        assert_usable(running, tmp_path)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@RULES
+def test_the_base_model_after_a_failure_is_that_of_its_tick(rule: Any, devices: str) -> None:
+    """Nothing that the other learners did meanwhile, or that the broken one would have done, is in it."""
+    for call in range(4, 10):
+        trap = Trap(raising(Broken()), where="backward", learner=0, call=call)
+        with context(perceptron(Probe(action=trap)), rule=rule, devices=devices, learners=2) as running:
+            fails(lambda: running.train(1000), TaskError)
+            ticks, broken = running.engine.tick, running.variables
+        with context(perceptron(Probe(action=lambda *_: None)), rule=rule, devices=devices, learners=2) as running:
+            if ticks:
+                running.train(running.engine.clock.tasks_per_tick * ticks, TASKS)
+            assert same_weights(running.variables, broken)
+
+
+def test_all_learners_fail_at_once() -> None:
+    def act(where: str, learner: int, call: int) -> None:
+        if call == 5:
+            raise Broken
+
+    for _ in range(5):
+        new_calls()
+        with context(perceptron(Probe(action=act)), learners=4) as running:
+            error = fails(lambda: running.train(100), TaskError)
+            assert 20 <= error.task < 24
+            new_calls()
+            error = fails(lambda: running.train(100), TaskError)
+            assert running.test().examples == 13
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError("no more"), StopIteration(), KeyError(1)])
+def test_exceptions_of_every_kind(error: BaseException) -> None:
+    trap = Trap(raising(error))
+    with context(perceptron(Probe(action=trap))) as running:
+        raised = fails(lambda: running.train(10), TaskError)
+        assert raised.__cause__ is error
+        assert_usable(running)
+
+
+def test_an_operator_that_returns_nonsense() -> None:
+    class Wrong(Probe):
+        def forward(self, xp: Any, inputs: Any, variables: Any) -> Any:
+            super().forward(xp, inputs, variables)
+            return inputs[0][:, 1:]
+
+    with context(perceptron(Wrong(action=lambda *_: None))) as running:
+        error = fails(lambda: running.train(10), TaskError)
+        assert error.operator == "Wrong1"
+        assert "Wrong.forward: expected an output of shape (4, 8). Received: (4, 7)" in str(error)
+
+
+def test_one_failure_after_another() -> None:
+    with context(perceptron(Probe(action=(trap := Trap(raising(Broken()), call=0))))) as running:
+        for call in range(8):
+            new_calls()
+            trap.place = ("forward", 0, call)
+            assert fails(lambda: running.train(100), TaskError).task >= call
+        assert_usable(running)
+
+
+def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler waits for a batch that takes its time: it must hear of the failure all the same."""
+    proceed = threading.Event()
+
+    def slow(indices: Any, images: Any, labels: Any) -> None:
+        if filled.append(1) or len(filled) > 6:
+            proceed.wait(30)
+
+    filled: list[int] = []
+    monkeypatch.setattr(assembly, "Loader", lambda e, o, s, **options: Loader(e, o, s, source=slow, **options))
+    trap = Trap(raising(Broken()), learner=1, call=1)
+    try:
+        with context(perceptron(Probe(action=trap))) as running:
+            assert fails(lambda: running.train(10), TaskError).task == 3
+    finally:
+        proceed.set()
+
+
+def test_a_learner_that_is_long_in_a_task_when_another_fails() -> None:
+    """The error does not wait for it. The context can be used when it is done."""
+    proceed = threading.Event()
+
+    def act(where: str, learner: int, call: int) -> None:
+        if (where, call) == ("forward", 3):
+            if learner == 1:
+                proceed.wait(30)
+            else:
+                raise Broken
+
+    new_calls()
+    with context(perceptron(Probe(action=act))) as running:
+        error = fails(lambda: running.train(10), TaskError)
+        assert error.task == 6
+        uses: list[Callable[[], Any]] = [
+            lambda: running.train(1), running.test, lambda: running.variables, lambda: running.save("never"),
+        ]  # fmt: skip
+        for use in uses:
+            assert "still in a task" in str(fails(use, CrossbowError))
+        proceed.set()
+        time.sleep(0.05)
+        assert_usable(running)
+    assert not Path("never").exists()
+
+
+# What is not a number
+
+
+def exploding(where: str, learner: int, call: int) -> None:
+    """An action for documentation: see `NotANumber`."""
+
+
+class NotANumber(Probe):
+    """From the action's ValueError on, it multiplies by NaN."""
+
+    def forward(self, xp: Any, inputs: Any, variables: Any) -> Any:
+        try:
+            return super().forward(xp, inputs, variables)
+        except ValueError:
+            return inputs[0] * np.nan
+
+
+@KERNELS
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2, base_momentum=0.5)], ids=str)
+def test_a_loss_that_is_not_a_number(rule: Any, devices: str, kernels: str, tmp_path: Path) -> None:
+    network = perceptron(NotANumber(action=Trap(raising(ValueError()), learner=1, call=4)))
+    with context(network, rule=rule, devices=devices, learners=2, kernels=kernels) as running:
+        error = fails(lambda: running.train(100), NonFiniteLossError)
+        task = 4 * running.engine.parts.learners + 1
+        assert f"the loss became nan in task {task} (learning rate 0.1)" in str(error)
+        assert_usable(running, tmp_path)  # the broken replica has not got into the base model
+
+
+@KERNELS
+def test_a_learning_rate_that_is_too_large(kernels: str) -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(40, 6)).astype(np.float32), generator.normal(size=(40, 1)).astype(np.float32)
+    from crossbow import Dataset
+
+    network = Dataflow(SubGraph(chain(InnerProduct(number_of_outputs=1), EuclideanLoss())[0]))
+    solver = SolverConf(learning_rate=1e6)
+    with np.errstate(all="ignore"), context(network, data=Dataset((x, y), (x, y)), solver=solver, kernels=kernels) as r:
+        error = fails(lambda: r.train(100), NonFiniteLossError)
+        assert "the loss became" in str(error)
+        assert "learning rate 1e+06" in str(error)
+        r.engine.load({name: np.zeros_like(value) for name, value in r.variables.items()}, "zeros")
+        assert within(SECONDS, r.test).loss == pytest.approx((y**2).mean() / 2, rel=1e-5)
+
+
+def test_ssgd_survives_a_loss_that_is_not_a_number() -> None:
+    """Here the gradient may have got into z before the loss was seen. A model that is loaded helps."""
+    network = perceptron(NotANumber(action=Trap(raising(ValueError()), learner=1, call=4)))
+    with context(network, rule=SSGD()) as running:
+        good = running.variables
+        fails(lambda: running.train(100), NonFiniteLossError)
+        running.engine.load(good, "what was there before")
+        assert_usable(running)
+
+
+def test_a_test_loss_that_is_not_a_number() -> None:
+    class Nothing(CheckProbe):
+        def forward(self, xp: Any, inputs: Any, variables: Any) -> Any:
+            return inputs[0] * np.nan
+
+    with context(perceptron(Nothing(action=lambda *_: None)), check_batch_size=4, learners=2) as running:
+        error = fails(running.test, NonFiniteLossError)
+        assert "the test's loss became nan in batch" in str(error)
+        assert running.train  # and it can be asked again
+        fails(running.test, NonFiniteLossError)
+
+
+# The loader, monitors, collectives
+
+
+@pytest.mark.parametrize("task", [0, 1, 5, 17])
+@pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])
+def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Broken("the picture is broken")
+    filled = 0
+
+    class Failing(Loader):
+        def __init__(self, examples: Any, order: Any, slots: int, **options: Any) -> None:
+            fill = gather(examples)
+
+            def source(*arguments: Any) -> None:
+                nonlocal filled
+                filled += 1
+                if filled == task + 1:
+                    raise broken
+                fill(*arguments)
+
+            super().__init__(examples, order, slots, source=source, **options)
+
+    monkeypatch.setattr(assembly, "Loader", Failing)
+    with context(devices=devices, learners=learners) as running:
+        assert fails(lambda: running.train(10), Broken) is broken
+        assert f"while filling the batch of task {task}" in broken.__notes__[0]
+        assert "source" in [frame.name for frame in traceback.extract_tb(broken.__traceback__)]
+        assert_usable(running)
+
+
+@pytest.mark.parametrize("when", ["progress", "record"])
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+def test_a_monitor_that_fails(when: str, devices: str) -> None:
+    broken = Broken("the monitor is broken")
+
+    class Failing(Monitor):
+        interval = 0.0
+        heard = 0
+
+        def hear(self) -> None:
+            self.heard += 1
+            if self.heard == 3:
+                raise broken
+
+    monitor = Failing()
+    setattr(monitor, when, lambda news: monitor.hear())
+    with context(monitors=[monitor], devices=devices, learners=2, solver=SolverConf(momentum=0.5)) as running:
+        assert fails(lambda: running.train(10), Broken) is broken
+        if when == "progress":
+            assert_usable(running)
+        else:  # between two stretches nothing runs, and nothing is started again
+            assert running.engine.tasks == pytest.approx(30, abs=2)
+            assert running.train(1).stopped == "count"
+
+
+@RULES
+@pytest.mark.parametrize("call", [0, 3])
+def test_a_collective_that_fails(call: int, rule: Any) -> None:
+    broken = Broken("the network is gone")
+
+    def inject(number: int, vectors: Any) -> None:
+        if number == call and not collective_failed:
+            collective_failed.append(1)
+            raise broken
+
+    collective_failed: list[int] = []
+    collective = FakeCollective(2, inject=inject)
+    with context(rule=rule, devices="cpu:0/2,cpu:1/2", learners=2, collective=collective) as running:
+        error = fails(lambda: running.train(100), TaskError)
+        assert error.__cause__ is broken
+        assert error.operator == "all-reduce"
+        assert error.task == call * running.engine.clock.tasks_per_tick
+        assert "in operator 'all-reduce' between the devices" in str(error)
+        assert running.engine.tick == call
+        assert_usable(running)
+        size = running.engine.program.model.elements
+        assert set(collective.calls) == {(size, size)}
+
+
+def test_a_collective_of_another_size() -> None:
+    with context(devices="cpu:0/2,cpu:1/2", learners=1, collective=FakeCollective(3)) as running:
+        error = fails(lambda: running.train(100), TaskError)
+        assert "all_reduce: expected 3 vectors of one size and type. Received: 2" in str(error)
+        assert error.operator == "all-reduce"
+        assert_tested(running)
+
+
+def assert_tested(running: ExecutionContext) -> None:
+    assert within(SECONDS, running.test).examples == 13
+
+
+def test_a_collective_that_damages_its_vectors() -> None:
+    """NaN from elsewhere: the next task of somebody tells."""
+
+    def damage(number: int, vectors: Any) -> None:
+        if number == 4:
+            vectors[1][0] = np.nan
+
+    collective = FakeCollective(2, inject=damage)
+    with np.errstate(all="ignore"), context(devices="cpu:0/2,cpu:1/2", collective=collective) as running:
+        fails(lambda: running.train(100), NonFiniteLossError)
+
+
+# Testing and predicting
+
+
+@KERNELS
+@pytest.mark.parametrize("learners", [1, 3])
+def test_a_failure_while_testing(learners: int, kernels: str) -> None:
+    trap = Trap(raising(Broken("not today")), learner=learners - 1, call=10**9)
+    network = perceptron(CheckProbe(action=trap))
+    with context(network, learners=learners, kernels=kernels, check_batch_size=1) as running:
+        running.train(1)
+        before, tick = running.variables, running.engine.tick
+        new_calls()
+        trap.place = ("forward", learners - 1, 1)
+        error = fails(running.test, TaskError)
+        assert (error.task, error.operator) == (2 * learners - 1, "Probe1" if False else "CheckProbe1")
+        assert isinstance(error.__cause__, Broken)
+        assert running.engine.tick == tick
+        assert same_weights(running.variables, before)
+        assert_usable(running)
+
+
+def test_a_failure_while_testing_during_training() -> None:
+    trap = Trap(raising(Broken()), call=10**9)
+    with context(perceptron(CheckProbe(action=trap)), learners=1) as running:
+        trap.place = ("forward", 0, 11)  # ten tasks, one batch of tests; the twelfth is the second test's
+        fails(lambda: running.train_and_test(5, target_accuracy=1.0), TaskError)
+        assert_usable(running)
+
+
+def test_a_failure_while_predicting() -> None:
+    trap = Trap(raising(Broken("not today")), call=0)
+    with context(perceptron(CheckProbe(action=trap))) as running:
+        images = blobs().train.images
+        assert str(fails(lambda: running.predict(images), Broken)) == "not today"
+        assert running.predict(images).shape == (40, 3)
+        assert_usable(running)
+
+
+# Building
+
+
+@pytest.mark.parametrize("broken", ["compile_graph", "Flags", "new_replica", "Learner"])
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+def test_a_constructor_that_fails_leaves_no_thread(broken: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise Broken
+
+    monkeypatch.setattr(assembly, broken, fail)
+    before = set(threading.enumerate())
+    with pytest.raises(Broken):
+        context(devices=devices)
+    assert not [thread.name for thread in threading.enumerate() if thread not in before and thread.name != "within"]
+
+
+def test_a_stream_that_cannot_begin_fails_the_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any) -> None:
+        raise Broken("no such core")
+
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("threads are bound to cores on Linux only")
+    monkeypatch.setattr(os, "sched_setaffinity", fail)
+    fails(context, Broken)
+
+
+# Closing
+
+
+def test_closing_while_another_thread_trains() -> None:
+    for devices in ("cpu", "cpu:0/2,cpu:1/2"):
+        begun = threading.Event()
+        running = context(perceptron(Probe(action=lambda *_, begun=begun: begun.set())), devices=devices)
+        errors: list[BaseException] = []
+
+        def train(running: ExecutionContext = running, errors: list[BaseException] = errors) -> None:
+            try:
+                running.train(10**6)
+            except CrossbowError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=train, daemon=True)
+        thread.start()
+        assert begun.wait(SECONDS)
+        running.close()
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+        assert "closed while training" in str(errors[0])
+
+
+def test_an_exception_in_the_with_statement_closes_the_context() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(Broken), context() as running:
+        running.train(1)
+        raise Broken
+    assert not set(threading.enumerate()) - before
+
+
+# Ctrl-C
+
+
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    """As in a program: pytest may have set its own."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals go to the main thread")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    after = signal.signal(signal.SIGINT, before)
+    assert after is signal.default_int_handler  # training has put it back
+
+
+class Interrupter(Monitor):
+    """Presses Ctrl-C."""
+
+    interval = 0.0
+
+    def __init__(self, when: str, at: int) -> None:
+        self.when, self.at, self.heard = when, at, 0
+
+    def progress(self, progress: Any) -> None:
+        self.press("progress")
+
+    def record(self, record: Any) -> None:
+        self.press("record")
+
+    def press(self, when: str) -> None:
+        if when == self.when:
+            self.heard += 1
+            if self.heard == self.at:
+                signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("default_handler")
+@pytest.mark.parametrize(("when", "at"), [("progress", 1), ("progress", 7), ("record", 1), ("record", 2), ("record", 5)])
+@pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])
+def test_ctrl_c(when: str, at: int, devices: str, learners: int, tmp_path: Path) -> None:
+    log = JsonLinesMonitor(tmp_path / "log")
+    rule = SMA(tau=2)
+    monitors = [log, Interrupter(when, at)]
+    with context(monitors=monitors, devices=devices, learners=learners, rule=rule) as running:
+        with pytest.raises(KeyboardInterrupt):
+            running.train_and_test(5)
+        # It ends on a whole tick, and what was done is in the log, each line whole.
+        lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+        assert log.path.read_text() == "" or log.path.read_text().endswith("\n")
+        assert running.engine.tasks % (2 * running.engine.parts.learners) == 0
+        assert (lines[-1]["tasks"] if lines else 0) == running.engine.tasks
+        if when == "record":
+            assert len(lines) == at
+        # Nothing of it is lost: training goes on as if it had not been interrupted.
+        monitors[1].at = 0  # type: ignore[attr-defined]
+        done = running.engine.tasks
+        running.train(4 * running.engine.clock.tasks_per_tick, TASKS)
+        interrupted = running.variables
+        assert running.test().examples == 13
+        running.save(tmp_path / "model")
+    with context(devices=devices, learners=learners, rule=rule) as running:
+        running.train(done + 4 * running.engine.clock.tasks_per_tick, TASKS)
+        assert same_weights(running.variables, interrupted)
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_ctrl_c_twice_does_not_wait_for_the_tick() -> None:
+    proceed, begun = threading.Event(), threading.Event()
+
+    def act(where: str, learner: int, call: int) -> None:
+        if (where, call) == ("forward", 5):
+            begun.set()
+            proceed.wait(30)
+
+    def press() -> None:
+        begun.wait(SECONDS)
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    new_calls()
+    with context(perceptron(Probe(action=act))) as running:
+        presser = threading.Thread(target=press)
+        presser.start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            running.train(1000)
+        assert time.monotonic() - start < SECONDS
+        presser.join()
+        proceed.set()
+        time.sleep(0.05)
+        assert running.engine.tick >= 0
+        assert_tested(running)
+        assert running.engine.tick == 5
+        assert_usable(running)
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_ctrl_c_while_testing() -> None:
+    begun = threading.Event()
+
+    def act(where: str, learner: int, call: int) -> None:
+        begun.set()
+        time.sleep(0.01)
+
+    def press() -> None:
+        begun.wait(SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with context(perceptron(CheckProbe(action=act)), check_batch_size=1, learners=1, data=blobs(check=100)) as running:
+        presser = threading.Thread(target=press)
+        presser.start()
+        with pytest.raises(KeyboardInterrupt):
+            running.test()
+        presser.join()
+        assert running.test().examples == 100
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_a_handler_of_ones_own_is_left_alone() -> None:
+    pressed = []
+    signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
+    try:
+        with context(monitors=[Interrupter("progress", 3)]) as running:
+            assert running.train(2).stopped == "count"
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    assert pressed == [1]
+
+
+PROGRAM = """
+    import sys
+    from crossbow import JsonLinesMonitor, Monitor
+    from tests.support import Probe, context, dawdle, perceptron
+
+    class Speaker(Monitor):
+        def record(self, record):
+            print("epoch", record.epoch, flush=True)
+
+    log = JsonLinesMonitor(sys.argv[1])
+    with context(perceptron(Probe(action=dawdle(0.001))), monitors=[log, Speaker()], learners=2) as running:
+        try:
+            running.train_and_test(10**6)
+        except KeyboardInterrupt:
+            print("tasks", running.engine.tasks, flush=True)
+            print("examples", running.test().examples, flush=True)
+            raise
+"""
+
+
+def test_ctrl_c_in_a_program(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root)}
+    program = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(path)],
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        for _ in range(3):
+            assert program.stdout.readline().startswith("epoch")
+        program.send_signal(signal.SIGINT)
+        output, errors = program.communicate(timeout=30)
+    finally:
+        program.kill()
+    assert program.returncode == -signal.SIGINT  # as a shell expects of a program that was interrupted
+    assert errors.rstrip().endswith("KeyboardInterrupt")
+    assert "Exception ignored" not in errors
+    told = dict(line.split() for line in output.splitlines() if not line.startswith("epoch"))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert int(told["tasks"]) == lines[-1]["tasks"]
+    assert int(told["tasks"]) % 2 == 0
+    assert told["examples"] == "13"
+    assert len(lines) >= 3
+
+
+def test_the_drain_is_shorter_than_the_promise() -> None:
+    assert engine.DRAIN_SECONDS + assembly.CLOSE_SECONDS <= 1
