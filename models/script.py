@@ -51,6 +51,7 @@ class ModelScript:
             _Run(self, options).run()
             sys.stdout.flush()
         except KeyboardInterrupt:
+            print(f"{parser.prog}: interrupted", file=sys.stderr)
             return INTERRUPTED
         except BrokenPipeError:
             # Python flushes stdout once more at exit; that must not fail again.

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
+import numpy as np
+
 from crossbow.compile import Program
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
@@ -110,6 +112,7 @@ class Engine:
                 while self._next_result < (self.tick - TICKS_BEHIND) * self.clock.tasks_per_tick:
                     self._collect(on_result)
             self._collect_all(on_result)
+            self._check_finite()
 
     def _run_tick(self, on_result: OnResult) -> None:
         first = self.tasks
@@ -206,6 +209,15 @@ class Engine:
             task=report.task,
             operator=report.operator,
         ) from report.error
+
+    def _check_finite(self) -> None:
+        """Refuse a base model that has diverged: the loss alone may not show it, as ReLU may make 0 of NaN."""
+        z = self.parts.bases[0].current(self.tick)
+        if not (np.isfinite(z.min(initial=0)) and np.isfinite(z.max(initial=0))):
+            raise NonFiniteLossError(
+                f"the base model has values that are not finite after task {self.tasks - 1} (learning rate "
+                f"{self.learning_rate:g}). Lower the learning rate, or look for bad values in the data"
+            )
 
     # Failure and restart
 

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from crossbow.runtime.results import Record
 
@@ -113,7 +113,7 @@ class ConsoleMonitor(Monitor):
             self._bar, self._row = self._new_bar()
         assert self._row is not None
         number = min(math.floor(progress.epoch) + 1, self.epochs or math.inf)
-        known: dict[str, str] = {}
+        known: dict[str, Any] = {}
         if not math.isnan(progress.loss):
             known["loss"] = f"loss {progress.loss:.4f}"
         if progress.images_per_second:  # none yet at the start of an epoch: the last one's stays

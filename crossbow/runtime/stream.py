@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
 T = TypeVar("T")
 Work = Callable[[], None]
 
@@ -77,6 +79,7 @@ class CpuStream:
             if hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
             set_threads(threads)
+        np.seterr(over="ignore", invalid="ignore", divide="ignore")  # what diverges is reported as an error of its own
         except BaseException as error:
             begun(error)
             return

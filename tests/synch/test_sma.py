@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow import SMA, ConfigurationError, SolverConf
-from tests.synch.simulation import Simulation, Vector
+from tests.synch.simulation import GradientOf, Simulation, Vector
 
 SIZE = 5
 
@@ -21,9 +19,11 @@ def solvers(draw: st.DrawFn) -> SolverConf:
     return SolverConf(momentum=momentum, weight_decay=draw(st.sampled_from([0.0, 0.01])))
 
 
-def random_gradients(seed: int) -> Any:
+def random_gradients(seed: int) -> GradientOf:
+    """Of a quadratic for each learner, with curvatures and minimum of its own."""
     generator = np.random.default_rng(seed)
-    return lambda learner, weights: generator.standard_normal(SIZE)
+    curvature, minimum = generator.uniform(0.1, 2, (6, SIZE)), generator.standard_normal((6, SIZE))
+    return lambda learner, weights: curvature[learner] * (weights - minimum[learner])
 
 
 def no_gradients(learner: int, weights: Vector) -> Vector:
@@ -51,14 +51,10 @@ def test_a_tick_is_the_formula(learners: int, seed: int, alpha: float, mu: float
     simulation, gradients = Simulation(rule, solver, learners, start(seed)), random_gradients(seed)
     z = z_before = start(seed)
     w, v = [z.copy() for _ in range(learners)], [np.zeros(SIZE) for _ in range(learners)]
-    again = random_gradients(seed)
     for _ in range(3):
-        # The simulation asks for gradients twice, once to see what is sent; so does this.
-        for i in range(learners):
-            again(i, w[i])
         c = [alpha * (w[i] - z) for i in range(learners)]
         for i in range(learners):
-            v[i] = solver.momentum * v[i] - rate * (again(i, w[i]) + solver.weight_decay * w[i])
+            v[i] = solver.momentum * v[i] - rate * (gradients(i, w[i]) + solver.weight_decay * w[i])
             w[i] = w[i] + v[i] - c[i]
         z, z_before = z + sum(c) + mu * (z - z_before), z
         simulation.tick(gradients, rate)

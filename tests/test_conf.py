@@ -1,0 +1,226 @@
+"""Configurations: every field of every configuration refuses bad values, and says its name, what came, what is allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, ConfigurationError, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.conf import configuration, pair
+
+NAN, INFINITY = float("nan"), float("inf")
+NO_NUMBERS = (None, "1", True, [1], NAN, INFINITY, 1j)
+NO_INTEGERS = (1.5, "1", True, NAN, (1,))
+
+# (configuration, field, what is allowed, bad values, other fields that matter)
+BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
+    (SolverConf, "learning_rate", "a finite number > 0", (0, -0.1, *NO_NUMBERS), {}),
+    (
+        SolverConf,
+        "policy",
+        "one of 'fixed', 'inv', 'step', 'multistep', 'exp'",
+        ("FIXED", "poly", "", None, 0, ["fixed"]),
+        {},
+    ),
+    (SolverConf, "gamma", "a finite number ≥ 0", (-0.1, *NO_NUMBERS), {"policy": "inv"}),
+    (SolverConf, "gamma", "a finite number ≥ 0", (-1,), {}),
+    *(
+        (SolverConf, "gamma", "a finite number > 0 and ≤ 1", (0, -0.1, 1.1, *NO_NUMBERS), {"policy": policy, **more})
+        for policy, more in (("step", {"step_size": 3}), ("multistep", {"step_values": (3,)}), ("exp", {}))
+    ),
+    (SolverConf, "power", "a finite number ≥ 0", (-1, *NO_NUMBERS), {}),
+    (SolverConf, "step_size", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "step_size", "an integer ≥ 1 with policy='step'", (0,), {"policy": "step"}),
+    (
+        SolverConf,
+        "step_values",
+        "a tuple of integers ≥ 1",
+        (None, 5, "5", (0,), (-1, 2), (1.5,), ("3",), (True,)),
+        {},
+    ),
+    (SolverConf, "step_values", "strictly increasing", ((3, 2), (2, 2), (1, 5, 4)), {}),
+    (SolverConf, "step_values", "a tuple of integers ≥ 1, not empty, with policy='multistep'", ((),), {"policy": "multistep"}),
+    (SolverConf, "warmup_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "learning_rate_step_unit", "one of 'tasks', 'epochs'", ("batches", "Tasks", None, TrainingUnit.TASKS), {}),
+    (SolverConf, "momentum", "a finite number ≥ 0 and < 1", (-0.1, 1, 1.5, *NO_NUMBERS), {}),
+    (SolverConf, "weight_decay", "a finite number ≥ 0", (-1e-4, *NO_NUMBERS), {}),
+    (ModelConf, "batch_size", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
+    (
+        ModelConf,
+        "rule",
+        "a rule of crossbow.synch, as SMA(alpha=0.5), or None",
+        ("sma", 0.5, SMA, SolverConf()),
+        {},
+    ),
+    (ModelConf, "wpc", "an integer ≥ 1 or None", (0, -2, *NO_INTEGERS), {}),
+    (ModelConf, "slack", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (ModelConf, "test_interval", "an integer ≥ 1", (0, None, *NO_INTEGERS), {}),
+    (ModelConf, "test_interval_unit", "a TrainingUnit", ("epochs", None, 1), {}),
+    (ModelConf, "check_batch_size", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {}),
+    (
+        SystemConf,
+        "devices",
+        "'cpu', 'cpu:i/n', or several of those separated by commas",
+        ("", "cpu,", ",cpu", [], (), None, 0, ["cpu", ""], ["cpu", 1], " ", "cpu, ,cpu"),
+        {},
+    ),
+    (SystemConf, "learners_per_device", "an integer ≥ 1 or 'auto'", (0, -1, None, "AUTO", 2.0, True, "2"), {}),
+    (SystemConf, "threads_per_learner", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {}),
+    (SystemConf, "kernels", "one of 'auto', 'reference', 'onednn'", ("oneDNN", "cuda", None, ""), {}),
+    (SystemConf, "precision", "one of 'float32', 'float64'", ("float16", "double", 32, None, np.float32), {}),
+    (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("conf", "field", "allowed", "value", "others"),
+    [(conf, field, allowed, value, others) for conf, field, allowed, values, others in BAD for value in values],
+)
+def test_a_bad_value_names_field_value_and_what_is_allowed(
+    conf: type, field: str, allowed: str, value: object, others: dict[str, object]
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        conf(**{**others, field: value})
+    assert str(error.value) == f"{conf.__name__}: {field} must be {allowed}. Received: {field}={value!r}"
+
+
+@pytest.mark.parametrize("conf", [SolverConf, ModelConf, SystemConf])
+def test_the_table_has_every_field(conf: Any) -> None:
+    fields = {field.name for field in dataclasses.fields(conf)}
+    assert {field for owner, field, *_ in BAD if owner is conf} == fields
+
+
+@pytest.mark.parametrize("conf", [SolverConf, ModelConf, SystemConf])
+def test_defaults_are_good(conf: Any) -> None:
+    assert conf() == conf()
+
+
+def test_defaults() -> None:
+    """Those of the original that were broken are other ones here: its policy was INV with γ = 0."""
+    assert (SolverConf().policy, SolverConf().momentum, SolverConf().weight_decay) == ("fixed", 0, 0)
+    assert (ModelConf().rule, ModelConf().wpc, ModelConf().slack) == (None, None, 0)
+    assert (SystemConf().devices, SystemConf().learners_per_device) == (("cpu",), "auto")
+    assert (SystemConf().kernels, SystemConf().precision, SystemConf().seed) == ("auto", "float32", 0)
+
+
+@pytest.mark.parametrize(
+    ("conf", "values"),
+    [
+        (SolverConf, {"learning_rate": 1}),
+        (SolverConf, {"learning_rate": Fraction(1, 3)}),
+        (SolverConf, {"learning_rate": np.float32(0.1), "step_size": np.int64(3)}),
+        (SolverConf, {"policy": "multistep", "step_values": [1, 2, 30]}),
+        (SolverConf, {"policy": "exp", "gamma": 1}),
+        (SolverConf, {"momentum": 0.999, "weight_decay": 10}),
+        (ModelConf, {"batch_size": np.int32(7), "rule": SMA(), "wpc": 4}),
+        (SystemConf, {"seed": 2**70, "threads_per_learner": 3}),
+    ],
+)
+def test_good_values_are_taken(conf: Any, values: dict[str, Any]) -> None:
+    made = conf(**values)
+    for name, value in values.items():
+        assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("cpu", ("cpu",)),
+        ("cpu:0/2,cpu:1/2", ("cpu:0/2", "cpu:1/2")),
+        (" cpu:0/2 , cpu:1/2 ", ("cpu:0/2", "cpu:1/2")),
+        (["cpu:0/2", "cpu:1/2"], ("cpu:0/2", "cpu:1/2")),
+        (("cpu",), ("cpu",)),
+    ],
+)
+def test_devices_are_a_list_or_separated_by_commas(devices: Any, expected: tuple[str, ...]) -> None:
+    assert SystemConf(devices=devices).devices == expected
+
+
+# Names.
+
+
+@pytest.mark.parametrize(
+    ("conf", "name", "suggestion"),
+    [
+        (SolverConf, "learning_rat", "learning_rate"),
+        (SolverConf, "lerning_rate", "learning_rate"),
+        (SolverConf, "weightdecay", "weight_decay"),
+        (ModelConf, "batchsize", "batch_size"),
+        (ModelConf, "rules", "rule"),
+        (SystemConf, "learners_per_devices", "learners_per_device"),
+        (SystemConf, "sed", "seed"),
+        (SystemConf, "zzz", None),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_known_ones(conf: Any, name: str, suggestion: str | None) -> None:
+    hint = f" Did you mean {suggestion!r}?" if suggestion else ""
+    known = ", ".join(field.name for field in dataclasses.fields(conf))
+    expected = f"{conf.__name__} has no {name!r}.{hint} Known names: {known}. Received: {name}=3"
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(expected)}$"):
+        conf(**{name: 3})
+
+
+def test_values_are_given_by_name() -> None:
+    with pytest.raises(ConfigurationError, match=r"SolverConf takes keywords only: learning_rate, .*\. Received: \(0\.1,\)"):
+        SolverConf(0.1)  # type: ignore[misc]
+
+
+def test_a_configuration_does_not_change() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        SolverConf().momentum = 0.5  # type: ignore[misc]
+    assert dataclasses.replace(SolverConf(momentum=0.5), learning_rate=1).momentum == 0.5
+    with pytest.raises(ConfigurationError, match="learning_rate must be"):
+        dataclasses.replace(SolverConf(), learning_rate=0)
+
+
+# The decorator, as whoever writes an operator uses it.
+
+
+@configuration
+class Window:
+    """A configuration with a required field, one by position, and a pair."""
+
+    width: int
+    name: str = dataclasses.field(default="hann", kw_only=False)
+    size: int | tuple[int, int] = 3
+
+
+@configuration
+class Empty:
+    """A configuration without fields."""
+
+
+def test_a_field_may_be_given_by_position_where_declared_so() -> None:
+    assert Window("flat", width=3) == Window(name="flat", width=3)
+    with pytest.raises(ConfigurationError, match=r"Window takes keywords only: .*\. Received: \('flat', 3\)"):
+        Window("flat", 3)  # type: ignore[call-arg, misc]
+    with pytest.raises(ConfigurationError, match="Window received name twice, by position and by name"):
+        Window("flat", name="hann", width=3)  # type: ignore[misc]
+
+
+def test_a_missing_value_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="Window needs width"):
+        Window()  # type: ignore[call-arg]
+
+
+def test_a_configuration_without_fields_knows_no_names() -> None:
+    assert Empty() == Empty()
+    with pytest.raises(ConfigurationError, match=r"Empty has no 'x'\. Known names: none\. Received: x=1"):
+        Empty(x=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(3, (3, 3)), ((2, 5), (2, 5)), ([4, 1], (4, 1)), (np.int64(2), (2, 2))])
+def test_a_size_is_one_number_or_two(size: Any, expected: tuple[int, int]) -> None:
+    assert pair(Window(width=1, size=size), "size", 1) == expected
+
+
+@pytest.mark.parametrize("size", [0, (0, 1), (1,), (1, 2, 3), 1.5, "3", None, True, (1, True), -2])
+def test_a_bad_size_is_refused(size: Any) -> None:
+    expected = f"Window: size must be an integer ≥ 1 or a pair (height, width) of such. Received: size={size!r}"
+    with pytest.raises(ConfigurationError, match=f"^{re.escape(expected)}$"):
+        pair(Window(width=1, size=size), "size", 1)

@@ -1,0 +1,124 @@
+"""What users import, and what importing costs them."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+import crossbow
+
+OPTIONAL = ("sklearn", "scipy", "matplotlib", "pooch", "torch", "cupy", "onnx", "mpi4py")
+"""Packages of the extras, and of comparisons."""
+
+NAMES = {
+    "crossbow": (
+        "Constant DataError Dataflow DataflowNode Dataset DurationUnit ExecutionContext Gaussian GraphError History "
+        "ConfigurationError CrossbowError MSRA ModelConf NonFiniteLossError Operator Phase SMA SSGD SolverConf SubGraph "
+        "SystemConf TaskError TestResult TrainingUnit Uniform Xavier __version__"
+    ),
+    "crossbow.ops": (
+        "Accuracy Conv ConvGradient Dropout DropoutGradient ElementWiseOp ElementWiseOpGradient EuclideanLoss "
+        "EuclideanLossGradient Gradient GradientDescentOptimiser InnerProduct InnerProductGradient Kernel Pool "
+        "PoolGradient ReLU ReLUGradient SoftMax SoftMaxGradient SoftMaxLoss SoftMaxLossGradient VariableSpec"
+    ),
+    "crossbow.data": "Dataset digits mnist",
+    "crossbow.synch": "SMA SSGD Collective FakeCollective HostCollective Rule rule_class",
+    "crossbow.testing": "run_operator check_gradients",
+}
+
+
+def python(code: str) -> str:
+    """What a fresh interpreter prints."""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(("module", "names"), NAMES.items())
+def test_public_names_can_be_imported(module: str, names: str) -> None:
+    found = importlib.import_module(module)
+    assert [name for name in names.split() if not hasattr(found, name)] == []
+    assert [name for name in names.split() if name not in found.__all__] == []
+
+
+@pytest.mark.parametrize("module", NAMES)
+def test_all_names_exist_and_are_sorted(module: str) -> None:
+    found = importlib.import_module(module)
+    assert [name for name in found.__all__ if not hasattr(found, name)] == []
+    assert len(set(found.__all__)) == len(found.__all__)
+
+
+def test_every_public_thing_has_a_docstring() -> None:
+    without = [
+        f"{module}.{name}"
+        for module in NAMES
+        for name in importlib.import_module(module).__all__
+        if callable(thing := getattr(importlib.import_module(module), name)) and not (thing.__doc__ or "").strip()
+    ]
+    assert without == []
+
+
+def test_the_version_is_a_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", crossbow.__version__)
+    try:
+        installed = metadata.version("crossbow")
+    except metadata.PackageNotFoundError:
+        pytest.skip("crossbow is not installed, only on the path")
+    assert installed == crossbow.__version__
+
+
+def test_importing_crossbow_imports_no_optional_package() -> None:
+    code = (
+        "import sys, crossbow, crossbow.ops, crossbow.data, crossbow.synch, crossbow.testing\n"
+        f"print(*(name for name in {OPTIONAL!r} if name in sys.modules))"
+    )
+    assert python(code) == ""
+
+
+def test_crossbow_works_where_no_optional_package_is() -> None:
+    """They cannot even be found; a small network trains nevertheless, on the reference kernels."""
+    code = f"""
+import importlib.abc, sys
+
+class Nowhere(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {OPTIONAL!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Nowhere())
+import numpy as np
+from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, ModelConf, Operator, SubGraph, SystemConf
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
+
+ip = DataflowNode(Operator("ip", InnerProduct(number_of_outputs=2)))
+ip.connect_to(DataflowNode(Operator("p", SoftMax()))).connect_to(DataflowNode(Operator("loss", SoftMaxLoss())))
+x = np.arange(12, dtype=np.float32).reshape(6, 2)
+with ExecutionContext([Dataflow(SubGraph(ip)), None], data=Dataset((x, np.arange(6) % 2)),
+                      model=ModelConf(batch_size=2), system=SystemConf(kernels="reference")) as context:
+    context.train(1)
+print("trained")
+"""
+    assert python(code) == "trained"
+
+
+def test_every_module_can_be_imported_alone() -> None:
+    """In any order: no floor needs another to have been imported before."""
+    modules = sorted(
+        info.name for info in pkgutil.walk_packages(crossbow.__path__, "crossbow.") if not info.name.endswith("__main__")
+    )
+    assert "crossbow.compile.compiler" in modules
+    code = f"""
+import importlib, sys
+for name in {modules!r}:
+    for loaded in [loaded for loaded in sys.modules if loaded.split(".")[0] == "crossbow"]:
+        del sys.modules[loaded]
+    importlib.import_module(name)
+print("imported")
+"""
+    assert python(code) == "imported"
