@@ -267,7 +267,7 @@ class SystemConf:
         if (
             not isinstance(names, list | tuple)
             or not names
-            or not all(isinstance(name, str) and name for name in names)
+            or not all(isinstance(name, str) and name.strip() for name in names)
         ):
             raise refuse(self, "devices", devices, "'cpu', 'cpu:i/n', or several of those separated by commas")
         object.__setattr__(self, "devices", tuple(name.strip() for name in names))

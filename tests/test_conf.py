@@ -1,4 +1,4 @@
-"""Configurations: every field of every configuration refuses bad values, and says its name, what came, what is allowed."""
+"""Configurations: every field refuses bad values, and says its name, what is allowed, and what came."""
 
 from __future__ import annotations
 
@@ -44,9 +44,21 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
         {},
     ),
     (SolverConf, "step_values", "strictly increasing", ((3, 2), (2, 2), (1, 5, 4)), {}),
-    (SolverConf, "step_values", "a tuple of integers ≥ 1, not empty, with policy='multistep'", ((),), {"policy": "multistep"}),
+    (
+        SolverConf,
+        "step_values",
+        "a tuple of integers ≥ 1, not empty, with policy='multistep'",
+        ((),),
+        {"policy": "multistep"},
+    ),
     (SolverConf, "warmup_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
-    (SolverConf, "learning_rate_step_unit", "one of 'tasks', 'epochs'", ("batches", "Tasks", None, TrainingUnit.TASKS), {}),
+    (
+        SolverConf,
+        "learning_rate_step_unit",
+        "one of 'tasks', 'epochs'",
+        ("batches", "Tasks", None, TrainingUnit.TASKS),
+        {},
+    ),
     (SolverConf, "momentum", "a finite number ≥ 0 and < 1", (-0.1, 1, 1.5, *NO_NUMBERS), {}),
     (SolverConf, "weight_decay", "a finite number ≥ 0", (-1e-4, *NO_NUMBERS), {}),
     (ModelConf, "batch_size", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
@@ -166,7 +178,9 @@ def test_an_unknown_name_is_answered_with_the_known_ones(conf: Any, name: str, s
 
 
 def test_values_are_given_by_name() -> None:
-    with pytest.raises(ConfigurationError, match=r"SolverConf takes keywords only: learning_rate, .*\. Received: \(0\.1,\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"SolverConf takes keywords only: learning_rate, .*\. Received: \(0\.1,\)"
+    ):
         SolverConf(0.1)  # type: ignore[misc]
 
 

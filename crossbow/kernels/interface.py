@@ -101,6 +101,18 @@ class Variable:
 
 
 @dataclass(frozen=True)
+class GradientBlock:
+    """A part of a weight gradient that fits the cache, to be used before the next one is computed."""
+
+    calls: Sequence[Call]
+    """They write the part to `gradient`."""
+    place: slice
+    """Which elements of the variable's flat storage these are."""
+    gradient: Array
+    """Where the part lies until the next block's calls: 1-D, in the kernel's workspace."""
+
+
+@dataclass(frozen=True)
 class PreparedKernel:
     """A kernel with every decision taken, waiting for buffers."""
 
@@ -120,6 +132,9 @@ class PreparedKernel:
     """(read role, written role) that may be the same memory."""
     storages: Mapping[str, Storage] = field(default_factory=dict)
     """The storage chosen for each variable by name."""
+    blocks: Callable[[Buffers], Sequence[GradientBlock]] | None = None
+    """Instead of `bind`, where a weight gradient is large: the gradient of `weights` in parts, for an optimiser that
+    updates each part at once and never reads the whole. The first block's calls write the other gradients."""
 
 
 @dataclass(frozen=True)

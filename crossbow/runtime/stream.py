@@ -79,10 +79,10 @@ class CpuStream:
             if hasattr(os, "sched_setaffinity"):
                 os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
             set_threads(threads)
-        np.seterr(over="ignore", invalid="ignore", divide="ignore")  # what diverges is reported as an error of its own
         except BaseException as error:
             begun(error)
             return
+        np.seterr(over="ignore", invalid="ignore", divide="ignore")  # what diverges is reported as an error of its own
         begun(None)
         while (work := self._queue.get()) is not None:
             work()

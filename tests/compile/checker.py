@@ -98,7 +98,11 @@ def _check_results(program: Program, arena: _Arena) -> None:
     """Losses, measures and loose ends are read when the task has ended: they must still be there."""
     for vertex, users in zip(program.graph, consumers(program.graph), strict=True):
         kernel = vertex.forward
-        if kernel is not None and vertex.order in program.outputs and (kernel.is_loss or kernel.is_measure or not users):
+        if (
+            kernel is not None
+            and vertex.order in program.outputs
+            and (kernel.is_loss or kernel.is_measure or not users)
+        ):
             instead = arena.faults(program.outputs[vertex.order], ("output", vertex.order))
             assert not instead, (vertex.name, instead)
 

@@ -18,7 +18,9 @@ from crossbow.types import LabelRange, Shape, Tensor, aligned_zeros
 Numbers = NDArray[Any]
 
 
-def source(batch: Shape, labels: Shape, *, classes: bool = True, dtype: Any = np.float64, slots: int = 2) -> BatchSource:
+def source(
+    batch: Shape, labels: Shape, *, classes: bool = True, dtype: Any = np.float64, slots: int = 2
+) -> BatchSource:
     """Batches as they are: floating-point examples, and classes or values."""
     kind = np.dtype(np.int32) if classes else np.dtype(dtype)
     return BatchSource(Tensor((slots, *batch), np.dtype(dtype)), Tensor((slots, *labels), kind))
@@ -77,7 +79,9 @@ class Execution:
         )
         self.forward_steps, self.backward_steps = program.bind(self.memory)
 
-    def load(self, images: Numbers, labels: Numbers, *, slot: int = 1, task: int = 0, examples: int | None = None) -> None:
+    def load(
+        self, images: Numbers, labels: Numbers, *, slot: int = 1, task: int = 0, examples: int | None = None
+    ) -> None:
         self.images[slot], self.labels[slot] = images, labels
         self.state[State.SLOT], self.state[State.TASK] = slot, task
         self.state[State.EXAMPLES] = len(images) if examples is None else examples

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from crossbow import Dataflow, DataflowNode, Phase, SubGraph
+from crossbow import DataflowNode, Phase, SubGraph
 from crossbow.compile import Program
 from crossbow.compile.program import ArenaPlace, NamedPlace
 from crossbow.dataflow.derive import derive_prediction
@@ -112,7 +112,7 @@ def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:
 
 
 def run_without_sharing(execution: Execution) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """Outputs of the forward vertices and gradients of the variables, with a new array for everything that is written."""
+    """Outputs of forward vertices and gradients of variables, with a new array for everything that is written."""
     program = execution.program
     vertex_of = {vertex.name: vertex for vertex in program.graph}
     values: dict[Any, Numbers] = {}
@@ -186,7 +186,7 @@ def test_an_output_that_a_branch_still_needs_is_kept() -> None:
     """tanh is the last reader of ip's output in one order of branches, and not in the other."""
     for first in (True, False):
         ip, tanh, total = inner_product(outputs=3), node("tanh", ReLU(mode="tanh")), node("sum", ElementWiseOp())
-        for step in ((tanh, total) if first else (total, tanh)):
+        for step in (tanh, total) if first else (total, tanh):
             ip.connect_to(step)
         tanh.connect_to(total).connect_to(node("loss", EuclideanLoss()))
         program = compile_network(ip, (4, 5), (4, 3), classes=False)
@@ -230,7 +230,9 @@ def test_sums_of_sums_of_hand_wired_gradients_are_backward_too() -> None:
     first, second = node("first", ElementWiseOp()), node("second", ElementWiseOp())
     for part in parts:
         gradient.connect_to(part)
-    chain(parts[0], first, second, node("ipGradient", InnerProductGradient(), ip), node("end", GradientDescentOptimiser()))
+    chain(
+        parts[0], first, second, node("ipGradient", InnerProductGradient(), ip), node("end", GradientDescentOptimiser())
+    )
     chain(parts[1], first)
     chain(parts[2], second)
     program = compile_network(ip, (4, 5), (4, 3), classes=False)
@@ -303,4 +305,6 @@ def test_only_runtime_arrays_lie_outside_arena_and_vectors() -> None:
     program = compile_network(branched(), (2, 2, 6, 6))
     named = {place.name for step in program.steps for place in step.places.values() if isinstance(place, NamedPlace)}
     assert named == {"slots", "slot_labels", "state"}
-    assert not any(isinstance(vertex.kernel, Accuracy) and vertex.order not in program.outputs for vertex in program.graph)
+    assert not any(
+        isinstance(vertex.kernel, Accuracy) and vertex.order not in program.outputs for vertex in program.graph
+    )

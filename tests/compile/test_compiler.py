@@ -19,7 +19,10 @@ def test_all_faults_of_a_graph_are_reported() -> None:
     chain(softmax, node("top9", Accuracy(top_k=9)))
     with pytest.raises(GraphError) as error:
         compile_network(ip, (4, 5), label_range=LabelRange((4,), True, 0, 7))
-    assert [fault.split(":")[0] for fault in error.value.faults] == ["node 'loss' (SoftMaxLoss)", "node 'top9' (Accuracy)"]
+    assert [fault.split(":")[0] for fault in error.value.faults] == [
+        "node 'loss' (SoftMaxLoss)",
+        "node 'top9' (Accuracy)",
+    ]
 
 
 def test_a_check_graph_uses_the_training_graphs_variables() -> None:

@@ -77,9 +77,7 @@ def shared() -> DataflowNode:
 
 
 def outside() -> DataflowNode:
-    return chain(
-        inner_product("ip1", 4), node("square", Square()), inner_product("ip2", 3), *classifier()
-    )
+    return chain(inner_product("ip1", 4), node("square", Square()), inner_product("ip2", 3), *classifier())
 
 
 def classifier() -> tuple[DataflowNode, DataflowNode]:

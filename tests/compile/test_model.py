@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossbow import Constant, DataError, Gaussian, Uniform
+from crossbow import Constant, DataError, DataflowNode, Gaussian, Uniform
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
 from crossbow.kernels.interface import PlainStorage, Storage
-from crossbow.ops import Initialiser, VariableSpec
+from crossbow.ops import Initialiser, SoftMax, SoftMaxLoss, VariableSpec
 from crossbow.types import Array, Shape, address
 from tests.compile.execution import compile_network
-from tests.dataflow.networks import branched, chain, inner_product, perceptron
+from tests.dataflow.networks import branched, chain, inner_product, node
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ def test_the_compiler_places_every_variable_on_a_cache_line() -> None:
     segments = list(model)
     assert [segment.name for segment in segments] == names
     assert all(segment.offset % SEGMENT_ALIGNMENT == 0 for segment in segments)
-    for before, after in zip(segments, segments[1:], strict=False):
+    for before, after in itertools.pairwise(segments):
         assert before.offset + before.storage.elements <= after.offset < before.offset + before.storage.elements + 16
     assert model.elements % SEGMENT_ALIGNMENT == 0
     assert model.parameters == 3 * 2 * 9 + 3 + 3 * 3 * 9 + 3 + 9 + 3 + 3 * 108 + 3
@@ -69,19 +70,16 @@ def test_the_compiler_places_every_variable_on_a_cache_line() -> None:
 
 def test_a_shared_operator_has_its_variables_once() -> None:
     ip = inner_product(outputs=5)
-    program = compile_network(chain(ip, ip.shallow_copy(), *perceptron_tail()), (4, 5))
+    program = compile_network(chain(ip, ip.shallow_copy(), *classifier()), (4, 5))
     assert [segment.name for segment in program.model] == ["ip.weights", "ip.bias"]
 
 
-def perceptron_tail() -> list:  # type: ignore[type-arg]
-    from crossbow.ops import SoftMax, SoftMaxLoss
-    from tests.dataflow.networks import node
-
-    return [node("softmax", SoftMax()), node("loss", SoftMaxLoss())]
+def classifier() -> tuple[DataflowNode, DataflowNode]:
+    return node("softmax", SoftMax()), node("loss", SoftMaxLoss())
 
 
 def test_operators_of_one_name_have_variables_of_their_own() -> None:
-    program = compile_network(chain(inner_product("ip", 5), inner_product("ip", 5), *perceptron_tail()), (4, 5))
+    program = compile_network(chain(inner_product("ip", 5), inner_product("ip", 5), *classifier()), (4, 5))
     assert [segment.name for segment in program.model] == ["ip.weights", "ip.bias", "ip#2.weights", "ip#2.bias"]
 
 

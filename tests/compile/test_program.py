@@ -16,8 +16,8 @@ from tests.compile.execution import Execution, compile_network, draw, draw_label
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
 
 # What is written where, worked out by hand, batch 4 of 5 features in float32: the batch takes 80 bytes (128 rounded to
-# cache lines), ip1 and relu share 64, ip2 and softmax share 48 (64), the logits' gradient 64, labels and loss a line each.
-# The gradients of ip2's and of relu's inputs take the place of the softmax, which has been read.
+# cache lines), ip1 and relu share 64, ip2 and softmax share 48 (64), the logits' gradient 64, labels and loss a line
+# each. The gradients of ip2's and of relu's inputs take the place of the softmax, which has been read.
 PERCEPTRON = """\
 0   batch          load_batch reference                      \
 slots=slots slot_labels=slot_labels input=arena+0 labels=arena+320
@@ -112,7 +112,8 @@ def test_checking_has_no_backward_part(phase: Phase) -> None:
 def test_a_bound_step_knows_its_operator() -> None:
     made = Execution(compile_network(perceptron(), (4, 5)))
     assert [step.operator for step in made.forward_steps] == ["batch", "ip1", "relu", "ip2", "softmax", "loss"]
-    assert [step.operator for step in made.backward_steps][0] == "loss.gradient"
+    expected = ["loss.gradient", "ip2.gradient", "ip2.gradient", "relu.gradient", "ip1.gradient"]
+    assert [step.operator for step in made.backward_steps] == expected
 
 
 def test_the_batch_comes_from_the_slot_of_the_state_scaled() -> None:

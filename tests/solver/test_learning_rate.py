@@ -113,7 +113,7 @@ def test_warm_up_never_passes_the_rate(examples: int, batch: int, epochs: int) -
     tasks = range(-(-epochs * examples // batch) + 3)
     found = rates(*tasks, tasks_per_epoch=examples / batch, **conf)
     assert found == sorted(found)
-    assert 0 < found[0]
+    assert found[0] > 0
     assert found[-1] == 1
     assert max(found) == 1
 

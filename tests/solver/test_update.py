@@ -76,7 +76,9 @@ def test_total_names_a_vector_for_each_weight() -> None:
 
 numbers = st.floats(-4, 4, width=32)
 terms = st.dictionaries(st.sampled_from(NAMES), numbers, min_size=1)
-updates = st.lists(st.tuples(st.sampled_from(NAMES), terms), min_size=1, max_size=3).map(lambda steps: Update(tuple(steps)))
+updates = st.lists(st.tuples(st.sampled_from(NAMES), terms), min_size=1, max_size=3).map(
+    lambda steps: Update(tuple(steps))
+)
 
 
 @given(updates, st.lists(numbers, min_size=4, max_size=4), terms)

@@ -1,4 +1,4 @@
-"""A rule's tick on NumPy vectors, by the rule's own updates: the contract of `crossbow.synch.Rule`, and nothing else."""
+"""A rule's tick on NumPy vectors, by the rule's own updates: the contract of `crossbow.synch.Rule`, nothing else."""
 
 from __future__ import annotations
 

@@ -68,7 +68,9 @@ def test_the_order_matters_so_it_must_be_kept() -> None:
 )
 def test_vectors_that_do_not_go_together_are_refused(kind: Any, vectors: list[Array], received: str) -> None:
     before = [vector.copy() for vector in vectors]
-    with pytest.raises(ValueError, match=rf"all_reduce: expected 2 vectors of one size and type\. Received: {received}"):
+    with pytest.raises(
+        ValueError, match=rf"all_reduce: expected 2 vectors of one size and type\. Received: {received}"
+    ):
         kind(2).all_reduce(vectors)
     for vector, old in zip(vectors, before, strict=True):
         np.testing.assert_array_equal(vector, old)

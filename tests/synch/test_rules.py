@@ -75,7 +75,9 @@ def test_the_default_strength_is_always_allowed(learners: int) -> None:
 
 @pytest.mark.parametrize(("alpha", "learners"), [(1, 1), (0.7, 2), (2 / 3, 2), (0.5, 3), (0.1, 19)])
 def test_a_strength_that_swings_is_refused(alpha: float, learners: int) -> None:
-    with pytest.raises(ConfigurationError, match=rf"SMA: alpha must be < 2/\(k \+ 1\) = .* with k = {learners} learners"):
+    with pytest.raises(
+        ConfigurationError, match=rf"SMA: alpha must be < 2/\(k \+ 1\) = .* with k = {learners} learners"
+    ):
         SMA(alpha=alpha).check_learners(learners)
 
 

@@ -12,9 +12,7 @@ from crossbow.solver import solver_step
 from tests.support import blobs, context, perceptron
 from tests.synch.simulation import Simulation
 
-SOLVERS = st.builds(
-    SolverConf, momentum=st.sampled_from([0.0, 0.5, 0.9]), weight_decay=st.sampled_from([0.0, 0.01])
-)
+SOLVERS = st.builds(SolverConf, momentum=st.sampled_from([0.0, 0.5, 0.9]), weight_decay=st.sampled_from([0.0, 0.01]))
 
 
 @given(st.integers(0, 100), SOLVERS)

@@ -36,7 +36,7 @@ def test_the_rules_own_updates_follow_the_hand(case: Trajectory) -> None:
 
 
 def seed_with_the_examples_in_order(epochs: int) -> int:
-    """A seed whose first epochs all show example 0 before example 1: task n, of learner n mod 2, has example n mod 2."""
+    """A seed whose first epochs all show example 0 before example 1: task n of learner n mod 2 has example n mod 2."""
     for seed in range(10_000):
         order, out = TrainingOrder(2, 1, seed), np.empty(1, np.intp)
         if all(order.indices(task, out) == 1 and out[0] == task % 2 for task in range(2 * epochs)):

@@ -99,7 +99,11 @@ def sma_with_momentum() -> None:
 
 
 @trajectory(
-    SMA(alpha=0.5), ((1.25, 0.75), 2.0), ((1.15625, 1.53125), 1.0), ((0.64453125, 0.54296875), 1.34375), weight_decay=0.5
+    SMA(alpha=0.5),
+    ((1.25, 0.75), 2.0),
+    ((1.15625, 1.53125), 1.0),
+    ((0.64453125, 0.54296875), 1.34375),
+    weight_decay=0.5,
 )
 def sma_with_weight_decay() -> None:
     """α = ½, λ = ½: d_i = g_i + ½ w_i takes the place of g_i.

@@ -9,8 +9,15 @@ One thread, 1024 → 1024, in µs at batch 8 | 16 | 32: transposed 532 | 1011 | 
 
 from __future__ import annotations
 
-from crossbow.kernels.interface import PreparedKernel, Storage, Variable
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from crossbow.kernels.compiled import float32_at, int64_at, native
+from crossbow.kernels.interface import Buffers, Call, GradientBlock, PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn.matrix import Matrix, multiply, product_call
 from crossbow.kernels.onednn.memory import (
     BlockedStorage,
     attributes,
@@ -23,10 +30,17 @@ from crossbow.kernels.onednn.memory import (
     stored,
 )
 from crossbow.kernels.onednn.primitive import Place, Steps
-from crossbow.types import Layout, Shape, Tensor
+from crossbow.types import Layout, Shape, Tensor, address
 
 ROWS = 8
 """Rows of a data gradient that are computed at once, where more would be slow."""
+
+WORTH_BLOCKS = 2**20
+"""Bytes from which a weight gradient is also offered in blocks: half of the second-level cache is more than it."""
+BLOCK = 2**19
+"""Bytes of such a block."""
+GRANULE = 16
+"""Features of a block are a multiple of this."""
 
 
 class _InnerProduct:
@@ -133,7 +147,50 @@ def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | 
     steps.add("inner_product", descriptor, operands)
     if not direct:
         steps.reorder(product.transposed, place, own, "weights_gradient")
-    return steps.prepared(("input0", "output_gradient"), writes)
+    kernel = steps.prepared(("input0", "output_gradient"), writes)
+    return _with_blocks(kernel, product) if direct and 4 * elements(product.shape) >= WORTH_BLOCKS else kernel
+
+
+def _with_blocks(kernel: PreparedKernel, product: _InnerProduct) -> PreparedKernel:
+    """The kernel, offering its gradient in blocks of features: rows of the transposed weights, one after the other."""
+    row = 4 * product.outputs
+    features = max(1, BLOCK // row // GRANULE) * GRANULE
+    multiply.address  # noqa: B018 - compile while preparing
+    column_sums.address  # noqa: B018
+
+    def blocks(buffers: Buffers) -> Sequence[GradientBlock]:
+        x, dy = buffers["input0"], buffers["output_gradient"]
+        scratch = buffers["workspace"][: features * row].view(np.float32)
+        gradient = Matrix(address(dy), product.outputs)
+        made = []
+        for first in range(0, product.features, features):
+            count = min(features, product.features - first)
+            part = Matrix(address(x) + 4 * first, product.features, transposed=True)
+            sizes = (count, product.outputs, product.rows)
+            target = Matrix(address(scratch), product.outputs)
+            calls: list[Call] = [product_call("weights block", sizes, part, gradient, target, (x, dy, scratch))]
+            if first == 0 and "bias_gradient" in kernel.writes:
+                bias = buffers["bias_gradient"]
+                slots = (address(dy), address(bias), product.rows, product.outputs)
+                calls.append(column_sums.call("bias gradient", *slots, references=(dy, bias)))
+            place = slice(first * product.outputs, (first + count) * product.outputs)
+            made.append(GradientBlock(calls, place, scratch[: count * product.outputs]))
+        return made
+
+    return replace(kernel, workspace=max(kernel.workspace, features * row), blocks=blocks)
+
+
+@native
+def column_sums(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: matrix, sums, rows, columns."""
+    block = int64_at(arguments)
+    matrix, sums, columns = float32_at(block[0]), float32_at(block[1]), block[3]
+    for column in range(columns):
+        sums[column] = matrix[column]
+    for row in range(1, block[2]):
+        for column in range(columns):
+            sums[column] += matrix[row * columns + column]
+    return 0
 
 
 def _sizes(x: Tensor, outputs: int) -> Shape:

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossbow.kernels.interface import PlainStorage, Variable
-from crossbow.types import Layout, Shape, Tensor
+from crossbow.kernels.native import NativeCall
+from crossbow.types import Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.onednn.running import (
     FLOAT32,
     ONEDNN,
@@ -81,3 +82,37 @@ def test_random_shapes(shape: Shape, outputs: int, layout: Layout, with_bias: bo
 @pytest.mark.parametrize("rows", [8, 13, 32])
 def test_data_gradient_in_row_blocks(rows: int) -> None:
     compare(tensor((rows, 96)), 512, with_bias=True)
+
+
+@pytest.mark.parametrize("with_bias", [True, False])
+@pytest.mark.parametrize(("shape", "outputs"), [((5, 700), 400), ((3, 33, 4, 5), 401), ((2, 2), 150_000)])
+def test_gradient_in_blocks(shape: Shape, outputs: int, with_bias: bool) -> None:
+    tx, ty = tensor(shape), tensor((shape[0], outputs))
+    features = tx.elements // shape[0]
+    weights, bias = Variable((outputs, features), FLOAT32), Variable((outputs,), FLOAT32) if with_bias else None
+    weights = with_storage(weights, ONEDNN.inner_product_forward(tx, weights, bias, ty))
+    kernel = ONEDNN.inner_product_backward_weights(tx, ty, weights, bias)
+    assert kernel.blocks is not None
+    assert weights.storage is not None
+    buffers = {"input0": memory(tx, draw(shape)), "output_gradient": memory(ty, draw(ty.shape, 1))}
+    buffers["weights_gradient"] = np.full(weights.storage.elements, np.nan, np.float32)
+    buffers["bias_gradient"] = np.full(outputs, np.nan, np.float32)
+    execute(kernel, buffers)
+    parts = {"bias_gradient": np.full(outputs, np.nan, np.float32), "workspace": aligned_zeros(kernel.workspace)}
+    whole = np.full(weights.storage.elements, np.nan, np.float32)
+    blocks = kernel.blocks({**buffers, **parts})
+    assert len(blocks) > 1 or features < 32
+    for block in blocks:
+        assert block.gradient.nbytes <= max(2**19, 16 * 4 * outputs)
+        for call in block.calls:
+            assert isinstance(call, NativeCall)
+            call()
+        whole[block.place] = block.gradient
+    close(whole, buffers["weights_gradient"], shape[0])
+    close(parts["bias_gradient"], buffers["bias_gradient"], shape[0])
+
+
+def test_small_gradients_come_whole() -> None:
+    tx, ty, weights = tensor((8, 1024)), tensor((8, 10)), Variable((10, 1024), FLOAT32)
+    weights = with_storage(weights, ONEDNN.inner_product_forward(tx, weights, None, ty))
+    assert ONEDNN.inner_product_backward_weights(tx, ty, weights, None).blocks is None

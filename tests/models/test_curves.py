@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crossbow import DataError, Record, TestResult
+from models.curves import write_learning_curves
+from tests.models.runs import PNG
+
+
+def record(epoch: float, *, loss: float = 1.0, accuracy: float | None = None, tested: bool = True) -> Record:
+    test = TestResult(loss=loss / 2, accuracy=0.5, examples=10) if tested else None
+    return Record(epoch, int(epoch * 10), epoch, loss, accuracy, 100.0, 0.1, test)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [record(1), record(2), record(2.5, tested=False)],
+        [record(0.5, tested=False)],
+        [record(1, loss=0.0)],  # a logarithmic axis has no zero
+        [record(number, accuracy=0.9) for number in range(1, 100)],
+    ],
+    ids=["usual", "no test", "no loss", "many"],
+)
+def test_a_whole_png(records: list[Record], tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    path.write_text("an older picture")
+    write_learning_curves(records, path, "title")
+    data = path.read_bytes()
+    assert data.startswith(PNG)
+    assert data.endswith(b"IEND\xaeB`\x82")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure in the middle leaves the older picture, and nothing beside it."""
+    from matplotlib.figure import Figure
+
+    def half(self: Figure, file: Path, **options: Any) -> None:
+        file.write_bytes(PNG)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Figure, "savefig", half)
+    path = tmp_path / "curves.png"
+    path.write_text("an older picture")
+    with pytest.raises(OSError, match="no space left"):
+        write_learning_curves([record(1)], path, "title")
+    assert path.read_text() == "an older picture"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    imports = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **options: Any) -> Any:
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return imports(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(DataError, match=r"needs matplotlib: pip install 'crossbow\[zoo\]'"):
+        write_learning_curves([record(1)], tmp_path / "curves.png", "title")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,322 @@
+"""Model scripts, end to end, through the real engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crossbow import Dataflow, JsonLinesMonitor
+from crossbow.data import digits
+from models.lenet import main
+from models.options import Defaults
+from models.script import ModelScript, peak_memory
+from tests.models.runs import (
+    ROOT,
+    Outcome,
+    peak_megabytes,
+    run,
+    run_and_interrupt,
+    run_on_a_terminal,
+    without_control_sequences,
+)
+from tests.support import WHY_NOT_FAST, Probe, Trap, perceptron, raising
+
+MNIST = ROOT.parent / "shared" / "data" / "mnist"
+NEEDS_MNIST = pytest.mark.skipif(not MNIST.is_dir(), reason=f"MNIST's files are not in {MNIST}")
+NEEDS_FAST = pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
+FIELDS = {"epoch", "tasks", "time", "loss", "test_loss", "test_accuracy", "images_per_second", "learning_rate"}
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """Three epochs of LeNet on digits."""
+    directory = tmp_path_factory.mktemp("short") / "deep" / "output"
+    return run("lenet", directory, "--epochs", 3, "--learners", 2, "--batch-size", 32)
+
+
+def test_a_short_run(short: Outcome) -> None:
+    assert short.status == 0
+    assert short.stderr == ""
+    assert short.log[-1]["test_accuracy"] > 0.85
+
+
+def test_it_prints_its_configuration(short: Outcome) -> None:
+    head = short.stdout.split("\n\n")[0]
+    for part in (
+        "lenet (original), 1,111,946 parameters",
+        "digits, 1,501 training and 296 test images 1×28×28",
+        "cpu (core",
+        "2 learners × ",
+        "float32",
+        "sma, alpha 0.5, tau 1, base momentum 0, an average every 2 tasks",
+        "32 images a learner; 46.91 tasks an epoch",
+        "momentum 0.9",
+        "3 epochs; seed 0",
+        str(short.directory),
+    ):
+        assert part in head
+
+
+def test_one_line_an_epoch_on_a_pipe(short: Outcome) -> None:
+    assert "\x1b" not in short.stdout
+    assert "\r" not in short.stdout
+    lines = short.epoch_lines
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    for line in lines:
+        assert re.search(r"loss \d+\.\d{4}  test loss \d+\.\d{4}  test accuracy \d+\.\d\d%  [\d,]+ images/s", line)
+
+
+def test_the_log(short: Outcome) -> None:
+    log = short.log
+    assert [row["epoch"] for row in log] == [1, 2, 3]
+    for row in log:
+        assert row.keys() >= FIELDS
+        assert 0 <= row["test_accuracy"] <= 1
+        assert row["test_examples"] == 296
+        assert row["images_per_second"] > 0
+    assert [row["time"] for row in log] == sorted(row["time"] for row in log)
+
+
+def test_the_picture(short: Outcome) -> None:
+    short.check_picture()
+
+
+def test_the_summary(short: Outcome) -> None:
+    summary = short.stdout.splitlines()[-3:]
+    assert re.match(r"trained 3 epochs \(\d+ tasks\) in [\d.]+ s; [\d,]+ images/s with 2 learners; peak memory", summary[0])
+    best = max(row["test_accuracy"] for row in short.log)
+    assert summary[1].startswith(f"best test accuracy {best:.2%}, reached in ")
+    assert "log.jsonl" in summary[2]
+    assert "learning_curves.png" in summary[2]
+
+
+@NEEDS_FAST
+def test_memory_stays_below_400_megabytes(short: Outcome) -> None:
+    """Original variant, batch 32, two learners, digits; imports and the picture included."""
+    assert peak_megabytes(short.stdout) < 400
+
+
+def test_peak_memory_is_measured() -> None:
+    ballast = bytearray(os.urandom(1)) * (64 << 20)
+    before = peak_memory()
+    assert 64 << 20 < before < 64 << 30
+    del ballast
+    assert peak_memory() >= before
+
+
+def test_a_progress_bar_on_a_terminal(tmp_path: Path) -> None:
+    outcome = run_on_a_terminal("lenet", tmp_path, "--epochs", 2, "--learners", 2)
+    assert outcome.status == 0
+    shown = without_control_sequences(outcome.stdout)
+    bars = [part for part in re.split(r"[\r\n]", shown) if "━" in part]
+    assert any(re.search(r"epoch 1/2 .*\d+ % [\d,]+ images/s loss \d\.\d{4}", bar) for bar in bars)
+    lines = [part for part in re.split(r"[\r\n]+", shown) if "test accuracy" in part and part.startswith("epoch")]
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert outcome.stdout.rstrip().endswith("learning_curves.png")
+    assert outcome.stdout.rfind("\x1b[?25h") > outcome.stdout.rfind("\x1b[?25l") >= 0, "the cursor is back"
+
+
+def test_control_c(tmp_path: Path) -> None:
+    outcome = run_and_interrupt("lenet", tmp_path, "--epochs", 500, "--learners", 2, after=2)
+    assert outcome.status == 130
+    assert outcome.stderr == "python -m models.lenet: interrupted\n"
+    assert "Traceback" not in outcome.stdout
+    assert re.search(r"^interrupted: trained [\d.]+ epochs? ", outcome.stdout, re.MULTILINE)
+    epochs = [row["epoch"] for row in outcome.log]
+    assert epochs[:2] == [1, 2]
+    assert len(epochs) == len(outcome.epoch_lines)
+    outcome.check_picture()
+
+
+def test_nobody_reads_the_output(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m models.logistic_regression --epochs 40 --output-directory {tmp_path} | head -n 1"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
+    assert done.stderr == ""
+    assert done.stdout.startswith("model")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--target-accuracy", "0.5"], "target accuracy reached: "),
+        (["--time-limit", "0.2"], "time limit reached: "),
+    ],
+)
+def test_it_ends_sooner(options: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from models.logistic_regression import main
+
+    assert main(["--output-directory", str(tmp_path), "--epochs", "1000", "--learners", "1", *options]) == 0
+    assert reason in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("variant", ["original", "caffe"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--devices", "cpu:0/2,cpu:1/2", "--learners", "1"],
+        ["--rule", "ssgd", "--learners", "2"],
+        ["--tau", "2", "--alpha", "0.3", "--learners", "3"],
+        ["--learning-rate-policy", "step", "--step-size", "20", "--learners", "1", "--threads-per-learner", "2"],
+    ],
+    ids=["two devices", "ssgd", "tau", "step"],
+)
+def test_variants_and_rules(
+    variant: str, options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--variant", variant, "--epochs", "1", "--batch-size", "64", "--output-directory", str(tmp_path)]
+    assert main([*arguments, *options]) == 0
+    out = capsys.readouterr().out
+    assert out.count("epoch 1/1") == 1
+    Outcome(0, out, "", tmp_path).check_picture()
+
+
+def test_the_reference_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from models.logistic_regression import main
+
+    arguments = ["--kernels", "reference", "--precision", "float64", "--epochs", "2"]
+    assert main([*arguments, "--output-directory", str(tmp_path)]) == 0
+    assert "reference, float64" in capsys.readouterr().out
+
+
+def test_logistic_regression(tmp_path: Path) -> None:
+    outcome = run("logistic_regression", tmp_path)
+    assert outcome.status == 0
+    assert "logistic_regression, 7,850 parameters" in outcome.stdout
+    assert max(row["test_accuracy"] for row in outcome.log) > 0.92
+    outcome.check_picture()
+
+
+# Trouble
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--alpha", "1.5"], "SMA: alpha must be a number in (0, 1] or None (1/k). Received: alpha=1.5"),
+        (["--batch-size", "5000"], "batch_size must be at most the number of training examples, 1501"),
+        (["--devices", "tpu"], "Received: 'tpu'"),
+        (["--devices", "cpu,cpu"], "devices"),
+        (["--dataset", "mnist", "--data-directory", "/nowhere/mnist"], "/nowhere/mnist: expected a directory"),
+        (["--rule", "ssgd", "--alpha", "0.5"], "--alpha does nothing with --rule ssgd"),
+    ],
+)
+def test_wrong_is_one_sentence(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("an older log")
+    assert main(["--output-directory", str(tmp_path), *options]) == 2
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert len(printed.err.splitlines()) == 1
+    assert "Traceback" not in printed.err
+    assert log.read_text() == "an older log"
+
+
+def test_a_truncated_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"):
+        (tmp_path / name).write_bytes(b"\0\0\x08\x03\0\0\0\x05")
+    assert main(["--dataset", "mnist", "--data-directory", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "train-images-idx3-ubyte" in error
+    assert len(error.splitlines()) == 1
+
+
+def test_an_output_directory_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("not a directory")
+    assert main(["--output-directory", str(file / "below"), "--epochs", "1"]) == 2
+    assert "expected a directory to write to" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_not_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--learning-rate", "3", "--epochs", "3", "--learners", "2"]
+    assert main(["--output-directory", str(tmp_path), *options]) == 1
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert "nan" in printed.err
+    assert "failed: " in printed.out
+
+
+def broken(dataflow: Dataflow, **options: object) -> ModelScript:
+    return ModelScript("broken", "Breaks.", lambda _: dataflow, Defaults({"digits": 2}, 50, 0.1))
+
+
+def test_a_broken_operator_shows_its_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trap = Trap(raising(ZeroDivisionError("by my own code")), call=40)
+    script = broken(perceptron(Probe(action=trap), classes=10))
+    assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 1
+    printed = capsys.readouterr()
+    assert "ZeroDivisionError: by my own code" in printed.err
+    assert "in act" in printed.err, "the traceback of the operator's own line"
+    assert re.search(r"TaskError: task \d+ failed in operator", printed.err)
+    assert "failed: trained 1 epoch" in printed.out
+    Outcome(1, printed.out, printed.err, tmp_path).check_picture()
+
+
+def test_without_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """matplotlib is not there: training is not in vain."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    script = broken(perceptron(classes=10))
+    assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 0
+    assert "no picture: the picture of the learning curves needs matplotlib" in capsys.readouterr().out
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: JsonLinesMonitor, record: object) -> None:
+        raise OSError(28, "No space left on device", str(self.path))
+
+    monkeypatch.setattr(JsonLinesMonitor, "record", full)
+    script = broken(perceptron(classes=10))
+    assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 2
+    error = capsys.readouterr().err
+    assert "No space left on device" in error
+    assert "log.jsonl" in error
+    assert len(error.splitlines()) == 1
+
+
+# MNIST, and what is promised
+
+
+@NEEDS_MNIST
+def test_mnist_from_files(tmp_path: Path) -> None:
+    options = ["--dataset", "mnist", "--data-directory", MNIST, "--time-limit", "0.5", "--learners", 2]
+    outcome = run("lenet", tmp_path, *options)
+    assert outcome.status == 0
+    assert "mnist, 60,000 training and 10,000 test images 1×28×28" in outcome.stdout
+    assert outcome.log[-1]["test_examples"] == 10_000
+    assert "time limit reached" in outcome.stdout
+
+
+@pytest.mark.slow
+@NEEDS_FAST
+def test_digits_98_percent_within_30_seconds(tmp_path: Path) -> None:
+    """The defaults, with two learners; deterministic but for the time."""
+    outcome = run("lenet", tmp_path, "--learners", 2, "--target-accuracy", 0.98, "--time-limit", 30)
+    assert outcome.status == 0
+    assert outcome.log[-1]["test_accuracy"] >= 0.98
+    assert outcome.log[-1]["time"] <= 30
+
+
+@pytest.mark.slow
+@NEEDS_FAST
+@NEEDS_MNIST
+def test_mnist_99_percent(tmp_path: Path) -> None:
+    """The defaults, with two learners: batch 16."""
+    options = ["--dataset", "mnist", "--data-directory", MNIST, "--learners", 2, "--target-accuracy", 0.99]
+    outcome = run("lenet", tmp_path, *options, seconds=900)
+    assert outcome.status == 0
+    assert "16 images a learner" in outcome.stdout
+    assert outcome.log[-1]["test_accuracy"] >= 0.99
+
+
+def test_digits_are_what_the_script_says() -> None:
+    data = digits()
+    assert data.check is not None
+    assert (len(data.train), len(data.check)) == (1501, 296)

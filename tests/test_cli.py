@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import crossbow
+from crossbow import cli
+from crossbow.kernels import why_not_onednn
+
+
+def out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert cli.main(arguments) == 0
+    return capsys.readouterr().out
+
+
+def test_info(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "info")
+    assert re.search(rf"^crossbow +{re.escape(crossbow.__version__)}$", text, re.MULTILINE)
+    assert re.search(rf"^python +{re.escape(sys.version.split()[0])} ", text, re.MULTILINE)
+    assert re.search(r"^  cpu +\d+ × .+ \(cores? \d", text, re.MULTILINE)
+    assert re.search(r"learners 'auto': \d+, with 1 thread each", text)
+    assert re.search(r"^  cuda +not implemented yet$", text, re.MULTILINE)
+    assert re.search(r"^  reference +in use with .*float64", text, re.MULTILINE)
+    assert re.search(r"^  numpy +\d", text, re.MULTILINE)
+
+
+@pytest.mark.skipif(why_not_onednn() is not None, reason=f"no fast kernels: {why_not_onednn()}")
+def test_info_where_the_fast_kernels_work(capsys: pytest.CaptureFixture[str]) -> None:
+    text = out(capsys, "info")
+    assert re.search(r"^  onednn +in use with float32; oneDNN 3\.\d+\.\d+$", text, re.MULTILINE)
+    assert re.search(r"^  reference +in use with float64; NumPy ", text, re.MULTILINE)
+
+
+def test_info_says_why_a_library_is_not_in_use(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reason = "the system library libgomp.so.1 (package libgomp1), which oneDNN needs, is missing"
+    monkeypatch.setattr("crossbow.cli.why_not_onednn", lambda: reason)
+    monkeypatch.setattr("crossbow.kernels.why_not_onednn", lambda: reason)
+    text = out(capsys, "info")
+    assert re.search(rf"^  onednn +not in use: {re.escape(reason)}$", text, re.MULTILINE)
+    assert re.search(r"^  reference +in use with float32, float64; NumPy ", text, re.MULTILINE)
+
+
+def test_info_names_the_extra_of_a_missing_package(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cli.EXTRAS, "zoo", {"no-such-package-as-this": "nothing"})
+    assert "not installed (nothing): pip install 'crossbow[zoo]'" in out(capsys, "info")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--version"], 0, f"crossbow {crossbow.__version__}"),
+        (["--help"], 0, "info"),
+        (["info", "--help"], 0, "usage: crossbow info"),
+        ([], 2, "required: COMMAND"),
+        (["train"], 2, "invalid choice: 'train'"),
+        (["info", "--all"], 2, "unrecognized arguments: --all"),
+    ],
+)
+def test_exits(arguments: list[str], status: int, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == status
+    printed = capsys.readouterr()
+    assert message in (printed.err if status else printed.out)
+    assert "usage: crossbow" in printed.out + printed.err or arguments == ["--version"]
+
+
+def test_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "crossbow", "--version"], capture_output=True, encoding="utf-8")
+    assert (done.returncode, done.stdout.strip()) == (0, f"crossbow {crossbow.__version__}")
