@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,8 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Protocol
+
+from benchmarks.machine import busy_seconds, process_seconds
 
 SECONDS_TO_START = 300
 """How long a process may take to import, to compile and to run its first step."""
@@ -66,6 +69,11 @@ class Team:
         for connection in self._connections:
             self._receive(connection, SECONDS_TO_START)
 
+    @property
+    def numbers(self) -> list[int]:
+        """The processes' numbers."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def measure(self, warm_up: float, seconds: float) -> float:
         """Images per second of all processes together, after `warm_up` seconds of running."""
         begin = time.monotonic() + warm_up
@@ -106,6 +114,8 @@ class Contest:
 
     def __init__(self, contestants: Sequence[Contestant]) -> None:
         self.teams: dict[str, Team] = {}
+        self.others: float | None = None
+        """Processors that other programs kept busy during the rounds; None where that cannot be known."""
         try:
             for contestant in contestants:
                 self.teams[contestant.name] = Team(contestant)
@@ -121,11 +131,22 @@ class Contest:
         for team in self.teams.values():  # the first run of all: caches, lazy initialisations
             team.measure(warm_up, seconds / 2)
         rates: dict[str, list[float]] = {name: [] for name in names}
+        before, began = self._seconds_of_others(), time.monotonic()
         for turn in range(number):
             start = turn % len(names)
             for name in (*names[start:], *names[:start]):
                 rates[name].append(self.teams[name].measure(warm_up, seconds))
+        after = self._seconds_of_others()
+        if before is not None and after is not None:
+            self.others = max(0.0, after - before) / (time.monotonic() - began)
         return rates
+
+    def _seconds_of_others(self) -> float | None:
+        busy = busy_seconds()
+        if busy is None:
+            return None
+        ours = [os.getpid(), *(number for team in self.teams.values() for number in team.numbers)]
+        return busy - sum(map(process_seconds, ours))
 
     def close(self) -> None:
         for team in self.teams.values():

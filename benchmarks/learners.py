@@ -37,6 +37,7 @@ from benchmarks.report import (
     TORCH_TWO,
     TWO,
     Outcome,
+    disturbance,
     profile_table,
     rates_table,
     shares_table,
@@ -82,7 +83,7 @@ def measure(
         (name,) = contest.teams[TWO].ask("library")
         (rows,) = contest.teams[TWO].ask("anatomy", seconds)
         alone = contest.teams[ALONE].ask("anatomy", seconds)[0] if profile else ()
-        return Outcome(variant, batch, name, rates, rows, alone)
+        return Outcome(variant, batch, name, rates, rows, contest.others, alone)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -135,6 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     machine["kernels"] = ", ".join(dict.fromkeys(outcome.kernels for outcome in outcomes))
     machine["measured"] = f"{options.rounds} rounds of {options.seconds:g} s each, in turns; median (least–most)"
+    machine["other programs"] = disturbance(outcomes)
     print(text(outcomes, machine, profile=options.profile))
     if not torch:
         print(f"\nPyTorch was left out: {'--no-torch was given' if options.no_torch else 'it is not installed here'}.")

@@ -21,6 +21,21 @@ def has_torch() -> bool:
     return importlib.util.find_spec("torch") is not None
 
 
+def busy_seconds() -> float | None:
+    """Processor time of everything on this machine since it started; None where that cannot be known."""
+    path = Path("/proc/stat")
+    if not path.is_file():
+        return None
+    user, nice, system, _, _, interrupts, soft, stolen, *_ = map(int, path.read_text().split("\n", 1)[0].split()[1:])
+    return (user + nice + system + interrupts + soft + stolen) / os.sysconf("SC_CLK_TCK")
+
+
+def process_seconds(process: int) -> float:
+    """Processor time of a running process, where `busy_seconds` is known."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def describe_machine() -> dict[str, str]:
     """Processor, cores, memory, versions, date and commit, in the order to print them."""
     model, vectors = _processor()

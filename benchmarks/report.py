@@ -18,6 +18,10 @@ TARGET_ONE, TARGET_TWO = 1.7, 1.3
 """Crossbow with two learners to PyTorch with one model on two threads, and with two models."""
 
 
+QUIET = 0.1
+"""Processors that other programs may keep busy on a machine that is called quiet."""
+
+
 @dataclass(frozen=True)
 class Spread:
     """A median with the least and the most."""
@@ -49,6 +53,8 @@ class Outcome:
     rates: Mapping[str, Sequence[float]]
     rows: Sequence[Row]
     """Where a task's time goes with two learners."""
+    others: float | None = None
+    """Processors that other programs kept busy meanwhile."""
     alone: Sequence[Row] = ()
     """And with one learner on one thread, nothing beside it."""
 
@@ -76,6 +82,15 @@ class Outcome:
         if self.torch_two is not None:
             made.append((self.torch_two, self.ratio(TWO, self.torch_two), TARGET_TWO))
         return made
+
+
+def disturbance(outcomes: Sequence[Outcome]) -> str:
+    """What other programs did meanwhile, in words."""
+    known = [outcome.others for outcome in outcomes if outcome.others is not None]
+    if not known:
+        return "not known"
+    text = f"kept {statistics.mean(known):.2f} processors busy (at worst {max(known):.2f})"
+    return text + (": NOT A QUIET MACHINE, measure again" if max(known) > QUIET else "")
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, VARIANTS
-
-if TYPE_CHECKING:
-    import torch
 
 BATCHES = 32
 """Batches that are prepared before, and used in turn."""
@@ -58,8 +55,7 @@ class _Training:
 
         last = torch.channels_last
         self.batch = batch
-        self.model: Any = _network(variant)  # Any: `to` is not typed for memory formats
-        self.model.to(memory_format=last)
+        self.model = _network(variant).to(memory_format=last)
         self.images = [torch.rand(batch, 1, 28, 28).contiguous(memory_format=last) for _ in range(BATCHES)]
         self.labels = [torch.randint(0, 10, (batch,)) for _ in range(BATCHES)]
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=True)
@@ -84,7 +80,7 @@ class _Training:
         self.optimiser.step()
 
 
-def _network(variant: str) -> torch.nn.Module:
+def _network(variant: str) -> Any:  # `to` is not typed for memory formats
     from torch import nn
 
     if variant == "original":

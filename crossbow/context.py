@@ -17,13 +17,24 @@ from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_check
-from crossbow.dataflow.graph import build
+from crossbow.dataflow.graph import Graph, build
+from crossbow.dataflow.validate import infer_shapes
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import Collective
-from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, DurationUnit, Phase, TrainingUnit
+from crossbow.types import (
+    Array,
+    ConfigurationError,
+    CrossbowError,
+    DataError,
+    DurationUnit,
+    GraphError,
+    Phase,
+    Shape,
+    TrainingUnit,
+)
 
 
 class ExecutionContext:
@@ -68,8 +79,9 @@ class ExecutionContext:
             raise ConfigurationError(
                 f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
             )
+        graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
         check_graph = derive_check(build(training.subgraph.nodes)) if check is None else check.graph
-        self.engine = Engine(training.graph, check_graph, data, self.model, self.solver, self.system, collective)
+        self.engine = Engine(graph, check_graph, data, self.model, self.solver, self.system, collective)
         training.compiled = self.engine.program
         if check is not None:
             check.compiled = self.engine.parts.check_program
@@ -229,6 +241,19 @@ class ExecutionContext:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
+
+
+def _training_graph(training: Dataflow, batch: Shape) -> Graph:
+    """The training graph. Where no gradients can be derived, the error also names the shapes that do not fit."""
+    try:
+        return training.graph
+    except GraphError as error:
+        faults = list(error.faults)
+        try:
+            infer_shapes(build(training.subgraph.nodes), batch)
+        except GraphError as other:
+            faults += [fault for fault in other.faults if fault not in faults]
+        raise GraphError(faults) from None
 
 
 def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Dataflow | None]:

@@ -7,6 +7,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("crossbow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("crossbow")
 
 SECONDS_TO_END = 3.0
 

@@ -42,16 +42,17 @@ def build(nodes: Sequence[DataflowNode]) -> Graph:
     """The graph of user-wired nodes in topological order."""
     position = {id(node): order for order, node in enumerate(nodes)}
     names = unique_names([node.operator for node in nodes])
-    first: dict[int, int] = {}
+    # None where an operator stands in several places: a gradient wired by hand cannot say which of them it means.
+    place: dict[int, int | None] = {}
     for order, node in enumerate(nodes):
-        first.setdefault(id(node.operator), order)
+        place[id(node.operator)] = None if id(node.operator) in place else order
     return tuple(
         Vertex(
             order,
             names[id(node.operator)],
             node.operator,
             tuple(position[id(source)] for source in node.previous) or (BATCH,),
-            None if node.operator.peer is None else first.get(id(node.operator.peer)),
+            None if node.operator.peer is None else place.get(id(node.operator.peer)),
         )
         for order, node in enumerate(nodes)
     )

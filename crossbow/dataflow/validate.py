@@ -102,7 +102,9 @@ class _Validation:
                 f"Received: {len(vertex.inputs)}",
             )
         if vertex.peer is None:
-            self.fault(vertex, "expected a peer in this graph. Call set_peer with the forward operator")
+            self.fault(
+                vertex, "expected a peer that stands once in this graph. Call set_peer with the forward operator"
+            )
             return None
         peer = self.graph[vertex.peer]
         if peer.order > vertex.order:

@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import time
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,7 @@ def test_contestants_take_turns_and_processes_run_together() -> None:
         assert contest.rounds(3, 0.005, 0.01) == {"one": [5.0] * 3, "pair": [4.0] * 3}
         ((one,), (left, right)) = (contest.teams[name].ask("told") for name in ("one", "pair"))
     assert left == right
+    assert contest.others is None or contest.others >= 0
     stretches = sorted([*one, *left])
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(stretches))
     order = ["one" if stretch in one else "pair" for stretch in stretches]
@@ -105,7 +106,7 @@ def outcome() -> Outcome:
         TORCH_TWO[1]: [190.0, 140.0, 190.0],
     }
     rows = [Row(OUTSIDE, "", 1.0), Row("conv1", "jit", 6.0), Row("wait", "w", 1.0), Row("average", "a", 2.0)]
-    return Outcome("original", 8, "onednn", rates, rows, rows)
+    return Outcome("original", 8, "onednn", rates, rows, 0.01, rows)
 
 
 def test_ratios_are_paired(outcome: Outcome) -> None:
@@ -124,6 +125,13 @@ def test_targets(outcome: Outcome) -> None:
     ]
     elsewhere = Outcome("original", 64, "onednn", outcome.rates, outcome.rows)
     assert report.verdicts([elsewhere]) == []
+
+
+def test_a_machine_that_is_not_quiet_is_called_so(outcome: Outcome) -> None:
+    assert report.disturbance([outcome]) == "kept 0.01 processors busy (at worst 0.01)"
+    disturbed = report.disturbance([outcome, replace(outcome, others=1.03)])
+    assert disturbed == "kept 0.52 processors busy (at worst 1.03): NOT A QUIET MACHINE, measure again"
+    assert report.disturbance([replace(outcome, others=None)]) == "not known"
 
 
 def test_tables(outcome: Outcome) -> None:

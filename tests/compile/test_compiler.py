@@ -114,7 +114,6 @@ def test_dropouts_draw_independent_masks_for_each_place() -> None:
     dropout = node("dropout", Dropout(ratio=0.5))
     ip, relu = inner_product(outputs=40), node("relu", ReLU())
     chain(ip, dropout, relu, dropout.shallow_copy(), node("loss", EuclideanLoss()))
-    program = compile_network(ip, (4, 5), (4, 40), classes=False, seed=9)
     zeros = []
     for seed in (9, 9, 10):
         program = compile_network(ip, (4, 5), (4, 40), classes=False, seed=seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 
 from crossbow import DataflowNode, Phase
 from crossbow.kernels.interface import KernelLibrary
@@ -125,12 +125,12 @@ def test_a_second_task_starts_afresh() -> None:
         assert not np.array_equal(first[1][name], other[1][name])
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=25)
 @given(networks(most=7))
 def test_gradients_of_random_networks(head: DataflowNode) -> None:
     """Along a random direction; where a kink is near, two step widths disagree and the case is left out."""
     made = execution(head, draw(*BATCH), draw_labels(BATCH[0], CLASSES))
-    made.forward()
+    assume(made.forward() < 20)  # else probabilities are so small that the loss is cut off, or rounding too coarse
     made.backward()
     model = made.program.model
     direction, gradient, start = model.new_vector(), np.nan_to_num(made.gradient), made.weights.copy()

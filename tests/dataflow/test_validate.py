@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from crossbow.ops import (
     ElementWiseOp,
     ElementWiseOpGradient,
     EuclideanLoss,
+    EuclideanLossGradient,
     GradientDescentOptimiser,
     InnerProduct,
     InnerProductGradient,
@@ -230,6 +231,41 @@ def test_an_ignored_label_may_lie_outside_the_classes() -> None:
     assert infer_shapes(build(SubGraph(head).nodes), (4, 3), classes(minimum=-1)) == ((4, 3), (1,))
 
 
+def misplaced_loss() -> DataflowNode:
+    return chain(inner_product(outputs=3), node("loss", SoftMaxLoss()))
+
+
+def loss_of_two() -> DataflowNode:
+    ip, softmax, loss = inner_product(outputs=3), node("softmax", SoftMax()), node("loss", SoftMaxLoss())
+    chain(ip, softmax, loss)
+    chain(softmax, loss)
+    return ip
+
+
+def large_window() -> DataflowNode:
+    head = chain(convolution("conv", 2, 3), node("pool", Pool(kernel_size=9, rounding="floor")), inner_product())
+    chain(head.next[0].next[0], node("softmax", SoftMax()), node("loss", SoftMaxLoss()))
+    return head
+
+
+def unequal_sum() -> DataflowNode:
+    one, other, total = inner_product("one", 3), inner_product("other", 4), node("sum", ElementWiseOp())
+    chain(one, other, total)
+    chain(one, total, node("softmax", SoftMax()), node("loss", SoftMaxLoss()))
+    return one
+
+
+@pytest.mark.parametrize("make", [misplaced_loss, loss_of_two, large_window, unequal_sum])
+def test_derived_gradients_do_not_echo_a_fault(make: Callable[[], DataflowNode]) -> None:
+    """What is wrong is said once, of the node that the user made."""
+    expected = faults(make(), BATCH, classes())
+    graph = Dataflow(SubGraph(make())).graph
+    with pytest.raises(GraphError) as error:
+        infer_shapes(graph, BATCH, classes(), Phase.TRAIN)
+    assert error.value.faults == expected
+    assert len(expected) == 1
+
+
 # All at once.
 
 
@@ -335,14 +371,22 @@ def test_a_gradient_without_peer_in_the_graph() -> None:
     net = HandWired()
     stranger = node("stranger", ReLUGradient(), node("another", ReLU()))
     chain(net.loss_gradient, net.ip2_gradient, stranger, net.ip1_gradient, net.end)
-    assert "node 'stranger' (ReLUGradient): expected a peer in this graph. Call set_peer with the forward operator" in (
-        net.faults()
-    )
+    text = "expected a peer that stands once in this graph. Call set_peer with the forward operator"
+    assert f"node 'stranger' (ReLUGradient): {text}" in net.faults()
     net = HandWired()
     chain(net.loss_gradient, net.ip2_gradient, node("orphan", ReLUGradient()), net.ip1_gradient, net.end)
-    assert any(
-        fault.startswith("node 'orphan' (ReLUGradient): expected a peer in this graph.") for fault in net.faults()
-    )
+    assert f"node 'orphan' (ReLUGradient): {text}" in net.faults()
+
+
+def test_a_gradient_of_an_operator_that_stands_twice() -> None:
+    """It could be of either place, and would be wrong for the other. Derived gradients know their place."""
+    relu = node("relu", ReLU())
+    ip, loss = inner_product(), node("loss", EuclideanLoss())
+    chain(ip, relu, relu.shallow_copy(), loss, gradient := node("lossGradient", EuclideanLossGradient(), loss))
+    chain(gradient, node("second", ReLUGradient(), relu), node("first", ReLUGradient(), relu))
+    found = faults(ip, (4, 5), values(4, 3), Phase.TRAIN)
+    text = "(ReLUGradient): expected a peer that stands once in this graph. Call set_peer with the forward operator"
+    assert [fault for fault in found if "stands once" in fault] == [f"node 'second' {text}", f"node 'first' {text}"]
 
 
 def test_a_gradient_before_its_peer() -> None:

@@ -81,7 +81,9 @@ def test_initial_values_of_the_original() -> None:
     data = pictures(size=28, classes=10)
     with ExecutionContext([lenet(), None], data=data, model=ModelConf(batch_size=4)) as context:
         variables = context.variables
-    assert list(variables) == [f"{name}.{kind}" for name in ("conv1", "conv2", "ip1", "ip2") for kind in ("weights", "bias")]
+    assert list(variables) == [
+        f"{name}.{kind}" for name in ("conv1", "conv2", "ip1", "ip2") for kind in ("weights", "bias")
+    ]
     for name, bias in (("conv1", 0.0), ("conv2", 0.1), ("ip1", 0.1), ("ip2", 0.1)):
         np.testing.assert_array_equal(variables[f"{name}.bias"], np.float32(bias))
         assert np.abs(variables[f"{name}.weights"]).max() <= np.float32(0.2)
@@ -108,7 +110,7 @@ def test_number_of_outputs() -> None:
 
 
 def test_unknown_variant() -> None:
-    with pytest.raises(ConfigurationError, match="one of original, caffe. Received: 'alexnet'"):
+    with pytest.raises(ConfigurationError, match=r"one of original, caffe\. Received: 'alexnet'"):
         lenet("alexnet")
 
 
