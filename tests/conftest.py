@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Before NumPy is imported. Learners are threads, and would share the cores with as many BLAS threads each, which wait
+# for each other by spinning: five times slower where the machine has other work.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import threading
 import time
 from collections.abc import Iterator

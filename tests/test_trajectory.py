@@ -89,9 +89,8 @@ def test_as_pytorch_computes_it(kernels: str, precision: str, tolerance: float, 
             expected_loss, expected = next(theirs)
             assert loss == pytest.approx(expected_loss, abs=tolerance), f"the loss of step {step}"
             for name in recording.SHAPES:
-                np.testing.assert_allclose(
-                    weights[name], expected[name], rtol=0, atol=tolerance, err_msg=f"{name} after step {step}"
-                )
+                error = np.abs(weights[name] - expected[name]).max()
+                assert error <= tolerance, f"{name} after step {step}"
             if precision == "float64":  # the record is still what PyTorch does
                 assert_as_recorded(expected_loss, expected, line, tolerance)
     assert next(ours, None) is None

@@ -3,15 +3,17 @@
 from crossbow.compile.compiler import BatchSource, compile_graph
 from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
 from crossbow.compile.model import ModelLayout
-from crossbow.compile.program import BoundStep, Memory, Program
+from crossbow.compile.program import BoundBlock, BoundStep, Memory, Parts, Program
 
 __all__ = [
     "BatchSource",
+    "BoundBlock",
     "BoundStep",
     "Lifetime",
     "Memory",
     "MemoryPlan",
     "ModelLayout",
+    "Parts",
     "Program",
     "compile_graph",
     "plan_memory",

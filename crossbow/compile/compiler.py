@@ -101,8 +101,9 @@ class _Compiler:
             elif not isinstance(vertex.kernel, GradientDescentOptimiser):
                 self._forward(vertex, vertex.kernel)
         model = self.model or self._lay_out_model()
-        # As they will run: hand-wired gradients may stand before a forward operator that does not need them.
-        self.draft.steps.sort(key=lambda step: step.backward)
+        # As they will run: hand-wired gradients may stand before a forward operator that does not need them, and weight
+        # gradients that come in blocks, each used at once, come last, when the weights have served their turn.
+        self.draft.steps.sort(key=lambda step: (step.backward, step.kernel.blocks is not None))
         places, plan = _place(self.draft)
         steps = tuple(
             Step(step.operator, step.kernel, {r: _resolve(v, places) for r, v in step.roles.items()}, step.backward)
@@ -246,8 +247,10 @@ class _Compiler:
             else:
                 roles[f"{spec.name}_gradient"] = self._vector("gradient", peer, spec)
                 self.written_gradients.add(key)
+        shared = sum(other.operator is peer.operator for other in self.graph) > 1
         for kernel in gradient.prepare(peer.forward, self._site(peer, needed)):
-            self._append(vertex.name, kernel, roles, backward=True)
+            # The gradients of a shared operator add up, so each has to be whole.
+            self._append(vertex.name, replace(kernel, blocks=None) if shared else kernel, roles, backward=True)
         for total, extra in additions:
             self._accumulate(vertex.name, total, extra)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile.memory import MemoryPlan
 from crossbow.compile.model import ModelLayout
 from crossbow.dataflow.graph import Graph
-from crossbow.kernels.interface import Call, PreparedKernel
+from crossbow.kernels.interface import Call, GradientBlock, PreparedKernel
 from crossbow.types import Array, Shape, Tensor
 
 
@@ -93,6 +93,26 @@ class BoundStep:
 
 
 @dataclass(frozen=True)
+class BoundBlock:
+    """A part of a weight gradient: calls that compute it, where it lies, and its place in the replica's vectors."""
+
+    operator: str
+    calls: Sequence[Call]
+    gradient: Array
+    place: slice
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The calls of a program on given buffers."""
+
+    forward: list[BoundStep]
+    backward: list[BoundStep]
+    blocks: list[BoundBlock]
+    """Weight gradients that are not in the gradient vector: each is to be used before the next block's calls."""
+
+
+@dataclass(frozen=True)
 class Program:
     """The compiled form of a graph for one batch size."""
 
@@ -104,13 +124,28 @@ class Program:
     outputs: Mapping[int, ArenaPlace]
     """The place of each vertex's output, by position."""
 
-    def bind(self, memory: Memory) -> tuple[list[BoundStep], list[BoundStep]]:
-        """The calls of the forward part and of the backward part, on these buffers."""
-        parts: tuple[list[BoundStep], list[BoundStep]] = ([], [])
+    def bind(self, memory: Memory, *, in_blocks: bool = False) -> Parts:
+        """The calls on these buffers. in_blocks: leave weight gradients in blocks where kernels offer that."""
+        parts = Parts([], [], [])
         for step in self.steps:
             buffers = {role: place.array(memory) for role, place in step.places.items()}
-            parts[step.backward].extend(BoundStep(step.operator, call) for call in step.kernel.bind(buffers))
+            if in_blocks and step.kernel.blocks is not None:
+                parts.blocks.extend(self._bind_blocks(step, step.kernel.blocks(buffers)))
+            else:
+                calls = [BoundStep(step.operator, call) for call in step.kernel.bind(buffers)]
+                (parts.backward if step.backward else parts.forward).extend(calls)
         return parts
+
+    def _bind_blocks(self, step: Step, blocks: Sequence[GradientBlock]) -> list[BoundBlock]:
+        place = step.places["weights_gradient"]
+        assert isinstance(place, VectorPlace)
+        offset = self.model.segments[place.operator, place.name].offset
+        return [
+            BoundBlock(
+                step.operator, block.calls, block.gradient, slice(offset + block.place.start, offset + block.place.stop)
+            )
+            for block in blocks
+        ]
 
     def output(self, order: int, memory: Memory) -> Array:
         """The output of a vertex, as an array of its logical shape over the arena."""

@@ -300,5 +300,5 @@ class KernelLibrary(Protocol):
         """state → flag (int64 of shape (1,)) = state[TICK], after everything before it in the list."""
 
 
-class Aborted(Exception):
+class Aborted(Exception):  # noqa: N818 - an order to stop, not an error
     """A wait was given up because another learner failed."""

@@ -177,7 +177,7 @@ class Assembly:
         own = peers[place.on_device.index(place.learner)]
         weights = base.buffers[parity] if own.weights is None else own.weights
         memory = self._memory(self.loader, arena, state, weights, own.gradient)
-        parts = self.program.bind(memory)
+        parts = self.program.bind(memory, in_blocks=self.rule.sends != "gradient")
         steps = synchronising_task(averaging, place, parts, peers, base, parity, coefficients, state)
         tasks = {("synchronise", parity): _bound(self.program, memory, steps)}
         if self.clock.tau > 1:
@@ -185,7 +185,7 @@ class Assembly:
             tasks["local", parity] = _bound(self.program, memory, steps)
         if self.check_program is not None and self.check_loader is not None:
             memory = self._memory(self.check_loader, arena, state, base.buffers[parity], own.gradient)
-            tasks["check", parity] = _bound(self.check_program, memory, self.check_program.bind(memory)[0])
+            tasks["check", parity] = _bound(self.check_program, memory, self.check_program.bind(memory).forward)
         return tasks
 
     def _memory(self, loader: Loader, arena: Array, state: Array, weights: Array, gradient: Array) -> Memory:

@@ -32,7 +32,7 @@ from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
 TASKS_AHEAD = 3
 """Tasks submitted ahead, per learner: enough that no stream runs dry while the scheduler sleeps."""
 TICKS_BEHIND = TASKS_AHEAD + 1
-"""Ticks by which the results are behind at the most when a tick begins. Usually they are less, so this costs nothing."""
+"""Ticks by which results are behind at the most when a tick begins. Usually it is less, so this costs nothing."""
 DRAIN_SECONDS = 0.5
 """How long a failure waits for the other learners' current tasks."""
 

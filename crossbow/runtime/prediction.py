@@ -37,7 +37,7 @@ class Prediction:
             vectors = {"weights": buffer, "gradient": parts.members[0].replica.gradient}
             named = {"state": self.state, "slots": self.slots, "slot_labels": self.labels}
             memory = Memory(arena, parts.program.model, vectors, named)
-            self.tasks.append(bind_task(self.program.bind(memory)[0], None, None))
+            self.tasks.append(bind_task(self.program.bind(memory).forward, None, None))
         self.output = self.program.output(len(graph) - 1, memory)
 
     def __call__(self, images: Array, parity: int) -> Array:

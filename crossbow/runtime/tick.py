@@ -10,6 +10,7 @@ SMA, one device; every learner is a party, for a slice of z:
 
     signal ready → forward → wait ready (all) → merge own slice → signal merged → backward → wait merged (all) → step
 
+(A large weight gradient that its kernel offers in cache-sized blocks is computed in the step, block by block.)
 So z is averaged beside the forward pass, and the waits are over before they begin unless learners drift by half a
 task. A rule that sends gradients merges after the backward pass instead:
 
@@ -27,7 +28,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crossbow.compile import BoundStep
+from crossbow.compile import BoundBlock, BoundStep, Parts
 from crossbow.conf import SolverConf
 from crossbow.kernels.interface import KernelLibrary, State
 from crossbow.runtime.replica import BaseModel, Replica
@@ -80,6 +81,30 @@ class Averaging:
         kernel = self.library.linear_combination(update.assignments, self.dtype)
         buffers = {vector: vectors[vector] for vector in update.vectors}
         return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
+
+    def step(
+        self, blocks: Sequence[BoundBlock], update: Update, vectors: dict[str, Array], coefficients: Array
+    ) -> list[BoundStep]:
+        """A learner's step. Gradients that come in blocks are computed here, and used while they are in the cache."""
+        steps: list[BoundStep] = []
+        rest = [slice(0, vectors["gradient"].size)]
+        for block in blocks:
+            steps += [BoundStep(block.operator, call) for call in block.calls]
+            part = {name: vector[block.place] for name, vector in vectors.items()}
+            steps += self.combine("optimiser", update, {**part, "gradient": block.gradient}, coefficients)
+            rest = [piece for whole in rest for piece in _without(whole, block.place)]
+        for piece in rest:
+            part = {name: vector[piece] for name, vector in vectors.items()}
+            steps += self.combine("optimiser", update, part, coefficients)
+        return steps
+
+
+def _without(whole: slice, part: slice) -> list[slice]:
+    """What is left of a range without a part of it."""
+    if part.stop <= whole.start or whole.stop <= part.start:
+        return [whole]
+    pieces = [slice(whole.start, part.start), slice(part.stop, whole.stop)]
+    return [piece for piece in pieces if piece.start < piece.stop]
 
 
 @dataclass
@@ -142,7 +167,7 @@ def _weights(averaging: Averaging, place: Place) -> list[float]:
 def synchronising_task(
     averaging: Averaging,
     place: Place,
-    parts: tuple[list[BoundStep], list[BoundStep]],
+    parts: Parts,
     replicas: Sequence[Replica],
     base: BaseModel,
     parity: int,
@@ -150,13 +175,13 @@ def synchronising_task(
     state: Array,
 ) -> list[BoundStep]:
     """A learner's task that ends a tick. `replicas`: those of its device, in order."""
-    forward, backward = parts
+    forward, backward = parts.forward, parts.backward
     own = replicas[place.on_device.index(place.learner)]
     merging = _merge(averaging, place, replicas, base, parity, coefficients, state)
     signal_ready = averaging.signal(averaging.flags.ready, place.learner, state)
     wait_merged = averaging.wait(averaging.flags.merged, state)
     vectors = {**base.vectors(parity), **own.vectors()}
-    step = averaging.combine("optimiser", coefficients.updates(1.0)[0], vectors, coefficients.step)
+    step = averaging.step(parts.blocks, coefficients.updates(1.0)[0], vectors, coefficients.step)
     if averaging.rule.sends == "gradient":
         return [*forward, *backward, *signal_ready, *merging, *wait_merged, *step]
     return [*signal_ready, *forward, *merging, *backward, *wait_merged, *step]
@@ -188,14 +213,13 @@ def _merge(
 
 def local_task(
     averaging: Averaging,
-    parts: tuple[list[BoundStep], list[BoundStep]],
+    parts: Parts,
     own: Replica,
     coefficients: Coefficients,
 ) -> list[BoundStep]:
     """A learner's task that does not synchronise (all but the last of τ)."""
-    forward, backward = parts
-    step = averaging.combine("optimiser", coefficients.updates(1.0)[1], own.vectors(), coefficients.local)
-    return [*forward, *backward, *step]
+    step = averaging.step(parts.blocks, coefficients.updates(1.0)[1], own.vectors(), coefficients.local)
+    return [*parts.forward, *parts.backward, *step]
 
 
 def synchroniser_task(

@@ -77,7 +77,8 @@ class Execution:
             {"weights": self.weights, "gradient": self.gradient},
             {"state": self.state, "slots": self.images, "slot_labels": self.labels},
         )
-        self.forward_steps, self.backward_steps = program.bind(self.memory)
+        parts = program.bind(self.memory)
+        self.forward_steps, self.backward_steps = parts.forward, parts.backward
 
     def load(
         self, images: Numbers, labels: Numbers, *, slot: int = 1, task: int = 0, examples: int | None = None

@@ -134,11 +134,11 @@ def test_the_batch_comes_from_the_slot_of_the_state_scaled() -> None:
     arena = aligned_zeros(program.plan.arena)
     slot_labels = np.array([[0, 1], [2, 0], [1, 1]], np.int32)
     memory = Memory(arena, program.model, vectors, {"state": state, "slots": slots, "slot_labels": slot_labels})
-    forward, backward = program.bind(memory)
-    assert backward == []
+    parts = program.bind(memory)
+    assert (parts.backward, parts.blocks) == ([], [])
     for slot in (2, 0, 1):
         state[State.SLOT], state[State.EXAMPLES] = slot, 2
-        for step in forward[:2]:
+        for step in parts.forward[:2]:
             step.call()
         np.testing.assert_allclose(program.output(0, memory), slots[slot] / np.float32(255), rtol=1e-6)
 

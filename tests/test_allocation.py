@@ -1,0 +1,166 @@
+"""Promise 8: after warm-up a task allocates nothing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.lib import tracemalloc_domain
+
+from crossbow import SMA, SSGD, Dataset, ExecutionContext, Monitor, SolverConf, TrainingUnit
+from crossbow.kernels.interface import State
+from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
+from models.lenet import lenet
+from tests.support import FAST, KERNELS, context, pictures, training
+
+TASKS = {"onednn": 10_000, "reference": 2_500}
+"""The reference kernels do make temporaries; for them fewer tasks must do."""
+SOLVER = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
+PLACES = pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+
+
+def small(kernels: str, devices: str = "cpu", **options: Any) -> ExecutionContext:
+    """A network with an operator of every kind, small enough for many tasks; 500 tasks are an epoch."""
+    network = training(
+        Conv(number_of_outputs=4, kernel_size=3),
+        ReLU(),
+        Pool(kernel_size=2),
+        InnerProduct(number_of_outputs=8),
+        Dropout(ratio=0.3),
+        InnerProduct(number_of_outputs=3),
+    )
+    data = pictures(examples=1000, check=50, size=5)
+    learners = 2 if devices == "cpu" else 1
+    return context(
+        network, data=data, kernels=kernels, devices=devices, learners=learners, solver=SOLVER, batch_size=2, **options
+    )
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+
+
+class Meter(Monitor):
+    """What is allocated at the end of every epoch."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def record(self, record: Any) -> None:
+        gc.collect()
+        self.sizes.append(tracemalloc.get_traced_memory()[0])
+
+
+@KERNELS
+@PLACES
+def test_training_does_not_grow(devices: str, kernels: str) -> None:
+    """In one call. An epoch leaves its record, of a few hundred bytes; a task that left an object would leave more."""
+    meter = Meter()
+    with small(kernels, devices, monitors=[meter]) as running, traced():
+        running.train(TASKS[kernels], TrainingUnit.TASKS)
+    assert len(meter.sizes) == TASKS[kernels] // 500
+    warm = meter.sizes[2:]
+    object_a_task = 16 * 500 * (len(warm) - 1)
+    assert warm[-1] - warm[0] < object_a_task
+    assert max(warm) - min(warm) < object_a_task
+
+
+@KERNELS
+@PLACES
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_resident_memory_stays(devices: str, kernels: str) -> None:
+    with small(kernels, devices) as running:
+        running.train_and_test(1500, TrainingUnit.TASKS)
+        gc.collect()
+        before = resident_bytes()
+        running.train(TASKS[kernels], TrainingUnit.TASKS)
+        gc.collect()
+        assert abs(resident_bytes() - before) < 2**20
+
+
+def living_arrays() -> int:
+    """Bytes that NumPy holds."""
+    gc.collect()
+    snapshot = tracemalloc.take_snapshot()
+    domain = tracemalloc.DomainFilter(True, tracemalloc_domain)
+    return sum(trace.size for trace in snapshot.filter_traces([domain]).traces)
+
+
+@KERNELS
+def test_no_array_is_left_behind(kernels: str) -> None:
+    with traced(), small(kernels) as running:
+        sizes = []
+        for _ in range(4):  # each time at the end of an epoch, where the loader holds one permutation
+            running.train_and_test(1)
+            running.predict(running.data.train.images[:5])
+            sizes.append(living_arrays())
+        assert sizes[-1] == sizes[1]
+
+
+def most_allocated(running: ExecutionContext, key: str) -> int:
+    """Run a task of the first learner, in its own thread: the most bytes that it allocated at a time."""
+    member, flags = running.engine.parts.members[0], running.engine.parts.flags
+    state, task = member.state, member.learner._tasks[key, 0].calls
+
+    def run() -> int:
+        # All others are there already, so that the task waits for nobody.
+        for flag in (flags.ready, flags.contributed, flags.merged):
+            flag[:] = 2**40
+        state[State.EXAMPLES] = running.model.batch_size
+        state[State.SLOT] = 0
+        task.run()  # once before: caches
+        gc.collect()
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        task.run()
+        return tracemalloc.get_traced_memory()[1] - before
+
+    return member.learner.stream.call(run)
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+@pytest.mark.parametrize("key", ["synchronise", "local", "check"])
+@pytest.mark.parametrize("rule", [SMA(tau=2, base_momentum=0.5), SSGD()], ids=str)
+@PLACES
+def test_a_step_on_the_fast_kernels_makes_no_temporary(devices: str, rule: Any, key: str, kernels: str) -> None:
+    """Neither NumPy nor Python allocates a kilobyte at a time in a whole task of LeNet."""
+    if key == "local" and rule.tau == 1:
+        pytest.skip("S-SGD synchronises in every task")
+    images = np.zeros((32, 1, 28, 28), np.uint8)
+    data = Dataset((images, np.zeros(32, np.int64)), (images, np.zeros(32, np.int64)), number_of_classes=10)
+    network = lenet(dropout=0.4)
+    with context(
+        network, data=data, kernels=kernels, solver=SOLVER, rule=rule, devices=devices, batch_size=8, check_batch_size=8
+    ) as running, traced():
+        assert most_allocated(running, key) <= 1024
+
+
+def test_the_measurement_sees_temporaries() -> None:
+    """The reference kernels make them: otherwise the test above would show nothing."""
+    with small("reference") as running, traced():
+        assert most_allocated(running, "synchronise") > 1024
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+def test_a_step_on_the_fast_kernels_is_one_native_list(kernels: str) -> None:
+    """No Python between the kernels, so that learners do not wait for each other's."""
+    with context(lenet(), data=pictures(size=28), kernels=kernels, solver=SOLVER, rule=SMA(tau=2)) as running:
+        for member in running.engine.parts.members:
+            for (purpose, _), task in member.learner._tasks.items():
+                assert task.calls.native_calls == len(task.calls.calls), purpose
