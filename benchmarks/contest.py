@@ -23,6 +23,10 @@ from benchmarks.machine import busy_seconds, process_seconds
 SECONDS_TO_START = 300
 """How long a process may take to import, to compile and to run its first step."""
 SECONDS_TO_END = 10
+QUIET = 0.1
+"""Processors that other programs may keep busy on a machine that is called quiet."""
+LISTEN = 0.5
+"""Seconds to look whether it is."""
 
 
 class Runner(Protocol):
@@ -109,13 +113,19 @@ class Team:
         return answer
 
 
+@dataclass(frozen=True)
+class _Round:
+    rates: Mapping[str, float]
+    others: float
+
+
 class Contest:
     """The teams of all contestants; a context manager."""
 
     def __init__(self, contestants: Sequence[Contestant]) -> None:
         self.teams: dict[str, Team] = {}
         self.others: float | None = None
-        """Processors that other programs kept busy during the rounds; None where that cannot be known."""
+        """Processors that other programs kept busy during the rounds that count; None where that cannot be known."""
         try:
             for contestant in contestants:
                 self.teams[contestant.name] = Team(contestant)
@@ -125,26 +135,52 @@ class Contest:
             self.close()
             raise
 
-    def rounds(self, number: int, warm_up: float, seconds: float) -> dict[str, list[float]]:
-        """Images per second of every contestant in every round. The order rotates, so that none is always first."""
-        names = list(self.teams)
+    def rounds(self, number: int, warm_up: float, seconds: float, patience: float = 0.0) -> dict[str, list[float]]:
+        """Images per second of every contestant in every round. The order rotates, so that none is always first.
+
+        For at most `patience` seconds rounds are begun when the machine is quiet, and those in which other programs
+        disturbed are measured again; after that the least disturbed count.
+        """
         for team in self.teams.values():  # the first run of all: caches, lazy initialisations
             team.measure(warm_up, seconds / 2)
-        rates: dict[str, list[float]] = {name: [] for name in names}
-        before, began = self._seconds_of_others(), time.monotonic()
-        for turn in range(number):
-            start = turn % len(names)
-            for name in (*names[start:], *names[:start]):
-                rates[name].append(self.teams[name].measure(warm_up, seconds))
-        after = self._seconds_of_others()
-        if before is not None and after is not None:
-            self.others = max(0.0, after - before) / (time.monotonic() - began)
-        return rates
+        deadline = time.monotonic() + patience
+        kept: list[_Round] = []
+        disturbed: list[_Round] = []
+        while len(kept) < number:
+            while time.monotonic() < deadline and self._processors_of_others(time.sleep, LISTEN) > QUIET:
+                pass  # not now
+            if time.monotonic() >= deadline and disturbed:
+                disturbed.sort(key=lambda done: done.others, reverse=True)
+                kept.append(disturbed.pop())
+                continue
+            done = self._round(len(kept) + len(disturbed), warm_up, seconds)
+            again = done.others > QUIET and time.monotonic() < deadline
+            (disturbed if again else kept).append(done)
+        if busy_seconds() is not None:
+            self.others = sum(done.others for done in kept) / number
+        return {name: [done.rates[name] for done in kept] for name in self.teams}
 
-    def _seconds_of_others(self) -> float | None:
+    def _round(self, turn: int, warm_up: float, seconds: float) -> _Round:
+        names, rates = list(self.teams), {}
+        start = turn % len(names)
+
+        def measure() -> None:
+            for name in (*names[start:], *names[:start]):
+                rates[name] = self.teams[name].measure(warm_up, seconds)
+
+        others = self._processors_of_others(measure)
+        return _Round(rates, others)
+
+    def _processors_of_others(self, action: Callable[..., None], *arguments: Any) -> float:
+        """How many processors other programs keep busy meanwhile; 0 where that cannot be known."""
+        before, began = self._seconds_of_others(), time.monotonic()
+        action(*arguments)
+        return max(0.0, self._seconds_of_others() - before) / (time.monotonic() - began)
+
+    def _seconds_of_others(self) -> float:
         busy = busy_seconds()
         if busy is None:
-            return None
+            return 0.0
         ours = [os.getpid(), *(number for team in self.teams.values() for number in team.numbers)]
         return busy - sum(map(process_seconds, ours))
 

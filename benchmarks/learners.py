@@ -75,11 +75,19 @@ def contestants(variant: str, batch: int, kernels: str, *, torch: bool, profile:
 
 
 def measure(
-    variant: str, batch: int, kernels: str, *, rounds: int, seconds: float, torch: bool, profile: bool
+    variant: str,
+    batch: int,
+    kernels: str = "auto",
+    *,
+    rounds: int,
+    seconds: float,
+    patience: float = 0.0,
+    torch: bool = True,
+    profile: bool = False,
 ) -> Outcome:
     """All contestants of one network at one batch size, in turns."""
     with Contest(contestants(variant, batch, kernels, torch=torch, profile=profile)) as contest:
-        rates = contest.rounds(rounds, WARM_UP * seconds, seconds)
+        rates = contest.rounds(rounds, WARM_UP * seconds, seconds, patience)
         (name,) = contest.teams[TWO].ask("library")
         (rows,) = contest.teams[TWO].ask("anatomy", seconds)
         alone = contest.teams[ALONE].ask("anatomy", seconds)[0] if profile else ()
@@ -97,7 +105,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batches", type=number, nargs="+", default=list(BATCHES), metavar="N", help="images in a learner's batch")
     add("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), help="networks")
     add("--rounds", type=number, default=7, metavar="N", help="turns of every contestant")
-    add("--seconds", type=partial(_number, float, 0.0), default=1.0, metavar="S", help="seconds counted in a turn")
+    add("--seconds", type=partial(_number, float, 0.01), default=1.0, metavar="S", help="seconds counted in a turn")
+    add(
+        "--patience",
+        type=partial(_number, float, 0.0),
+        default=0.0,
+        metavar="S",
+        help="seconds, for each network and batch, to wait for a quiet machine and to repeat disturbed rounds",
+    )
     add("--kernels", default="auto", choices=["auto", "reference", "onednn"], help="Crossbow's kernel library")
     add("--json", type=Path, metavar="PATH", help="also write every measurement to this file")
     add("--no-torch", action="store_true", help="leave PyTorch out")
@@ -110,8 +125,8 @@ def _number(kind: type, least: float, text: str) -> float:
         value = kind(text)
     except ValueError:
         value = None
-    if value is None or not value >= least or not value > 0:
-        raise argparse.ArgumentTypeError(f"expected a number ≥ {least}, above 0. Received: {text!r}")
+    if value is None or not value >= least:
+        raise argparse.ArgumentTypeError(f"expected a number ≥ {least}. Received: {text!r}")
     return value  # type: ignore[no-any-return]
 
 
@@ -130,6 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     options.kernels,
                     rounds=options.rounds,
                     seconds=options.seconds,
+                    patience=options.patience,
                     torch=torch,
                     profile=options.profile,
                 )

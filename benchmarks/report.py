@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
+from benchmarks.contest import QUIET
 
 ONE, TWO = "Crossbow 1 × 2", "Crossbow 2 × 1"
 SELDOM, BARE, ALONE = "Crossbow 2 × 1, averaging seldom", "Crossbow 2 × 1, bare loop", "Crossbow 1 × 1"
@@ -16,10 +17,6 @@ TORCH_TWO = ("PyTorch 2 × 1, threads", "PyTorch 2 × 1, processes")
 TARGET_BATCHES = (8, 16, 32)
 TARGET_ONE, TARGET_TWO = 1.7, 1.3
 """Crossbow with two learners to PyTorch with one model on two threads, and with two models."""
-
-
-QUIET = 0.1
-"""Processors that other programs may keep busy on a machine that is called quiet."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,15 @@ SCRIPT = ModelScript(
     name="lenet",
     title="Trains LeNet on handwritten digits.",
     build=lambda options: lenet(options.variant),
-    defaults=Defaults(epochs={"digits": 30, "mnist": 10}, batch_size=16, learning_rate=0.01, momentum=0.9),
+    defaults=Defaults(
+        epochs={"digits": 30, "mnist": 8},
+        batch_size=16,
+        learning_rate=0.02,
+        policy="inv",
+        gamma=3e-4,
+        momentum=0.9,
+        weight_decay=5e-4,
+    ),
     add_options=_add_options,
 )
 

@@ -25,6 +25,9 @@ class Defaults:
     """By data set."""
     batch_size: int
     learning_rate: float
+    policy: str = "fixed"
+    gamma: float = SolverConf().gamma
+    """Of that policy, with t in tasks."""
     momentum: float = 0.0
     weight_decay: float = 0.0
 
@@ -140,6 +143,9 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
 
 def _add_solver(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     conf = SolverConf()
+    gamma = f"{conf.gamma:g}"
+    if defaults.gamma != conf.gamma:
+        gamma = f"{defaults.gamma:g} with {defaults.policy} in tasks, else {gamma}"
     group.add_argument(
         "--learning-rate",
         type=_number(),
@@ -150,13 +156,11 @@ def _add_solver(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     group.add_argument(
         "--learning-rate-policy",
         choices=LEARNING_RATE_POLICIES,
-        default="fixed",
+        default=defaults.policy,
         help="γ at time t: fixed γ; inv γ (1 + gamma t)^−power; step γ gamma^⌊t / step-size⌋; multistep γ gamma^(step "
         "values ≤ t); exp γ gamma^t (default: %(default)s)",
     )
-    group.add_argument(
-        "--gamma", type=_number(), metavar="G", help=f"factor or slope of the policy (default: {conf.gamma})"
-    )
+    group.add_argument("--gamma", type=_number(), metavar="G", help=f"factor or slope of the policy (default: {gamma})")
     group.add_argument("--power", type=_number(), metavar="P", help=f"exponent of inv (default: {conf.power})")
     group.add_argument("--step-size", type=_integer(1), metavar="N", help="length of a step of the policy step")
     group.add_argument(
@@ -274,13 +278,13 @@ class Configurations:
     system: SystemConf
 
 
-def configurations(options: argparse.Namespace) -> Configurations:
+def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
     """The options as configurations. Raises ConfigurationError, also for an option that would do nothing."""
     if options.data_directory is not None and options.dataset == "digits":
         raise ConfigurationError("--data-directory belongs to --dataset mnist; the digits come with scikit-learn")
     return Configurations(
         model=ModelConf(batch_size=options.batch_size, rule=_rule(options)),
-        solver=_solver(options),
+        solver=_solver(options, defaults),
         system=SystemConf(
             devices=options.devices,
             learners_per_device=options.learners,
@@ -305,7 +309,7 @@ def _rule(options: argparse.Namespace) -> Rule:
     return SSGD()
 
 
-def _solver(options: argparse.Namespace) -> SolverConf:
+def _solver(options: argparse.Namespace, defaults: Defaults) -> SolverConf:
     policy = options.learning_rate_policy
     used = {
         "inv": ("gamma", "power"),
@@ -318,6 +322,8 @@ def _solver(options: argparse.Namespace) -> SolverConf:
     unit = _given(options, "learning_rate_step_unit")
     if policy == "fixed" and not options.warmup_steps:
         _refuse_others(unit, (), "--learning-rate-policy fixed without --warmup-steps")
+    if policy == defaults.policy and "gamma" in used and options.learning_rate_step_unit != "epochs":
+        given.setdefault("gamma", defaults.gamma)
     return SolverConf(
         learning_rate=options.learning_rate,
         policy=policy,

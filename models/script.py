@@ -90,7 +90,7 @@ class _Run:
 
     def run(self) -> None:
         options = self.options
-        confs = configurations(options)
+        confs = configurations(options, self.script.defaults)
         dataflow = self.script.build(options)
         data = mnist(options.data_directory) if options.dataset == "mnist" else digits()
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)

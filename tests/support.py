@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import random
 import threading
 import time
@@ -73,7 +74,7 @@ def pictures(examples: int = 24, check: int = 10, *, size: int = 8, classes: int
 def chain(*kernels: Kernel) -> list[DataflowNode]:
     """Nodes connected one after the other, named by class and position: "InnerProduct0", "ReLU1", …"""
     nodes = [DataflowNode(Operator(f"{type(kernel).__name__}{i}", kernel)) for i, kernel in enumerate(kernels)]
-    for before, after in zip(nodes, nodes[1:], strict=False):
+    for before, after in itertools.pairwise(nodes):
         before.connect_to(after)
     return nodes
 

@@ -63,7 +63,7 @@ SEVERAL = pytest.mark.parametrize(
 RULES = pytest.mark.parametrize("rule", [SMA(), SMA(tau=3, base_momentum=0.5), SSGD()], ids=str)
 
 
-class Broken(Exception):
+class BrokenError(Exception):
     """What fails in these tests."""
 
 
@@ -110,7 +110,7 @@ def test_an_operator_that_fails(
     where: str, rule: Any, devices: str, learners: int, kernels: str, tmp_path: Path
 ) -> None:
     k = learners * (devices.count(",") + 1)
-    trap = Trap(raising(Broken("the operator is broken")), where=where, learner=k - 1, call=7)
+    trap = Trap(raising(BrokenError("the operator is broken")), where=where, learner=k - 1, call=7)
     network = perceptron(Probe(action=trap))
     solver = SolverConf(learning_rate=0.1, momentum=0.5)
     with context(network, rule=rule, devices=devices, learners=learners, kernels=kernels, solver=solver) as running:
@@ -119,9 +119,9 @@ def test_an_operator_that_fails(
         assert error.task == 7 * k + k - 1
         assert error.operator == ("Probe1" if where == "forward" else "Probe1.gradient")
         assert f"task {error.task} failed in operator '{error.operator}' on learner {k - 1}" in str(error)
-        assert "Broken: the operator is broken" in str(error)
+        assert "BrokenError: the operator is broken" in str(error)
         cause = error.__cause__
-        assert isinstance(cause, Broken)
+        assert isinstance(cause, BrokenError)
         functions = [frame.name for frame in traceback.extract_tb(cause.__traceback__)]
         assert where in functions
         assert functions[-1] == "act"  # down to the line that raised
@@ -131,11 +131,12 @@ def test_an_operator_that_fails(
 
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("where", ["forward", "backward"])
 @RULES
-def test_the_base_model_after_a_failure_is_that_of_its_tick(rule: Any, devices: str) -> None:
+def test_the_base_model_after_a_failure_is_that_of_its_tick(rule: Any, where: str, devices: str) -> None:
     """Nothing that the other learners did meanwhile, or that the broken one would have done, is in it."""
     for call in range(4, 10):
-        trap = Trap(raising(Broken()), where="backward", learner=0, call=call)
+        trap = Trap(raising(BrokenError()), where=where, learner=0, call=call)
         with context(perceptron(Probe(action=trap)), rule=rule, devices=devices, learners=2) as running:
             fails(lambda: running.train(1000), TaskError)
             ticks, broken = running.engine.tick, running.variables
@@ -148,7 +149,7 @@ def test_the_base_model_after_a_failure_is_that_of_its_tick(rule: Any, devices: 
 def test_all_learners_fail_at_once() -> None:
     def act(where: str, learner: int, call: int) -> None:
         if call == 5:
-            raise Broken
+            raise BrokenError
 
     for _ in range(5):
         new_calls()
@@ -160,7 +161,9 @@ def test_all_learners_fail_at_once() -> None:
             assert running.test().examples == 13
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError("no more"), StopIteration(), KeyError(1)])
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(3), MemoryError("no more"), StopIteration(), KeyError(1)]
+)
 def test_exceptions_of_every_kind(error: BaseException) -> None:
     trap = Trap(raising(error))
     with context(perceptron(Probe(action=trap))) as running:
@@ -182,7 +185,7 @@ def test_an_operator_that_returns_nonsense() -> None:
 
 
 def test_one_failure_after_another() -> None:
-    with context(perceptron(Probe(action=(trap := Trap(raising(Broken()), call=0))))) as running:
+    with context(perceptron(Probe(action=(trap := Trap(raising(BrokenError()), call=0))))) as running:
         for call in range(8):
             new_calls()
             trap.place = ("forward", 0, call)
@@ -200,7 +203,7 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
 
     filled: list[int] = []
     monkeypatch.setattr(assembly, "Loader", lambda e, o, s, **options: Loader(e, o, s, source=slow, **options))
-    trap = Trap(raising(Broken()), learner=1, call=1)
+    trap = Trap(raising(BrokenError()), learner=1, call=1)
     try:
         with context(perceptron(Probe(action=trap))) as running:
             assert fails(lambda: running.train(10), TaskError).task == 3
@@ -219,7 +222,7 @@ def test_a_learner_that_is_long_in_a_task_when_another_fails(tmp_path: Path) -> 
                 proceed.wait(30)
             else:
                 inside.wait(30)
-                raise Broken
+                raise BrokenError
 
     new_calls()
     with context(perceptron(Probe(action=act))) as running:
@@ -305,7 +308,7 @@ def test_a_test_loss_that_is_not_a_number() -> None:
 @pytest.mark.parametrize("task", [0, 1, 5, 17])
 @pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])
 def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Broken("the picture is broken")
+    broken = BrokenError("the picture is broken")
     wanted = np.empty(4, np.intp)
     TrainingOrder(40, 4, seed=0).indices(task, wanted)
 
@@ -323,7 +326,7 @@ def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch
     armed = [True]
     monkeypatch.setattr(assembly, "Loader", Failing)
     with context(devices=devices, learners=learners) as running:
-        assert fails(lambda: running.train(10), Broken) is broken
+        assert fails(lambda: running.train(10), BrokenError) is broken
         armed.clear()
         assert f"while filling the batch of task {task}" in broken.__notes__[0]
         assert "source" in [frame.name for frame in traceback.extract_tb(broken.__traceback__)]
@@ -333,7 +336,7 @@ def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch
 @pytest.mark.parametrize("when", ["progress", "record"])
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 def test_a_monitor_that_fails(when: str, devices: str) -> None:
-    broken = Broken("the monitor is broken")
+    broken = BrokenError("the monitor is broken")
 
     class Failing(Monitor):
         interval = 0.0
@@ -347,7 +350,7 @@ def test_a_monitor_that_fails(when: str, devices: str) -> None:
     monitor = Failing()
     setattr(monitor, when, lambda news: monitor.hear())
     with context(monitors=[monitor], devices=devices, learners=2, solver=SolverConf(momentum=0.5)) as running:
-        assert fails(lambda: running.train(10), Broken) is broken
+        assert fails(lambda: running.train(10), BrokenError) is broken
         if when == "progress":
             assert_usable(running)
         else:  # between two stretches nothing runs, and nothing is started again
@@ -358,7 +361,7 @@ def test_a_monitor_that_fails(when: str, devices: str) -> None:
 @RULES
 @pytest.mark.parametrize("call", [0, 3])
 def test_a_collective_that_fails(call: int, rule: Any) -> None:
-    broken = Broken("the network is gone")
+    broken = BrokenError("the network is gone")
 
     def inject(number: int, vectors: Any) -> None:
         if number == call and not collective_failed:
@@ -409,7 +412,7 @@ def test_a_collective_that_damages_its_vectors() -> None:
 @KERNELS
 @pytest.mark.parametrize("learners", [1, 3])
 def test_a_failure_while_testing(learners: int, kernels: str) -> None:
-    trap = Trap(raising(Broken("not today")), learner=learners - 1, call=10**9)
+    trap = Trap(raising(BrokenError("not today")), learner=learners - 1, call=10**9)
     network = perceptron(CheckProbe(action=trap))
     with context(network, learners=learners, kernels=kernels, check_batch_size=1) as running:
         running.train(1)
@@ -418,14 +421,14 @@ def test_a_failure_while_testing(learners: int, kernels: str) -> None:
         trap.place = ("forward", learners - 1, 1)
         error = fails(running.test, TaskError)
         assert (error.task, error.operator) == (2 * learners - 1, "CheckProbe1")
-        assert isinstance(error.__cause__, Broken)
+        assert isinstance(error.__cause__, BrokenError)
         assert running.engine.tick == tick
         assert same_weights(running.variables, before)
         assert_usable(running)
 
 
 def test_a_failure_while_testing_during_training() -> None:
-    trap = Trap(raising(Broken()), call=10**9)
+    trap = Trap(raising(BrokenError()), call=10**9)
     with context(perceptron(CheckProbe(action=trap)), learners=1) as running:
         trap.place = ("forward", 0, 11)  # ten tasks, one batch of tests; the twelfth is the second test's
         fails(lambda: running.train_and_test(5, target_accuracy=1.0), TaskError)
@@ -433,10 +436,10 @@ def test_a_failure_while_testing_during_training() -> None:
 
 
 def test_a_failure_while_predicting() -> None:
-    trap = Trap(raising(Broken("not today")), call=0)
+    trap = Trap(raising(BrokenError("not today")), call=0)
     with context(perceptron(CheckProbe(action=trap))) as running:
         images = blobs().train.images
-        assert str(fails(lambda: running.predict(images), Broken)) == "not today"
+        assert str(fails(lambda: running.predict(images), BrokenError)) == "not today"
         assert running.predict(images).shape == (40, 3)
         assert_usable(running)
 
@@ -448,23 +451,23 @@ def test_a_failure_while_predicting() -> None:
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 def test_a_constructor_that_fails_leaves_no_thread(broken: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any, **options: Any) -> Any:
-        raise Broken
+        raise BrokenError
 
     monkeypatch.setattr(assembly, broken, fail)
     before = set(threading.enumerate())
-    with pytest.raises(Broken):
+    with pytest.raises(BrokenError):
         context(devices=devices)
     assert not [thread.name for thread in threading.enumerate() if thread not in before and thread.name != "within"]
 
 
 def test_a_stream_that_cannot_begin_fails_the_constructor(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any) -> None:
-        raise Broken("no such core")
+        raise BrokenError("no such core")
 
     if not hasattr(os, "sched_setaffinity"):
         pytest.skip("threads are bound to cores on Linux only")
     monkeypatch.setattr(os, "sched_setaffinity", fail)
-    fails(context, Broken)
+    fails(context, BrokenError)
 
 
 # Closing
@@ -493,9 +496,14 @@ def test_closing_while_another_thread_trains() -> None:
 
 def test_an_exception_in_the_with_statement_closes_the_context() -> None:
     before = set(threading.enumerate())
-    with pytest.raises(Broken), context() as running:
-        running.train(1)
-        raise Broken
+
+    def work() -> None:
+        with context() as running:
+            running.train(1)
+            raise BrokenError
+
+    with pytest.raises(BrokenError):
+        work()
     assert not set(threading.enumerate()) - before
 
 
@@ -535,7 +543,9 @@ class Interrupter(Monitor):
 
 
 @pytest.mark.usefixtures("default_handler")
-@pytest.mark.parametrize(("when", "at"), [("progress", 1), ("progress", 7), ("record", 1), ("record", 2), ("record", 5)])
+@pytest.mark.parametrize(
+    ("when", "at"), [("progress", 1), ("progress", 7), ("record", 1), ("record", 2), ("record", 5)]
+)
 @pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])
 def test_ctrl_c(when: str, at: int, devices: str, learners: int, tmp_path: Path) -> None:
     log = JsonLinesMonitor(tmp_path / "log")

@@ -119,7 +119,10 @@ class Loader:
         if ring is not None:
             ring.close()
         if self._thread is not None:
-            self._thread.join(SECONDS_TO_STOP)
+            # Ctrl-C may have split `start`: then the thread has no number yet, cannot be joined, and, when it begins,
+            # finds its ring closed.
+            if self._thread.ident is not None:
+                self._thread.join(SECONDS_TO_STOP)
             if not self._thread.is_alive():
                 self._thread = None
 

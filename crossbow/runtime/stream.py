@@ -31,8 +31,12 @@ class CpuStream:
         self._thread = threading.Thread(
             target=self._work, args=(tuple(cores), threads, set_threads, begun.put), name=name, daemon=True
         )
-        self._thread.start()
-        error = begun.get()
+        try:
+            self._thread.start()
+            error = begun.get()
+        except BaseException:  # Ctrl-C
+            self._queue.put(None)
+            raise
         if error is not None:
             raise error
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,22 @@ def test_contestants_take_turns_and_processes_run_together() -> None:
     assert all(before[1] <= after[0] for before, after in itertools.pairwise(stretches))
     order = ["one" if stretch in one else "pair" for stretch in stretches]
     assert order == ["one", "pair", "one", "pair", "pair", "one", "one", "pair"]  # the first two only warm up
+
+
+def test_disturbed_rounds_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Contest([Contestant("one", Steady, {"rate": 1.0})]) as contest:
+        others = iter([0.0, 1.5, 0.0, 0.02])  # listened, in the round, listened, in the round
+
+        def processors(action: Callable[..., None], *arguments: Any) -> float:
+            action(*arguments)
+            return next(others)
+
+        monkeypatch.setattr(contest, "_processors_of_others", processors)
+        assert contest.rounds(1, 0.0, 0.01, patience=60.0) == {"one": [1.0]}
+        assert contest.others in (0.02, None)
+        others = iter([1.5, 0.7, 1.0])
+        assert contest.rounds(2, 0.0, 0.01) == {"one": [1.0, 1.0]}  # without patience whatever comes counts
+        assert contest.others in (1.1, None)
 
 
 @pytest.mark.parametrize("fails", ["at the start", "in a round"])

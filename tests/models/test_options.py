@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def confs(arguments: str = "") -> Configurations:
-    return configurations(parser().parse_args(arguments.split()))
+    return configurations(parser().parse_args(arguments.split()), DEFAULTS)
 
 
 def test_defaults() -> None:
@@ -94,6 +94,24 @@ def test_every_option_arrives() -> None:
 )
 def test_policies(arguments: str, expected: SolverConf) -> None:
     assert confs(f"--learning-rate 0.01 --momentum 0 {arguments}").solver == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy", "gamma"),
+    [
+        ("", "inv", 0.003),
+        ("--gamma 0.5", "inv", 0.5),
+        ("--learning-rate-policy exp", "exp", SolverConf().gamma),
+        ("--learning-rate-policy fixed", "fixed", SolverConf().gamma),
+        ("--learning-rate-step-unit epochs", "inv", SolverConf().gamma),  # the default is one for tasks
+    ],
+)
+def test_a_models_own_policy(arguments: str, policy: str, gamma: float) -> None:
+    defaults = Defaults(epochs={"digits": 7}, batch_size=9, learning_rate=0.25, policy="inv", gamma=0.003)
+    parser, _ = new_parser("example", "Trains an example.", defaults)
+    solver = configurations(parser.parse_args(arguments.split()), defaults).solver
+    assert (solver.policy, solver.gamma) == (policy, gamma)
+    assert "(default: 0.003 with inv in tasks, else 0.1)" in " ".join(parser.format_help().split())
 
 
 def test_the_rule_ssgd() -> None:

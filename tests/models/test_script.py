@@ -254,7 +254,7 @@ def test_an_output_directory_that_cannot_be(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_loss_that_is_not_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--learning-rate", "3", "--epochs", "3", "--learners", "2"]
+    options = ["--learning-rate", "10", "--epochs", "3", "--learners", "2"]
     assert main(["--output-directory", str(tmp_path), *options]) == 1
     printed = capsys.readouterr()
     assert len(printed.err.splitlines()) == 1

@@ -100,7 +100,9 @@ def test_the_loss_is_the_mean_of_the_tasks() -> None:
             expected.sma_tick(0.5, 1, 0.0)
         parts = [expected.losses[start:end] for start, end in ((0, 8), (8, 16), (16, 24))]
         assert [record.tasks for record in history.records] == [8, 16, 24]
-        assert [record.loss for record in history.records] == pytest.approx([np.mean(part) for part in parts], abs=1e-12)
+        assert [record.loss for record in history.records] == pytest.approx(
+            [np.mean(part) for part in parts], abs=1e-12
+        )
 
 
 @pytest.mark.parametrize("rule", [SMA(alpha=0.2, base_momentum=0.5), SSGD()], ids=["sma", "ssgd"])

@@ -13,7 +13,14 @@ from crossbow.runtime.results import RunningMean
 def record(epoch: float = 1, *, loss: float = 0.5, accuracy: float | None = None, tested: bool = True) -> Record:
     test = TestResult(loss=0.1, accuracy=accuracy, examples=10) if tested else None
     return Record(
-        epoch=epoch, tasks=1, time=epoch * 2, loss=loss, accuracy=None, images_per_second=1, learning_rate=0.1, test=test
+        epoch=epoch,
+        tasks=1,
+        time=epoch * 2,
+        loss=loss,
+        accuracy=None,
+        images_per_second=1,
+        learning_rate=0.1,
+        test=test,
     )
 
 
@@ -24,7 +31,12 @@ def test_a_history_of_nothing() -> None:
 
 
 def test_a_history_of_several_stretches() -> None:
-    records = [record(1, accuracy=0.5), record(2, tested=False), record(3, accuracy=0.8, loss=0.25), record(4, accuracy=0.8)]
+    records = [
+        record(1, accuracy=0.5),
+        record(2, tested=False),
+        record(3, accuracy=0.8, loss=0.25),
+        record(4, accuracy=0.8),
+    ]
     history = History(records)
     assert history.time == 8.0
     assert history.loss == 0.5

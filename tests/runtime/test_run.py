@@ -81,7 +81,7 @@ def test_epochs_in_several_calls_are_as_many_as_in_one(learners: int) -> None:
         at_once = tasks_of(running.train(6).records)
     with context(data=blobs(42), learners=learners) as running:
         one_by_one = [tasks_of(running.train(1).records) for _ in range(6)]
-    assert [tasks for tasks, in one_by_one] == at_once
+    assert [tasks for (tasks,) in one_by_one] == at_once
 
 
 def test_an_epoch_from_the_middle_of_another_is_a_whole_one() -> None:
@@ -289,9 +289,9 @@ def test_an_older_log_is_left_alone_until_training_begins(tmp_path: Path) -> Non
 def test_the_log_is_whole_after_a_failure(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     trap = Trap(raising(ValueError("no")), call=25)
-    with context(perceptron(Probe(action=trap)), monitors=[JsonLinesMonitor(path)], learners=1) as running:
-        with pytest.raises(RuntimeError, match="task 25"):
-            running.train(5)
+    network, log = perceptron(Probe(action=trap)), JsonLinesMonitor(path)
+    with context(network, monitors=[log], learners=1) as running, pytest.raises(RuntimeError, match="task 25"):
+        running.train(5)
     assert path.read_text().endswith("\n")
     assert [json.loads(line)["epoch"] for line in path.read_text().splitlines()] == [1, 2]
 

@@ -55,7 +55,9 @@ def test_call_raises_what_the_work_raises(stream: CpuStream) -> None:
 
 def test_the_thread_has_its_cores_and_threads() -> None:
     told: list[tuple[int, str]] = []
-    stream = CpuStream("learner-3", CORES[:1], 7, lambda threads: told.append((threads, threading.current_thread().name)))
+    stream = CpuStream(
+        "learner-3", CORES[:1], 7, lambda threads: told.append((threads, threading.current_thread().name))
+    )
     if hasattr(os, "sched_getaffinity"):
         assert stream.call(lambda: os.sched_getaffinity(0)) == set(CORES[:1])
         assert os.sched_getaffinity(0) == set(CORES)  # the caller's are as they were

@@ -77,9 +77,7 @@ def kinds(rule: Rule, devices: str = "cpu", key: str = "synchronise") -> list[st
         learner = parts.members[0].learner if key != "synchroniser" else parts.synchroniser
         assert learner is not None
         names = learner._tasks["synchronise" if key == "synchroniser" else key, 0].calls.names
-    steps = [
-        name if name in known else "backward" if "gradient" in name else "forward" for name in names
-    ]
+    steps = [name if name in known else "backward" if "gradient" in name else "forward" for name in names]
     return [step for step, before in zip(steps, ["", *steps], strict=False) if step != before]
 
 
