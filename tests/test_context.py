@@ -224,6 +224,30 @@ def test_every_example_counts_once(batch: int | None, examples: int, learners: i
         assert result.accuracy == pytest.approx((p.argmax(axis=1) == data.check.labels).mean(), abs=1e-6)
 
 
+@KERNELS
+@pytest.mark.parametrize("with_accuracy", [True, False])
+@pytest.mark.parametrize("normalisation", ["batch", "full", "valid", "none"])
+def test_what_is_ignored_counts_nowhere(normalisation: str, with_accuracy: bool, kernels: str) -> None:
+    """The result is that of the whole set, whatever its batches: some of these hold ignored examples only."""
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(20, 6)), generator.integers(0, 3, 20)
+    y[:8] = y[::3] = -1
+    nodes = chain(
+        InnerProduct(number_of_outputs=3), SoftMax(), SoftMaxLoss(ignored_label=-1, normalisation=normalisation)
+    )
+    if with_accuracy:  # else one is attached
+        nodes[1].connect_to(DataflowNode(Operator("accuracy", Accuracy(ignored_label=-1))))
+    network, data = Dataflow(SubGraph(nodes[0])), Dataset((x, y), (x, y), ignored_label=-1)
+    for batch in (1, 3, 7, 20):
+        with context(network, data=data, check_batch_size=batch, kernels=kernels) as running:
+            result, p = running.test(), running.predict(x)
+        valid = y != -1
+        normaliser = {"batch": 20, "full": 20, "valid": valid.sum(), "none": 1}[normalisation]
+        assert result.loss == pytest.approx(-np.log(p[valid, y[valid]]).sum() / normaliser, rel=1e-5)
+        assert result.accuracy == pytest.approx((p.argmax(axis=1) == y)[valid].mean())
+        assert result.examples == 20
+
+
 def test_testing_leaves_no_trace() -> None:
     with context() as running:
         running.train(1)

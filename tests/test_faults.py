@@ -146,6 +146,34 @@ def test_the_base_model_after_a_failure_is_that_of_its_tick(rule: Any, where: st
             assert same_weights(running.variables, broken)
 
 
+def test_a_learner_that_comes_late_to_a_merge_that_was_given_up() -> None:
+    """The others have been told to stop; it has not, and merges its part. That must not be seen in the base model."""
+    inside, proceed = threading.Event(), threading.Event()
+
+    def act(where: str, learner: int, call: int) -> None:
+        if (where, learner, call) == ("backward", 1, 5):
+            inside.set()
+            proceed.wait(30)
+
+    class Failing(Monitor):
+        interval = 0.0
+
+        def progress(self, progress: Any) -> None:
+            if inside.wait(0.01 if progress.tasks < 12 else 30) and not proceed.is_set():
+                threading.Timer(0.2, proceed.set).start()  # when learner 0 has given up, and `_recover` still waits
+                raise BrokenError
+
+    new_calls()
+    network = perceptron(Probe(action=act), hidden=50)
+    with context(network, rule=SSGD(), learners=2, monitors=[Failing()]) as running:
+        fails(lambda: running.train(1000), BrokenError)
+        broken = running.variables
+        assert running.engine.tick == 5
+    with context(perceptron(Probe(action=lambda *_: None), hidden=50), rule=SSGD(), learners=2) as running:
+        running.train(10, TASKS)
+        assert same_weights(running.variables, broken)
+
+
 def test_all_learners_fail_at_once() -> None:
     def act(where: str, learner: int, call: int) -> None:
         if call == 5:
@@ -280,14 +308,15 @@ def test_a_learning_rate_that_is_too_large(kernels: str) -> None:
         assert within(SECONDS, r.test).loss == pytest.approx((y**2).mean() / 2, rel=1e-5)
 
 
-def test_ssgd_survives_a_loss_that_is_not_a_number() -> None:
-    """Here the gradient may have got into z before the loss was seen. A model that is loaded helps."""
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@KERNELS
+def test_ssgd_steps_back_from_a_loss_that_is_not_a_number(kernels: str, devices: str) -> None:
+    """Here the gradient gets into z before the loss is seen: the base model before is the last whole one."""
     broken = NotANumber(action=Trap(raising(ValueError()), learner=1, call=4))
     network = training(InnerProduct(number_of_outputs=8), broken, InnerProduct(number_of_outputs=3))
-    with context(network, rule=SSGD()) as running:
-        good = running.variables
+    with context(network, rule=SSGD(), kernels=kernels, devices=devices, learners=2) as running:
         fails(lambda: running.train(100), NonFiniteLossError)
-        running.engine.load(good, "what was there before")
+        assert running.engine.tick == 4
         assert_usable(running)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -119,9 +120,8 @@ class Loader:
         if ring is not None:
             ring.close()
         if self._thread is not None:
-            # Ctrl-C may have split `start`: then the thread has no number yet, cannot be joined, and, when it begins,
-            # finds its ring closed.
-            if self._thread.ident is not None:
+            # Ctrl-C may have split `start`: a thread that has not begun cannot be joined, and finds its ring closed.
+            with contextlib.suppress(RuntimeError):
                 self._thread.join(SECONDS_TO_STOP)
             if not self._thread.is_alive():
                 self._thread = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, losses, measures, trains
 from crossbow.dataflow.operator import Operator
-from crossbow.ops import Accuracy, ElementWiseOp, GradientDescentOptimiser, SoftMax
+from crossbow.ops import Accuracy, ElementWiseOp, GradientDescentOptimiser, SoftMax, SoftMaxLoss
 from crossbow.ops.kernel import Gradient, Kernel
 from crossbow.types import GraphError
 
@@ -117,9 +117,11 @@ def derive_check(graph: Graph) -> Graph:
     )
     found = losses(kept)
     if len(found) == 1 and not measures(kept):
-        source = found[0].inputs[0]
+        source, loss = found[0].inputs[0], found[0].kernel
         if source != BATCH and isinstance(kept[source].kernel, SoftMax):
-            kept = (*kept, Vertex(len(kept), "accuracy", Operator("accuracy", Accuracy()), (source,)))
+            ignored_label = loss.ignored_label if isinstance(loss, SoftMaxLoss) else None
+            accuracy = Operator("accuracy", Accuracy(ignored_label=ignored_label))
+            kept = (*kept, Vertex(len(kept), "accuracy", accuracy, (source,)))
     return kept
 
 

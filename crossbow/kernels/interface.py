@@ -161,7 +161,6 @@ class PoolingGeometry:
     """Average: whether padding counts in the divisor. The overhang beyond input + padding never does."""
 
 
-
 @dataclass(frozen=True)
 class Assignment:
     """target ← Σ coefficient × term, element by element. The target may be one of the terms."""
@@ -197,9 +196,7 @@ class KernelLibrary(Protocol):
     ) -> PreparedKernel:
         """input0, output_gradient → weights_gradient[, bias_gradient]."""
 
-    def inner_product_forward(
-        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor
-    ) -> PreparedKernel:
+    def inner_product_forward(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> PreparedKernel:
         """input0, weights[, bias] → output. x: (N, features) or (N, C, H, W), whose features are ordered C, H, W."""
 
     def inner_product_backward_data(self, dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:

@@ -7,8 +7,8 @@ from typing import ClassVar
 from crossbow.conf import check_integer, configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.kernel import Kernel, Site
-from crossbow.ops.softmax_loss import check_classes, check_ignored_label, check_probabilities
-from crossbow.types import LabelRange, Shape
+from crossbow.ops.softmax_loss import check_classes, check_ignored_label, check_probabilities, counted
+from crossbow.types import Array, LabelRange, Shape
 
 
 @configuration
@@ -41,6 +41,9 @@ class Accuracy(Kernel):
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         check_classes(labels, inputs[0], self.ignored_label)
+
+    def counts(self, labels: Array) -> float:
+        return float(counted(labels, self.ignored_label))
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         assert site.labels is not None

@@ -76,6 +76,11 @@ class Kernel:
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         """Operators that take labels: raises ValueError where the data set's labels do not fit the inputs."""
 
+    def counts(self, labels: Array) -> float:
+        """Losses and measures: what a batch with these labels counts. The value of a whole check set, whatever its
+        batches, is Σ counts(labels of a batch) · its value / counts(all labels)."""
+        return float(len(labels))
+
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         """The forward kernels, in order."""
         from crossbow.ops.array import prepare_forward

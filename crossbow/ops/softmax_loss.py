@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import numpy as np
+
 from crossbow.conf import check_choice, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.ops.softmax import SoftMax
-from crossbow.types import LabelRange, Shape
+from crossbow.types import Array, LabelRange, Shape
 
 NORMALISATIONS = ("batch", "full", "valid", "none")
 
@@ -43,6 +45,11 @@ class SoftMaxLoss(Kernel):
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         check_classes(labels, inputs[0], self.ignored_label)
 
+    def counts(self, labels: Array) -> float:
+        if self.normalisation == "none":
+            return 1.0  # the sum over a set is the sum over its batches
+        return float(counted(labels, self.ignored_label if self.normalisation == "valid" else None))
+
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         assert site.labels is not None
         (p,) = site.inputs
@@ -66,6 +73,11 @@ class SoftMaxLossGradient(Gradient):
         if not site.needs_input_gradient:
             return ()
         return (site.library.softmax_loss_backward(p, site.labels, p, peer.ignored_label, peer.normalisation),)
+
+
+def counted(labels: Array, ignored_label: int | None) -> int:
+    """How many of the labels are not ignored."""
+    return len(labels) if ignored_label is None else int(np.count_nonzero(labels != ignored_label))
 
 
 def check_ignored_label(owner: object, value: object) -> None:

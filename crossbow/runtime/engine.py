@@ -19,12 +19,12 @@ from crossbow.compile import Program
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.data.loader import Loader
-from crossbow.dataflow.graph import Graph
+from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.learner import Completed, Failed, Learner, TaskKey
 from crossbow.runtime.prediction import Prediction
-from crossbow.runtime.results import TestResult
+from crossbow.runtime.results import SetMean, TestResult
 from crossbow.solver import LearningRate
 from crossbow.synch import Collective
 from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
@@ -212,12 +212,16 @@ class Engine:
 
     def _check_finite(self) -> None:
         """Refuse a base model that has diverged: the loss alone may not show it, as ReLU may make 0 of NaN."""
-        z = self.parts.bases[0].current(self.tick)
-        if not (np.isfinite(z.min(initial=0)) and np.isfinite(z.max(initial=0))):
+        if not self._is_finite(self.tick):
             raise NonFiniteLossError(
                 f"the base model has values that are not finite after task {self.tasks - 1} (learning rate "
                 f"{self.learning_rate:g}). Lower the learning rate, or look for bad values in the data"
             )
+
+    def _is_finite(self, tick: int) -> bool:
+        """Whether z of this tick, the present one or the one before, is made of finite numbers."""
+        z = self.parts.bases[0].current(tick)
+        return bool(np.isfinite(z.min(initial=0)) and np.isfinite(z.max(initial=0)))
 
     # Failure and restart
 
@@ -248,6 +252,8 @@ class Engine:
         self._early.clear()
         self._in_flight = 0
         self.tick = int(self.parts.flags.merged.min()) + 1
+        if self.tick and not self._is_finite(self.tick) and self._is_finite(self.tick - 1):
+            self.tick -= 1  # such gradients have got into z; nothing has been written over the one before
         self.restart()
         self._settled = True
 
@@ -295,19 +301,17 @@ class Engine:
     def test(self) -> TestResult:
         """The base model on the check set: its batches dealt to the learners' streams."""
         parts = self.parts
-        if parts.check_loader is None:
+        if parts.check_loader is None or parts.check_program is None or parts.data.check is None:
             raise CrossbowError("there is no check set: give Dataset((x_train, y_train), (x_check, y_check))")
-        loader = parts.check_loader
-        loss = accuracy = 0.0
-        examples = 0
-        measured = True
+        loader, labels, graph = parts.check_loader, parts.data.check.labels, parts.check_program.graph
+        loss = SetMean(losses(graph), labels)
+        accuracy = SetMean(measures(graph), labels)
 
         def add(result: Completed) -> None:
-            nonlocal loss, accuracy, examples, measured
-            loss += result.loss * result.examples
-            accuracy += (result.accuracy or 0.0) * result.examples
-            examples += result.examples
-            measured = measured and result.accuracy is not None
+            start = result.task * parts.check_order.batch_size
+            of_batch = labels[start : start + result.examples]
+            loss.add(result.loss, of_batch)
+            accuracy.add(result.accuracy, of_batch)
 
         with self._busy("testing", loader):
             key, self._next_result = ("check", self._parity), 0
@@ -317,7 +321,8 @@ class Engine:
                 self._submit(learner, key, batch, loader, self.learning_rate, add)
             self._collect_all(add)
             self._next_result = self.tasks
-        return TestResult(loss / examples, accuracy / examples if measured else None, examples)
+        value = loss.value
+        return TestResult(float("nan") if value is None else value, accuracy.value, len(labels))
 
     def predict(self, images: Array) -> Array:
         """The base model's output for (N, …) images: that of the loss's input."""

@@ -14,23 +14,22 @@ from crossbow.types import Array
 class BaseModel:
     """z on one device.
 
-    With two buffers, z of tick t lies in buffer t mod 2 and the next z is written over the one before; rules that read
-    the base have one buffer, updated in place.
+    z of tick t lies in buffer t mod 2, and the next z is written over the one before: until all of it is there, the
+    present one is whole, whatever fails.
     """
 
-    buffers: tuple[Array, ...]
+    buffers: tuple[Array, Array]
     velocity: Array | None
     total: Array | None
     """The sum of the contributions of this device, and then of all: with several devices only."""
 
     def current(self, tick: int) -> Array:
-        return self.buffers[tick % len(self.buffers)]
+        return self.buffers[tick % 2]
 
     def vectors(self, parity: int) -> dict[str, Array]:
         """The vectors by the names that rules use, for a tick of this parity."""
-        count = len(self.buffers)
-        following = self.buffers[(parity + 1) % count]
-        named = {"base": self.buffers[parity % count], "base_next": following, "base_previous": following}
+        following = self.buffers[1 - parity]
+        named = {"base": self.buffers[parity], "base_next": following, "base_previous": following}
         if self.velocity is not None:
             named["base_velocity"] = self.velocity
         if self.total is not None:
@@ -55,7 +54,7 @@ class Replica:
 def new_base_model(layout: ModelLayout, rule: Rule, solver: SolverConf, devices: int) -> BaseModel:
     used = rule.merge(solver, 1.0, 1).vectors
     return BaseModel(
-        buffers=tuple(layout.new_vector() for _ in range(1 if rule.reads_base else 2)),
+        buffers=(layout.new_vector(), layout.new_vector()),
         velocity=layout.new_vector() if "base_velocity" in used else None,
         total=layout.new_vector() if devices > 1 else None,
     )

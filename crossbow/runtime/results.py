@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from crossbow.dataflow.graph import Vertex
+from crossbow.types import Array
 
 
 @dataclass(frozen=True)
@@ -107,3 +111,23 @@ class RunningMean:
         self.loss_sum = self.accuracy_sum = 0.0
         self.count = 0
         return loss, accuracy
+
+
+class SetMean:
+    """The value of a loss or measure over a whole set, from those of its batches."""
+
+    def __init__(self, vertices: Sequence[Vertex], labels: Array) -> None:
+        """vertices: none, or the one whose values these are."""
+        self._kernel = vertices[0].forward if vertices else None
+        self._labels = labels
+        self._sum = 0.0
+
+    def add(self, value: float | None, labels: Array) -> None:
+        """A batch's value, and its labels, padding left out."""
+        if self._kernel is not None and value is not None:
+            self._sum += value * self._kernel.counts(labels)
+
+    @property
+    def value(self) -> float | None:
+        """None where nothing is measured."""
+        return None if self._kernel is None else self._sum / max(self._kernel.counts(self._labels), 1.0)

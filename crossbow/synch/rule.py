@@ -37,8 +37,7 @@ class Rule(ABC):
 
     @abstractmethod
     def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
-        """z: from `base`, `base_previous`, `total` and `base_velocity` to `base_next` (written over `base_previous`)
-        or, for rules that read the base, to `base`."""
+        """z: from `base`, `base_previous`, `total`, `base_velocity` to `base_next` (written over `base_previous`)."""
 
     def check_learners(self, learners: int) -> None:  # noqa: B027 - most rules allow any number
         """Refuse a number of learners for which the rule has no meaning. Raises ConfigurationError."""

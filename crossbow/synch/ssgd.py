@@ -38,4 +38,5 @@ class SSGD(Rule):
         return Update(())
 
     def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
-        return solver_step(solver, rate, weights="base", gradient="total", velocity="base_velocity")
+        # Not in place: a merge that some learners have done and others given up must leave z as it was.
+        return solver_step(solver, rate, weights="base", gradient="total", velocity="base_velocity", into="base_next")

@@ -52,11 +52,11 @@ class Simulation:
             "total": sum((omega * vector for vector in sent), np.zeros_like(self.base)),
         }
         merge = self.rule.merge(self.solver, rate, self.learners)
+        merge.apply(vectors)
         if self.rule.reads_base:
-            merge.apply(vectors)
+            self.base = vectors["base_next"]
             self.weights = [self.base.copy() for _ in range(self.learners)]
             return
-        merge.apply(vectors)
         for learner in range(self.learners):  # towards the old z
             self._step(learner, gradient_of, rate, synchronises=True)
         self.previous, self.base = self.base, vectors["base_next"]
