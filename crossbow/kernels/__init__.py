@@ -11,6 +11,9 @@ from crossbow.kernels.reference.library import Reference
 from crossbow.types import ConfigurationError
 
 
+FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
+
+
 def why_not_onednn() -> str | None:
     """One sentence that says why the fast CPU kernels are not usable here, or None if they are."""
     from crossbow.kernels.onednn.binding import why_unusable
@@ -18,9 +21,7 @@ def why_not_onednn() -> str | None:
     return why_unusable()
 
 
-def select_library(
-    kernels: str, dtype: np.dtype[np.generic] = np.dtype(np.float32)
-) -> tuple[KernelLibrary, Callable[[int], None]]:
+def select_library(kernels: str, dtype: np.dtype[np.generic] = FLOAT32) -> tuple[KernelLibrary, Callable[[int], None]]:
     """The kernel library for a configuration ("auto", "reference", "onednn"), and the function that tells it, on each
     thread, how many threads it has there.
 
