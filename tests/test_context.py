@@ -145,7 +145,7 @@ dataflow = Dataflow(SubGraph(inner_product)).set_phase(Phase.TRAIN)
 with ExecutionContext([dataflow, None], data=digits(), model=ModelConf(batch_size=8), solver=SolverConf(learning_rate=0.1),
                       system=SystemConf(devices="cpu", learners_per_device="auto")) as context:
     context.train(1, TrainingUnit.EPOCHS)
-"""
+"""  # noqa: E501
 """Word for word the design's."""
 
 

@@ -10,7 +10,6 @@ from crossbow.kernels.interface import KernelLibrary
 from crossbow.kernels.reference.library import Reference
 from crossbow.types import ConfigurationError
 
-
 FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
 
 
