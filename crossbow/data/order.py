@@ -81,6 +81,10 @@ class TrainingOrder:
         """Tasks that `count` epochs take from the stream's start: ⌈count · N / B⌉."""
         return -(-count * self.number_of_examples // self.batch_size)
 
+    def epochs_in_tasks(self, tasks: int) -> int:
+        """Whole epochs that the first `tasks` tasks hold: ⌊tasks · B / N⌋."""
+        return tasks * self.batch_size // self.number_of_examples
+
     def indices(self, task: int, out: Indices) -> int:
         position, filled = task * self.batch_size, 0
         while filled < self.batch_size:

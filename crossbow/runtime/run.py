@@ -112,7 +112,7 @@ class TrainingRun:
         clock, order, start = self.engine.clock, self.engine.order, self.engine.tasks
         if self.limits.unit is TrainingUnit.TASKS:
             return clock.ticks(start + count)
-        epochs = int(start / self.engine.tasks_per_epoch)
+        epochs = order.epochs_in_tasks(start)
         if start - order.tasks_in_epochs(epochs) < clock.tasks_per_tick:
             return clock.ticks(order.tasks_in_epochs(epochs + count))
         return clock.ticks(start + math.ceil(count * self.engine.tasks_per_epoch))
@@ -120,9 +120,9 @@ class TrainingRun:
     def _epochs(self) -> float:
         """Epochs done: a whole number in the tick in which one ends, though that tick reaches into the next."""
         engine = self.engine
-        epochs = engine.tasks / engine.tasks_per_epoch
-        ended = engine.clock.ticks(engine.order.tasks_in_epochs(int(epochs)))
-        return float(int(epochs)) if engine.tick == ended else epochs
+        epochs = engine.order.epochs_in_tasks(engine.tasks)
+        ended = engine.clock.ticks(engine.order.tasks_in_epochs(epochs))
+        return float(epochs) if engine.tick == ended else engine.tasks / engine.tasks_per_epoch
 
     def _next_epoch(self) -> int:
         """The next tick in which an epoch ends."""
@@ -135,8 +135,8 @@ class TrainingRun:
     def _next_multiple(self, interval: int, unit: TrainingUnit) -> int:
         """The next tick in which a multiple of the interval is complete."""
         clock, order, tasks = self.engine.clock, self.engine.order, self.engine.tasks
-        done = tasks / self.engine.tasks_per_epoch if unit is TrainingUnit.EPOCHS else tasks
-        multiple = int(done) // interval * interval
+        done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
+        multiple = done // interval * interval
         while True:
             multiple += interval
             end = order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
