@@ -1,7 +1,7 @@
 """Where a task's time goes: a clock read between the calls of the task lists that an engine runs.
 
 The clock is itself a native call, so nothing of Python's gets between the calls, and learners that run at once are
-measured as they are. A reading takes some 30 ns; a task of LeNet has about forty calls.
+measured as they are. A reading takes some 30 ns; a task of LeNet has about fifty calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from crossbow.types import Array, address
 CLOCK_MONOTONIC = 1
 AVERAGING = ("average", "wait", "signal")
 """The operators of a task list that exist only to average. The correction of the replica is part of the optimiser's
-one pass and cannot be told apart from the step."""
+passes and cannot be told apart from the step."""
 OUTSIDE = "outside native calls"
 
 

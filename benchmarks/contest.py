@@ -8,6 +8,7 @@ contestant's threads, allocator or OpenMP runtime are in the way of another's.
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import time
@@ -122,7 +123,10 @@ class _Round:
 class Contest:
     """The teams of all contestants; a context manager."""
 
-    def __init__(self, contestants: Sequence[Contestant]) -> None:
+    def __init__(self, contestants: Sequence[Contestant], patience: float = 0.0) -> None:
+        """For at most `patience` seconds of measuring, turns are begun when the machine is quiet, and measured again
+        when other programs disturbed them."""
+        self.patience = patience
         self.teams: dict[str, Team] = {}
         self.others: float | None = None
         """Processors that other programs kept busy during the rounds that count; None where that cannot be known."""
@@ -135,30 +139,40 @@ class Contest:
             self.close()
             raise
 
-    def rounds(self, number: int, warm_up: float, seconds: float, patience: float = 0.0) -> dict[str, list[float]]:
+    def rounds(self, number: int, warm_up: float, seconds: float) -> dict[str, list[float]]:
         """Images per second of every contestant in every round. The order rotates, so that none is always first.
 
-        For at most `patience` seconds rounds are begun when the machine is quiet, and those in which other programs
-        disturbed are measured again; after that the least disturbed count.
+        When patience is at an end the least disturbed rounds count.
         """
         for team in self.teams.values():  # the first run of all: caches, lazy initialisations
             team.measure(warm_up, seconds / 2)
-        deadline = time.monotonic() + patience
         kept: list[_Round] = []
         disturbed: list[_Round] = []
         while len(kept) < number:
-            while time.monotonic() < deadline and self._processors_of_others(time.sleep, LISTEN) > QUIET:
-                pass  # not now
-            if time.monotonic() >= deadline and disturbed:
+            self._wait_for_quiet()
+            if self.patience <= 0 and disturbed:
                 disturbed.sort(key=lambda done: done.others, reverse=True)
                 kept.append(disturbed.pop())
                 continue
             done = self._round(len(kept) + len(disturbed), warm_up, seconds)
-            again = done.others > QUIET and time.monotonic() < deadline
+            again = done.others > QUIET and self.patience > 0
             (disturbed if again else kept).append(done)
         if busy_seconds() is not None:
             self.others = sum(done.others for done in kept) / number
         return {name: [done.rates[name] for done in kept] for name in self.teams}
+
+    def ask(self, name: str, method: str, *arguments: Any) -> Any:
+        """Call a method of a contestant of one process, undisturbed if patience allows; the answer."""
+        answers: list[Any] = []
+        others = math.inf
+        while not answers or (others > QUIET and self.patience > 0):
+            self._wait_for_quiet()
+            others = self._processors_of_others(lambda: answers.extend(self.teams[name].ask(method, *arguments)))
+        return answers[-1]
+
+    def _wait_for_quiet(self) -> None:
+        while self.patience > 0 and self._processors_of_others(time.sleep, LISTEN) > QUIET:
+            pass  # not now
 
     def _round(self, turn: int, warm_up: float, seconds: float) -> _Round:
         names, rates = list(self.teams), {}
@@ -175,7 +189,9 @@ class Contest:
         """How many processors other programs keep busy meanwhile; 0 where that cannot be known."""
         before, began = self._seconds_of_others(), time.monotonic()
         action(*arguments)
-        return max(0.0, self._seconds_of_others() - before) / (time.monotonic() - began)
+        elapsed = time.monotonic() - began
+        self.patience -= elapsed
+        return max(0.0, self._seconds_of_others() - before) / elapsed
 
     def _seconds_of_others(self) -> float:
         busy = busy_seconds()

@@ -86,11 +86,11 @@ def measure(
     profile: bool = False,
 ) -> Outcome:
     """All contestants of one network at one batch size, in turns."""
-    with Contest(contestants(variant, batch, kernels, torch=torch, profile=profile)) as contest:
-        rates = contest.rounds(rounds, WARM_UP * seconds, seconds, patience)
+    with Contest(contestants(variant, batch, kernels, torch=torch, profile=profile), patience) as contest:
+        rates = contest.rounds(rounds, WARM_UP * seconds, seconds)
         (name,) = contest.teams[TWO].ask("library")
-        (rows,) = contest.teams[TWO].ask("anatomy", seconds)
-        alone = contest.teams[ALONE].ask("anatomy", seconds)[0] if profile else ()
+        rows = contest.ask(TWO, "anatomy", seconds)
+        alone = contest.ask(ALONE, "anatomy", seconds) if profile else ()
         return Outcome(variant, batch, name, rates, rows, contest.others, alone)
 
 

@@ -89,7 +89,7 @@ def test_contestants_take_turns_and_processes_run_together() -> None:
 
 
 def test_disturbed_rounds_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    with Contest([Contestant("one", Steady, {"rate": 1.0})]) as contest:
+    with Contest([Contestant("one", Steady, {"rate": 1.0})], patience=60.0) as contest:
         others = iter([0.0, 1.5, 0.0, 0.02])  # listened, in the round, listened, in the round
 
         def processors(action: Callable[..., None], *arguments: Any) -> float:
@@ -97,9 +97,12 @@ def test_disturbed_rounds_are_measured_again(monkeypatch: pytest.MonkeyPatch) ->
             return next(others)
 
         monkeypatch.setattr(contest, "_processors_of_others", processors)
-        assert contest.rounds(1, 0.0, 0.01, patience=60.0) == {"one": [1.0]}
+        assert contest.rounds(1, 0.0, 0.01) == {"one": [1.0]}
         assert contest.others in (0.02, None)
-        others = iter([1.5, 0.7, 1.0])
+        others = iter([0.0, 1.5, 0.0, 0.02])
+        assert len(contest.ask("one", "told")) == 3  # the warm-up and both rounds
+        contest.patience = 0.0
+        others = iter([1.5, 0.7])
         assert contest.rounds(2, 0.0, 0.01) == {"one": [1.0, 1.0]}  # without patience whatever comes counts
         assert contest.others in (1.1, None)
 
