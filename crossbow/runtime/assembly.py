@@ -157,7 +157,7 @@ class Assembly:
         state, arena = new_state(), aligned_zeros(max(program.plan.arena for program in programs))
         peers, base = [replicas[other] for other in on_device], self.bases[device]
         tasks: dict[TaskKey, BoundTask] = {}
-        for parity in range(len(base.buffers)):
+        for parity in range(2):
             tasks.update(self._bind(averaging, place, peers, base, parity, coefficients, arena, state))
         learner = Learner(number, self.streams[number], tasks, coefficients, state, self.flags.abort)
         return Member(learner, device, replicas[number], arena, state)
@@ -200,7 +200,7 @@ class Assembly:
         self.streams.append(stream)
         state, coefficients = new_state(), Coefficients(self.rule, self.solver, self.learners)
         tasks = {}
-        for parity in range(len(self.bases[0].buffers)):
+        for parity in range(2):
             steps = synchroniser_task(averaging, collective, self.bases, parity, coefficients, state)
             tasks["synchronise", parity] = bind_task(steps, None, None)
         return Learner(self.learners, stream, tasks, coefficients, state, self.flags.abort)

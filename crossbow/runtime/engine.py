@@ -84,7 +84,7 @@ class Engine:
     @property
     def tasks_per_epoch(self) -> float:
         """Batches in an epoch: a fraction where the batch size does not divide the examples."""
-        return self.order.number_of_examples / self.order.batch_size
+        return self.order.tasks_per_epoch
 
     @property
     def learning_rate(self) -> float:
@@ -94,7 +94,7 @@ class Engine:
     @property
     def _parity(self) -> int:
         """Which of z's buffers is the current one."""
-        return self.tick % len(self.parts.bases[0].buffers)
+        return self.tick % 2
 
     # Training
 

@@ -50,7 +50,6 @@ class TrainingRun:
         self.seconds_before = 0.0
         self.stretch_start = time.perf_counter()
         self.stretch_images = 0
-        self.images = 0
         self.reached = math.inf
         """The tick with which the loss became small enough."""
         self.interrupted = False
