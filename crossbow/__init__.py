@@ -4,7 +4,7 @@ from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
-from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Xavier
+from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
 from crossbow.synch import SMA, SSGD
@@ -52,6 +52,7 @@ __all__ = [
     "TestResult",
     "TrainingUnit",
     "Uniform",
+    "Values",
     "Xavier",
     "__version__",
 ]

@@ -2,7 +2,7 @@
 
 from crossbow.compile.compiler import BatchSource, compile_graph
 from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
-from crossbow.compile.model import ModelLayout
+from crossbow.compile.model import ModelLayout, load_vectors
 from crossbow.compile.program import BoundBlock, BoundStep, Memory, Parts, Program
 
 __all__ = [
@@ -16,5 +16,6 @@ __all__ = [
     "Parts",
     "Program",
     "compile_graph",
+    "load_vectors",
     "plan_memory",
 ]

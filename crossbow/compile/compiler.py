@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from crossbow.compile.fuse import relu_fusions
 from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
 from crossbow.compile.program import ArenaPlace, NamedPlace, Place, Program, Step, VectorPlace
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
-from crossbow.dataflow.validate import infer_shapes, input_shapes, variables_of
+from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
 from crossbow.kernels.interface import Assignment, KernelLibrary, PlainStorage, PreparedKernel, Variable
-from crossbow.ops import GradientDescentOptimiser
+from crossbow.ops import BatchNorm, GradientDescentOptimiser
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor
 
@@ -39,6 +40,7 @@ class _DraftStep:
     kernel: PreparedKernel
     roles: dict[str, Value | Place]
     backward: bool
+    elided: bool = False
 
 
 @dataclass
@@ -48,6 +50,14 @@ class _Draft:
     steps: list[_DraftStep] = field(default_factory=list)
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     pinned: set[Value] = field(default_factory=set)
+    aliases: dict[Value, Value] = field(default_factory=dict)
+    """Values that hold the bytes of an earlier one, in its memory."""
+
+    def root(self, value: Value) -> Value:
+        """The value whose memory this one is."""
+        while value in self.aliases:
+            value = self.aliases[value]
+        return value
 
 
 def compile_graph(
@@ -59,14 +69,15 @@ def compile_graph(
     phase: Phase,
     labels: LabelRange | None = None,
     model: ModelLayout | None = None,
+    statistics: ModelLayout | None = None,
     seed: int = 0,
 ) -> Program:
     """Compile a graph for the batch size of `source`.
 
     Without `model` the layout of the variables is chosen here, by the kernels; a graph that shares the variables
-    (check, prediction) is given the layout of the first. Raises GraphError with every fault of the graph.
+    (check, prediction) is given the layouts of the first. Raises GraphError with every fault of the graph.
     """
-    return _Compiler(graph, source, library, dtype, phase, labels, model, seed).run()
+    return _Compiler(graph, source, library, dtype, phase, labels, model, statistics, seed).run()
 
 
 class _Compiler:
@@ -79,17 +90,25 @@ class _Compiler:
         phase: Phase,
         labels: LabelRange | None,
         model: ModelLayout | None,
+        statistics: ModelLayout | None,
         seed: int,
     ) -> None:
         self.graph, self.source, self.library, self.dtype = graph, source, library, dtype
         self.phase, self.model, self.seed = phase, model, seed
+        self.shared_statistics = statistics
         self.batch: Shape = source.images.shape[1:]
         self.shapes = infer_shapes(graph, self.batch, labels, phase)
         self.consumers = consumers(graph)
         self.draft = _Draft()
         self.specs = variables_of(graph, self.batch, self.shapes)
+        self.statistics = statistics_of(graph, self.batch, self.shapes)
+        self.observed: set[int] = set()
+        """Operators whose statistics an earlier step has brought up to date."""
         self.variables = self._known_variables()
         self.written_gradients: set[tuple[int, str]] = set()
+        self.fusions = relu_fusions(graph, library.fused_relu)
+        self.fused = {producer: relu for relu, producer in self.fusions.items()}
+        """For an operator that takes in the ReLU behind it, the position of that."""
         self.backward_part: set[int] = set()
         """Gradient operators, and what depends on them (sums of gradients)."""
 
@@ -100,17 +119,25 @@ class _Compiler:
                 self._gradient(vertex, vertex.kernel)
             elif not isinstance(vertex.kernel, GradientDescentOptimiser):
                 self._forward(vertex, vertex.kernel)
-        model = self.model or self._lay_out_model()
+        model, statistics = self.model or self._lay_out(self.specs), self.shared_statistics
+        if statistics is None:
+            statistics = self._lay_out(self.statistics)
         # As they will run: hand-wired gradients may stand before a forward operator that does not need them, and weight
         # gradients that come in blocks, each used at once, come last, when the weights have served their turn.
         self.draft.steps.sort(key=lambda step: (step.backward, step.kernel.blocks is not None))
         places, plan = _place(self.draft)
         steps = tuple(
-            Step(step.operator, step.kernel, {r: _resolve(v, places) for r, v in step.roles.items()}, step.backward)
+            Step(
+                step.operator,
+                step.kernel,
+                {r: _resolve(v, places) for r, v in step.roles.items()},
+                step.backward,
+                step.elided,
+            )
             for step in self.draft.steps
         )
         outputs = {v.order: places["output", v.order] for v in self.graph if ("output", v.order) in places}
-        return Program(self.graph, self.batch, model, steps, plan, outputs)
+        return Program(self.graph, self.batch, model, statistics, steps, plan, outputs)
 
     # Variables
 
@@ -140,15 +167,16 @@ class _Compiler:
             raise GraphError(faults)
         return known
 
-    def _lay_out_model(self) -> ModelLayout:
+    def _lay_out(self, specs_of: Mapping[int, tuple[VariableSpec, ...]]) -> ModelLayout:
         segments: dict[tuple[int, str], Segment] = {}
         offset = 0
-        for order, specs in self.specs.items():
+        for order, specs in specs_of.items():
             vertex = self.graph[order]
             for spec in specs:
                 key = (id(vertex.operator), spec.name)
                 if key not in segments:
-                    storage = self.variables[key].storage or PlainStorage(spec.shape)
+                    known = self.variables.get(key)
+                    storage = (known and known.storage) or PlainStorage(spec.shape)
                     segments[key] = Segment(f"{vertex.name}.{spec.name}", spec, storage, offset)
                     offset += -(-storage.elements // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
         return ModelLayout(segments, self.dtype)
@@ -184,6 +212,7 @@ class _Compiler:
             seed=self.seed,
             key=vertex.order,
             needs_input_gradient=needs_input_gradient,
+            fused_relu=vertex.order in self.fused,
         )
 
     def _load_batch(self) -> None:
@@ -198,13 +227,17 @@ class _Compiler:
     def _forward(self, vertex: Vertex, kernel: Kernel) -> None:
         if self.backward_part.intersection(vertex.inputs):
             self.backward_part.add(vertex.order)
+        output = ("output", self.fused.get(vertex.order, vertex.order))
+        self.draft.tensors[output] = self._tensor(self.shapes[vertex.order])
+        if kernel.is_loss or kernel.is_measure or not self.consumers[vertex.order]:
+            self.draft.pinned.add(output)  # read when the task has ended
+        if vertex.order in self.fusions:
+            self._elide(vertex, self.graph[self.fusions[vertex.order]])
+            return
         kernels = kernel.prepare(self._site(vertex))
         specs = self.specs.get(vertex.order, ())
         self._settle(id(vertex.operator), specs, kernels)
-        self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order])
-        if kernel.is_loss or kernel.is_measure or not self.consumers[vertex.order]:
-            self.draft.pinned.add(("output", vertex.order))  # read when the task has ended
-        roles = self._peer_roles(vertex, specs)
+        roles = {**self._peer_roles(vertex, specs), **self._statistics_roles(vertex)}
         for prepared in kernels:
             if prepared.kept:
                 self.draft.tensors["kept", vertex.order] = Tensor((prepared.kept,), np.dtype(np.uint8))
@@ -212,10 +245,21 @@ class _Compiler:
 
     def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
         roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
-        roles["output"] = ("output", vertex.order)
+        roles["output"] = ("output", self.fused.get(vertex.order, vertex.order))
         roles["labels"] = "labels"
         roles["kept"] = ("kept", vertex.order)
         roles.update({spec.name: self._vector("weights", vertex, spec) for spec in specs})
+        return roles
+
+    def _statistics_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
+        """A statistic is read as it was before the task, unless another node of the same operator has observed."""
+        present = "statistics_next" if id(vertex.operator) in self.observed else "statistics"
+        roles: dict[str, Value | Place] = {}
+        for spec in self.statistics.get(vertex.order, ()):
+            roles[spec.name] = self._vector(present, vertex, spec)
+            roles[f"{spec.name}_next"] = self._vector("statistics_next", vertex, spec)
+        if self.phase is Phase.TRAIN:
+            self.observed.add(id(vertex.operator))
         return roles
 
     def _vector(self, vector: str, vertex: Vertex, spec: VariableSpec, flat: bool = False) -> VectorPlace:
@@ -233,6 +277,11 @@ class _Compiler:
         if needed:
             roles["input_gradient"] = ("output", vertex.order)
             self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order])
+        producer = self.graph[self.fusions[peer.order]] if peer.order in self.fusions else None
+        if needed and producer is not None and isinstance(producer.kernel, BatchNorm):
+            self.draft.aliases["output", vertex.order] = self._value(vertex.inputs[0])
+            self._elide(vertex, producer)
+            return
         additions = []
         for spec in specs if gradient.input == 0 else ():
             key = (id(peer.operator), spec.name)
@@ -263,6 +312,12 @@ class _Compiler:
     def _append(self, name: str, kernel: PreparedKernel, known: Mapping[str, Value | Place], *, backward: bool) -> None:
         """Append a step with the roles its kernel uses."""
         roles: dict[str, Value | Place] = {}
+        elided = False
+        if kernel.alias is not None:
+            source, target = (known[role] for role in kernel.alias)
+            elided = not isinstance(source, Place) and not isinstance(target, Place)
+            if elided:
+                self.draft.aliases[target] = source
         for role in dict.fromkeys((*kernel.reads, *kernel.writes)):
             if role in _RUNTIME_ROLES:
                 roles[role] = NamedPlace(role)
@@ -272,7 +327,12 @@ class _Compiler:
             workspace = ("workspace", len(self.draft.steps))
             self.draft.tensors[workspace] = Tensor((kernel.workspace,), np.dtype(np.uint8))
             roles["workspace"] = workspace
-        self.draft.steps.append(_DraftStep(name, kernel, roles, backward))
+        self.draft.steps.append(_DraftStep(name, kernel, roles, backward, elided))
+
+    def _elide(self, vertex: Vertex, producer: Vertex) -> None:
+        """Append a step that does nothing, because another operator's kernel does it."""
+        nothing = PreparedKernel(f"in that of {producer.name!r}", (), (), lambda buffers: ())
+        self.draft.steps.append(_DraftStep(vertex.name, nothing, {}, vertex.order in self.backward_part, True))
 
 
 _RUNTIME_ROLES = ("state", "slots", "slot_labels")
@@ -287,13 +347,15 @@ def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
     """Lifetimes of all values, values that may share memory merged, and the memory plan."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
+    used: dict[Value, Value] = {}
     for number, step in enumerate(draft.steps):
         for value in step.roles.values():
             if not isinstance(value, ArenaPlace | VectorPlace | NamedPlace):
-                first.setdefault(value, number)
-                last[value] = number
+                used[value] = root = draft.root(value)
+                first.setdefault(root, number)
+                last[root] = number
     for value in draft.pinned:
-        last[value] = len(draft.steps)
+        last[draft.root(value)] = len(draft.steps)
     owner = _share_in_place(draft, first, last)
     groups: dict[Value, list[Value]] = defaultdict(list)
     for value in first:
@@ -309,21 +371,23 @@ def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
             for group, values in groups.items()
         ]
     )
-    return {value: ArenaPlace(plan.offsets[owner[value]], draft.tensors[value]) for value in first}, plan
+    return {value: ArenaPlace(plan.offsets[owner[root]], draft.tensors[value]) for value, root in used.items()}, plan
 
 
 def _share_in_place(draft: _Draft, first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, Value]:
     """For every value the value whose memory it takes: an output written in place takes its input's, if this step is
-    the input's last use, its only one here, and the output's first."""
+    the input's last use, its only one here, and the output's first. (Values in the memory of an earlier one are that.)"""
     owner: dict[Value, Value] = {value: value for value in first}
+    pinned = {draft.root(value) for value in draft.pinned}
     for number, step in enumerate(draft.steps):
-        if step.kernel.in_place is None:
+        if step.kernel.in_place is None or step.elided:
             continue
-        source, target = (step.roles.get(role) for role in step.kernel.in_place)
-        if source not in owner or target not in owner or source in draft.pinned:
+        roots = {role: draft.root(value) for role, value in step.roles.items()}
+        source, target = (roots.get(role) for role in step.kernel.in_place)
+        if source not in owner or target not in owner or source in pinned:
             continue
         same_size = draft.tensors[source].nbytes == draft.tensors[target].nbytes
-        read_once = list(step.roles.values()).count(source) == 1  # not, for example, both terms of x + x
+        read_once = list(roots.values()).count(source) == 1  # not, for example, both terms of x + x
         if last[source] == number and first[target] == number and same_size and read_once:
             owner[target] = owner[source]
     return owner

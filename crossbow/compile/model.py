@@ -1,8 +1,8 @@
-"""The model as one vector: where each variable lies in it. Weights, gradients and velocities share the layout."""
+"""A vector of a model: where each variable (or each statistic) lies. Weights, gradients and velocities share one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,20 +82,25 @@ class ModelLayout:
 
     def load(self, variables: Mapping[str, Array], vector: Array, source: str) -> None:
         """Write variables by name into the vector. Raises DataError, having written nothing, where they do not fit."""
-        expected = {segment.name: segment.spec.shape for segment in self}
-        received = {name: value.shape for name, value in variables.items()}
-        if expected != received:
-            differences = [
-                f"{name}: expected {expected.get(name, 'no such variable')}, received {received.get(name, 'nothing')}"
-                for name in sorted(expected.keys() | received.keys())
-                if expected.get(name) != received.get(name)
-            ]
-            raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
-        for name, value in variables.items():
-            if value.dtype.kind != "f":
-                raise DataError(
-                    f"{source} does not fit the model: {name}: expected floating point, received {value.dtype}"
-                )
-        for segment in self:
-            value = np.ascontiguousarray(variables[segment.name], dtype=self.dtype)
+        load_vectors(variables, [(self, vector)], source)
+
+
+def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLayout, Array]], source: str) -> None:
+    """Write variables by name into the vectors that hold them. Raises DataError, having written nothing, where the names
+    are not those of all the layouts together, or a shape or type does not fit."""
+    expected = {segment.name: segment.spec.shape for layout, _ in vectors for segment in layout}
+    received = {name: value.shape for name, value in variables.items()}
+    if expected != received:
+        differences = [
+            f"{name}: expected {expected.get(name, 'no such variable')}, received {received.get(name, 'nothing')}"
+            for name in sorted(expected.keys() | received.keys())
+            if expected.get(name) != received.get(name)
+        ]
+        raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
+    for name, value in variables.items():
+        if value.dtype.kind != "f":
+            raise DataError(f"{source} does not fit the model: {name}: expected floating point, received {value.dtype}")
+    for layout, vector in vectors:
+        for segment in layout:
+            value = np.ascontiguousarray(variables[segment.name], dtype=layout.dtype)
             segment.storage.pack(value, segment.flat(vector))

@@ -28,10 +28,10 @@ class ArenaPlace:
 
 @dataclass(frozen=True)
 class VectorPlace:
-    """A variable in one of the replica's vectors, or (flat) its gradient as a vector."""
+    """A variable or statistic in one of the replica's vectors, or (flat) a gradient as a vector."""
 
     vector: str
-    """"weights" or "gradient"."""
+    """"weights", "gradient", "statistics" or "statistics_next"."""
     operator: int
     name: str
     label: str
@@ -39,8 +39,10 @@ class VectorPlace:
     flat: bool = False
 
     def array(self, memory: Memory) -> Array:
-        segment = memory.model.segments[self.operator, self.name]
         vector = memory.vectors[self.vector]
+        layout = memory.statistics if self.vector.startswith("statistics") else memory.model
+        assert layout is not None
+        segment = layout.segments[self.operator, self.name]
         return segment.flat(vector) if self.flat else segment.view(vector)
 
     def __str__(self) -> str:
@@ -72,6 +74,8 @@ class Memory:
     model: ModelLayout
     vectors: Mapping[str, Array]
     named: Mapping[str, Array]
+    statistics: ModelLayout | None = None
+    """Needed where the program has some."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Step:
     kernel: PreparedKernel
     places: Mapping[str, Place]
     backward: bool
+    elided: bool = False
+    """Whether there is nothing to do: another kernel does it, or what it writes is the memory that it reads."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,9 @@ class Program:
     graph: Graph
     batch: Shape
     model: ModelLayout
+    """Of the variables: weights, gradients, velocities."""
+    statistics: ModelLayout
+    """Of what training observes: running means."""
     steps: tuple[Step, ...]
     plan: MemoryPlan
     outputs: Mapping[int, ArenaPlace]
@@ -128,6 +137,8 @@ class Program:
         """The calls on these buffers. in_blocks: leave weight gradients in blocks where kernels offer that."""
         parts = Parts([], [], [])
         for step in self.steps:
+            if step.elided:
+                continue
             buffers = {role: place.array(memory) for role, place in step.places.items()}
             if in_blocks and step.kernel.blocks is not None:
                 parts.blocks.extend(self._bind_blocks(step, step.kernel.blocks(buffers)))
@@ -162,7 +173,7 @@ class Program:
             (
                 str(number),
                 step.operator,
-                step.kernel.name,
+                f"({step.kernel.name})" if step.elided else step.kernel.name,
                 " ".join(f"{role}={place}" for role, place in step.places.items() if role != "state"),
             )
             for number, step in enumerate(self.steps)

@@ -34,6 +34,17 @@ def variables_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict[
     return found
 
 
+def statistics_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict[int, tuple[VariableSpec, ...]]:
+    """The statistics of every forward vertex that has some, by position."""
+    found = {}
+    for vertex in graph:
+        if vertex.forward is not None:
+            specs = vertex.forward.running_statistics(*input_shapes(vertex, batch, shapes))
+            if specs:
+                found[vertex.order] = specs
+    return found
+
+
 def input_shapes(vertex: Vertex, batch: Shape, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return tuple(batch if source == BATCH else shapes[source] for source in vertex.inputs)
 
@@ -77,6 +88,8 @@ class _Validation:
         try:
             shape = kernel.output_shape(*inputs)
             specs = kernel.variables(*inputs)
+            if self.phase is Phase.TRAIN:
+                kernel.check_training(*inputs)
             if kernel.takes_labels and self.labels is not None:
                 kernel.check_labels(self.labels, *inputs)
         except ValueError as error:

@@ -85,6 +85,14 @@ def native(function: Pass) -> NativeFunction:
     return NativeFunction(function)
 
 
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: make a function that passes call. It stands in the file of its passes, as numba's cache looks at no
+    other; a division by zero in it is no error, as in NumPy (a loop that had to look for one would not become vector
+    code)."""
+    made: Callable[..., Any] = numba.njit(error_model="numpy")(function)
+    return made
+
+
 def argument_block(*slots: int | float) -> Array:
     """8-byte slots, each an integer or the bits of a float64."""
     block = np.zeros(len(slots), np.int64)

@@ -130,6 +130,8 @@ class PreparedKernel:
     """Bytes of opaque memory that a forward kernel writes for its gradient kernel (role `kept`)."""
     in_place: tuple[str, str] | None = None
     """(read role, written role) that may be the same memory."""
+    alias: tuple[str, str] | None = None
+    """(read role, written role) that hold the same bytes afterwards: as one memory, there is nothing to do."""
     storages: Mapping[str, Storage] = field(default_factory=dict)
     """The storage chosen for each variable by name."""
     blocks: Callable[[Buffers], Sequence[GradientBlock]] | None = None
@@ -162,6 +164,27 @@ class PoolingGeometry:
 
 
 @dataclass(frozen=True)
+class BatchNormSetting:
+    """What batch normalisation does beside the formula."""
+
+    epsilon: float
+    fraction: float | None
+    """How much of the running statistics a training task keeps; None is the mean of all tasks, by a `count`."""
+    bias: bool
+    relu: bool = False
+    """Whether the output is that of a ReLU behind, whose gradient is then part of this one."""
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        return ("weights", "bias") if self.bias else ("weights",)
+
+    @property
+    def observed(self) -> tuple[str, ...]:
+        statistics = ("running_mean", "running_variance")
+        return statistics if self.fraction is not None else (*statistics, "count")
+
+
+@dataclass(frozen=True)
 class Assignment:
     """target ← Σ coefficient × term, element by element. The target may be one of the terms."""
 
@@ -175,6 +198,8 @@ class KernelLibrary(Protocol):
     name: str
     dtypes: tuple[np.dtype[np.generic], ...]
     """Floating-point types that the library computes in."""
+    fused_relu: tuple[str, ...]
+    """Requests that gain from taking in the ReLU behind: of convolution, inner_product, batch_norm, weighted_sum."""
 
     def layout(self, shape: Shape) -> Layout:
         """The layout of an activation of this shape."""
@@ -182,9 +207,16 @@ class KernelLibrary(Protocol):
     # Weighted operators. `weights` is (outputs, channels / groups, kh, kw) or (outputs, features).
 
     def convolution_forward(
-        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
+        self,
+        x: Tensor,
+        weights: Variable,
+        bias: Variable | None,
+        y: Tensor,
+        geometry: ConvolutionGeometry,
+        *,
+        relu: bool = False,
     ) -> PreparedKernel:
-        """input0, weights[, bias] → output."""
+        """input0, weights[, bias] → output. relu: max(output, 0) instead."""
 
     def convolution_backward_data(
         self, dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry
@@ -196,8 +228,10 @@ class KernelLibrary(Protocol):
     ) -> PreparedKernel:
         """input0, output_gradient → weights_gradient[, bias_gradient]."""
 
-    def inner_product_forward(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> PreparedKernel:
-        """input0, weights[, bias] → output. x: (N, features) or (N, C, H, W), whose features are ordered C, H, W."""
+    def inner_product_forward(
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, *, relu: bool = False
+    ) -> PreparedKernel:
+        """input0, weights[, bias] → output (relu: max(output, 0)). x: (N, features) or (N, C, H, W), whose features are ordered C, H, W."""
 
     def inner_product_backward_data(self, dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
         """output_gradient, weights → input_gradient."""
@@ -206,6 +240,16 @@ class KernelLibrary(Protocol):
         self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None
     ) -> PreparedKernel:
         """input0, output_gradient → weights_gradient[, bias_gradient]."""
+
+    def batch_norm_training(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
+        """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, and `…_next` of each statistic,
+        which may be the same memory. kept: what `batch_norm_backward` needs of the batch's statistics."""
+
+    def batch_norm_inference(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
+        """input0, weights[, bias], running_mean, running_variance → output."""
+
+    def batch_norm_backward(self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
+        """input0, output_gradient, weights[, bias], kept → weights_gradient[, bias_gradient][, input_gradient]."""
 
     # Operators without variables.
 
@@ -237,8 +281,10 @@ class KernelLibrary(Protocol):
     def dropout_backward(self, dy: Tensor, dx: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         """output_gradient, state → input_gradient; may be in place. The same mask, drawn again."""
 
-    def weighted_sum(self, xs: Sequence[Tensor], y: Tensor, coefficients: Sequence[float]) -> PreparedKernel:
-        """input0, input1, … → output = Σ coefficient × input; may be in place on input0."""
+    def weighted_sum(
+        self, xs: Sequence[Tensor], y: Tensor, coefficients: Sequence[float], *, relu: bool = False
+    ) -> PreparedKernel:
+        """input0, input1, … → output = Σ coefficient × input (relu: max(output, 0)); may be in place on input0."""
 
     def scale(self, dy: Tensor, dx: Tensor, coefficient: float) -> PreparedKernel:
         """output_gradient → input_gradient = coefficient × output_gradient; may be in place."""

@@ -2,11 +2,12 @@
 
 from crossbow.ops.accuracy import Accuracy
 from crossbow.ops.array import ArrayGradient
+from crossbow.ops.batch_norm import BatchNorm, BatchNormGradient
 from crossbow.ops.conv import Conv, ConvGradient
 from crossbow.ops.dropout import Dropout, DropoutGradient
 from crossbow.ops.element_wise import ElementWiseOp, ElementWiseOpGradient
 from crossbow.ops.euclidean_loss import EuclideanLoss, EuclideanLossGradient
-from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Xavier
+from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, Xavier
 from crossbow.ops.inner_product import InnerProduct, InnerProductGradient
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.ops.optimiser import GradientDescentOptimiser
@@ -19,6 +20,8 @@ __all__ = [
     "MSRA",
     "Accuracy",
     "ArrayGradient",
+    "BatchNorm",
+    "BatchNormGradient",
     "Constant",
     "Conv",
     "ConvGradient",
@@ -45,6 +48,7 @@ __all__ = [
     "SoftMaxLoss",
     "SoftMaxLossGradient",
     "Uniform",
+    "Values",
     "VariableSpec",
     "Xavier",
 ]

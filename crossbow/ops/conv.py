@@ -78,7 +78,10 @@ class Conv(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         weights, bias = site.variables["weights"], site.variables.get("bias")
-        return (site.library.convolution_forward(site.inputs[0], weights, bias, site.output, self.geometry),)
+        (x,), y = site.inputs, site.output
+        return (
+            site.library.convolution_forward(x, weights, bias, y, self.geometry, relu=site.fused_relu),
+        )
 
     def gradient(self, input: int = 0) -> Gradient:
         return ConvGradient(input=input)

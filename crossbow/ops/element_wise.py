@@ -45,7 +45,8 @@ class ElementWiseOp(Kernel):
         return (1.0,) * inputs if self.coefficients is None else self.coefficients
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.weighted_sum(site.inputs, site.output, self.factors(len(site.inputs))),)
+        factors = self.factors(len(site.inputs))
+        return (site.library.weighted_sum(site.inputs, site.output, factors, relu=site.fused_relu),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ElementWiseOpGradient(input=input)

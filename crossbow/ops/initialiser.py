@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import check_boolean, check_choice, check_number, configuration, refuse
-from crossbow.types import Shape
+from crossbow.types import ConfigurationError, Shape
 
 NORMS = ("fan_in", "fan_out", "average")
 _TRUNCATION = 2.0
@@ -18,6 +18,9 @@ _TRUNCATION = 2.0
 
 class Initialiser:
     """Draws the initial value of a variable. Subclasses are `@configuration` dataclasses."""
+
+    def check(self, name: str, shape: Shape) -> None:
+        """Raises ValueError where a variable of this name and shape cannot be filled."""
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
         """An array of this shape. The same generator state gives the same values."""
@@ -35,6 +38,47 @@ class Constant(Initialiser):
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
         return np.full(shape, self.value, np.float64)
+
+
+@configuration
+class Values(Initialiser):
+    """The values of an array, as of a model that has been trained elsewhere: `Values(array)`.
+
+    The array is copied. Two are equal where shape, type and every value are.
+    """
+
+    array: NDArray[np.floating] = dataclasses.field(kw_only=False)
+
+    def __post_init__(self) -> None:
+        array = np.array(self.array)
+        if array.dtype.kind != "f" or not np.isfinite(array).all():
+            received = f"type {array.dtype}" if array.dtype.kind != "f" else "values that are not finite"
+            raise ConfigurationError(f"Values: array must be of finite floating-point numbers. Received: {received}")
+        array.flags.writeable = False
+        object.__setattr__(self, "array", array)
+
+    def check(self, name: str, shape: Shape) -> None:
+        if shape != self.array.shape:
+            raise ValueError(
+                f"expected inputs with which {name!r} has the shape of its values, {self.array.shape}. "
+                f"Received: such that it has {shape}"
+            )
+
+    def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
+        self.check("a variable", shape)
+        return self.array.astype(np.float64)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Values):
+            return NotImplemented
+        mine, others = self.array, other.array
+        return mine.dtype == others.dtype and np.array_equal(mine, others)
+
+    def __hash__(self) -> int:
+        return hash((self.array.shape, self.array.dtype, self.array.tobytes()))
+
+    def __repr__(self) -> str:
+        return f"Values({self.array.dtype} {self.array.shape})"
 
 
 @configuration

@@ -49,7 +49,8 @@ class InnerProduct(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         weights, bias = site.variables["weights"], site.variables.get("bias")
-        return (site.library.inner_product_forward(site.inputs[0], weights, bias, site.output),)
+        (x,), y = site.inputs, site.output
+        return (site.library.inner_product_forward(x, weights, bias, y, relu=site.fused_relu),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return InnerProductGradient(input=input)

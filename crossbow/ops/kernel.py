@@ -20,11 +20,14 @@ from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """A trainable variable of an operator."""
+    """A trainable variable of an operator. Raises ValueError where the initialiser cannot fill its shape."""
 
     name: str
     shape: Shape
     initialiser: Initialiser
+
+    def __post_init__(self) -> None:
+        self.initialiser.check(self.name, self.shape)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class Site:
     """The operator's number, which separates its random numbers from the others'."""
     needs_input_gradient: bool = True
     """Gradient operators: whether anything upstream trains. If not, only variable gradients are computed."""
+    fused_relu: bool = False
+    """Whether the output is that of the ReLU behind this operator; where that says so, its gradient is in this one's."""
 
 
 class Kernel:
@@ -72,6 +77,17 @@ class Kernel:
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
         """The trainable variables, in order."""
         return ()
+
+    def running_statistics(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        """What a training task observes and keeps beside the variables (running means), in order.
+
+        A training kernel reads `name` and writes `name_next`, which may be the same memory; a check kernel reads `name`.
+        They are no parameters: no gradient, no solver. The base model's are the mean of the learners'.
+        """
+        return ()
+
+    def check_training(self, *inputs: Shape) -> None:
+        """Raises ValueError where inputs of these shapes can be tested with, but not trained with."""
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         """Operators that take labels: raises ValueError where the data set's labels do not fit the inputs."""

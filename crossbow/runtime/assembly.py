@@ -107,7 +107,6 @@ class Assembly:
             cores, threads = self.devices[device].cores, self.threads[device]
             self.streams.append(CpuStream(f"learner-{number}", cores, threads, self._set_threads))
         self.program = self._compile(training, self.loader, self.data.train, Phase.TRAIN, None)
-        layout = self.program.model
         self.check_program: Program | None = None
         self.check_loader: Loader | None = None
         if self.data.check is not None:
@@ -115,13 +114,14 @@ class Assembly:
             self.check_order = CheckOrder(len(examples), self.check_batch_size(len(examples)))
             self.check_loader = Loader(examples, self.check_order, SLOTS * self.learners, name="check-loader")
             self.check_program = self._compile(check, self.check_loader, examples, Phase.CHECK, self.program)
-        self.bases = [new_base_model(layout, self.rule, self.solver, len(self.devices)) for _ in self.devices]
-        layout.initialise(self.bases[0].buffers[0], self.system.seed)
+        self.bases = [new_base_model(self.program, self.rule, self.solver, len(self.devices)) for _ in self.devices]
+        self.program.model.initialise(self.bases[0].buffers[0], self.system.seed)
+        self.program.statistics.initialise(self.bases[0].statistics[0], self.system.seed)
         self.flags = Flags(self.learners, self.learners if len(self.devices) == 1 else 1)
         averaging = Averaging(
             self.library, self.rule, self.solver, self.flags, self.learners, len(self.devices), self.dtype
         )
-        replicas = [new_replica(layout, self.rule, self.solver) for _ in self.device_of]
+        replicas = [new_replica(self.program, self.rule, self.solver) for _ in self.device_of]
         self.members = [self._member(number, averaging, replicas) for number in range(self.learners)]
         self.synchroniser: Learner | None = None
         if len(self.devices) > 1:
@@ -144,6 +144,7 @@ class Assembly:
                 phase=phase,
                 labels=_label_range(examples, loader),
                 model=None if first is None else first.model,
+                statistics=None if first is None else first.statistics,
                 seed=self.system.seed,
             )
         )
@@ -176,22 +177,37 @@ class Assembly:
         """A learner's task lists for ticks of one parity."""
         own = peers[place.on_device.index(place.learner)]
         weights = base.buffers[parity] if own.weights is None else own.weights
-        memory = self._memory(self.loader, arena, state, weights, own.gradient)
+        present, following = own.statistics[parity], own.statistics[1 - parity]
+        memory = self._memory(self.loader, arena, state, weights, own.gradient, (present, following))
         parts = self.program.bind(memory, in_blocks=self.rule.sends != "gradient")
         steps = synchronising_task(averaging, place, parts, peers, base, parity, coefficients, state)
         tasks = {("synchronise", parity): _bound(self.program, memory, steps)}
         if self.clock.tau > 1:
+            memory = self._memory(self.loader, arena, state, weights, own.gradient, (present, present))
+            parts = self.program.bind(memory, in_blocks=self.rule.sends != "gradient")
             steps = local_task(averaging, parts, own, coefficients)
             tasks["local", parity] = _bound(self.program, memory, steps)
         if self.check_program is not None and self.check_loader is not None:
-            memory = self._memory(self.check_loader, arena, state, base.buffers[parity], own.gradient)
+            observed = base.statistics[parity]
+            memory = self._memory(
+                self.check_loader, arena, state, base.buffers[parity], own.gradient, (observed, observed)
+            )
             tasks["check", parity] = _bound(self.check_program, memory, self.check_program.bind(memory).forward)
         return tasks
 
-    def _memory(self, loader: Loader, arena: Array, state: Array, weights: Array, gradient: Array) -> Memory:
+    def _memory(
+        self,
+        loader: Loader,
+        arena: Array,
+        state: Array,
+        weights: Array,
+        gradient: Array,
+        statistics: tuple[Array, Array],
+    ) -> Memory:
         vectors = {"weights": weights, "gradient": gradient}
+        vectors["statistics"], vectors["statistics_next"] = statistics
         named = {"state": state, "slots": loader.images, "slot_labels": loader.labels}
-        return Memory(arena, self.program.model, vectors, named)
+        return Memory(arena, self.program.model, vectors, named, self.program.statistics)
 
     def _new_synchroniser(self, averaging: Averaging, collective: Collective) -> Learner:
         """The party that merges between devices: a stream of its own, whose task is the tick's."""

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from crossbow.compile import Program
+from crossbow.compile import Program, load_vectors
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.data.loader import Loader
@@ -267,16 +267,21 @@ class Engine:
             raise CrossbowError("not possible while a learner is still in a task that another's failure or Ctrl-C left")
 
     def restart(self) -> None:
-        """w_i ← z and no velocity, for every learner. Nothing may be running."""
+        """w_i ← z, z's statistics and no velocity, for every learner. Nothing may be running."""
         parts = self.parts
-        z = parts.bases[0].current(self.tick)
+        z, observed = parts.bases[0].current(self.tick), parts.bases[0].statistics[self._parity]
         for base in parts.bases:
             for buffer in base.buffers:
                 if buffer is not z:
                     buffer[...] = z
+            for statistics in base.statistics:
+                if statistics is not observed:
+                    statistics[...] = observed
             if base.velocity is not None:
                 base.velocity[...] = 0
         for member in parts.members:
+            for statistics in member.replica.statistics:
+                statistics[...] = observed
             if member.replica.weights is not None:
                 member.replica.weights[...] = z
             if member.replica.velocity is not None:
@@ -288,14 +293,21 @@ class Engine:
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The base model's variables by name, in logical shape: a copy."""
+        """The base model's variables and statistics by name, in logical shape: a copy."""
         self.check_usable()
-        return self.program.model.export(self.parts.bases[0].current(self.tick))
+        base = self.parts.bases[0]
+        observed = self.program.statistics.export(base.statistics[self._parity])
+        return {**self.program.model.export(base.current(self.tick)), **observed}
 
     def load(self, variables: dict[str, Array], source: str) -> None:
         """Set the base model; start every learner from it. Raises DataError, changing nothing, if it does not fit."""
         self.check_usable()
-        self.program.model.load(variables, self.parts.bases[0].current(self.tick), source)
+        base, program = self.parts.bases[0], self.program
+        load_vectors(
+            variables,
+            [(program.model, base.current(self.tick)), (program.statistics, base.statistics[self._parity])],
+            source,
+        )
         self.restart()
 
     def test(self) -> TestResult:

@@ -27,16 +27,23 @@ class Prediction:
         graph = derive_prediction(parts.check_graph)
         self.program = self.stream.call(
             lambda: compile_graph(
-                graph, source, parts.library, parts.dtype, phase=Phase.CHECK, model=parts.program.model
+                graph,
+                source,
+                parts.library,
+                parts.dtype,
+                phase=Phase.CHECK,
+                model=parts.program.model,
+                statistics=parts.program.statistics,
             )
         )
         arena, self.state = aligned_zeros(self.program.plan.arena), new_state()
         self.state[State.EXAMPLES] = batch
         self.tasks: list[BoundTask] = []
-        for buffer in parts.bases[0].buffers:
-            vectors = {"weights": buffer, "gradient": parts.members[0].replica.gradient}
+        base = parts.bases[0]
+        for buffer, statistics in zip(base.buffers, base.statistics, strict=True):
+            vectors = {"weights": buffer, "gradient": parts.members[0].replica.gradient, "statistics": statistics}
             named = {"state": self.state, "slots": self.slots, "slot_labels": self.labels}
-            memory = Memory(arena, parts.program.model, vectors, named)
+            memory = Memory(arena, parts.program.model, vectors, named, parts.program.statistics)
             self.tasks.append(bind_task(self.program.bind(memory).forward, None, None))
         self.output = self.program.output(len(graph) - 1, memory)
 

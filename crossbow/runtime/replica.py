@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossbow.compile import ModelLayout
+from crossbow.compile import Program
 from crossbow.conf import SolverConf
 from crossbow.synch import Rule
 from crossbow.types import Array
@@ -22,6 +22,8 @@ class BaseModel:
     velocity: Array | None
     total: Array | None
     """The sum of the contributions of this device, and then of all: with several devices only."""
+    statistics: tuple[Array, Array]
+    """The mean of the learners' statistics, by the tick's parity as z."""
 
     def current(self, tick: int) -> Array:
         return self.buffers[tick % 2]
@@ -44,6 +46,9 @@ class Replica:
     weights: Array | None
     gradient: Array
     velocity: Array | None
+    statistics: tuple[Array, Array]
+    """What the learner has observed before a tick of each parity: a tick's last task reads one and writes the other,
+    so that what it read stays still while the base model's mean is made of it."""
 
     def vectors(self) -> dict[str, Array]:
         """The vectors by the names that rules use."""
@@ -51,19 +56,23 @@ class Replica:
         return {name: vector for name, vector in named.items() if vector is not None}
 
 
-def new_base_model(layout: ModelLayout, rule: Rule, solver: SolverConf, devices: int) -> BaseModel:
+def new_base_model(program: Program, rule: Rule, solver: SolverConf, devices: int) -> BaseModel:
+    layout, statistics = program.model, program.statistics
     used = rule.merge(solver, 1.0, 1).vectors
     return BaseModel(
         buffers=(layout.new_vector(), layout.new_vector()),
         velocity=layout.new_vector() if "base_velocity" in used else None,
         total=layout.new_vector() if devices > 1 else None,
+        statistics=(statistics.new_vector(), statistics.new_vector()),
     )
 
 
-def new_replica(layout: ModelLayout, rule: Rule, solver: SolverConf) -> Replica:
+def new_replica(program: Program, rule: Rule, solver: SolverConf) -> Replica:
+    layout, statistics = program.model, program.statistics
     used = rule.local_step(solver, 1.0, 1, synchronises=True).vectors
     return Replica(
         weights=None if rule.reads_base else layout.new_vector(),
         gradient=layout.new_vector(),
         velocity=layout.new_vector() if "velocity" in used else None,
+        statistics=(statistics.new_vector(), statistics.new_vector()),
     )

@@ -203,12 +203,28 @@ def _merge(
     vectors = {name: vector[share] for name, vector in {**base.vectors(parity), **sent}.items()}
     first, last = place.on_device[0], place.on_device[-1] + 1
     waiting = averaging.wait(flags.ready[first:last], state)
+    waiting += _merge_statistics(averaging, place, replicas, base, parity)
     if averaging.devices == 1:
         merge = averaging.combine("average", coefficients.updates(1.0)[2], vectors, coefficients.merge)
         return [*waiting, *merge, *averaging.signal(flags.merged, place.learner, state)]
     update = Update((("total", total("sent", _weights(averaging, place))),))
     summing = averaging.combine("sum of the device", update, vectors, np.array(update.coefficients))
     return [*waiting, *summing, *averaging.signal(flags.contributed, place.learner, state)]
+
+
+def _merge_statistics(
+    averaging: Averaging, place: Place, replicas: Sequence[Replica], base: BaseModel, parity: int
+) -> list[BoundStep]:
+    """This learner's slice of the mean of all learners' statistics, or of its device's part of that mean. As the vector
+    that is sent, they are those before the task, or, where gradients are sent, those after it."""
+    which = 1 - parity if averaging.rule.sends == "gradient" else parity
+    share = place.slice(base.statistics[0].size)
+    if share.start == share.stop:
+        return []
+    update = Update((("statistics", total("observed", [1 / averaging.learners] * len(replicas))),))
+    vectors = {f"observed{i}": replica.statistics[which][share] for i, replica in enumerate(replicas)}
+    vectors["statistics"] = base.statistics[1 - parity][share]
+    return averaging.combine("statistics", update, vectors, np.array(update.coefficients))
 
 
 def local_task(
@@ -234,6 +250,9 @@ def synchroniser_task(
     totals = [base.total for base in bases if base.total is not None]
     steps = averaging.wait(averaging.flags.contributed, state)
     steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(totals)))
+    statistics = [base.statistics[1 - parity] for base in bases]
+    if statistics[0].size:
+        steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(statistics)))
     for base in bases:
         merge = coefficients.updates(1.0)[2]
         steps += averaging.combine("average", merge, base.vectors(parity), coefficients.merge)

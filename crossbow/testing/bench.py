@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crossbow.kernels.interface import Call, KernelLibrary, PlainStorage, PreparedKernel, State, Storage, Variable
-from crossbow.ops.kernel import Kernel, Site
+from crossbow.ops.kernel import Kernel, Site, VariableSpec
 from crossbow.testing.arguments import Numbers, check_array, infer, name_of, refuse_argument
 from crossbow.types import Phase, Shape, Tensor, aligned_zeros
 
@@ -69,6 +69,7 @@ class Bench:
     ) -> None:
         self.kernel, self.dtype, self.seed, self.in_place = kernel, dtype, seed, in_place
         output, self.specs = infer(kernel, shapes, labels)
+        self.statistics = kernel.running_statistics(*shapes)
         *inputs, y = (Tensor(shape, dtype, library.layout(shape)) for shape in (*shapes, output))
         self.site = Site(
             library=library,
@@ -113,6 +114,9 @@ class Bench:
             shape = spec.shape if isinstance(storage, PlainStorage) else (storage.elements,)
             for role in (spec.name, f"{spec.name}_gradient"):
                 buffers.tensor(role, Tensor(shape, self.dtype))
+        for spec in self.statistics:
+            for role in (spec.name, f"{spec.name}_next"):
+                buffers.tensor(role, Tensor(spec.shape, self.dtype))
 
     def _bind(self, kernels: Sequence[PreparedKernel], later: Sequence[PreparedKernel], suffix: str) -> _Group:
         """Bind some kernels, each to the roles that it names and to no others.
@@ -146,23 +150,40 @@ class Bench:
 
     def initial_variables(self, given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
         """The values given, and the initialisers' for the rest."""
-        names = [spec.name for spec in self.specs]
+        return self._initial("variable", self.specs, given)
+
+    def initial_statistics(self, given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
+        """The values given, and those before the first task for the rest."""
+        return self._initial("statistic", self.statistics, given)
+
+    def _initial(self, kind: str, specs: Sequence[VariableSpec], given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
+        names = [spec.name for spec in specs]
         if unknown := [name for name in given if name not in names]:
-            raise refuse_argument(self.kernel, "variables", f"names among {names}", f"{unknown}")
+            raise refuse_argument(self.kernel, f"{kind}s", f"names among {names}", f"{unknown}")
         values = {}
-        for index, spec in enumerate(self.specs):
+        for index, spec in enumerate(specs):
             generator = np.random.default_rng([self.seed, index])
             value = given[spec.name] if spec.name in given else spec.initialiser.fill(spec.shape, generator)
-            values[spec.name] = check_array(self.kernel, f"variable {spec.name!r}", value, spec.shape, self.dtype)
+            values[spec.name] = check_array(self.kernel, f"{kind} {spec.name!r}", value, spec.shape, self.dtype)
         return values
 
-    def load(self, inputs: Sequence[Numbers], variables: Mapping[str, Numbers], task: int, examples: int) -> None:
+    def load(
+        self,
+        inputs: Sequence[Numbers],
+        variables: Mapping[str, Numbers],
+        task: int,
+        examples: int,
+        statistics: Mapping[str, Numbers] | None = None,
+    ) -> None:
         """Set everything that the kernels read."""
         arrays = self.buffers.arrays
         for number, value in enumerate(inputs):
             arrays[f"input{number}"][...] = value
         for name, value in variables.items():
             self.storages[name].pack(value, arrays[name].reshape(-1))
+        known = self.initial_statistics({}) if statistics is None else statistics
+        for name, value in known.items():
+            arrays[name][...] = value
         arrays["state"][...] = 0
         arrays["state"][State.TASK], arrays["state"][State.EXAMPLES] = task, examples
 
@@ -170,8 +191,15 @@ class Bench:
         """The output."""
         self.buffers.arrays["kept"][...] = 0xFF
         self._mark("output")
+        for spec in self.statistics:
+            self._mark(f"{spec.name}_next")
         self._run(self.forward_group)
         return self._result("output", self.buffers.arrays["output"])
+
+    def observed(self) -> dict[str, Numbers]:
+        """The statistics after a training task's `forward`."""
+        roles = {spec.name: f"{spec.name}_next" for spec in self.statistics}
+        return {name: self._result(role, self.buffers.arrays[role]) for name, role in roles.items()}
 
     def backward(self, output_gradient: Numbers | None) -> tuple[list[Numbers], dict[str, Numbers]]:
         """The gradients of the inputs and of the variables; after `forward`."""

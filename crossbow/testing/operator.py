@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
@@ -26,6 +26,8 @@ class OperatorRun:
     """The variables by name, as given or initialised."""
     variable_gradients: dict[str, Numbers]
     """Their gradients by name; empty where `input_gradients` is."""
+    statistics: dict[str, Numbers] = field(default_factory=dict)
+    """Running statistics by name: after the task in the training phase, else as given or initialised."""
 
 
 def run_operator(
@@ -34,6 +36,7 @@ def run_operator(
     *,
     output_gradient: ArrayLike | None = None,
     variables: Mapping[str, ArrayLike] | None = None,
+    statistics: Mapping[str, ArrayLike] | None = None,
     phase: Phase = Phase.TRAIN,
     device: str = "reference",
     dtype: DTypeLike = np.float32,
@@ -52,6 +55,7 @@ def run_operator(
         inputs: the operator's inputs; the labels come last where it takes labels (integers (N,) are classes).
         output_gradient: of the output's shape; None is ones. A loss starts the gradient itself, and takes None only.
         variables: values by name; those that are not given are drawn with the operator's initialisers.
+        statistics: running statistics by name; those that are not given are as before the first task.
         device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:0".
         seed: of the initialisers and of the operator's own random numbers (dropout).
         task: number of the task, on which random numbers depend too.
@@ -81,7 +85,8 @@ def run_operator(
     shapes, library = [x.shape for x in arrays], library_of(device, number)
     bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place)
     values = bench.initial_variables(variables or {})
-    bench.load(arrays, values, task, batch if examples is None else examples)
+    running = bench.initial_statistics(statistics or {})
+    bench.load(arrays, values, task, batch if examples is None else examples, running)
     gradient = None
     if output_gradient is not None:
         if kernel.is_loss:
@@ -89,4 +94,5 @@ def run_operator(
         gradient = check_array(kernel, "output_gradient", output_gradient, bench.site.output.shape, number)
     output = bench.forward()
     input_gradients, variable_gradients = bench.backward(gradient)
-    return OperatorRun([output], input_gradients, values, variable_gradients)
+    observed = bench.observed() if phase is Phase.TRAIN else running
+    return OperatorRun([output], input_gradients, values, variable_gradients, observed)

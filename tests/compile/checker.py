@@ -60,6 +60,7 @@ def check_memory(program: Program) -> int:
     vertex_of = {vertex.name: vertex for vertex in graph}
     assert len(vertex_of) == len(graph)
     arena = _Arena(program.plan.arena)
+    same = _same_values(program, vertex_of)
     in_place = 0
     running = [step for step in program.steps if not step.backward] + [step for step in program.steps if step.backward]
     for number, step in enumerate(running):
@@ -68,7 +69,9 @@ def check_memory(program: Program) -> int:
         for role, place in places.items():
             assert place.offset % ALIGNMENT == 0, (where, role)
             assert 0 <= place.offset <= place.offset + place.tensor.nbytes <= program.plan.arena, (where, role)
-        values = {role: step_value(graph, vertex_of, step, role, number) for role in places}
+        if step.elided:
+            continue
+        values = {role: _first(same, step_value(graph, vertex_of, step, role, number)) for role in places}
         reads = [role for role in places if role in step.kernel.reads]
         writes = [role for role in places if role in step.kernel.writes or role == "workspace"]
         for role in reads:
@@ -81,8 +84,34 @@ def check_memory(program: Program) -> int:
                     in_place += 1
         for role in writes:
             arena.write(places[role], values[role])
-    _check_results(program, arena)
+    _check_results(program, arena, same)
     return in_place
+
+
+def _same_values(program: Program, vertex_of: Mapping[str, Vertex]) -> dict[Value, Value]:
+    """What elided steps say: for a value the earlier one that it is, or that is written as this one at once."""
+    same: dict[Value, Value] = {}
+    for number, step in enumerate(program.steps):
+        if not step.elided:
+            continue
+        vertex = vertex_of[step.operator]
+        if step.kernel.alias is None:  # another kernel does it: that of the vertex before, or of the peer's
+            assert not step.places
+            same["output", vertex.order] = ("output", vertex.inputs[0])
+        else:
+            source, target = (step.places[role] for role in step.kernel.alias)
+            assert isinstance(source, ArenaPlace)
+            assert isinstance(target, ArenaPlace)
+            assert (source.offset, source.tensor.nbytes) == (target.offset, target.tensor.nbytes), step.operator
+            before, after = (step_value(program.graph, vertex_of, step, role, number) for role in step.kernel.alias)
+            same[after] = before
+    return same
+
+
+def _first(same: Mapping[Value, Value], value: Value) -> Value:
+    while value in same:
+        value = same[value]
+    return value
 
 
 def step_value(graph: Graph, vertex_of: Mapping[str, Vertex], step: Step, role: str, number: int) -> Value:
@@ -94,7 +123,7 @@ def step_value(graph: Graph, vertex_of: Mapping[str, Vertex], step: Step, role: 
     return ("batch",) if step.operator == "batch" else _vertex_value(graph, vertex_of[step.operator], role)
 
 
-def _check_results(program: Program, arena: _Arena) -> None:
+def _check_results(program: Program, arena: _Arena, same: Mapping[Value, Value]) -> None:
     """Losses, measures and loose ends are read when the task has ended: they must still be there."""
     for vertex, users in zip(program.graph, consumers(program.graph), strict=True):
         kernel = vertex.forward
@@ -103,7 +132,7 @@ def _check_results(program: Program, arena: _Arena) -> None:
             and vertex.order in program.outputs
             and (kernel.is_loss or kernel.is_measure or not users)
         ):
-            instead = arena.faults(program.outputs[vertex.order], ("output", vertex.order))
+            instead = arena.faults(program.outputs[vertex.order], _first(same, ("output", vertex.order)))
             assert not instead, (vertex.name, instead)
 
 

@@ -31,7 +31,7 @@ STREAM_IN_ORDER = 1
 SCRATCHPAD_MODE_USER = 1
 F32 = 3
 
-FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD_DATA = 64, 96, 160
+FORWARD_TRAINING, FORWARD_INFERENCE, BACKWARD, BACKWARD_DATA = 64, 96, 128, 160
 
 CONVOLUTION_DIRECT = 0x1
 ELTWISE_RELU, ELTWISE_TANH, ELTWISE_LOGISTIC, ELTWISE_CLIP_V2 = 0x20, 0x21, 0x29, 0x2F
@@ -39,6 +39,7 @@ ELTWISE_RELU_USE_DST, ELTWISE_TANH_USE_DST = 0x100, 0x101
 ELTWISE_LOGISTIC_USE_DST, ELTWISE_CLIP_V2_USE_DST = 0x104, 0x106
 POOLING_MAX, POOLING_AVG_INCLUDE_PADDING, POOLING_AVG_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
 SOFTMAX_ACCURATE = 0x30000
+USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_NORM_RELU = 0x1, 0x2, 0x4, 0x8
 
 TAG_ANY, TAG_A, TAG_AB, TAG_BA, TAG_ABC, TAG_ABCD, TAG_ACDB, TAG_ABCDE = 1, 2, 3, 14, 4, 5, 22, 6
 TAG_ABCD16A16B, TAG_ABCD8A8B, TAG_ABCDE16B16C, TAG_ABCDE8B8C = 75, 100, 123, 149
@@ -53,6 +54,7 @@ QUERY_INNER_NBLKS_S32, QUERY_INNER_BLKS, QUERY_INNER_IDXS = 263, 264, 265
 
 ARG_SRC, ARG_DST, ARG_WEIGHTS, ARG_BIAS, ARG_WORKSPACE, ARG_SCRATCHPAD = 1, 17, 33, 41, 64, 80
 ARG_DIFF_SRC, ARG_DIFF_DST, ARG_DIFF_WEIGHTS, ARG_DIFF_BIAS = 129, 145, 161, 169
+ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT, ARG_DIFF_SCALE, ARG_DIFF_SHIFT = 49, 50, 51, 52, 255, 256
 
 
 class OneDNNError(CrossbowError, RuntimeError):
@@ -276,6 +278,23 @@ def dnnl_primitive_attr_set_scratchpad_mode(attributes: Handle, mode: int) -> No
     check("dnnl_primitive_attr_set_scratchpad_mode", status)
 
 
+def dnnl_primitive_attr_set_post_ops(attributes: Handle, post_ops: Handle) -> None:
+    """The attributes keep a copy."""
+    status = library().dnnl_primitive_attr_set_post_ops(_pointer(attributes), _pointer(post_ops))
+    check("dnnl_primitive_attr_set_post_ops", status)
+
+
+def dnnl_post_ops_create() -> Handle:
+    return _create("dnnl_post_ops_create", "dnnl_post_ops_destroy")
+
+
+def dnnl_post_ops_append_eltwise(post_ops: Handle, algorithm: int, alpha: float, beta: float) -> None:
+    status = library().dnnl_post_ops_append_eltwise(
+        _pointer(post_ops), ctypes.c_int(algorithm), ctypes.c_float(alpha), ctypes.c_float(beta)
+    )
+    check("dnnl_post_ops_append_eltwise", status)
+
+
 def dnnl_primitive_create(descriptor: Handle) -> Handle:
     return _create("dnnl_primitive_create", "dnnl_primitive_destroy", _pointer(descriptor))
 
@@ -477,6 +496,42 @@ def dnnl_pooling_backward_primitive_desc_create(
         *map(_dimensions, (strides, kernel, dilation, padding_l, padding_r)),
         _pointer(forward),
         _pointer(attributes),
+    )
+
+
+def dnnl_batch_normalization_forward_primitive_desc_create(
+    engine: Handle, propagation: int, src: Handle, dst: Handle, epsilon: float, flags: int, attributes: Handle
+) -> Handle:
+    return _primitive_desc(
+        "batch_normalization_forward",
+        _pointer(engine),
+        ctypes.c_int(propagation),
+        *map(_pointer, (src, dst)),
+        ctypes.c_float(epsilon),
+        ctypes.c_uint(flags),
+        _pointer(attributes),
+    )
+
+
+def dnnl_batch_normalization_backward_primitive_desc_create(
+    engine: Handle,
+    propagation: int,
+    diff_src: Handle,
+    diff_dst: Handle,
+    src: Handle,
+    epsilon: float,
+    flags: int,
+    forward: Handle,
+    attributes: Handle,
+) -> Handle:
+    return _primitive_desc(
+        "batch_normalization_backward",
+        _pointer(engine),
+        ctypes.c_int(propagation),
+        *map(_pointer, (diff_src, diff_dst, src)),
+        ctypes.c_float(epsilon),
+        ctypes.c_uint(flags),
+        *map(_pointer, (forward, attributes)),
     )
 
 

@@ -22,6 +22,7 @@ from crossbow.kernels.onednn.memory import (
     free,
     nbytes,
     plain,
+    relu_attributes,
     same,
     storage,
     stored,
@@ -59,7 +60,7 @@ class _Convolution:
         self.forward = self.forward_with(free(self.sizes))
         self.backward_weights = self._backward_weights()
 
-    def forward_with(self, weights: dnnl.Handle) -> dnnl.Handle:
+    def forward_with(self, weights: dnnl.Handle, relu: bool = False) -> dnnl.Handle:
         return dnnl.dnnl_convolution_forward_primitive_desc_create(
             engine(),
             dnnl.FORWARD_TRAINING,
@@ -69,7 +70,7 @@ class _Convolution:
             self.bias,
             self.y,
             *self.geometry,
-            attributes(),
+            relu_attributes() if relu else attributes(),
         )
 
     def backward_data_with(self, weights: dnnl.Handle) -> dnnl.Handle:
@@ -106,9 +107,9 @@ class _Convolution:
 
 
 def forward(
-    x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
+    x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry, relu: bool
 ) -> PreparedKernel:
-    """input0, weights[, bias] → output."""
+    """input0, weights[, bias] → output (relu: max(output, 0))."""
     convolution = _Convolution(x, weights, bias, y, geometry)
     storages: dict[str, Storage] = {}
     if weights.storage is None:
@@ -119,8 +120,9 @@ def forward(
     if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
         blocked = isinstance(weights.storage, BlockedStorage) and weights.storage.blocks
         candidates = [own, convolution.gradient_layout] if blocked else [convolution.gradient_layout]
-    descriptor = _first_direct(map(convolution.forward_with, candidates)) or convolution.forward
-    steps = Steps("convolution_forward")
+    made = [convolution.forward_with(candidate, relu) for candidate in candidates]
+    descriptor = _first_direct(made) or convolution.forward_with(free(convolution.sizes), relu)
+    steps = Steps(f"convolution_forward{' relu' if relu else ''}")
     layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (convolution.x, "input0"),

@@ -25,6 +25,7 @@ from crossbow.kernels.onednn.memory import (
     engine,
     nbytes,
     plain,
+    relu_attributes,
     same,
     storage,
     stored,
@@ -62,7 +63,7 @@ class _InnerProduct:
     def output(self, rows: int) -> dnnl.Handle:
         return plain((rows, self.outputs))
 
-    def forward(self, rows: int) -> dnnl.Handle:
+    def forward(self, rows: int, relu: bool = False) -> dnnl.Handle:
         return dnnl.dnnl_inner_product_forward_primitive_desc_create(
             engine(),
             dnnl.FORWARD_TRAINING,
@@ -70,7 +71,7 @@ class _InnerProduct:
             self.weights,
             self.bias,
             self.output(rows),
-            attributes(),
+            relu_attributes() if relu else attributes(),
         )
 
     def place(self, steps: Steps, weights: Variable) -> Place:
@@ -83,10 +84,10 @@ class _InnerProduct:
         return place
 
 
-def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> PreparedKernel:
-    """input0, weights[, bias] → output."""
+def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu: bool) -> PreparedKernel:
+    """input0, weights[, bias] → output (relu: max(output, 0))."""
     product = _InnerProduct(x, weights, bias, y)
-    steps = Steps("inner_product_forward")
+    steps = Steps(f"inner_product_forward{' relu' if relu else ''}")
     storages: dict[str, Storage] = {}
     if weights.storage is None:
         kept: BlockedStorage = storage(weights.shape, product.transposed, product.sizes)
@@ -101,7 +102,7 @@ def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> P
     if product.bias is not None:
         operands[dnnl.ARG_BIAS] = (product.bias, "bias")
         reads.append("bias")
-    steps.add("inner_product", product.forward(product.rows), operands)
+    steps.add("inner_product", product.forward(product.rows, relu), operands)
     return steps.prepared(reads, ("output",), storages=storages)
 
 

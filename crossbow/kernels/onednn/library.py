@@ -7,9 +7,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels import compiled
-from crossbow.kernels.interface import Assignment, ConvolutionGeometry, PoolingGeometry, PreparedKernel, Variable
+from crossbow.kernels.interface import (
+    Assignment,
+    BatchNormSetting,
+    ConvolutionGeometry,
+    PoolingGeometry,
+    PreparedKernel,
+    Variable,
+)
 from crossbow.kernels.onednn import (
     activation,
+    batch_norm,
     convolution,
     dropout,
     element_wise,
@@ -33,6 +41,7 @@ class OneDNN(Reference):
 
     def __init__(self) -> None:
         super().__init__(np.float32)
+        self.fused_relu = ("convolution", "inner_product", "batch_norm", "weighted_sum")
 
     def layout(self, shape: Shape) -> Layout:
         return Layout.CHANNELS_LAST if len(shape) == 4 else Layout.PLAIN
@@ -40,9 +49,16 @@ class OneDNN(Reference):
     # Weighted operators.
 
     def convolution_forward(
-        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
+        self,
+        x: Tensor,
+        weights: Variable,
+        bias: Variable | None,
+        y: Tensor,
+        geometry: ConvolutionGeometry,
+        *,
+        relu: bool = False,
     ) -> PreparedKernel:
-        return convolution.forward(x, weights, bias, y, geometry)
+        return convolution.forward(x, weights, bias, y, geometry, relu)
 
     def convolution_backward_data(
         self, dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry
@@ -54,8 +70,10 @@ class OneDNN(Reference):
     ) -> PreparedKernel:
         return convolution.backward_weights(x, dy, weights, bias, geometry)
 
-    def inner_product_forward(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> PreparedKernel:
-        return inner_product.forward(x, weights, bias, y)
+    def inner_product_forward(
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, *, relu: bool = False
+    ) -> PreparedKernel:
+        return inner_product.forward(x, weights, bias, y, relu)
 
     def inner_product_backward_data(self, dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
         return inner_product.backward_data(dy, weights, dx)
@@ -64,6 +82,15 @@ class OneDNN(Reference):
         self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None
     ) -> PreparedKernel:
         return inner_product.backward_weights(x, dy, weights, bias)
+
+    def batch_norm_training(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
+        return batch_norm.training(x, setting)
+
+    def batch_norm_inference(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
+        return batch_norm.inference(x, setting)
+
+    def batch_norm_backward(self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
+        return batch_norm.backward(x, dx, setting)
 
     # Operators without variables.
 
@@ -103,10 +130,12 @@ class OneDNN(Reference):
             return super().dropout_backward(dy, dx, ratio, seed, key)
         return dropout.backward(dy, ratio, seed, key)
 
-    def weighted_sum(self, xs: Sequence[Tensor], y: Tensor, coefficients: Sequence[float]) -> PreparedKernel:
+    def weighted_sum(
+        self, xs: Sequence[Tensor], y: Tensor, coefficients: Sequence[float], *, relu: bool = False
+    ) -> PreparedKernel:
         if not _alike(*xs, y):
-            return super().weighted_sum(xs, y, coefficients)
-        return element_wise.weighted_sum(coefficients)
+            return super().weighted_sum(xs, y, coefficients, relu=relu)
+        return element_wise.weighted_sum(coefficients, relu)
 
     def scale(self, dy: Tensor, dx: Tensor, coefficient: float) -> PreparedKernel:
         if not _alike(dy, dx):

@@ -62,8 +62,11 @@ class _VectorCode:
 _SPAN = types.void(*[types.int64] * 5)
 
 
-def _span(count: int) -> Any:
-    """Compiled code for target[i] = Σ coefficients[j] · terms[j][i] with `count` terms and first ≤ i < last."""
+def _span(count: int, relu: bool = False) -> Any:
+    """Compiled code for target[i] = Σ coefficients[j] · terms[j][i] with `count` terms and first ≤ i < last.
+
+    relu: max(target, 0).
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, terms, coefficients, first, last = arguments
@@ -74,6 +77,10 @@ def _span(count: int) -> Any:
             total = builder.fmul(factors[0], code.read(sources[0], index))
             for source, factor in zip(sources[1:], factors[1:], strict=True):
                 total = builder.fadd(total, builder.fmul(factor, code.read(source, index)))
+            if relu:
+                zero = ir.Constant(code.vector, None)
+                # "Less than" is false of what is not a number, which stays what it is.
+                total = builder.select(builder.fcmp_ordered("<", total, zero), zero, total)
             code.write(total, target, index)
         return context.get_dummy_value()
 
@@ -85,12 +92,13 @@ def _span(count: int) -> Any:
 
 
 _span1, _span2, _span3, _span4 = _span(1), _span(2), _span(3), _span(4)
+_span2_relu = _span(2, relu=True)
 
 
 @native
 def combine(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, float64 coefficients, their number, room for them as float32, number of sums; then for every sum
-    its target, its number of terms, and these."""
+    """Block: length, float64 coefficients, their number, room for them as float32, number of sums, whether targets are
+    max(sum, 0); then for every sum its target, its number of terms, and these."""
     block = int64_at(arguments)
     coefficients, rounded = float64_at(block[1]), float32_at(block[3])
     for index in range(block[2]):
@@ -98,11 +106,16 @@ def combine(arguments: int, _1: int, _2: int, _3: int) -> int:
     for start in range(0, block[0], CHUNK):
         stop = min(start + CHUNK, block[0])
         whole = start + (stop - start) // WIDTH * WIDTH
-        row, factors = 5, block[3]
+        row, factors, relu = 6, block[3], block[5]
         for _ in range(block[4]):
             target, count, terms = block[row], block[row + 1], np.int64(arguments) + 8 * (row + 2)
             first = whole
-            if count == 1:
+            if relu != 0:
+                if count == 2:
+                    _span2_relu(target, terms, factors, start, whole)
+                else:
+                    first = start
+            elif count == 1:
                 _span1(target, terms, factors, start, whole)
             elif count == 2:
                 _span2(target, terms, factors, start, whole)
@@ -117,7 +130,7 @@ def combine(arguments: int, _1: int, _2: int, _3: int) -> int:
                 total = factor[0] * float32_at(block[row + 2])[index]
                 for term in range(1, count):
                     total += factor[term] * float32_at(block[row + 2 + term])[index]
-                result[index] = total
+                result[index] = np.float32(0) if relu != 0 and total < 0 else total
             row += 2 + count
             factors += 4 * count
     return 0
@@ -140,8 +153,13 @@ def linear_combination(assignments: Sequence[Assignment]) -> PreparedKernel:
     return PreparedKernel("linear_combination numba", (*terms, "coefficients"), targets, bind)
 
 
-def combination_call(name: str, sums: Sequence[tuple[Array, Sequence[Array]]], coefficients: Array) -> NativeCall:
-    """The call that does the sums, each (target, terms), over arrays whose memory is contiguous."""
+def combination_call(
+    name: str, sums: Sequence[tuple[Array, Sequence[Array]]], coefficients: Array, relu: bool = False
+) -> NativeCall:
+    """The call that does the sums, each (target, terms), over arrays whose memory is contiguous.
+
+    relu: each target is max(sum, 0).
+    """
     expected = sum(len(terms) for _, terms in sums)
     if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
         raise ValueError(
@@ -149,7 +167,7 @@ def combination_call(name: str, sums: Sequence[tuple[Array, Sequence[Array]]], c
             f"Received: {coefficients.dtype} of shape {coefficients.shape}"
         )
     rounded = np.zeros(expected, np.float32)
-    slots = [sums[0][0].size, address(coefficients), expected, address(rounded), len(sums)]
+    slots = [sums[0][0].size, address(coefficients), expected, address(rounded), len(sums), int(relu)]
     for target, terms in sums:
         slots += [address(target), len(terms), *map(address, terms)]
     return combine.call(name, *slots, references=(coefficients, rounded, *sums))

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from crossbow.kernels.interface import Assignment, ConvolutionGeometry, PoolingGeometry, PreparedKernel, Variable
+from crossbow.kernels.interface import (
+    Assignment,
+    BatchNormSetting,
+    ConvolutionGeometry,
+    PoolingGeometry,
+    PreparedKernel,
+    Variable,
+)
 from crossbow.kernels.reference import (
     activation,
+    batch_norm,
     convolution,
     dropout,
     element_wise,
@@ -38,6 +47,7 @@ class Reference:
         if kind not in (np.dtype(np.float32), np.dtype(np.float64)):
             raise ConfigurationError(f"Reference: dtype must be float32 or float64. Received: {kind}")
         self.dtypes: tuple[np.dtype[np.generic], ...] = (kind,)
+        self.fused_relu: tuple[str, ...] = ()
 
     def layout(self, shape: Shape) -> Layout:
         return Layout.PLAIN
@@ -45,10 +55,17 @@ class Reference:
     # Weighted operators.
 
     def convolution_forward(
-        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
+        self,
+        x: Tensor,
+        weights: Variable,
+        bias: Variable | None,
+        y: Tensor,
+        geometry: ConvolutionGeometry,
+        *,
+        relu: bool = False,
     ) -> PreparedKernel:
         reads = ("input0", "weights") if bias is None else ("input0", "weights", "bias")
-        return prepare("convolution_forward", convolution.forward, reads, ("output",), geometry=geometry)
+        return prepare("convolution_forward", convolution.forward, reads, ("output",), relu=relu, geometry=geometry)
 
     def convolution_backward_data(
         self, dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry
@@ -63,9 +80,11 @@ class Reference:
         reads, function = ("input0", "output_gradient"), convolution.backward_weights
         return prepare("convolution_backward_weights", function, reads, _gradients(bias), geometry=geometry)
 
-    def inner_product_forward(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> PreparedKernel:
+    def inner_product_forward(
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, *, relu: bool = False
+    ) -> PreparedKernel:
         reads = ("input0", "weights") if bias is None else ("input0", "weights", "bias")
-        return prepare("inner_product_forward", inner_product.forward, reads, ("output",))
+        return prepare("inner_product_forward", inner_product.forward, reads, ("output",), relu=relu)
 
     def inner_product_backward_data(self, dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
         reads, writes = ("output_gradient", "weights"), ("input_gradient",)
@@ -76,6 +95,27 @@ class Reference:
     ) -> PreparedKernel:
         reads, function = ("input0", "output_gradient"), inner_product.backward_weights
         return prepare("inner_product_backward_weights", function, reads, _gradients(bias))
+
+    def batch_norm_training(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
+        reads = ("input0", *setting.parameters, *setting.observed)
+        writes = ("output", "kept", *(f"{name}_next" for name in setting.observed))
+        kept = 2 * x.shape[1] * x.dtype.itemsize
+        name = "batch_norm_training"
+        return prepare(name, batch_norm.training, reads, writes, kept=kept, relu=setting.relu, setting=setting)
+
+    def batch_norm_inference(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
+        reads = ("input0", *setting.parameters, "running_mean", "running_variance")
+        name, relu = "batch_norm_inference", setting.relu
+        return prepare(name, batch_norm.inference, reads, ("output",), relu=relu, setting=setting)
+
+    def batch_norm_backward(self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
+        # Behind a ReLU the bias is needed to tell where that was flat.
+        parameters = setting.parameters if setting.relu else ("weights",)
+        reads = ("input0", "output_gradient", *parameters, "kept")
+        writes = [f"{name}_gradient" for name in setting.parameters]
+        if dx is not None:
+            writes.append("input_gradient")
+        return prepare("batch_norm_backward", batch_norm.backward, reads, tuple(writes), setting=setting)
 
     # Operators without variables.
 
@@ -154,17 +194,25 @@ class Reference:
             key=key,
         )
 
-    def weighted_sum(self, xs: Sequence[Tensor], y: Tensor, coefficients: Sequence[float]) -> PreparedKernel:
+    def weighted_sum(
+        self, xs: Sequence[Tensor], y: Tensor, coefficients: Sequence[float], *, relu: bool = False
+    ) -> PreparedKernel:
         reads, factors = tuple(f"input{index}" for index in range(len(xs))), tuple(map(float, coefficients))
-        in_place = ("input0", "output")
         return prepare(
-            "weighted_sum", element_wise.weighted_sum, reads, ("output",), in_place=in_place, coefficients=factors
+            "weighted_sum",
+            element_wise.weighted_sum,
+            reads,
+            ("output",),
+            in_place=("input0", "output"),
+            relu=relu,
+            coefficients=factors,
         )
 
     def scale(self, dy: Tensor, dx: Tensor, coefficient: float) -> PreparedKernel:
         reads, writes = ("output_gradient",), ("input_gradient",)
-        in_place = ("output_gradient", "input_gradient")
-        return prepare("scale", element_wise.scale, reads, writes, in_place=in_place, coefficient=float(coefficient))
+        roles, factor = ("output_gradient", "input_gradient"), float(coefficient)
+        kernel = prepare("scale", element_wise.scale, reads, writes, in_place=roles, coefficient=factor)
+        return replace(kernel, alias=roles if factor == 1 else None)
 
     # Losses and measures.
 

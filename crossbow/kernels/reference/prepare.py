@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
@@ -22,13 +23,20 @@ def prepare(
     *,
     in_place: tuple[str, str] | None = None,
     kept: int = 0,
+    relu: bool = False,
     **constants: object,
 ) -> PreparedKernel:
-    """A prepared kernel whose calls are `function(**constants, <role>=<array>, …)` for the roles read and written."""
+    """A prepared kernel whose calls are `function(**constants, <role>=<array>, …)` for the roles read and written.
+
+    relu: and then output ← max(output, 0).
+    """
     configured = functools.partial(function, **constants)
     roles = tuple(dict.fromkeys((*reads, *writes)))
 
     def bind(buffers: Buffers) -> list[Call]:
-        return [functools.partial(configured, **{role: buffers[role] for role in roles})]
+        calls: list[Call] = [functools.partial(configured, **{role: buffers[role] for role in roles})]
+        if relu:
+            calls.append(functools.partial(np.maximum, buffers["output"], 0, out=buffers["output"]))
+        return calls
 
     return PreparedKernel(f"{name} reference", reads, writes, bind, kept=kept, in_place=in_place)

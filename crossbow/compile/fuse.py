@@ -1,0 +1,41 @@
+"""Which operators become one kernel: decided before any kernel is prepared, from the graph alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from crossbow.dataflow.graph import BATCH, Graph, consumers
+from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, ReLU
+from crossbow.ops.kernel import Kernel
+
+REQUESTS: Mapping[type[Kernel], str] = {
+    BatchNorm: "batch_norm",
+    Conv: "convolution",
+    ElementWiseOp: "weighted_sum",
+    InnerProduct: "inner_product",
+}
+"""Operators that may take the ReLU behind them in, and what their library must be able to fuse for it."""
+
+
+def relu_fusions(graph: Graph, fusible: Collection[str]) -> dict[int, int]:
+    """The position of every ReLU that the operator before it takes in, and the position of that operator.
+
+    It must be the only one that reads that operator's output. Nothing else is lost: gradients need the output of the
+    ReLU only. The gradient of a BatchNorm takes in that of its ReLU too, so the one must feed the other only.
+    `fusible`: the requests that the kernel library fuses (`KernelLibrary.fused_relu`).
+    """
+    users = consumers(graph)
+    fusions = {}
+    for vertex in graph:
+        kernel, source = vertex.kernel, vertex.inputs[0] if vertex.inputs else BATCH
+        if not isinstance(kernel, ReLU) or kernel.mode != "relu" or kernel.negative_slope != 0 or source == BATCH:
+            continue
+        producer = graph[source].kernel
+        request = REQUESTS.get(type(producer)) if isinstance(producer, Kernel) else None
+        adds = not isinstance(producer, ElementWiseOp) or producer.type == "sum"
+        if request in fusible and adds and len(users[source]) == 1:
+            gradients = [other for other in graph if other.peer == vertex.order]
+            read_by = [user.peer for gradient in gradients for user in users[gradient.order]]
+            if not isinstance(producer, BatchNorm) or all(peer == source for peer in read_by):
+                fusions[vertex.order] = source
+    return fusions

@@ -1,0 +1,112 @@
+"""Batch normalisation. The channels are axis 1; what is normalised together is all the rest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossbow.kernels.interface import BatchNormSetting
+from crossbow.kernels.reference.prepare import Floats
+from crossbow.types import Array
+
+
+def training(
+    *,
+    input0: Floats,
+    weights: Floats,
+    output: Floats,
+    kept: Array,
+    running_mean: Floats,
+    running_variance: Floats,
+    running_mean_next: Floats,
+    running_variance_next: Floats,
+    setting: BatchNormSetting,
+    bias: Floats | None = None,
+    count: Floats | None = None,
+    count_next: Floats | None = None,
+) -> None:
+    """y = weights · (x − μ) / √(σ² + ε) + bias, and what has been observed. Keeps μ and 1 / √(σ² + ε)."""
+    axes = _all_but_channels(input0)
+    values = input0.size // input0.shape[1]
+    mean, variance = np.mean(input0, axis=axes), np.var(input0, axis=axes)
+    saved_mean, saved_inverse = _saved(kept, input0)
+    saved_mean[...] = mean
+    saved_inverse[...] = 1 / np.sqrt(variance + setting.epsilon)
+    _normalise(input0, saved_mean, saved_inverse, weights, bias, output)
+    factor = 1 - setting.fraction if setting.fraction is not None else 0.0
+    if count is not None and count_next is not None:
+        factor = 1 / (1 + float(count[0]))
+        count_next[0] = count[0] + 1
+    unbiased = variance * (values / max(values - 1, 1))
+    running_mean_next[...] = (1 - factor) * running_mean + factor * mean
+    running_variance_next[...] = (1 - factor) * running_variance + factor * unbiased
+
+
+def inference(
+    *,
+    input0: Floats,
+    weights: Floats,
+    output: Floats,
+    running_mean: Floats,
+    running_variance: Floats,
+    setting: BatchNormSetting,
+    bias: Floats | None = None,
+) -> None:
+    """y = weights · (x − running mean) / √(running variance + ε) + bias."""
+    inverse = 1 / np.sqrt(running_variance + setting.epsilon)
+    _normalise(input0, running_mean, inverse.astype(output.dtype), weights, bias, output)
+
+
+def backward(
+    *,
+    input0: Floats,
+    output_gradient: Floats,
+    weights: Floats,
+    kept: Array,
+    weights_gradient: Floats,
+    setting: BatchNormSetting,
+    bias: Floats | None = None,
+    bias_gradient: Floats | None = None,
+    input_gradient: Floats | None = None,
+) -> None:
+    """dweights = Σ dy · x̂, dbias = Σ dy, dx = weights / σ · (dy − mean(dy) − x̂ · mean(dy · x̂)).
+
+    With the ReLU behind, dy is 0 where the normalised value is not positive.
+    """
+    axes = _all_but_channels(input0)
+    values = input0.size // input0.shape[1]
+    mean, inverse = _saved(kept, input0)
+    normalised = (input0 - _channels(mean, input0)) * _channels(inverse, input0)
+    if setting.relu:
+        before = np.empty_like(input0)
+        _normalise(input0, mean, inverse, weights, bias, before)
+        output_gradient = output_gradient * (before > 0)
+    total = np.sum(output_gradient, axis=axes)
+    np.sum(output_gradient * normalised, axis=axes, out=weights_gradient)
+    if bias_gradient is not None:
+        bias_gradient[...] = total
+    if input_gradient is not None:
+        centred = output_gradient - _channels(total / values, input0)
+        centred -= normalised * _channels(weights_gradient / values, input0)
+        np.multiply(centred, _channels(weights * inverse, input0), out=input_gradient)
+
+
+def _normalise(x: Floats, mean: Floats, inverse: Floats, weights: Floats, bias: Floats | None, y: Floats) -> None:
+    # Centred first: what the mean has in common with x must be gone before anything is rounded.
+    np.subtract(x, _channels(mean, x), out=y)
+    y *= _channels(weights * inverse, x)
+    if bias is not None:
+        y += _channels(bias, x)
+
+
+def _saved(kept: Array, x: Floats) -> Floats:
+    """(2, C): the batch's mean, and the inverse of its standard deviation."""
+    return kept.view(x.dtype).reshape(2, x.shape[1])
+
+
+def _all_but_channels(x: Floats) -> tuple[int, ...]:
+    return (0, *range(2, x.ndim))
+
+
+def _channels(vector: Floats, x: Floats) -> Floats:
+    """A value per channel, to be broadcast over x."""
+    return vector.reshape(-1, *[1] * (x.ndim - 2))

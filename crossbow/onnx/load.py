@@ -1,0 +1,75 @@
+"""From an ONNX model to a SubGraph."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+
+from crossbow.dataflow import SubGraph
+from crossbow.onnx import forms, operators  # noqa: F401 - they fill the table of translations
+from crossbow.onnx.network import Network
+from crossbow.onnx.reader import Reader
+from crossbow.types import DataError, GraphError, Phase, Shape
+
+
+def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape | None = None) -> SubGraph:
+    """The network of an ONNX model, its weights as initial values: to be tested, trained on, or saved again.
+
+    A node becomes the operator of its name. Weights, biases and running statistics become the initial values
+    (`Values`) of variables, which train like any others; every node has variables of its own, even where several
+    read one initializer. The batch size is free, whether the model leaves it open or not.
+
+    The result has no loss. Append one at the `tail`, behind a SoftMax if the model ends before it::
+
+        network = crossbow.onnx.load("model.onnx")
+        network.tail.connect_to(DataflowNode(Operator("softmax", SoftMax()))).connect_to(
+            DataflowNode(Operator("loss", SoftMaxLoss())))
+        dataflow = Dataflow(SubGraph(network.head))
+
+    The model must have one input that is no initializer, one output, and operators of opset 6 or later. What can be
+    computed without the input is computed. Reshape, Transpose, Squeeze and their kind are read where they flatten,
+    or change nothing.
+
+    Args:
+        model: a path, or a model in memory.
+        input_shape: the sizes of an input without the batch's, (C, H, W), where the model leaves them open.
+
+    Raises:
+        DataError: the file is not there, or is no ONNX model.
+        GraphError: what the model needs and Crossbow does not have: every node, operator and attribute of it.
+    """
+    network = read(_proto(model), input_shape)
+    faults = []
+    for what, found in (("input", network.inputs), ("output", network.outputs)):
+        if len(found) != 1:
+            faults.append(f"expected one {what}. Received: {', '.join(map(repr, found)) or 'none'}")
+    for step in network.steps:
+        if step.phase is Phase.TRAIN:
+            faults.append(
+                f"node {step.name!r}: expected a model for testing, as PyTorch's exporter writes it after model.eval(). "
+                f"Received: a {type(step.kernel).__name__} in training mode"
+            )
+    if faults:
+        raise GraphError(faults)
+    return network.subgraph()
+
+
+def read(model: onnx.ModelProto, input_shape: Shape | None = None) -> Network:
+    """The network of a model, which may have several inputs and outputs here. Raises GraphError."""
+    return Reader(model, input_shape).run()
+
+
+def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
+    if isinstance(model, onnx.ModelProto):
+        return model
+    path = Path(model)
+    if not path.is_file():
+        raise DataError(f"{path}: expected an ONNX model. Received: no such file")
+    try:
+        loaded = onnx.load(path)
+        onnx.checker.check_model(loaded)
+    except Exception as error:  # protobuf's, the checker's, and those of missing external data
+        raise DataError(f"{path}: expected an ONNX model. Received: {error}") from error
+    return loaded

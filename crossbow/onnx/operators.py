@@ -1,0 +1,320 @@
+"""From ONNX operators to ours: one small function each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from crossbow.onnx.reader import Node, Numbers, Refused, reads, reads_group
+from crossbow.onnx.network import Step
+from crossbow.ops import (
+    BatchNorm,
+    Conv,
+    Dropout,
+    ElementWiseOp,
+    InnerProduct,
+    Pool,
+    ReLU,
+    SoftMax,
+    Values,
+)
+from crossbow.types import Phase, Shape
+
+WINDOW = "auto_pad dilations kernel_shape pads strides"
+
+# Weighted operators
+
+
+@reads("Conv", versions=(1, 11, 22), attributes=f"{WINDOW} group", constants=(1, 2))
+def conv(node: Node) -> Step:
+    x, weights = node.step(), node.weights(1)
+    kernel = weights.shape[2:]
+    if node.integers("kernel_shape", kernel) != kernel:
+        raise Refused(f"expected kernel_shape to be that of the weights, {kernel}. Received: {node.integers('kernel_shape')}")
+    window = _Window(node, x.shape[2:], kernel)
+    return node.apply(
+        Conv(
+            number_of_outputs=len(weights),
+            kernel_size=one_or_all(kernel),
+            stride=one_or_all(window.stride),
+            padding=window.padding,
+            dilation=one_or_all(window.dilation),
+            groups=node.integer("group", 1),
+            bias=node.given(2),
+            weight_initialiser=Values(weights),
+            **({"bias_initialiser": Values(node.weights(2))} if node.given(2) else {}),
+        ),
+        x,
+    )
+
+
+@reads("Gemm", versions=(6, 7, 9, 11, 13), attributes="alpha beta broadcast transA transB", constants=(1,))
+def gemm(node: Node) -> Step:
+    """alpha · x · W + beta · c. The factors become part of the weights."""
+    x = node.step()
+    if node.integer("transA", 0):
+        raise Refused("attribute transA=1: expected the examples along the first dimension of the input")
+    weights = node.weights(1)
+    weights = _scaled(weights if node.integer("transB", 0) else weights.T, node.number("alpha", 1.0))
+    bias = _scaled(_vector(node.weights(2), len(weights)), node.number("beta", 1.0)) if node.given(2) else None
+    if len(x.shape) != 2:
+        raise Refused(f"expected an input of two dimensions. Received: {len(x.shape)}")
+    return inner_product(node, x, weights, bias)
+
+
+@reads("MatMul", versions=(1, 9, 13), constants=(1,))
+def matmul(node: Node) -> Step:
+    """x · W, with the Add of a bias behind it."""
+    x, weights = node.step(), node.weights(1)
+    if weights.ndim != 2:
+        raise Refused(f"expected weights of two dimensions. Received: {weights.shape}")
+    bias = None
+    follower = node.follower("Add")
+    if follower is not None and not follower.has("broadcast"):
+        other = next((index for index in range(2) if follower.is_constant(index)), None)
+        if other is not None and follower.weights(other).size in (1, weights.shape[1]):
+            array = follower.weights(other)
+            if array.shape[-1:] == (array.size,) or array.size == 1:
+                bias = _vector(array.reshape(-1), weights.shape[1])
+                node.absorb(follower)
+    return inner_product(node, x, weights.T, bias)
+
+
+def inner_product(node: Node, x: Step, weights: Numbers, bias: Numbers | None) -> Step:
+    """The step of an InnerProduct over the last dimension."""
+    kernel = InnerProduct(
+        number_of_outputs=len(weights),
+        axis=len(x.shape) - 1,
+        bias=bias is not None,
+        weight_initialiser=Values(np.ascontiguousarray(weights)),
+        **({} if bias is None else {"bias_initialiser": Values(bias)}),
+    )
+    return node.apply(kernel, x)
+
+
+@reads_group("InnerProduct")
+def flattened_inner_product(nodes: Sequence[Node]) -> Step:
+    """Flatten and Gemm; or Reshape, MatMul and perhaps Add, for another axis."""
+    first, product = nodes[0], nodes[1]
+    weights = product.weights(1)
+    if first.proto.op_type == "Flatten":
+        axis, weights, bias = 1, weights, product.weights(2) if product.given(2) else None
+    else:
+        shape = first.constant(1)
+        assert shape is not None
+        axis, weights = len(shape) - 1, weights.T
+        bias = nodes[2].weights(1) if len(nodes) > 2 else None
+    kernel = InnerProduct(
+        number_of_outputs=len(weights),
+        axis=axis,
+        bias=bias is not None,
+        weight_initialiser=Values(np.ascontiguousarray(weights)),
+        **({} if bias is None else {"bias_initialiser": Values(bias)}),
+    )
+    return product.apply(kernel, first.step())
+
+
+@reads(
+    "BatchNormalization",
+    versions=(6, 7, 9, 14, 15),
+    attributes="epsilon momentum spatial is_test training_mode",
+    constants=(1, 2, 3, 4),
+)
+def batch_normalisation(node: Node) -> Step:
+    if not node.integer("spatial", 1):
+        raise Refused("attribute spatial=0: expected one mean and variance for each channel")
+    if node.version >= 14:
+        training = node.integer("training_mode", 0) == 1
+    else:
+        outputs = [name for name in node.proto.output if name]
+        training = len(outputs) > 1 or (node.version < 7 and not node.integer("is_test", 0))
+    bias = node.weights(2)
+    kernel = BatchNorm(
+        epsilon=node.number("epsilon", 1e-5),
+        moving_average_fraction=node.number("momentum", 0.9),
+        bias=not node.is_filler(2),
+        weight_initialiser=Values(node.weights(1)),
+        mean_initialiser=Values(node.weights(3)),
+        variance_initialiser=Values(node.weights(4)),
+        **({} if node.is_filler(2) else {"bias_initialiser": Values(bias)}),
+    )
+    return node.apply(kernel, node.step(), phase=Phase.TRAIN if training else Phase.CHECK)
+
+
+# Windows
+
+
+@reads("MaxPool", versions=(1, 8, 10, 11, 12, 22), attributes=f"{WINDOW} ceil_mode storage_order")
+def max_pool(node: Node) -> Step:
+    return _pool(node, "max", False)
+
+
+@reads("AveragePool", versions=(1, 7, 10, 11, 19, 22), attributes=f"{WINDOW} ceil_mode count_include_pad")
+def average_pool(node: Node) -> Step:
+    return _pool(node, "average", node.integer("count_include_pad", 0) == 1)
+
+
+def _pool(node: Node, method: str, count_padding: bool) -> Step:
+    x, kernel = node.step(), node.integers("kernel_shape")
+    if kernel is None or len(kernel) != len(x.shape) - 2:
+        raise Refused(f"expected a kernel_shape for {len(x.shape) - 2} dimensions. Received: {kernel}")
+    window = _Window(node, x.shape[2:], kernel)
+    dilation = {"dilation": one_or_all(window.dilation)} if set(window.dilation) != {1} else {}
+    return node.apply(
+        Pool(
+            method=method,
+            kernel_size=one_or_all(kernel),
+            stride=one_or_all(window.stride),
+            padding=window.padding,
+            rounding="ceil" if node.integer("ceil_mode", 0) else "floor",
+            **({"count_padding": count_padding} if method == "average" else {}),
+            **dilation,  # type: ignore[arg-type]
+        ),
+        x,
+    )
+
+
+@reads("GlobalMaxPool", versions=(1, 22))
+def global_max_pool(node: Node) -> Step:
+    return node.apply(Pool(method="max", global_pooling=True), node.step())
+
+
+@reads("GlobalAveragePool", versions=(1, 22))
+def global_average_pool(node: Node) -> Step:
+    return node.apply(Pool(method="average", global_pooling=True), node.step())
+
+
+class _Window:
+    """Stride, padding and dilation of a node's windows over so many spatial dimensions."""
+
+    def __init__(self, node: Node, sizes: Shape, kernel: Shape) -> None:
+        ones = (1,) * len(kernel)
+        self.stride = node.integers("strides", ones) or ones
+        self.dilation = node.integers("dilations", ones) or ones
+        if not len(sizes) == len(self.stride) == len(self.dilation) == len(kernel):
+            raise Refused(
+                f"expected kernel, strides and dilations for {len(sizes)} dimensions. "
+                f"Received: {kernel}, {self.stride}, {self.dilation}"
+            )
+        self.padding = paddings(self._pairs(node, sizes, kernel))
+
+    def _pairs(self, node: Node, sizes: Shape, kernel: Shape) -> list[tuple[int, int]]:
+        mode = node.text("auto_pad", "NOTSET")
+        if mode in ("NOTSET", ""):
+            pads = node.integers("pads") or (0,) * (2 * len(kernel))
+            if len(pads) != 2 * len(kernel) or min(pads) < 0:
+                raise Refused(f"expected pads ≥ 0, two for each of {len(kernel)} dimensions. Received: {pads}")
+            return list(zip(pads[: len(kernel)], pads[len(kernel) :], strict=True))
+        if mode == "VALID":
+            return [(0, 0)] * len(kernel)
+        if mode not in ("SAME_UPPER", "SAME_LOWER"):
+            raise Refused(f"expected auto_pad NOTSET, VALID, SAME_UPPER or SAME_LOWER. Received: {mode}")
+        pairs = []
+        for size, k, s, d in zip(sizes, kernel, self.stride, self.dilation, strict=True):
+            total = max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
+            less, more = total // 2, total - total // 2
+            pairs.append((less, more) if mode == "SAME_UPPER" else (more, less))
+        return pairs
+
+
+def one_or_all(sizes: Sequence[int]) -> int | tuple[int, ...]:
+    """One number for what is the same in two dimensions, as people write it."""
+    return sizes[0] if len(sizes) == 2 and len(set(sizes)) == 1 else tuple(sizes)
+
+
+def paddings(pairs: Sequence[tuple[int, int]]) -> int | tuple[int, ...] | tuple[tuple[int, int], ...]:
+    """Padding before and after, in the shortest form."""
+    if all(before == after for before, after in pairs):
+        return one_or_all([before for before, _ in pairs])
+    return tuple(pairs)
+
+
+# Activation functions
+
+
+@reads("Relu", versions=(6, 13, 14))
+def relu(node: Node) -> Step:
+    return node.apply(ReLU(), node.step())
+
+
+@reads("LeakyRelu", versions=(6, 16), attributes="alpha")
+def leaky_relu(node: Node) -> Step:
+    return node.apply(ReLU(negative_slope=node.number("alpha", 0.01)), node.step())
+
+
+@reads("Sigmoid", versions=(6, 13))
+def sigmoid(node: Node) -> Step:
+    return node.apply(ReLU(mode="sigmoid"), node.step())
+
+
+@reads("Tanh", versions=(6, 13))
+def tanh(node: Node) -> Step:
+    return node.apply(ReLU(mode="tanh"), node.step())
+
+
+@reads("Softmax", versions=(1, 11, 13), attributes="axis")
+def softmax(node: Node) -> Step:
+    """Before version 13 the sum is over all dimensions from the axis on."""
+    x = node.step()
+    axis = place(node, len(x.shape), -1 if node.version >= 13 else 1)
+    if node.version < 13 and any(size != 1 for size in x.shape[axis + 1 :]):
+        raise Refused(f"axis={axis} of version {node.version} sums over all dimensions from it on. Received: {x.shape}")
+    return node.apply(SoftMax(axis=axis), x)
+
+
+@reads("Dropout", versions=(6, 7, 10, 12, 13, 22), attributes="ratio seed is_test", constants=(1, 2))
+def dropout(node: Node) -> Step:
+    ratio = node.single(1, 0.5) if node.version >= 12 else node.number("ratio", 0.5)
+    flag = node.constant(2)
+    training = flag is not None and bool(flag)
+    if node.version < 7:
+        training = not node.integer("is_test", 0)
+    return node.apply(Dropout(ratio=ratio), node.step(), phase=Phase.TRAIN if training else Phase.CHECK)
+
+
+# Several inputs
+
+
+@reads("Sum", versions=(6, 8, 13))
+def sum_of_all(node: Node) -> Step:
+    return node.apply(ElementWiseOp(type="sum"), *_all(node))
+
+
+@reads("Max", versions=(6, 8, 12, 13))
+def max_of_all(node: Node) -> Step:
+    return node.apply(ElementWiseOp(type="max"), *_all(node))
+
+
+@reads("Mean", versions=(6, 8, 13))
+def mean_of_all(node: Node) -> Step:
+    count = node.inputs
+    return node.apply(ElementWiseOp(type="sum", coefficients=(1 / count,) * count), *_all(node))
+
+
+@reads("Neg", versions=(6, 13))
+def negative(node: Node) -> Step:
+    return node.apply(ElementWiseOp(type="sum", coefficients=(-1.0,)), node.step())
+
+
+def _all(node: Node) -> list[Step]:
+    return [node.step(index) for index in range(node.inputs)]
+
+
+def place(node: Node, rank: int, default: int) -> int:
+    """The attribute axis, counted from the front."""
+    axis = node.integer("axis", default)
+    if not -rank <= axis < rank:
+        raise Refused(f"expected an axis of {rank} dimensions. Received: axis={axis}")
+    return axis % rank
+
+
+def _scaled(array: Numbers, factor: float) -> Numbers:
+    return array if factor == 1 else array * array.dtype.type(factor)
+
+
+def _vector(array: Numbers, size: int) -> Numbers:
+    """A bias, given in a form that is broadcast to the rows of a matrix."""
+    if array.ndim > 2 or array.size not in (1, size) or (array.ndim == 2 and array.shape[0] != 1):
+        raise Refused(f"expected a bias of {size} values, the same for every example. Received: {array.shape}")
+    return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (size,)))

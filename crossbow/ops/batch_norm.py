@@ -1,0 +1,101 @@
+"""Batch normalisation."""
+
+from __future__ import annotations
+
+import math
+
+from crossbow.conf import check_boolean, check_choice, check_number, configuration
+from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
+from crossbow.ops.initialiser import Constant, Initialiser
+from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.types import Phase, Shape
+
+
+@configuration
+class BatchNorm(Kernel):
+    """Normalisation of every channel by the batch (Ioffe and Szegedy, 2015): y = weights · (x − μ) / √(σ² + ε) + bias.
+
+    x, y: (N, C) or (N, C, …); weights, bias: (C,). In training μ and σ² are the mean and the (biased) variance of the
+    channel over the batch and all places; every training task brings the running statistics up to date::
+
+        running ← (1 − f) · running + f · observed
+
+    with the observed mean and the *unbiased* variance, as PyTorch and cuDNN have it. f = 1 − moving_average_fraction with
+    statistics="fixed"; f = 1 / (1 + number of tasks before), the plain mean of all tasks, with "cma" (cumulative moving
+    average). In testing the running statistics of the base model, the mean of the learners', stand for μ and σ².
+
+    Running statistics are `running_mean` (0 at first), `running_variance` (1), and with "cma" `count`; every learner has its
+    own. Ports BatchNorm.java and cudnnbatchnorm.cu. Fixed from the original: statistics are a learner's, not a device's;
+    test batches are not counted; `bias=False` works.
+    """
+
+    epsilon: float = 1e-5
+    moving_average_fraction: float = 0.9
+    """How much of the running statistics is kept in a task, in [0, 1]; with statistics="fixed"."""
+    statistics: str = "fixed"
+    bias: bool = True
+    weight_initialiser: Initialiser = Constant(1.0)
+    bias_initialiser: Initialiser = Constant(0.0)
+    mean_initialiser: Initialiser = Constant(0.0)
+    """Of the running mean before the first task; `Values` of a model that comes from elsewhere."""
+    variance_initialiser: Initialiser = Constant(1.0)
+
+    def __post_init__(self) -> None:
+        check_number(self, "epsilon", minimum=0, above=True)
+        check_number(self, "moving_average_fraction", minimum=0, maximum=1)
+        check_choice(self, "statistics", ("fixed", "cma"))
+        check_boolean(self, "bias")
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        if len(x) < 2:
+            raise ValueError(f"expected an input of shape (N, C) or (N, C, …). Received: {x}")
+        return x
+
+    def check_training(self, *inputs: Shape) -> None:
+        (x,) = inputs
+        if math.prod(x) == x[1]:
+            raise ValueError(f"expected more than one value per channel to train on. Received: an input of shape {x}")
+
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        shape = inputs[0][1:2]
+        weights = VariableSpec("weights", shape, self.weight_initialiser)
+        bias = VariableSpec("bias", shape, self.bias_initialiser)
+        return (weights, bias) if self.bias else (weights,)
+
+    def running_statistics(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        shape = inputs[0][1:2]
+        mean = VariableSpec("running_mean", shape, self.mean_initialiser)
+        variance = VariableSpec("running_variance", shape, self.variance_initialiser)
+        return (
+            (mean, variance, VariableSpec("count", (1,), Constant(0.0)))
+            if self.statistics == "cma"
+            else (mean, variance)
+        )
+
+    def setting(self, site: Site) -> BatchNormSetting:
+        fraction = self.moving_average_fraction if self.statistics == "fixed" else None
+        return BatchNormSetting(self.epsilon, fraction, bias=self.bias, relu=site.fused_relu)
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,), setting = site.inputs, self.setting(site)
+        if site.phase is Phase.TRAIN:
+            return (site.library.batch_norm_training(x, site.output, setting),)
+        return (site.library.batch_norm_inference(x, site.output, setting),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return BatchNormGradient(input=input)
+
+
+@configuration
+class BatchNormGradient(Gradient):
+    """Gradients of a `BatchNorm`, through the batch's mean and variance, with m values in a channel and x̂ = (x − μ) / σ:
+
+    dweights = Σ dy · x̂, dbias = Σ dy, dx = weights / σ · (dy − dbias / m − x̂ · dweights / m).
+    """
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, BatchNorm)
+        (x,), dy = site.inputs, site.output
+        dx = x if site.needs_input_gradient else None
+        return (site.library.batch_norm_backward(x, dy, dx, peer.setting(site)),)

@@ -1,0 +1,72 @@
+"""Local response normalisation."""
+
+from __future__ import annotations
+
+from crossbow.conf import check_choice, check_integer, check_number, configuration
+from crossbow.kernels.interface import PreparedKernel, ResponseGeometry
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+
+@configuration
+class LRN(Kernel):
+    """Every element by the strength of its neighbours (Krizhevsky et al., 2012): y = x / (κ + α/n · Σ x²)^β.
+
+    The sum runs over the `size` channels around the element (region="across_channels"; n = size; x: (N, C) or
+    (N, C, …)), or over the size × size elements around it in its own channel (region="within_channel"; n = size²;
+    x: (N, C, H, W)). What lies outside the tensor counts as 0. An even window begins ⌊(size − 1) / 2⌋ before the element
+    and ends ⌈(size − 1) / 2⌉ behind it, as in ONNX and cuDNN; PyTorch's begins one earlier.
+
+    Dividing α by n is also PyTorch's, cuDNN's, ONNX's and Caffe's way. The original has the configuration only (LRN.java
+    sets no output shape, its kernels are empty).
+    """
+
+    size: int = 5
+    alpha: float = 1.0
+    beta: float = 0.75
+    kappa: float = 1.0
+    """> 0, so that a neighbourhood of zeros divides by something."""
+    region: str = "across_channels"
+
+    def __post_init__(self) -> None:
+        check_integer(self, "size", 1)
+        check_number(self, "alpha", minimum=0)
+        check_number(self, "beta", minimum=0)
+        check_number(self, "kappa", minimum=0, above=True)
+        check_choice(self, "region", ("across_channels", "within_channel"))
+
+    @property
+    def geometry(self) -> ResponseGeometry:
+        """The windows: where they are, and α by their size."""
+        axes = (1,) if self.region == "across_channels" else (2, 3)
+        share = float(self.alpha) / int(self.size) ** len(axes)
+        return ResponseGeometry(axes, int(self.size), share, float(self.beta), float(self.kappa))
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        if self.region == "within_channel" and len(x) != 4:
+            raise ValueError(f"expected an input of shape (N, C, H, W) with region='within_channel'. Received: {x}")
+        if len(x) < 2:
+            raise ValueError(f"expected an input of shape (N, C) or (N, C, …). Received: {x}")
+        return x
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        return (site.library.lrn_forward(site.inputs[0], site.output, self.geometry),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return LRNGradient(input=input)
+
+
+@configuration
+class LRNGradient(Gradient):
+    """Gradient of an `LRN`, with s = κ + α/n · Σ x² of each element's window:
+
+    dx_j = dy_j · s_j^−β − 2αβ/n · x_j · Σ dy_i · x_i · s_i^(−β−1), the sum over the elements i whose window holds j.
+    """
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, LRN)
+        (x,) = site.inputs
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.lrn_backward(x, site.output, x, peer.geometry),)
