@@ -260,6 +260,9 @@ class SystemConf:
     """"float32", or "float64" (reference kernels)."""
     seed: int = 0
     """Start of every random number: initial weights, order of the examples, dropout."""
+    check_numerics: bool = False
+    """Whether everything that an operator computes is looked through for NaN and infinity, which end the run with the
+    names of operator and task. For finding where numbers go wrong: it is slow."""
 
     def __post_init__(self) -> None:
         devices = self.devices
@@ -279,3 +282,4 @@ class SystemConf:
         check_choice(self, "kernels", ("auto", "reference", "onednn"))
         check_choice(self, "precision", ("float32", "float64"))
         check_integer(self, "seed", 0)
+        check_boolean(self, "check_numerics")

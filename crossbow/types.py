@@ -68,6 +68,17 @@ class Tensor:
     def nbytes(self) -> int:
         return self.elements * self.dtype.itemsize
 
+    @property
+    def in_logical_order(self) -> bool:
+        """Whether the elements lie in row-major order of the logical shape, whatever the layout is called."""
+        return self.layout is Layout.PLAIN or self.shape[1] == 1 or self.shape[2] * self.shape[3] == 1
+
+    def same_order(self, other: Tensor) -> bool:
+        """Whether elements with the same place in the logical order have the same place in memory."""
+        if (self.shape, self.layout) == (other.shape, other.layout):
+            return True
+        return self.in_logical_order and other.in_logical_order
+
     def view(self, memory: Array) -> Array:
         """The tensor as an array of its logical shape over `memory` (at least `nbytes` of bytes, 1-D uint8)."""
         flat = memory[: self.nbytes].view(self.dtype)
@@ -128,6 +139,10 @@ class DataError(CrossbowError, ValueError):
 
 class NonFiniteLossError(CrossbowError, ArithmeticError):
     """The loss became NaN or infinite."""
+
+
+class NonFiniteError(CrossbowError, ArithmeticError):
+    """An operator computed NaN or infinity (found with `SystemConf(check_numerics=True)`)."""
 
 
 class TaskError(CrossbowError, RuntimeError):

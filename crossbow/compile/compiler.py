@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from crossbow.compile.fuse import relu_fusions
+from crossbow.compile.fuse import pooled_gradients, relu_fusions
 from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
 from crossbow.compile.program import ArenaPlace, NamedPlace, Place, Program, Step, VectorPlace
@@ -71,13 +71,15 @@ def compile_graph(
     model: ModelLayout | None = None,
     statistics: ModelLayout | None = None,
     seed: int = 0,
+    check_numerics: bool = False,
 ) -> Program:
     """Compile a graph for the batch size of `source`.
 
     Without `model` the layout of the variables is chosen here, by the kernels; a graph that shares the variables
-    (check, prediction) is given the layouts of the first. Raises GraphError with every fault of the graph.
+    (check, prediction) is given the layouts of the first. check_numerics: look through all that every kernel writes.
+    Raises GraphError with every fault of the graph.
     """
-    return _Compiler(graph, source, library, dtype, phase, labels, model, statistics, seed).run()
+    return _Compiler(graph, source, library, dtype, phase, labels, model, statistics, seed, check_numerics).run()
 
 
 class _Compiler:
@@ -92,10 +94,11 @@ class _Compiler:
         model: ModelLayout | None,
         statistics: ModelLayout | None,
         seed: int,
+        check_numerics: bool,
     ) -> None:
         self.graph, self.source, self.library, self.dtype = graph, source, library, dtype
         self.phase, self.model, self.seed = phase, model, seed
-        self.shared_statistics = statistics
+        self.shared_statistics, self.check_numerics = statistics, check_numerics
         self.batch: Shape = source.images.shape[1:]
         self.shapes = infer_shapes(graph, self.batch, labels, phase)
         self.consumers = consumers(graph)
@@ -109,6 +112,7 @@ class _Compiler:
         self.fusions = relu_fusions(graph, library.fused_relu)
         self.fused = {producer: relu for relu, producer in self.fusions.items()}
         """For an operator that takes in the ReLU behind it, the position of that."""
+        self.pooled = pooled_gradients(graph)
         self.backward_part: set[int] = set()
         """Gradient operators, and what depends on them (sums of gradients)."""
 
@@ -278,10 +282,14 @@ class _Compiler:
             roles["input_gradient"] = ("output", vertex.order)
             self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order])
         producer = self.graph[self.fusions[peer.order]] if peer.order in self.fusions else None
-        if needed and producer is not None and isinstance(producer.kernel, BatchNorm):
-            self.draft.aliases["output", vertex.order] = self._value(vertex.inputs[0])
-            self._elide(vertex, producer)
+        if vertex.order in self.pooled.values():
+            self._elide_gradient(vertex, self.graph[vertex.inputs[0]])
             return
+        if producer is not None and isinstance(producer.kernel, BatchNorm):
+            self._elide_gradient(vertex, producer)
+            return
+        if vertex.order in self.pooled:
+            roles["output_gradient"] = self._pooled_relu(vertex, peer, self.graph[self.pooled[vertex.order]])
         additions = []
         for spec in specs if gradient.input == 0 else ():
             key = (id(peer.operator), spec.name)
@@ -302,6 +310,27 @@ class _Compiler:
             self._append(vertex.name, replace(kernel, blocks=None) if shared else kernel, roles, backward=True)
         for total, extra in additions:
             self._accumulate(vertex.name, total, extra)
+
+    def _elide_gradient(self, vertex: Vertex, doer: Vertex) -> None:
+        """A gradient operator whose work is done in another's kernel: its output is its input."""
+        self.draft.aliases["output", vertex.order] = self._value(vertex.inputs[0])
+        self._elide(vertex, doer)
+
+    def _pooled_relu(self, vertex: Vertex, pool: Vertex, relu_gradient: Vertex) -> Value:
+        """The gradient of a max pooling's output, times the derivative of the ReLU before it: see `pooled_gradients`."""
+        assert relu_gradient.peer is not None
+        assert isinstance(relu_gradient.kernel, Gradient)
+        relu, site, masked = self.graph[relu_gradient.peer], self._site(pool), ("masked", vertex.order)
+        assert relu.forward is not None
+        self.draft.tensors[masked] = site.output
+        roles: dict[str, Value | Place] = {
+            "output": ("output", pool.order),
+            "output_gradient": self._value(vertex.inputs[0]),
+            "input_gradient": masked,
+        }
+        for kernel in relu_gradient.kernel.prepare(relu.forward, replace(site, inputs=(site.output,))):
+            self._append(relu_gradient.name, kernel, roles, backward=True)
+        return masked
 
     def _accumulate(self, name: str, total: Place, extra: Value) -> None:
         adding = self.library.linear_combination([Assignment("total", ("total", "extra"))], self.dtype)
@@ -327,7 +356,14 @@ class _Compiler:
             workspace = ("workspace", len(self.draft.steps))
             self.draft.tensors[workspace] = Tensor((kernel.workspace,), np.dtype(np.uint8))
             roles["workspace"] = workspace
+        if self.check_numerics:
+            kernel = replace(kernel, blocks=None)
         self.draft.steps.append(_DraftStep(name, kernel, roles, backward, elided))
+        if self.check_numerics and not elided:
+            for role in kernel.writes:
+                if role not in ("kept", "labels"):
+                    check = self.library.check_finite(role.replace("_", " "))
+                    self.draft.steps.append(_DraftStep(name, check, {"value": roles[role]}, backward))
 
     def _elide(self, vertex: Vertex, producer: Vertex) -> None:
         """Append a step that does nothing, because another operator's kernel does it."""

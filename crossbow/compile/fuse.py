@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from crossbow.dataflow.graph import BATCH, Graph, consumers
-from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, ReLU
+from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 
 REQUESTS: Mapping[type[Kernel], str] = {
@@ -39,3 +39,22 @@ def relu_fusions(graph: Graph, fusible: Collection[str]) -> dict[int, int]:
             if not isinstance(producer, BatchNorm) or all(peer == source for peer in read_by):
                 fusions[vertex.order] = source
     return fusions
+
+
+def pooled_gradients(graph: Graph) -> dict[int, int]:
+    """For the gradient of a max pooling behind a ReLU: the position of the ReLU's gradient, which can come first.
+
+    The derivative of the ReLU, known from its output, matters only where the maximum of a window is, and there the output
+    is that of the pooling. So it is applied to the pooled gradient, which is several times smaller, and the output of the
+    ReLU need not be kept. Both gradients must have no other readers.
+    """
+    users = consumers(graph)
+    found = {}
+    for vertex in graph:
+        pool = None if vertex.peer is None else graph[vertex.peer]
+        if pool is None or not isinstance(pool.kernel, Pool) or pool.kernel.method != "max" or pool.inputs[0] == BATCH:
+            continue
+        relu, readers = graph[pool.inputs[0]], users[vertex.order]
+        if isinstance(relu.kernel, ReLU) and len(readers) == 1 and readers[0].peer == relu.order:
+            found[vertex.order] = readers[0].order
+    return found

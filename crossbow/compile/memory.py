@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 64
@@ -36,11 +36,46 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
+ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
+    lambda item: (-item.nbytes, item.first),
+    lambda item: (item.first - item.last, -item.nbytes, item.first),
+    lambda item: (item.nbytes * (item.first - item.last - 1), item.first),
+    lambda item: (item.first, -item.nbytes),
+    lambda item: (-item.last, -item.nbytes),
+)
+"""In which order buffers are placed: the largest first, the longest-lived, the largest in space and time, as they come
+up, or as they go. None is the best for every network."""
+
+
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """Place the largest buffers first, each at the lowest offset where nothing in use at the same time lies."""
+    """The smallest of the plans that the orders make, each buffer at the lowest offset where nothing in use lies."""
+    steps = range(max((item.last for item in lifetimes), default=-1) + 1)
+    in_use = [0] * len(steps)
+    for item in lifetimes:
+        for step in range(item.first, item.last + 1):
+            in_use[step] += aligned(item.nbytes)
+    lower_bound = max(in_use, default=0)
+    best: tuple[int, dict[Hashable, int]] | None = None
+    for order in ORDERS:
+        arena, offsets = _place(sorted(lifetimes, key=order))
+        if best is None or arena < best[0]:
+            best = (arena, offsets)
+        if arena == lower_bound:
+            break
+    assert best is not None
+    return MemoryPlan(
+        offsets=best[1],
+        arena=best[0],
+        without_reuse=sum(aligned(item.nbytes) for item in lifetimes),
+        lower_bound=lower_bound,
+    )
+
+
+def _place(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[Hashable, int]]:
+    """Bytes that the buffers take, placed in this order, and their offsets."""
     placed: list[tuple[int, int, Lifetime]] = []
     offsets: dict[Hashable, int] = {}
-    for lifetime in sorted(lifetimes, key=lambda item: (-item.nbytes, item.first)):
+    for lifetime in lifetimes:
         size = aligned(lifetime.nbytes)
         offset = 0
         for start, end, other in placed:  # sorted by start
@@ -52,13 +87,4 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
         offsets[lifetime.name] = offset
         placed.append((offset, offset + size, lifetime))
         placed.sort(key=lambda item: item[0])
-    steps = range(max((item.last for item in lifetimes), default=-1) + 1)
-    return MemoryPlan(
-        offsets=offsets,
-        arena=max((end for _, end, _ in placed), default=0),
-        without_reuse=sum(aligned(item.nbytes) for item in lifetimes),
-        lower_bound=max(
-            (sum(aligned(item.nbytes) for item in lifetimes if item.first <= step <= item.last) for step in steps),
-            default=0,
-        ),
-    )
+    return max((end for _, end, _ in placed), default=0), offsets

@@ -146,6 +146,7 @@ class Assembly:
                 model=None if first is None else first.model,
                 statistics=None if first is None else first.statistics,
                 seed=self.system.seed,
+                check_numerics=self.system.check_numerics,
             )
         )
 

@@ -7,7 +7,7 @@ value that the graph says; so a buffer that was overwritten while it was still n
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from crossbow.compile import Program
 from crossbow.compile.memory import ALIGNMENT
 from crossbow.compile.program import ArenaPlace, Step
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
-from crossbow.ops import Gradient
+from crossbow.ops import Gradient, Pool, ReLU
 
 Value = Hashable
 NOTHING = ("nothing",)
@@ -56,11 +56,8 @@ def check_memory(program: Program) -> int:
 
     The names of the graph's vertices must differ; nodes must not share operators that have variables.
     """
-    graph = program.graph
-    vertex_of = {vertex.name: vertex for vertex in graph}
-    assert len(vertex_of) == len(graph)
+    names = Values(program)
     arena = _Arena(program.plan.arena)
-    same = _same_values(program, vertex_of)
     in_place = 0
     running = [step for step in program.steps if not step.backward] + [step for step in program.steps if step.backward]
     for number, step in enumerate(running):
@@ -71,7 +68,7 @@ def check_memory(program: Program) -> int:
             assert 0 <= place.offset <= place.offset + place.tensor.nbytes <= program.plan.arena, (where, role)
         if step.elided:
             continue
-        values = {role: _first(same, step_value(graph, vertex_of, step, role, number)) for role in places}
+        values = {role: names.of(step, role, number) for role in places}
         reads = [role for role in places if role in step.kernel.reads]
         writes = [role for role in places if role in step.kernel.writes or role == "workspace"]
         for role in reads:
@@ -84,46 +81,84 @@ def check_memory(program: Program) -> int:
                     in_place += 1
         for role in writes:
             arena.write(places[role], values[role])
-    _check_results(program, arena, same)
+    _check_results(program, arena, names)
     return in_place
 
 
-def _same_values(program: Program, vertex_of: Mapping[str, Vertex]) -> dict[Value, Value]:
-    """What elided steps say: for a value the earlier one that it is, or that is written as this one at once."""
-    same: dict[Value, Value] = {}
-    for number, step in enumerate(program.steps):
-        if not step.elided:
-            continue
-        vertex = vertex_of[step.operator]
-        if step.kernel.alias is None:  # another kernel does it: that of the vertex before, or of the peer's
-            assert not step.places
-            same["output", vertex.order] = ("output", vertex.inputs[0])
-        else:
-            source, target = (step.places[role] for role in step.kernel.alias)
-            assert isinstance(source, ArenaPlace)
-            assert isinstance(target, ArenaPlace)
-            assert (source.offset, source.tensor.nbytes) == (target.offset, target.tensor.nbytes), step.operator
-            before, after = (step_value(program.graph, vertex_of, step, role, number) for role in step.kernel.alias)
-            same[after] = before
-    return same
+class Values:
+    """The logical value behind every role of a program's steps, worked out from the graph."""
+
+    def __init__(self, program: Program) -> None:
+        self.graph = program.graph
+        self.vertex_of = {vertex.name: vertex for vertex in program.graph}
+        assert len(self.vertex_of) == len(program.graph)
+        self.pooled = _pooled_gradients(program)
+        self.same = self._same_values(program)
+
+    def of(self, step: Step, role: str, number: int) -> Value:
+        """The value behind a role of step `number`: the first of those that are the same."""
+        return self.first(self._named(step, role, number))
+
+    def first(self, value: Value) -> Value:
+        while value in self.same:
+            value = self.same[value]
+        return value
+
+    def _named(self, step: Step, role: str, number: int) -> Value:
+        if role == "workspace":
+            return (role, number)
+        if role == "labels":
+            return (role,)
+        if step.operator == "batch":
+            return ("batch",)
+        vertex = self.vertex_of[step.operator]
+        if step.operator in self.pooled:  # applied to the gradient of the pooling's output, before the pooling's
+            behind = self.pooled[step.operator]
+            if role == "input_gradient":
+                return ("masked", behind.order)
+            return _vertex_value(self.graph, behind, role)
+        if role == "output_gradient" and vertex in self.pooled.values():
+            return ("masked", vertex.order)
+        return _vertex_value(self.graph, vertex, role)
+
+    def _same_values(self, program: Program) -> dict[Value, Value]:
+        """What elided steps say: for a value the earlier one that it is, or that is written as this one at once."""
+        same: dict[Value, Value] = {}
+        for number, step in enumerate(program.steps):
+            if not step.elided:
+                continue
+            vertex = self.vertex_of[step.operator]
+            if step.kernel.alias is None:  # another kernel does it: that of the vertex before, or of the peer's
+                assert not step.places
+                same["output", vertex.order] = ("output", vertex.inputs[0])
+            else:
+                source, target = (step.places[role] for role in step.kernel.alias)
+                assert isinstance(source, ArenaPlace)
+                assert isinstance(target, ArenaPlace)
+                assert (source.offset, source.tensor.nbytes) == (target.offset, target.tensor.nbytes), step.operator
+                before, after = (self._named(step, role, number) for role in step.kernel.alias)
+                same[after] = before
+        return same
 
 
-def _first(same: Mapping[Value, Value], value: Value) -> Value:
-    while value in same:
-        value = same[value]
-    return value
+def _pooled_gradients(program: Program) -> dict[str, Vertex]:
+    """For the name of a ReLU's gradient that runs before that of the max pooling behind it, the latter."""
+    elided = {step.operator for step in program.steps if step.elided and step.kernel.alias is None}
+    found = {}
+    for step in program.steps:
+        if not step.elided and step.operator in elided:
+            vertex = next(vertex for vertex in program.graph if vertex.name == step.operator)
+            behind = program.graph[vertex.inputs[0]]
+            relu, pool = (program.graph[v.peer or 0] for v in (vertex, behind))
+            assert isinstance(relu.kernel, ReLU)
+            assert isinstance(pool.kernel, Pool)
+            assert pool.kernel.method == "max"
+            assert pool.inputs == (relu.order,)
+            found[step.operator] = behind
+    return found
 
 
-def step_value(graph: Graph, vertex_of: Mapping[str, Vertex], step: Step, role: str, number: int) -> Value:
-    """The logical value behind a role of step `number`."""
-    if role == "workspace":
-        return (role, number)
-    if role == "labels":
-        return (role,)
-    return ("batch",) if step.operator == "batch" else _vertex_value(graph, vertex_of[step.operator], role)
-
-
-def _check_results(program: Program, arena: _Arena, same: Mapping[Value, Value]) -> None:
+def _check_results(program: Program, arena: _Arena, names: Values) -> None:
     """Losses, measures and loose ends are read when the task has ended: they must still be there."""
     for vertex, users in zip(program.graph, consumers(program.graph), strict=True):
         kernel = vertex.forward
@@ -132,7 +167,7 @@ def _check_results(program: Program, arena: _Arena, same: Mapping[Value, Value])
             and vertex.order in program.outputs
             and (kernel.is_loss or kernel.is_measure or not users)
         ):
-            instead = arena.faults(program.outputs[vertex.order], _first(same, ("output", vertex.order)))
+            instead = arena.faults(program.outputs[vertex.order], names.first(("output", vertex.order)))
             assert not instead, (vertex.name, instead)
 
 

@@ -27,7 +27,7 @@ from crossbow.ops import (
     ReLU,
     ReLUGradient,
 )
-from tests.compile.checker import check_memory, step_value
+from tests.compile.checker import Values, check_memory
 from tests.compile.execution import Execution, Numbers, compile_network, draw, draw_labels
 from tests.compile.random_graphs import BATCH, CLASSES, networks
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
@@ -113,7 +113,7 @@ def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:
 def run_without_sharing(execution: Execution) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """Outputs of forward vertices and gradients of variables, with a new array for everything that is written."""
     program = execution.program
-    vertex_of = {vertex.name: vertex for vertex in program.graph}
+    names = Values(program)
     values: dict[Any, Numbers] = {}
     gradients: dict[str, Numbers] = {}
     outputs: dict[str, Numbers] = {}
@@ -125,7 +125,7 @@ def run_without_sharing(execution: Execution) -> tuple[dict[str, Numbers], dict[
                 if getattr(place, "vector", "") == "gradient":
                     buffers[role] = gradients[place.label] = np.full_like(buffers[role], np.nan)  # type: ignore[union-attr]
                 continue
-            key = step_value(program.graph, vertex_of, step, role, number)
+            key = names.of(step, role, number)
             if role in step.kernel.reads:
                 buffers[role] = values[key]
             else:

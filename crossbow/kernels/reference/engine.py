@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Aborted, State
 from crossbow.kernels.reference.prepare import Floats
-from crossbow.types import Array
+from crossbow.types import Array, NonFiniteError
 
 POLL_SECONDS = 50e-6
 
@@ -22,6 +22,18 @@ def load_batch(
     slot = int(state[State.SLOT])
     np.multiply(slots[slot], input.dtype.type(scale), out=input, dtype=input.dtype, casting="unsafe")
     np.copyto(labels, slot_labels[slot], casting="same_kind")
+
+
+def check_finite(*, value: Floats, what: str) -> None:
+    """Raise NonFiniteError where there is NaN or infinity."""
+    finite = np.isfinite(value)
+    if not finite.all():
+        first = np.unravel_index(int(np.argmin(finite)), value.shape)
+        nans, place = int(np.isnan(value).sum()), ", ".join(str(int(index)) for index in first)
+        raise NonFiniteError(
+            f"expected finite numbers in the {what}. Received: {nans} NaN and {int((~finite).sum()) - nans} infinite of "
+            f"{value.size}, the first at ({place})"
+        )
 
 
 def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array) -> None:
