@@ -34,7 +34,7 @@ from crossbow.runtime.tick import (
 from crossbow.synch import SMA, Collective, HostCollective
 from crossbow.types import Array, LabelRange, Phase, Tensor, aligned_zeros
 
-SLOTS = 4
+SLOTS = 8
 """Slots of a batch ring, per learner: the loader is ahead of the scheduler, which is ahead of the learners."""
 CHECK_BATCH_SIZE = 64
 """Examples in a test batch, unless set: where the kernels are near their best speed."""

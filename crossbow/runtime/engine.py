@@ -7,7 +7,6 @@ ahead, and collects results in task order. Everything between learners is settle
 
 from __future__ import annotations
 
-import queue
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,13 +23,16 @@ from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.learner import Completed, Failed, Learner, TaskKey
 from crossbow.runtime.prediction import Prediction
+from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import SetMean, TestResult
 from crossbow.solver import LearningRate
 from crossbow.synch import Collective
 from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
 
-TASKS_AHEAD = 3
-"""Tasks submitted ahead, per learner: enough that no stream runs dry while the scheduler sleeps."""
+TASKS_AHEAD = 6
+"""Tasks submitted ahead, per learner, at the most. The scheduler fills up to it and sleeps until half of them are done."""
+SECONDS_AHEAD = 0.1
+"""Of work submitted ahead, where tasks are long: what was submitted has to be waited for when training stops."""
 TICKS_BEHIND = TASKS_AHEAD + 1
 """Ticks by which results are behind at the most when a tick begins. Usually it is less, so this costs nothing."""
 DRAIN_SECONDS = 0.5
@@ -59,7 +61,8 @@ class Engine:
         """Ticks done (while running: submitted)."""
         self._next_result = 0
         self._in_flight = 0
-        self._reports: queue.SimpleQueue[Completed | Failed] = queue.SimpleQueue()
+        self._ahead = TASKS_AHEAD
+        self._reports = Reports()
         self._early: dict[int, Completed] = {}
         self._prediction: Prediction | None = None
         self._doing = ""
@@ -140,8 +143,8 @@ class Engine:
         self, learner: Learner, key: TaskKey, task: int, loader: Loader, rate: float, on_result: OnResult
     ) -> None:
         """Give the loader's next batch to a learner, once few enough tasks are under way."""
-        while self._in_flight >= TASKS_AHEAD * self.parts.learners:
-            self._collect(on_result)
+        if self._in_flight >= self._ahead * self.parts.learners:
+            self._collect(on_result, self._in_flight - self._ahead * self.parts.learners // 2)
         try:
             slot, _, examples = loader.next()
         except Aborted:
@@ -171,34 +174,36 @@ class Engine:
 
     # Results
 
-    def _collect(self, on_result: OnResult) -> None:
-        """Wait for one result; hand on those that are next in order. Raises TaskError or NonFiniteLossError."""
-        report = self._take(None)
-        if isinstance(report, Failed):
-            self._fail(report)
-        else:
+    def _collect(self, on_result: OnResult, count: int = 1) -> None:
+        """Wait for so many results, take all that are there, and hand on those that are next in order.
+
+        Raises TaskError or NonFiniteLossError.
+        """
+        began, before = time.monotonic(), self._in_flight
+        self._reports.wait(count)
+        while (report := self._reports.take()) is not None:
+            if isinstance(report, Failed):
+                self._fail(report)
+            self._in_flight -= 1
             self._early[report.task] = report
-        while (following := self._early.pop(self._next_result, None)) is not None:
-            self._next_result += 1
-            on_result(following)
+            while (following := self._early.pop(self._next_result, None)) is not None:
+                self._next_result += 1
+                on_result(following)
+        if count > 1:
+            seconds = (time.monotonic() - began) / (before - self._in_flight) * self.parts.learners
+            self._ahead = max(2, min(TASKS_AHEAD, int(SECONDS_AHEAD / max(seconds, 1e-9))))
 
     def _collect_all(self, on_result: OnResult) -> None:
         while self._in_flight:
-            self._collect(on_result)
-
-    def _take(self, timeout: float | None) -> Completed | Failed:
-        """The next report. Raises queue.Empty after `timeout` seconds."""
-        report = self._reports.get(timeout=timeout)
-        if isinstance(report, Completed) or report.learner < self.parts.learners:
-            self._in_flight -= 1  # the synchroniser's tasks are not counted
-        return report
+            self._collect(on_result, self._in_flight)
 
     def _fail(self, report: Failed) -> NoReturn:
         """Raise the TaskError of a failed task; of one that was given up, wait for the one that is the cause."""
         while report.error is None:
             if self._closed:
                 raise CrossbowError(f"the context was closed while {self._doing}")
-            other = self._take(None)
+            self._reports.wait(1)
+            other = self._reports.take()
             report = other if isinstance(other, Failed) else report
         if isinstance(report.error, NonFiniteLossError):
             raise report.error
@@ -247,8 +252,7 @@ class Engine:
         for stream in self.parts.streams:
             if not stream.wait(max(0.0, deadline - time.monotonic())):
                 return  # a long task; `check_usable` tries again
-        while not self._reports.empty():
-            self._reports.get()
+        self._reports.clear()
         self._early.clear()
         self._in_flight = 0
         self.tick = int(self.parts.flags.merged.min()) + 1

@@ -1,0 +1,44 @@
+"""Reports of the learners' threads to the scheduler's, which sleeps until there are enough of them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from crossbow.runtime.learner import Completed, Failed
+
+
+class Reports:
+    """A queue with many writers and one reader. Waking a thread costs more than a small task leaves time for, so the
+    reader says how many reports it wants before it is woken; a failure wakes it at once."""
+
+    def __init__(self) -> None:
+        self._reports: deque[Completed | Failed] = deque()
+        self._wanted = 1
+        self._failed = False
+        self._enough = threading.Event()
+
+    def put(self, report: Completed | Failed) -> None:
+        """Any thread."""
+        if isinstance(report, Failed):
+            self._failed = True
+        self._reports.append(report)
+        if len(self._reports) >= self._wanted or self._failed:
+            self._enough.set()
+
+    def wait(self, count: int) -> None:
+        """Return once there are `count` reports, or as soon as there is a failure."""
+        # Said before looking: whoever reports after the look has seen what is wanted.
+        self._wanted = count
+        while len(self._reports) < count and not (self._failed and self._reports):
+            self._enough.wait()
+            self._enough.clear()
+
+    def take(self) -> Completed | Failed | None:
+        """The oldest report, or None."""
+        return self._reports.popleft() if self._reports else None
+
+    def clear(self) -> None:
+        """Forget everything. Nobody may report meanwhile."""
+        self._reports.clear()
+        self._failed = False
