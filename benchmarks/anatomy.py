@@ -20,7 +20,7 @@ from crossbow.runtime.learner import BoundTask
 from crossbow.types import Array, address
 
 CLOCK_MONOTONIC = 1
-AVERAGING = ("average", "wait", "signal")
+AVERAGING = ("average", "statistics", "wait", "signal")
 """The operators of a task list that exist only to average. The correction of the replica is part of the optimiser's
 passes and cannot be told apart from the step."""
 OUTSIDE = "outside native calls"

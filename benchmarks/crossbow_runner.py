@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
 from benchmarks.anatomy import Laps, Row, install, table
-from benchmarks.networks import LEARNING_RATE, MOMENTUM, dataset
+from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.kernels.interface import State
 from crossbow.runtime.assembly import Member
-from models.lenet import lenet
+from crossbow.solver import Pace
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes of a learner's vectors and arena, and what the plan of the arena is worth."""
+
+    vector: int
+    arena: int
+    lower_bound: int
+    without_reuse: int
+
 
 SHORTEST = 1e-3
 """Seconds of a training call, at least."""
@@ -21,11 +33,11 @@ SHORTEST = 1e-3
 class CrossbowRunner:
     """Trains with SMA through the public ExecutionContext: loader, scheduler, tasks, averaging, results."""
 
-    def __init__(self, variant: str, batch: int, learners: int, threads: int, kernels: str, tau: int = 1) -> None:
+    def __init__(self, network: str, batch: int, learners: int, threads: int, kernels: str, tau: int = 1) -> None:
         self.batch = batch
         self.context = ExecutionContext(
-            [lenet(variant), None],
-            data=dataset(),
+            [NETWORKS[network].build(), None],
+            data=dataset(NETWORKS[network]),
             model=ModelConf(batch_size=batch, rule=SMA(tau=tau)),
             solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
             system=SystemConf(learners_per_device=learners, threads_per_learner=threads, kernels=kernels),
@@ -47,6 +59,21 @@ class CrossbowRunner:
             records = self.context.train_for_duration(seconds, DurationUnit.SECONDS).records
             self._tasks = records[-1].tasks if records else before
         return self._tasks - before
+
+    def memory(self) -> MemoryUse:
+        """Bytes of a learner."""
+        program = self.context.engine.program
+        plan = program.plan
+        return MemoryUse(4 * program.model.elements, plan.arena, plan.lower_bound, plan.without_reuse)
+
+    def copy_rate(self, seconds: float) -> float:
+        """Bytes a second, read and written, that one thread copies between vectors of the model's size."""
+        source = np.ones(self.context.engine.program.model.elements, np.float32)
+        target, copies, begin = np.empty_like(source), 0, time.monotonic()
+        while (elapsed := time.monotonic() - begin) < seconds:
+            np.copyto(target, source)
+            copies += 1
+        return 2 * source.nbytes * copies / elapsed
 
     def library(self) -> str:
         """The name of the kernel library in use."""
@@ -71,8 +98,8 @@ class BareRunner(CrossbowRunner):
     cores.
     """
 
-    def __init__(self, variant: str, batch: int, learners: int, threads: int, kernels: str) -> None:
-        super().__init__(variant, batch, learners, threads, kernels)
+    def __init__(self, network: str, batch: int, learners: int, threads: int, kernels: str) -> None:
+        super().__init__(network, batch, learners, threads, kernels)
         loader, generator = self.context.engine.loader, np.random.default_rng(0)
         loader.images[...] = generator.integers(0, 256, loader.images.shape, dtype=np.uint8)
         loader.labels[...] = generator.integers(0, 10, loader.labels.shape)
@@ -105,7 +132,7 @@ class BareRunner(CrossbowRunner):
         learner, state, slots = member.learner, member.state, self.context.engine.loader.slots
         learners = len(self.context.engine.parts.members)
         lists = [learner._tasks["synchronise", parity].calls for parity in (0, 1)]
-        learner._coefficients.set_rate(LEARNING_RATE)
+        learner._coefficients.set(Pace(LEARNING_RATE, MOMENTUM))
         state[State.EXAMPLES] = self.batch
         try:
             for tick in range(first, first + ticks):

@@ -3,9 +3,10 @@
     python -m benchmarks.learners
 
 Crossbow trains through the public ExecutionContext, everything included: a loader that gathers shuffled uint8 batches
-of 60,000 images, the steps, SMA after every batch, results read. PyTorch trains the same networks at its best:
-batches prepared before, channels-last, foreach SGD, no averaging; two models in threads and in processes, of which
-the better counts. Every contestant has processes of its own; they take turns, and ratios are taken round by round.
+of as many images as MNIST or CIFAR-10 has, the steps, SMA after every batch, results read. PyTorch trains the same
+networks at its best: batches prepared before, channels-last, foreach SGD, no averaging; two models in threads and in
+processes, of which the better counts. Every contestant has processes of its own; they take turns, and ratios are taken
+round by round.
 
 "k × t" is k learners (models) with t threads each. What averaging costs is measured against the same engine that
 averages only every 64th batch; what Python costs, against the same bound task lists in a bare loop without loader,
@@ -27,7 +28,7 @@ from pathlib import Path
 from benchmarks.contest import Contest, Contestant
 from benchmarks.crossbow_runner import BareRunner, CrossbowRunner
 from benchmarks.machine import describe_machine, has_torch
-from benchmarks.networks import VARIANTS
+from benchmarks.networks import NETWORKS
 from benchmarks.report import (
     ALONE,
     BARE,
@@ -38,6 +39,7 @@ from benchmarks.report import (
     TWO,
     Outcome,
     disturbance,
+    memory_table,
     profile_table,
     rates_table,
     shares_table,
@@ -45,15 +47,14 @@ from benchmarks.report import (
 )
 from benchmarks.torch_runner import TorchRunner
 
-BATCHES = (4, 8, 16, 32, 64)
 SELDOM_TAU = 64
 WARM_UP = 0.25
 """Of the seconds counted, before every turn."""
 
 
-def contestants(variant: str, batch: int, kernels: str, *, torch: bool, profile: bool) -> list[Contestant]:
+def contestants(network: str, batch: int, kernels: str, *, torch: bool, profile: bool) -> list[Contestant]:
     """Those of one network at one batch size."""
-    same = {"variant": variant, "batch": batch}
+    same = {"network": network, "batch": batch}
     crossbow = {**same, "kernels": kernels}
     one, two = {"learners": 1, "threads": 2}, {"learners": 2, "threads": 1}
     made = [
@@ -75,7 +76,7 @@ def contestants(variant: str, batch: int, kernels: str, *, torch: bool, profile:
 
 
 def measure(
-    variant: str,
+    network: str,
     batch: int,
     kernels: str = "auto",
     *,
@@ -86,12 +87,14 @@ def measure(
     profile: bool = False,
 ) -> Outcome:
     """All contestants of one network at one batch size, in turns."""
-    with Contest(contestants(variant, batch, kernels, torch=torch, profile=profile), patience) as contest:
+    with Contest(contestants(network, batch, kernels, torch=torch, profile=profile), patience) as contest:
+        seconds *= NETWORKS[network].seconds
         rates = contest.rounds(rounds, WARM_UP * seconds, seconds)
-        (name,) = contest.teams[TWO].ask("library")
+        (name,), (memory,) = contest.teams[TWO].ask("library"), contest.teams[TWO].ask("memory")
+        copy_rate = contest.ask(TWO, "copy_rate", seconds / 4)
         rows = contest.ask(TWO, "anatomy", seconds)
         alone = contest.ask(ALONE, "anatomy", seconds) if profile else ()
-        return Outcome(variant, batch, name, rates, rows, contest.others, alone)
+        return Outcome(network, batch, name, rates, rows, memory, copy_rate, contest.others, alone)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -102,10 +105,16 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--batches", type=number, nargs="+", default=list(BATCHES), metavar="N", help="images in a learner's batch")
-    add("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), help="networks")
+    add("--batches", type=number, nargs="+", metavar="N", help="images in a learner's batch, instead of the network's")
+    add("--networks", nargs="+", default=list(NETWORKS), choices=list(NETWORKS), help="networks")
     add("--rounds", type=number, default=7, metavar="N", help="turns of every contestant")
-    add("--seconds", type=partial(_number, float, 0.01), default=1.0, metavar="S", help="seconds counted in a turn")
+    add(
+        "--seconds",
+        type=partial(_number, float, 0.01),
+        default=1.0,
+        metavar="S",
+        help="seconds counted in a turn (times 3 for networks whose tasks are long)",
+    )
     add(
         "--patience",
         type=partial(_number, float, 0.0),
@@ -135,12 +144,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch = has_torch() and not options.no_torch
     machine = describe_machine()
     outcomes = []
-    for variant in options.variants:
-        for batch in options.batches:
-            print(f"{variant}, batch {batch} …", file=sys.stderr, flush=True)
+    for network in options.networks:
+        for batch in options.batches or NETWORKS[network].batches:
+            print(f"{network}, batch {batch} …", file=sys.stderr, flush=True)
             outcomes.append(
                 measure(
-                    variant,
+                    network,
                     batch,
                     options.kernels,
                     rounds=options.rounds,
@@ -170,11 +179,14 @@ def text(outcomes: Sequence[Outcome], machine: dict[str, str], *, profile: bool)
         rates_table(outcomes),
         "Crossbow 2 × 1 in relation, and what averaging and Python cost of its speed:",
         shares_table(outcomes),
+        "Memory of a learner; the bytes that averaging moves in a task, and what share of it they take at the rate at "
+        "which one thread copies vectors of that size:",
+        memory_table(outcomes),
     ]
     if lines := verdicts(outcomes):
         parts.append("Targets:\n\n" + "\n".join(f"- {line}" for line in lines))
     for outcome in outcomes if profile else ():
-        parts += [f"A task of the {outcome.variant} network, batch {outcome.batch}:", profile_table(outcome)]
+        parts += [f"A task of the {outcome.network} network, batch {outcome.batch}:", profile_table(outcome)]
     return "\n\n".join(parts)
 
 

@@ -1,31 +1,172 @@
-"""What is trained: the variants of `models.lenet`, on data of MNIST's shape and type."""
+"""What is trained: each network by name, in Crossbow and in PyTorch, on data of its shape and type."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow import Dataset
+from crossbow import Dataflow, Dataset
+from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
+from crossbow.types import Shape
+from models.layers import chain, classifier
+from models.lenet import lenet
+from models.resnet import resnet
 
-VARIANTS = {"original": 1_111_946, "caffe": 431_080}
-"""The networks by name, with their number of parameters."""
 CLASSES = 10
-EXAMPLES = 60_000
-"""As many as MNIST has."""
 LEARNING_RATE, MOMENTUM = 0.002, 0.9
 
 
-def dataset(seed: int = 0) -> Dataset:
-    """MNIST's shape and type: uint8 (60,000, 1, 28, 28), 10 classes, one pixel in five not black.
+@dataclass(frozen=True)
+class Network:
+    """A network that is measured."""
+
+    parameters: int
+    image_shape: Shape
+    examples: int
+    """As many as MNIST or CIFAR-10 has."""
+    build: Callable[[], Dataflow]
+    torch: Callable[[], Any]
+    """The same network as a PyTorch module."""
+    batches: tuple[int, ...]
+    targets: Mapping[int, tuple[float, float]]
+    """By batch: what Crossbow's two learners should reach, as a multiple of PyTorch with one model on two threads, and
+    with two models. At other batches: 1."""
+    seconds: float = 1.0
+    """How much longer a turn is than a small network's, whose tasks take a millisecond."""
+
+
+def dataset(network: Network, seed: int = 0) -> Dataset:
+    """Uint8 images of the network's shape in 10 classes, one pixel in five not black.
 
     Each image is its class's picture, darkened at random. One label in ten is random, so that gradients do not fade to
     denormal numbers, which are slow to compute with.
     """
-    generator = np.random.default_rng(seed)
-    pictures = generator.integers(0, 256, (CLASSES, 1, 28, 28), dtype=np.uint8)
+    generator, examples = np.random.default_rng(seed), network.examples
+    pictures = generator.integers(0, 256, (CLASSES, *network.image_shape), dtype=np.uint8)
     pictures[generator.random(pictures.shape) > 0.2] = 0
-    labels: NDArray[np.int32] = generator.integers(0, CLASSES, EXAMPLES, dtype=np.int32)
-    images = np.minimum(pictures[labels], generator.integers(0, 256, (EXAMPLES, 1, 28, 28), dtype=np.uint8))
-    wrong = generator.random(EXAMPLES) < 0.1
+    labels: NDArray[np.int32] = generator.integers(0, CLASSES, examples, dtype=np.int32)
+    images = np.minimum(pictures[labels], generator.integers(0, 256, (examples, *network.image_shape), dtype=np.uint8))
+    wrong = generator.random(examples) < 0.1
     labels[wrong] = generator.integers(0, CLASSES, int(wrong.sum()), dtype=np.int32)
     return Dataset((images, labels), number_of_classes=CLASSES)
+
+
+def vgg_block() -> Dataflow:
+    """Two stages of a VGG for CIFAR: each two 3×3 convolutions, with ReLU and BatchNorm, and a pooling."""
+    layers = [
+        layer
+        for stage, width in enumerate((64, 128))
+        for layer in (
+            (f"conv{stage}a", Conv(number_of_outputs=width, kernel_size=3, padding=1)),
+            (f"relu{stage}a", ReLU()),
+            (f"norm{stage}a", BatchNorm()),
+            (f"conv{stage}b", Conv(number_of_outputs=width, kernel_size=3, padding=1)),
+            (f"relu{stage}b", ReLU()),
+            (f"norm{stage}b", BatchNorm()),
+            (f"pool{stage}", Pool(method="max", kernel_size=2, stride=2)),
+        )
+    ]
+    head, last = chain([*layers, ("ip", InnerProduct(number_of_outputs=CLASSES))])
+    return classifier(head, last)
+
+
+# In PyTorch, which is imported where it is used: the benchmark also runs without it.
+
+
+def _torch_lenet(variant: str) -> Any:
+    from torch import nn
+
+    if variant == "original":
+        return nn.Sequential(
+            *(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Flatten(), nn.Linear(1024, 1024), nn.ReLU(), nn.Dropout(0.4), nn.Linear(1024, CLASSES)),
+        )
+    return nn.Sequential(
+        *(nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, CLASSES)),
+    )
+
+
+def _torch_vgg_block() -> Any:
+    from torch import nn
+
+    layers: list[Any] = []
+    for channels, width in ((3, 64), (64, 128)):
+        for inputs in (channels, width):
+            layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU(inplace=True), nn.BatchNorm2d(width)]
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 8 * 8, CLASSES))
+
+
+def _torch_resnet(depth: int) -> Any:
+    import torch
+    from torch import nn
+
+    class Unit(nn.Module):
+        """Two convolutions, and the input, projected where its shape changes, added to what they make."""
+
+        def __init__(self, inputs: int, width: int, stride: int) -> None:
+            super().__init__()
+            self.body = nn.Sequential(
+                *(nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)),
+                *(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)),
+            )
+            self.shortcut: nn.Module = nn.Identity()
+            if inputs != width:
+                self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total: torch.Tensor = self.body(x).add_(self.shortcut(x))
+            return torch.relu_(total)
+
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
+    channels = 16
+    for stage, width in enumerate((16, 32, 64)):
+        for unit in range((depth - 2) // 6):
+            layers.append(Unit(channels, width, 2 if stage and unit == 0 else 1))
+            channels = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES))
+
+
+MNIST = {"image_shape": (1, 28, 28), "examples": 60_000, "batches": (4, 8, 16, 32, 64)}
+CIFAR = {"image_shape": (3, 32, 32), "examples": 50_000, "batches": (8, 16, 32, 64, 128)}
+LENET_TARGETS = {8: (2.3, 1.6), 16: (2.0, 1.6), 32: (2.0, 1.6)}
+
+NETWORKS: dict[str, Network] = {
+    "lenet-original": Network(
+        parameters=1_111_946,
+        build=lambda: lenet("original"),
+        torch=lambda: _torch_lenet("original"),
+        targets=LENET_TARGETS,
+        **MNIST,  # type: ignore[arg-type]
+    ),
+    "lenet-caffe": Network(
+        parameters=431_080,
+        build=lambda: lenet("caffe"),
+        torch=lambda: _torch_lenet("caffe"),
+        targets=LENET_TARGETS,
+        **MNIST,  # type: ignore[arg-type]
+    ),
+    "resnet-32": Network(
+        parameters=466_906,
+        build=lambda: resnet(32, shortcut="projection"),
+        torch=lambda: _torch_resnet(32),
+        targets=dict.fromkeys((16, 32, 64), (1.5, 1.15)),
+        seconds=3.0,
+        **CIFAR,  # type: ignore[arg-type]
+    ),
+    "vgg-block": Network(
+        parameters=342_858,
+        build=vgg_block,
+        torch=_torch_vgg_block,
+        targets={},
+        seconds=3.0,
+        **CIFAR,  # type: ignore[arg-type]
+    ),
+}
+"""The networks by name."""

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
 from benchmarks.contest import QUIET
+from benchmarks.crossbow_runner import MemoryUse
+from benchmarks.networks import NETWORKS
 
 ONE, TWO = "Crossbow 1 × 2", "Crossbow 2 × 1"
 SELDOM, BARE, ALONE = "Crossbow 2 × 1, averaging seldom", "Crossbow 2 × 1, bare loop", "Crossbow 1 × 1"
 TORCH_ONE = "PyTorch 1 × 2"
 TORCH_TWO = ("PyTorch 2 × 1, threads", "PyTorch 2 × 1, processes")
 
-TARGET_BATCHES = (8, 16, 32)
-TARGET_ONE, TARGET_TWO = 1.7, 1.3
-"""Crossbow with two learners to PyTorch with one model on two threads, and with two models."""
+LEAST = (1.0, 1.0)
+"""What is expected where a network has no target of its own."""
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,15 @@ def paired(numerators: Sequence[float], denominators: Sequence[float]) -> list[f
 class Outcome:
     """The measurements of one network at one batch size: images per second of every contestant, by round."""
 
-    variant: str
+    network: str
     batch: int
     kernels: str
     rates: Mapping[str, Sequence[float]]
     rows: Sequence[Row]
     """Where a task's time goes with two learners."""
+    memory: MemoryUse
+    copy_rate: float
+    """Bytes a second, read and written."""
     others: float | None = None
     """Processors that other programs kept busy meanwhile."""
     alone: Sequence[Row] = ()
@@ -73,11 +77,11 @@ class Outcome:
 
     def comparisons(self) -> list[tuple[str, Spread, float]]:
         """What Crossbow's two learners are compared with, the ratio, and the target."""
-        made = []
+        made, (one, two) = [], NETWORKS[self.network].targets.get(self.batch, LEAST)
         if TORCH_ONE in self.rates:
-            made.append((TORCH_ONE, self.ratio(TWO, TORCH_ONE), TARGET_ONE))
+            made.append((TORCH_ONE, self.ratio(TWO, TORCH_ONE), one))
         if self.torch_two is not None:
-            made.append((self.torch_two, self.ratio(TWO, self.torch_two), TARGET_TWO))
+            made.append((self.torch_two, self.ratio(TWO, self.torch_two), two))
         return made
 
 
@@ -108,7 +112,7 @@ def rates_table(outcomes: Sequence[Outcome]) -> str:
     if TORCH_ONE in outcomes[0].rates:
         names += [TORCH_ONE, *TORCH_TWO]
     rows = [
-        [outcome.variant, str(outcome.batch), *(spread(outcome.rates[name]).text(",.0f") for name in names)]
+        [outcome.network, str(outcome.batch), *(spread(outcome.rates[name]).text(",.0f") for name in names)]
         for outcome in outcomes
     ]
     return markdown(["network", "batch", *names], rows)
@@ -131,7 +135,7 @@ def shares_table(outcomes: Sequence[Outcome]) -> str:
         ratios = [ratio.text(".2f") for _, ratio, _ in outcome.comparisons()] or ["–", "–"]
         rows.append(
             [
-                outcome.variant,
+                outcome.network,
                 str(outcome.batch),
                 *ratios,
                 outcome.cost(TWO, SELDOM).text(".1%"),
@@ -143,14 +147,48 @@ def shares_table(outcomes: Sequence[Outcome]) -> str:
     return markdown(head, rows)
 
 
+LEARNERS = 2
+
+
+def averaging_bytes(outcome: Outcome) -> float:
+    """Bytes that averaging moves in a task of one of two learners under SMA.
+
+    Its slice of z is written, that of both replicas read; and z is read in the step, for the correction.
+    """
+    vector = outcome.memory.vector
+    return vector / LEARNERS * (1 + LEARNERS) + vector
+
+
+def memory_table(outcomes: Sequence[Outcome]) -> str:
+    """Vectors and arena of a learner, and the traffic of averaging."""
+    head = ["network", "batch", "a vector", "arena", "lower bound", "no reuse", "averaging moves", "copy rate", "share"]
+    rows = []
+    for outcome in outcomes:
+        memory, moved = outcome.memory, averaging_bytes(outcome)
+        task = sum(row.seconds for row in outcome.rows)
+        rows.append(
+            [
+                outcome.network,
+                str(outcome.batch),
+                *(
+                    f"{number / 1e6:,.2f} MB"
+                    for number in (memory.vector, memory.arena, memory.lower_bound, memory.without_reuse, moved)
+                ),
+                f"{outcome.copy_rate / 1e9:.1f} GB/s",
+                f"{moved / outcome.copy_rate / task:.1%}",
+            ]
+        )
+    return markdown(head, rows)
+
+
 def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
     """Targets met or missed, one line each."""
     lines = []
     for outcome in outcomes:
-        for against, ratio, target in outcome.comparisons() if outcome.batch in TARGET_BATCHES else ():
+        for against, ratio, target in outcome.comparisons():
             word = "met" if ratio.median >= target else "MISSED"
             lines.append(
-                f"{word}: {outcome.variant}, batch {outcome.batch}: {ratio.median:.2f} × {against} (target {target})"
+                f"{word}: {outcome.network}, batch {outcome.batch}: {ratio.median:.2f} × {against} (target {target})"
             )
     return lines
 

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Any
 
-from benchmarks.networks import LEARNING_RATE, MOMENTUM, VARIANTS
+from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM, NETWORKS
 
 BATCHES = 32
 """Batches that are prepared before, and used in turn."""
@@ -15,13 +15,13 @@ BATCHES = 32
 class TorchRunner:
     """Trains `models` models at once, each in a thread of its own and with `threads` threads."""
 
-    def __init__(self, variant: str, batch: int, models: int, threads: int) -> None:
+    def __init__(self, network: str, batch: int, models: int, threads: int) -> None:
         import torch
 
         self.threads = threads
         torch.set_num_threads(threads)
         torch.manual_seed(0)
-        self.trainings = [_Training(variant, batch) for _ in range(models)]
+        self.trainings = [_Training(network, batch) for _ in range(models)]
 
     def run(self, begin: float, end: float) -> float:
         if len(self.trainings) == 1:
@@ -50,14 +50,19 @@ class TorchRunner:
 class _Training:
     """One model with its optimiser and its batches."""
 
-    def __init__(self, variant: str, batch: int) -> None:
+    def __init__(self, name: str, batch: int) -> None:
         import torch
 
         last = torch.channels_last
         self.batch = batch
-        self.model = _network(variant).to(memory_format=last)
-        self.images = [torch.rand(batch, 1, 28, 28).contiguous(memory_format=last) for _ in range(BATCHES)]
-        self.labels = [torch.randint(0, 10, (batch,)) for _ in range(BATCHES)]
+        network = NETWORKS[name]
+        self.model = network.torch().to(memory_format=last)
+        parameters = sum(parameter.numel() for parameter in self.model.parameters())
+        if parameters != network.parameters:
+            raise ValueError(f"expected a network of {network.parameters:,} parameters. Received: {parameters:,}")
+        shape = (batch, *network.image_shape)
+        self.images = [torch.rand(shape).contiguous(memory_format=last) for _ in range(BATCHES)]
+        self.labels = [torch.randint(0, CLASSES, (batch,)) for _ in range(BATCHES)]
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=True)
 
     def run(self, begin: float, end: float) -> float:
@@ -78,23 +83,3 @@ class _Training:
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()
-
-
-def _network(variant: str) -> Any:  # `to` is not typed for memory formats
-    from torch import nn
-
-    if variant == "original":
-        made = nn.Sequential(
-            *(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(1024, 1024), nn.ReLU(), nn.Dropout(0.4), nn.Linear(1024, 10)),
-        )
-    else:
-        made = nn.Sequential(
-            *(nn.Conv2d(1, 20, 5), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(800, 500), nn.ReLU(), nn.Linear(500, 10)),
-        )
-    parameters = sum(parameter.numel() for parameter in made.parameters())
-    if parameters != VARIANTS[variant]:
-        raise ValueError(f"expected a network of {VARIANTS[variant]:,} parameters. Received: {parameters:,}")
-    return made

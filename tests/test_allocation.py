@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import tracemalloc
 from collections.abc import Iterator
@@ -88,6 +89,41 @@ def test_resident_memory_stays(devices: str, kernels: str) -> None:
         running.train(TASKS[kernels], TrainingUnit.TASKS)
         gc.collect()
         assert abs(resident_bytes() - before) < 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernels", [FAST])
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
+def test_a_hundred_thousand_tasks_need_no_more_memory(kernels: str) -> None:
+    with small(kernels) as running:
+        running.train_and_test(1500, TrainingUnit.TASKS)
+        gc.collect()
+        sizes = [resident_bytes()]
+        for _ in range(4):
+            running.train(25_000, TrainingUnit.TASKS)
+            gc.collect()
+            sizes.append(resident_bytes())
+        assert running.engine.tasks >= 100_000
+        assert max(sizes) - min(sizes) < 2**20
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+def test_a_learner_costs_its_vectors_an_arena_and_its_batches(kernels: str) -> None:
+    sizes = []
+    with traced():
+        for learners in (1, 2, 3):
+            with context(lenet(), data=pictures(size=28), kernels=kernels, learners=learners, solver=SOLVER) as running:
+                parts = running.engine.parts
+                member, loader = parts.members[0], parts.loader
+                sizes.append(living_arrays())
+    vectors = (member.replica.weights, member.replica.gradient, member.replica.velocity, *member.replica.statistics)
+    own = sum(vector.nbytes for vector in vectors if vector is not None)
+    batches = (loader.images.nbytes + loader.labels.nbytes) // learners
+    assert parts.check_loader is not None
+    batches += (parts.check_loader.images.nbytes + parts.check_loader.labels.nbytes) // learners
+    for before, after in itertools.pairwise(sizes):
+        assert after - before <= own + member.arena.nbytes + batches + 2**16
+        assert after - before > own  # or nothing of this was measured
 
 
 def living_arrays() -> int:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import math
 import os
 import time
 from collections.abc import Callable
@@ -15,39 +16,65 @@ import pytest
 from benchmarks import learners, report
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
 from benchmarks.contest import Contest, Contestant, ContestError
+from benchmarks.crossbow_runner import MemoryUse
+from benchmarks.networks import NETWORKS, dataset
 from benchmarks.report import BARE, ONE, SELDOM, TORCH_ONE, TORCH_TWO, TWO, Outcome
 from benchmarks.torch_runner import TorchRunner
+from crossbow.dataflow.validate import infer_shapes, variables_of
 
 TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
 
 
 def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "measured.json"
-    options = ["--variants", "caffe", "--batches", "4", "--rounds", "2", "--seconds", "0.02", "--profile", "--no-torch"]
+    options = [
+        "--networks",
+        "lenet-caffe",
+        "--batches",
+        "4",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.02",
+        "--profile",
+        "--no-torch",
+    ]
     assert learners.main([*options, "--json", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "PyTorch was left out: --no-torch was given." in printed
-    assert "| caffe" in printed
+    assert "| lenet-caffe" in printed
     assert "conv2.gradient" in printed
     measured = json.loads(path.read_text())
     assert {"processor", "cores", "versions", "date", "commit"} <= measured["machine"].keys()
     (outcome,) = measured["outcomes"]
-    assert (outcome["variant"], outcome["batch"]) == ("caffe", 4)
+    assert (outcome["network"], outcome["batch"]) == ("lenet-caffe", 4)
+    assert outcome["memory"]["lower_bound"] <= outcome["memory"]["arena"] < outcome["memory"]["without_reuse"]
     for name in (ONE, TWO, SELDOM, BARE):
         assert len(outcome["rates"][name]) == 2
         assert min(outcome["rates"][name]) > 0
     operators = [row["operator"] for row in outcome["rows"]]
     assert operators[0] == OUTSIDE
-    assert {"conv1", "ip1.gradient", "optimiser", *AVERAGING} <= set(operators)
+    assert {"conv1", "ip1.gradient", "optimiser", "average", "wait", "signal"} <= set(operators)
     assert all(row["seconds"] > 0 for row in (*outcome["rows"], *outcome["alone"]))
 
 
 @pytest.mark.skipif(not TORCH, reason="PyTorch is not installed")
-@pytest.mark.parametrize("variant", ["original", "caffe"])
+@pytest.mark.parametrize("name", list(NETWORKS))
 @pytest.mark.parametrize("models", [1, 2])
-def test_pytorch_trains(variant: str, models: int) -> None:
+def test_pytorch_trains(name: str, models: int) -> None:
     now = time.monotonic()
-    assert TorchRunner(variant, 4, models, 1).run(now + 0.01, now + 0.05) > 0
+    assert TorchRunner(name, 4, models, 1).run(now + 0.01, now + 0.05) > 0
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_the_networks_have_the_parameters_of_pytorchs(name: str) -> None:
+    network = NETWORKS[name]
+    batch = (2, *network.image_shape)
+    graph = network.build().graph
+    specs = variables_of(graph, batch, infer_shapes(graph, batch))
+    assert sum(math.prod(spec.shape) for found in specs.values() for spec in found) == network.parameters
+    few = replace(network, examples=30)
+    assert dataset(few).train.images.shape == (30, *network.image_shape)
 
 
 class Steady:
@@ -126,13 +153,14 @@ def outcome() -> Outcome:
         TORCH_TWO[1]: [190.0, 140.0, 190.0],
     }
     rows = [Row(OUTSIDE, "", 1.0), Row("conv1", "jit", 6.0), Row("wait", "w", 1.0), Row("average", "a", 2.0)]
-    return Outcome("original", 8, "onednn", rates, rows, 0.01, rows)
+    memory = MemoryUse(vector=4_000_000, arena=900_000, lower_bound=800_000, without_reuse=2_000_000)
+    return Outcome("lenet-original", 8, "onednn", rates, rows, memory, 10e9, 0.01, rows)
 
 
 def test_ratios_are_paired(outcome: Outcome) -> None:
     assert outcome.torch_two == TORCH_TWO[1]
     (one, two) = outcome.comparisons()
-    assert one == (TORCH_ONE, report.Spread(1.9, 1.0, 2.0), report.TARGET_ONE)
+    assert one == (TORCH_ONE, report.Spread(1.9, 1.0, 2.0), 2.3)
     assert astuple(two[1]) == pytest.approx((1.0, 100 / 140, 200 / 190))
     assert astuple(outcome.cost(TWO, SELDOM)) == pytest.approx((0.05, 0.0, 0.2))
     assert share(outcome.rows, AVERAGING) == pytest.approx(0.3)
@@ -140,11 +168,23 @@ def test_ratios_are_paired(outcome: Outcome) -> None:
 
 def test_targets(outcome: Outcome) -> None:
     assert report.verdicts([outcome]) == [
-        "met: original, batch 8: 1.90 × PyTorch 1 × 2 (target 1.7)",
-        "MISSED: original, batch 8: 1.00 × PyTorch 2 × 1, processes (target 1.3)",
+        "MISSED: lenet-original, batch 8: 1.90 × PyTorch 1 × 2 (target 2.3)",
+        "MISSED: lenet-original, batch 8: 1.00 × PyTorch 2 × 1, processes (target 1.6)",
     ]
-    elsewhere = Outcome("original", 64, "onednn", outcome.rates, outcome.rows)
-    assert report.verdicts([elsewhere]) == []
+    elsewhere = replace(outcome, batch=64)  # nowhere slower
+    assert report.verdicts([elsewhere]) == [
+        "met: lenet-original, batch 64: 1.90 × PyTorch 1 × 2 (target 1.0)",
+        "met: lenet-original, batch 64: 1.00 × PyTorch 2 × 1, processes (target 1.0)",
+    ]
+
+
+def test_what_averaging_moves(outcome: Outcome) -> None:
+    """Half of z written, half of two replicas and all of z read: 2 + 4 + 4 MB; at 10 GB/s that is 1 ms of 10 s."""
+    assert report.averaging_bytes(outcome) == 10_000_000
+    cells = [cell.strip() for cell in report.memory_table([outcome]).splitlines()[2].split("|")[1:-1]]
+    assert cells == [
+        *("lenet-original", "8", "4.00 MB", "0.90 MB", "0.80 MB", "2.00 MB", "10.00 MB", "10.0 GB/s", "0.0%"),
+    ]
 
 
 def test_a_machine_that_is_not_quiet_is_called_so(outcome: Outcome) -> None:
@@ -163,7 +203,7 @@ def test_tables(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [["--batches", "0"], ["--seconds", "nan"], ["--rounds", "x"], ["--variants", "vgg"]]
+    "options", [["--batches", "0"], ["--seconds", "nan"], ["--rounds", "x"], ["--networks", "vgg"]]
 )
 def test_bad_options(options: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
