@@ -103,9 +103,20 @@ def _torch_vgg_block() -> Any:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128 * 8 * 8, CLASSES))
 
 
-def _torch_resnet(depth: int) -> Any:
+def torch_resnet(depth: int, *, projection: bool) -> Any:
+    """`models.resnet.resnet` of a depth for CIFAR, version 1.
+
+    projection: a 1×1 convolution where the shape changes, else every second pixel and channels of zeros.
+    """
     import torch
     from torch import nn
+
+    class Subsample(nn.Module):
+        """Every second pixel, and as many channels of zeros behind."""
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            half = x[:, :, ::2, ::2]
+            return torch.cat([half, torch.zeros_like(half)], 1)
 
     class Unit(nn.Module):
         """Two convolutions, and the input, projected where its shape changes, added to what they make."""
@@ -117,7 +128,9 @@ def _torch_resnet(depth: int) -> Any:
                 *(nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)),
             )
             self.shortcut: nn.Module = nn.Identity()
-            if inputs != width:
+            if inputs != width and not projection:
+                self.shortcut = Subsample()
+            elif inputs != width:
                 self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -155,7 +168,7 @@ NETWORKS: dict[str, Network] = {
     "resnet-32": Network(
         parameters=466_906,
         build=lambda: resnet(32, shortcut="projection"),
-        torch=lambda: _torch_resnet(32),
+        torch=lambda: torch_resnet(32, projection=True),
         targets=dict.fromkeys((16, 32, 64), (1.5, 1.15)),
         seconds=3.0,
         **CIFAR,  # type: ignore[arg-type]

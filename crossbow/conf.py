@@ -117,6 +117,12 @@ def check_choice(owner: object, name: str, choices: Sequence[str]) -> None:
         raise refuse(owner, name, value, "one of " + ", ".join(repr(choice) for choice in choices))
 
 
+def check_learning_rate_multipliers(owner: object) -> None:
+    """The fields of an operator with `weights` and `bias` by which it multiplies their learning rate: numbers ≥ 0."""
+    check_number(owner, "weight_learning_rate_multiplier", minimum=0)
+    check_number(owner, "bias_learning_rate_multiplier", minimum=0)
+
+
 def check_boolean(owner: object, name: str) -> None:
     value = getattr(owner, name)
     if not isinstance(value, bool):
@@ -136,51 +142,90 @@ def pair(owner: object, name: str, minimum: int) -> tuple[int, int]:
     return int(sizes[0]), int(sizes[1])
 
 
-LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp")
+LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
+MOMENTUM_METHODS = ("polyak", "nesterov")
+REGULARISATIONS = ("l2", "l1")
 
 
 @configuration
 class SolverConf:
-    """How a learner steps along its gradient: v ← momentum · v − γ (g + weight_decay · w), w ← w + v.
+    """How a learner steps along its gradient g, of all variables together, from weights w, with a velocity v::
 
-    γ(t) is the learning rate of the round whose first task is number t (from 0, counting the tasks of all learners):
+        g ← g · min(1, clip_gradient_norm / ‖g‖)
+        d = g + weight_decay · w  (l2)   or   g + weight_decay · sign(w)  (l1)
+        v ← momentum · v − γ d
+        w ← w + v  (polyak)   or   w + momentum · v − γ d  (nesterov)
 
-    ========== =============================================
+    A variable's γ is the learning rate times the multiplier that its operator gives it. γ(t) is the learning rate of
+    the round whose first task is number t (from 0, counting the tasks of all learners):
+
+    ========== =======================================================================================
     fixed      γ = learning_rate
     inv        γ = learning_rate · (1 + gamma · t)^(−power)
     step       γ = learning_rate · gamma^⌊t / step_size⌋
     multistep  γ = learning_rate · gamma^#{s in step_values: t ≥ s}
     exp        γ = learning_rate · gamma^t
-    ========== =============================================
+    lsr        γ = learning_rate · (t + 1) / warmup_steps for t < warmup_steps, then as multistep
+    clr        γ swings from learning_rate to maximum_learning_rate and back, each in step_size
+    ========== =======================================================================================
 
-    With `warmup_steps` > 0 the rate rises linearly during the first `warmup_steps`, as γ(t) · (t + 1) / warmup_steps.
-    `step_size`, `step_values`, `warmup_steps` and the t of inv and exp are counted in `learning_rate_step_unit`: tasks,
-    or epochs (a fraction of one, for inv and exp).
+    With `warmup_steps` > 0 the rate of any other policy but clr rises linearly during the first `warmup_steps`, as
+    γ(t) · (t + 1) / warmup_steps. So lsr (large batches: Goyal et al., 2017) is multistep with a warm-up, which it
+    demands, and during which nothing is stepped down.
+
+    clr is the triangular cycle of Smith (2017): with a height h that rises from 0 to 1 in `step_size` and falls in
+    another, γ = learning_rate + h · (maximum_learning_rate − learning_rate), and, where `minimum_momentum` is given,
+    the momentum goes the other way, momentum − h · (momentum − minimum_momentum). With `super_convergence` (Smith and
+    Topin, 2018) there is one cycle only; then γ falls linearly to `final_learning_rate` in `annihilation_steps`, and
+    stays there.
+
+    `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and the t of inv, exp and clr are counted in
+    `learning_rate_step_unit`: tasks, or epochs (a fraction of one, for inv, exp and clr).
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
-    1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most).
+    1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most); clr, Nesterov's
+    momentum, L1, clipping on every device, and the multipliers work. The original's min-learning-rate and max-momentum
+    are learning_rate and momentum, where a cycle begins; its learning-rate-increment and momentum-increment follow from
+    the ends and step_size; its clip-gradient-threshold −1 is None.
     """
 
     learning_rate: float = 0.01
     """γ at the start, > 0."""
     policy: str = "fixed"
-    """One of fixed, inv, step, multistep, exp."""
+    """One of fixed, inv, step, multistep, exp, lsr, clr."""
     gamma: float = 0.1
-    """The policy's factor (step, multistep, exp: in (0, 1]) or slope (inv: ≥ 0)."""
+    """The policy's factor (step, multistep, lsr, exp: in (0, 1]) or slope (inv: ≥ 0)."""
     power: float = 0.75
     """The exponent of inv, ≥ 0."""
     step_size: int = 0
-    """Length of a step of the policy "step", > 0 there."""
+    """Length of a step of the policy "step", or of half a cycle of "clr"; > 0 there."""
     step_values: tuple[int, ...] = ()
-    """Where the policy "multistep" steps: increasing, not empty there."""
+    """Where the policies "multistep" and "lsr" step: increasing, not empty there."""
     warmup_steps: int = 0
-    """Length of the linear warm-up; 0 is none."""
+    """Length of the linear warm-up; 0 is none. > 0 with the policy "lsr"."""
     learning_rate_step_unit: str = "tasks"
-    """The unit of step_size, step_values, warmup_steps and of t: "tasks" or "epochs"."""
+    """The unit of step_size, step_values, warmup_steps, annihilation_steps and of t: "tasks" or "epochs"."""
+    maximum_learning_rate: float | None = None
+    """The policy "clr": γ in the middle of a cycle, > learning_rate."""
+    minimum_momentum: float | None = None
+    """The policy "clr": the momentum in the middle of a cycle, in [0, momentum); None keeps it as it is."""
+    super_convergence: bool = False
+    """The policy "clr": whether there is one cycle only, and a slow end."""
+    annihilation_steps: int = 0
+    """Super-convergence: length of the end, in which γ falls below learning_rate; ≥ 1 there."""
+    final_learning_rate: float | None = None
+    """Super-convergence: γ at the end, in [0, learning_rate); None is learning_rate / 10,000."""
     momentum: float = 0.0
-    """Fraction of the last step that is kept (Polyak), in [0, 1)."""
+    """Fraction of the last step that is kept, in [0, 1)."""
+    momentum_method: str = "polyak"
+    """"polyak", or "nesterov": the step looks ahead along the velocity."""
     weight_decay: float = 0.0
-    """λ of the L2 penalty ½ λ |w|², ≥ 0."""
+    """λ of the penalty ½ λ |w|² (l2) or λ Σ |w_i| (l1), ≥ 0."""
+    regularisation: str = "l2"
+    """"l2" or "l1"."""
+    clip_gradient_norm: float | None = None
+    """The gradient is made shorter where its L2 norm is larger, > 0; None leaves it. It is the learner's own gradient
+    under a rule that sends weights, and the learners' mean under one that sends gradients."""
 
     def __post_init__(self) -> None:
         check_number(self, "learning_rate", minimum=0, above=True)
@@ -190,21 +235,57 @@ class SolverConf:
         check_integer(self, "warmup_steps", 0)
         check_choice(self, "learning_rate_step_unit", ("tasks", "epochs"))
         check_number(self, "momentum", minimum=0, maximum=1, below=True)
+        check_choice(self, "momentum_method", MOMENTUM_METHODS)
         check_number(self, "weight_decay", minimum=0)
-        if self.policy in ("step", "multistep", "exp"):
+        check_choice(self, "regularisation", REGULARISATIONS)
+        check_number(self, "clip_gradient_norm", minimum=0, above=True, optional=True)
+        if self.policy in ("step", "multistep", "lsr", "exp"):
             check_number(self, "gamma", minimum=0, maximum=1, above=True)
         else:
             check_number(self, "gamma", minimum=0)
-        if self.policy == "step" and self.step_size == 0:
-            raise refuse(self, "step_size", self.step_size, "an integer ≥ 1 with policy='step'")
-        values = self.step_values
+        self._check_steps()
+        self._check_cycle()
+
+    def _check_steps(self) -> None:
+        """The fields of the policies that step down."""
+        policy, values = self.policy, self.step_values
+        if policy in ("step", "clr") and self.step_size == 0:
+            raise refuse(self, "step_size", self.step_size, f"an integer ≥ 1 with policy={policy!r}")
         if not isinstance(values, tuple | list) or not all(is_integer(value) and value >= 1 for value in values):
             raise refuse(self, "step_values", values, "a tuple of integers ≥ 1")
         object.__setattr__(self, "step_values", tuple(int(value) for value in values))
-        if self.policy == "multistep" and not values:
-            raise refuse(self, "step_values", values, "a tuple of integers ≥ 1, not empty, with policy='multistep'")
+        if policy in ("multistep", "lsr") and not values:
+            raise refuse(self, "step_values", values, f"a tuple of integers ≥ 1, not empty, with policy={policy!r}")
         if list(values) != sorted(set(values)):
             raise refuse(self, "step_values", values, "strictly increasing")
+        if policy == "lsr" and self.warmup_steps == 0:
+            raise refuse(self, "warmup_steps", self.warmup_steps, "an integer ≥ 1 with policy='lsr'")
+        if policy == "clr" and self.warmup_steps:
+            raise refuse(self, "warmup_steps", self.warmup_steps, "0 with policy='clr', whose cycles begin low")
+
+    def _check_cycle(self) -> None:
+        """The fields of the policy clr."""
+        check_number(self, "maximum_learning_rate", minimum=0, above=True, optional=True)
+        check_number(self, "minimum_momentum", minimum=0, maximum=1, below=True, optional=True)
+        check_boolean(self, "super_convergence")
+        check_integer(self, "annihilation_steps", 0)
+        check_number(self, "final_learning_rate", minimum=0, optional=True)
+        highest, lowest, last = self.maximum_learning_rate, self.minimum_momentum, self.final_learning_rate
+        if self.policy != "clr":
+            if self.super_convergence:
+                raise refuse(self, "super_convergence", True, f"False with policy={self.policy!r}")
+            return
+        if highest is None or highest <= self.learning_rate:
+            allowed = f"> learning_rate={self.learning_rate:g} with policy='clr'"
+            raise refuse(self, "maximum_learning_rate", highest, allowed)
+        if lowest is not None and lowest >= self.momentum:
+            allowed = f"< momentum={self.momentum:g} or None with policy='clr'"
+            raise refuse(self, "minimum_momentum", lowest, allowed)
+        if self.super_convergence and self.annihilation_steps == 0:
+            raise refuse(self, "annihilation_steps", 0, "an integer ≥ 1 with super_convergence=True")
+        if self.super_convergence and last is not None and last >= self.learning_rate:
+            allowed = f"< learning_rate={self.learning_rate:g} or None with super_convergence=True"
+            raise refuse(self, "final_learning_rate", last, allowed)
 
 
 @configuration

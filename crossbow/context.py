@@ -17,7 +17,7 @@ from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_check
-from crossbow.dataflow.graph import Graph, build
+from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
@@ -80,11 +80,15 @@ class ExecutionContext:
                 f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
             )
         graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
+        self.solver = _own_solver(graph) or self.solver
         check_graph = derive_check(build(training.subgraph.nodes)) if check is None else check.graph
         self.engine = Engine(graph, check_graph, data, self.model, self.solver, self.system, collective)
         training.compiled = self.engine.program
         if check is not None:
             check.compiled = self.engine.parts.check_program
+        self._dataflows = [dataflow for dataflow in (training, check) if dataflow is not None]
+        for dataflow in self._dataflows:
+            dataflow.base_model = self._base_model
         self._monitors = tuple(monitors)
         self._closed = False
 
@@ -100,6 +104,9 @@ class ExecutionContext:
         """End all threads. The base model is gone: save it before."""
         if not self._closed:
             self._closed = True
+            for dataflow in self._dataflows:
+                if dataflow.base_model == self._base_model:
+                    dataflow.base_model = None
             self.engine.close()
 
     # Training
@@ -200,26 +207,24 @@ class ExecutionContext:
 
     @property
     def variables(self) -> dict[str, Array]:
-        """The base model's variables by name, as "conv1.weights": a copy."""
+        """The base model's variables and running statistics by name, as "conv1.weights", "bn1.running_mean": a copy."""
         self._check_open()
         return self.engine.weights
 
+    def _base_model(self) -> dict[tuple[int, str], Array]:
+        """The base model's variables and statistics by operator (its id) and name: a copy."""
+        values, program = self.variables, self.engine.program
+        segments = {**program.model.segments, **program.statistics.segments}
+        return {key: values[segment.name] for key, segment in segments.items()}
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the base model (safetensors). The file is whole or not there: an older one is replaced at the end."""
+        """Write the base model with its running statistics (safetensors).
+
+        The file is whole or not there: an older one is replaced at the end.
+        """
         self._check_open()
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
         data = safetensors.numpy.save(self.engine.weights, metadata={"format": "crossbow"})
-        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-        try:
-            with partial.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(partial, path)
-        except BaseException:
-            partial.unlink(missing_ok=True)
-            raise
+        write_whole(Path(path), data)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a base model written by `save`, and start every learner from it.
@@ -243,6 +248,21 @@ class ExecutionContext:
         self.engine.check_usable()
 
 
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that is whole or not there: an older one is replaced at the end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with partial.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
 def _training_graph(training: Dataflow, batch: Shape) -> Graph:
     """The training graph. Where no gradients can be derived, the error also names the shapes that do not fit."""
     try:
@@ -254,6 +274,22 @@ def _training_graph(training: Dataflow, batch: Shape) -> Graph:
         except GraphError as other:
             faults += [fault for fault in other.faults if fault not in faults]
         raise GraphError(faults) from None
+
+
+def _own_solver(graph: Graph) -> SolverConf | None:
+    """The solver of an operator that says itself how it is updated. It must be the only one with variables."""
+    training = {id(vertex.operator): vertex for vertex in graph if vertex.forward and trains(vertex.forward)}
+    for vertex in training.values():
+        solver = vertex.forward.own_solver() if vertex.forward else None
+        if solver is None:
+            continue
+        others = ", ".join(repr(other.name) for other in training.values() if other is not vertex)
+        if others:
+            where = f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
+            expected = "expected no other operator with variables, because this one has an update of its own"
+            raise GraphError([f"{where}: {expected}. Received: {others}"])
+        return solver
+    return None
 
 
 def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Dataflow | None]:

@@ -14,10 +14,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Constant, Dataflow, DataflowNode, Gaussian, Operator, Phase, SubGraph, Xavier
-from crossbow.ops import Accuracy, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
+from crossbow import Constant, Dataflow, Gaussian, Xavier
+from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.types import ConfigurationError
+from models.layers import chain, classifier
 from models.script import Defaults, ModelScript
 
 VARIANTS = ("original", "caffe")
@@ -36,12 +37,7 @@ def lenet(variant: str = "original", *, dropout: float = 0.4, number_of_outputs:
     if variant not in VARIANTS:
         raise ConfigurationError(f"variant must be one of {', '.join(VARIANTS)}. Received: {variant!r}")
     layers = _original(dropout, number_of_outputs) if variant == "original" else _caffe(number_of_outputs)
-    head = last = DataflowNode(Operator(*layers[0]))
-    for name, kernel in layers[1:]:
-        last = last.connect_to(DataflowNode(Operator(name, kernel)))
-    last.connect_to(DataflowNode(Operator("loss", SoftMaxLoss())))
-    last.connect_to(DataflowNode(Operator("accuracy", Accuracy())))
-    return Dataflow(SubGraph(head)).set_phase(Phase.TRAIN)
+    return classifier(*chain(layers))
 
 
 def _original(dropout: float, number_of_outputs: int) -> list[tuple[str, Kernel]]:
@@ -63,7 +59,6 @@ def _original(dropout: float, number_of_outputs: int) -> list[tuple[str, Kernel]
         ("relu3", ReLU()),
         ("dropout", Dropout(ratio=dropout)),
         ("ip2", InnerProduct(number_of_outputs=number_of_outputs, weight_initialiser=weights, bias_initialiser=later)),
-        ("softmax", SoftMax()),
     ]
     return [layer for layer in layers if layer[0] != "dropout" or dropout]
 
@@ -79,7 +74,6 @@ def _caffe(number_of_outputs: int) -> list[tuple[str, Kernel]]:
         ("ip1", InnerProduct(number_of_outputs=500, weight_initialiser=weights, bias_initialiser=bias)),
         ("relu1", ReLU()),
         ("ip2", InnerProduct(number_of_outputs=number_of_outputs, weight_initialiser=weights, bias_initialiser=bias)),
-        ("softmax", SoftMax()),
     ]
 
 
@@ -95,15 +89,16 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="lenet",
     title="Trains LeNet on handwritten digits.",
-    build=lambda options: lenet(options.variant),
+    build=lambda options: lenet(options.variant, number_of_outputs=options.classes),
     defaults=Defaults(
-        epochs={"digits": 30, "mnist": 8},
+        epochs={"digits": 30, "mnist": 8, "synthetic": 3},
         batch_size=16,
         learning_rate=0.02,
         policy="inv",
         gamma=3e-4,
         momentum=0.9,
         weight_decay=5e-4,
+        image_shape=(1, 28, 28),
     ),
     add_options=_add_options,
 )

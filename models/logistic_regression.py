@@ -34,8 +34,10 @@ def logistic_regression(*, number_of_outputs: int = 10) -> Dataflow:
 SCRIPT = ModelScript(
     name="logistic_regression",
     title="Trains a logistic regression on handwritten digits.",
-    build=lambda options: logistic_regression(),
-    defaults=Defaults(epochs={"digits": 20, "mnist": 5}, batch_size=8, learning_rate=0.1),
+    build=lambda options: logistic_regression(number_of_outputs=options.classes),
+    defaults=Defaults(
+        epochs={"digits": 20, "mnist": 5, "synthetic": 3}, batch_size=8, learning_rate=0.1, image_shape=(1, 28, 28)
+    ),
 )
 
 

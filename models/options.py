@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from crossbow import SMA, SSGD, ModelConf, SolverConf, SystemConf
-from crossbow.conf import LEARNING_RATE_POLICIES
 from crossbow.synch import RULES, Rule
-from crossbow.types import ConfigurationError
+from crossbow.types import ConfigurationError, Shape
+from models.datasets import KNOWN, SYNTHETIC, DataSource
+from models.solver_options import add_solver, solver_conf
+from models.values import integer, number, refuse_others, those_given
 
-DATASETS = ("digits", "mnist")
+SYNTHETIC_SIZES = {
+    "classes": ("number_of_classes", 10, "classes"),
+    "training_examples": ("training", 2048, "training examples"),
+    "test_examples": ("check", 512, "examples to test with"),
+}
+"""By option of the synthetic data set: the field of DataSource, its default, what it counts."""
 
 
 @dataclass(frozen=True)
@@ -22,14 +28,26 @@ class Defaults:
     """What a model script does where nothing is said."""
 
     epochs: Mapping[str, int]
-    """By data set."""
+    """By data set: those that the script can train on, of `models.datasets.KNOWN`. The first is the default."""
     batch_size: int
     learning_rate: float
     policy: str = "fixed"
     gamma: float = SolverConf().gamma
-    """Of that policy, with t in tasks."""
+    """Of that policy, with t in that unit."""
+    step_values: tuple[int, ...] = ()
+    """Of the policy "multistep", in that unit."""
+    learning_rate_step_unit: str = SolverConf().learning_rate_step_unit
     momentum: float = 0.0
     weight_decay: float = 0.0
+    image_shape: Shape = (3, 32, 32)
+    """Of synthetic images."""
+    number_of_classes: int = 10
+    """Of synthetic images."""
+
+    @property
+    def dataset(self) -> str:
+        """The default data set."""
+        return next(iter(self.epochs))
 
 
 def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.ArgumentParser, argparse._ArgumentGroup]:
@@ -37,32 +55,36 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     parser = argparse.ArgumentParser(
         prog=f"python -m models.{name}",
         usage="%(prog)s [options]",
-        description=f"{title} Without options: the digits bundled with scikit-learn, SMA, one learner per core.",
+        description=f"{title} Without options: {KNOWN[defaults.dataset].without_options}, SMA, one learner per core.",
         epilog="Exit status: 0; 1 if training fails; 2 if an option, a file or the graph is wrong; 130 after Ctrl-C.",
         allow_abbrev=False,
     )
-    _add_data(parser.add_argument_group("data and output"), name)
+    _add_data(parser.add_argument_group("data and output"), name, defaults)
     model = parser.add_argument_group("model")
     _add_length(parser.add_argument_group("length of training (whichever comes first)"), defaults)
     _add_learners(parser.add_argument_group("learners"), defaults)
-    _add_solver(parser.add_argument_group("solver"), defaults)
+    add_solver(parser.add_argument_group("solver"), defaults)
     _add_system(parser.add_argument_group("system"))
     return parser, model
 
 
-def _add_data(group: argparse._ArgumentGroup, name: str) -> None:
+def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> None:
+    summaries = "; ".join(f"{dataset}: {KNOWN[dataset].summary}" for dataset in defaults.epochs)
     group.add_argument(
         "--dataset",
-        choices=DATASETS,
-        default=DATASETS[0],
-        help="digits: 1,797 images bundled with scikit-learn; mnist: 70,000, downloaded once (default: %(default)s)",
+        choices=tuple(defaults.epochs),
+        default=defaults.dataset,
+        help=f"{summaries} (default: %(default)s)",
     )
+    files = "; or ".join(KNOWN[dataset].files for dataset in defaults.epochs if KNOWN[dataset].files)
     group.add_argument(
         "--data-directory",
         type=Path,
         metavar="DIR",
-        help="where MNIST's four IDX files lie, gzipped or not (default: they are downloaded)",
+        help=f"where the data set's files lie: {files or 'none here has any'} (default: they are downloaded)",
     )
+    if SYNTHETIC in defaults.epochs:
+        _add_synthetic(group, defaults)
     group.add_argument(
         "--output-directory",
         type=Path,
@@ -72,20 +94,36 @@ def _add_data(group: argparse._ArgumentGroup, name: str) -> None:
     )
 
 
+def _add_synthetic(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
+    shape = ",".join(map(str, defaults.image_shape))
+    group.add_argument(
+        "--image-shape",
+        type=_shape,
+        metavar="C,H,W",
+        help=f"synthetic: channels, height and width of an image (default: {shape})",
+    )
+    for name, (field, default, what) in SYNTHETIC_SIZES.items():
+        option = f"--{name.replace('_', '-')}"
+        count = getattr(defaults, field, default)
+        group.add_argument(
+            option, type=integer(1), metavar="N", help=f"synthetic: number of {what} (default: {count:,})"
+        )
+
+
 def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     by_dataset = ", ".join(f"{count} with {dataset}" for dataset, count in defaults.epochs.items())
     group.add_argument(
-        "--epochs", type=_integer(1), metavar="N", help=f"passes over the training set (default: {by_dataset})"
+        "--epochs", type=integer(1), metavar="N", help=f"passes over the training set (default: {by_dataset})"
     )
     group.add_argument(
         "--target-accuracy",
-        type=_number(0, 1),
+        type=number(0, 1),
         metavar="A",
         help="end when the test accuracy, a fraction in [0, 1], is at least A (default: none)",
     )
     group.add_argument(
         "--time-limit",
-        type=_number(0, math.inf, above=True),
+        type=number(0, math.inf, above=True),
         metavar="SECONDS",
         help="end after so many seconds of training, tests not included (default: none)",
     )
@@ -94,7 +132,7 @@ def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
 def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     group.add_argument(
         "--batch-size",
-        type=_integer(1),
+        type=integer(1),
         metavar="N",
         default=defaults.batch_size,
         help="examples in the batch of one learner (default: %(default)s)",
@@ -114,7 +152,7 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     )
     group.add_argument(
         "--threads-per-learner",
-        type=_integer(1),
+        type=integer(1),
         metavar="N",
         help="threads of a learner (default: the device's cores, shared among its learners)",
     )
@@ -126,71 +164,18 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     )
     group.add_argument(
         "--alpha",
-        type=_number(),
+        type=number(),
         metavar="A",
         help="sma: strength of the correction, in (0, 1] (default: 1/k with k learners, 1/2 with one)",
     )
     group.add_argument(
-        "--tau", type=_integer(1), metavar="N", help="sma: tasks of a learner between two averages (default: 1)"
+        "--tau", type=integer(1), metavar="N", help="sma: tasks of a learner between two averages (default: 1)"
     )
     group.add_argument(
         "--base-momentum",
-        type=_number(),
+        type=number(),
         metavar="M",
         help="sma: momentum of the average model, in [0, 1) (default: 0)",
-    )
-
-
-def _add_solver(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
-    conf = SolverConf()
-    gamma = f"{conf.gamma:g}"
-    if defaults.gamma != conf.gamma:
-        gamma = f"{defaults.gamma:g} with {defaults.policy} in tasks, else {gamma}"
-    group.add_argument(
-        "--learning-rate",
-        type=_number(),
-        metavar="R",
-        default=defaults.learning_rate,
-        help="γ at the start, > 0 (default: %(default)s)",
-    )
-    group.add_argument(
-        "--learning-rate-policy",
-        choices=LEARNING_RATE_POLICIES,
-        default=defaults.policy,
-        help="γ at time t: fixed γ; inv γ (1 + gamma t)^−power; step γ gamma^⌊t / step-size⌋; multistep γ gamma^(step "
-        "values ≤ t); exp γ gamma^t (default: %(default)s)",
-    )
-    group.add_argument("--gamma", type=_number(), metavar="G", help=f"factor or slope of the policy (default: {gamma})")
-    group.add_argument("--power", type=_number(), metavar="P", help=f"exponent of inv (default: {conf.power})")
-    group.add_argument("--step-size", type=_integer(1), metavar="N", help="length of a step of the policy step")
-    group.add_argument(
-        "--step-values", type=_integers, metavar="N,N,…", help="where the policy multistep steps, increasing"
-    )
-    group.add_argument(
-        "--warmup-steps",
-        type=_integer(0),
-        metavar="N",
-        default=0,
-        help="length of the linear warm-up (default: 0, none)",
-    )
-    group.add_argument(
-        "--learning-rate-step-unit",
-        choices=("tasks", "epochs"),
-        help=f"unit of t, step size, step values and warm-up (default: {conf.learning_rate_step_unit})",
-    )
-    group.add_argument(
-        "--momentum",
-        type=_number(),
-        metavar="M",
-        default=defaults.momentum,
-        help="fraction of the last step that is kept, in [0, 1) (default: %(default)s)",
-    )
-    group.add_argument(
-        "--weight-decay",
-        type=_number(),
-        metavar="L",
-        default=defaults.weight_decay,
-        help="λ of the penalty ½ λ |w|², ≥ 0 (default: %(default)s)",
     )
 
 
@@ -209,7 +194,7 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--seed",
-        type=_integer(0),
+        type=integer(0),
         metavar="N",
         default=0,
         help="start of every random number; the same seed and number of learners give the same weights "
@@ -220,48 +205,16 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
 # Values
 
 
-def _integer(minimum: int) -> Callable[[str], int]:
-    def convert(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = minimum - 1
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"expected an integer ≥ {minimum}. Received: {text!r}")
-        return value
-
-    return convert
-
-
-def _number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
-    """A finite number in the range; the configurations check what belongs to them."""
-    bounds = [] if minimum == -math.inf else [f"{'>' if above else '≥'} {minimum:g}"]
-    bounds += [] if maximum == math.inf else [f"≤ {maximum:g}"]
-    expected = " ".join(["a number", " and ".join(bounds)]).strip()
-
-    def convert(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        good = math.isfinite(value) and (value > minimum if above else value >= minimum) and value <= maximum
-        if not good:
-            raise argparse.ArgumentTypeError(f"expected {expected}. Received: {text!r}")
-        return value
-
-    return convert
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected integers, separated by commas. Received: {text!r}") from None
+def _shape(text: str) -> Shape:
+    sizes = tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in text.split(","))
+    if len(sizes) != 3 or min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"expected three integers ≥ 1, as 3,224,224. Received: {text!r}")
+    return sizes
 
 
 def _learners(text: str) -> int | str:
     try:
-        return text if text == "auto" else _integer(1)(text)
+        return text if text == "auto" else integer(1)(text)
     except argparse.ArgumentTypeError:
         raise argparse.ArgumentTypeError(f"expected auto or an integer ≥ 1. Received: {text!r}") from None
 
@@ -273,6 +226,7 @@ def _learners(text: str) -> int | str:
 class Configurations:
     """What an `ExecutionContext` wants to know."""
 
+    data: DataSource
     model: ModelConf
     solver: SolverConf
     system: SystemConf
@@ -280,11 +234,10 @@ class Configurations:
 
 def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
     """The options as configurations. Raises ConfigurationError, also for an option that would do nothing."""
-    if options.data_directory is not None and options.dataset == "digits":
-        raise ConfigurationError("--data-directory belongs to --dataset mnist; the digits come with scikit-learn")
     return Configurations(
+        data=_data(options, defaults),
         model=ModelConf(batch_size=options.batch_size, rule=_rule(options)),
-        solver=_solver(options, defaults),
+        solver=solver_conf(options, defaults),
         system=SystemConf(
             devices=options.devices,
             learners_per_device=options.learners,
@@ -296,47 +249,28 @@ def configurations(options: argparse.Namespace, defaults: Defaults) -> Configura
     )
 
 
-def _given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Those of the options that were given: the others keep the configuration's default."""
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
+    known = KNOWN[options.dataset]
+    if options.data_directory is not None and not known.files:
+        others = [dataset for dataset in defaults.epochs if KNOWN[dataset].files]
+        belongs = f"belongs to --dataset {' or '.join(others)}" if others else "does nothing"
+        raise ConfigurationError(f"--data-directory {belongs}; {options.dataset}: {known.summary}")
+    shape = known.image_shape or defaults.image_shape
+    sizes = {field: getattr(defaults, field, default) for field, default, _ in SYNTHETIC_SIZES.values()}
+    if options.dataset != SYNTHETIC:
+        sizes["number_of_classes"] = known.number_of_classes
+    if SYNTHETIC in defaults.epochs:
+        given = those_given(options, "image_shape", *SYNTHETIC_SIZES)
+        if options.dataset != SYNTHETIC:
+            refuse_others(given, (), f"--dataset {options.dataset}")
+        shape = given.pop("image_shape", shape)
+        sizes |= {SYNTHETIC_SIZES[name][0]: size for name, size in given.items()}
+    return DataSource(options.dataset, options.data_directory, shape, **sizes)
 
 
 def _rule(options: argparse.Namespace) -> Rule:
-    given = _given(options, "alpha", "tau", "base_momentum")
+    given = those_given(options, "alpha", "tau", "base_momentum")
     if options.rule == SMA.name:
         return SMA(**given)
-    _refuse_others(given, (), f"--rule {options.rule}")
+    refuse_others(given, (), f"--rule {options.rule}")
     return SSGD()
-
-
-def _solver(options: argparse.Namespace, defaults: Defaults) -> SolverConf:
-    policy = options.learning_rate_policy
-    used = {
-        "inv": ("gamma", "power"),
-        "step": ("gamma", "step_size"),
-        "multistep": ("gamma", "step_values"),
-        "exp": ("gamma",),
-    }.get(policy, ())
-    given = _given(options, "gamma", "power", "step_size", "step_values")
-    _refuse_others(given, used, f"--learning-rate-policy {policy}")
-    unit = _given(options, "learning_rate_step_unit")
-    if policy == "fixed" and not options.warmup_steps:
-        _refuse_others(unit, (), "--learning-rate-policy fixed without --warmup-steps")
-    if policy == defaults.policy and "gamma" in used and options.learning_rate_step_unit != "epochs":
-        given.setdefault("gamma", defaults.gamma)
-    return SolverConf(
-        learning_rate=options.learning_rate,
-        policy=policy,
-        warmup_steps=options.warmup_steps,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-        **given,
-        **unit,
-    )
-
-
-def _refuse_others(given: Mapping[str, Any], used: Sequence[str], where: str) -> None:
-    for name, value in given.items():
-        if name not in used:
-            option = name.replace("_", "-")
-            raise ConfigurationError(f"--{option} does nothing with {where}. Received: --{option} {value}")

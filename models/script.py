@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
-from crossbow.data import digits, mnist
 from crossbow.runtime.device import cores_text
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.synch import SMA
 from crossbow.types import CrossbowError, DataError, NonFiniteLossError, TaskError
 from models.curves import write_learning_curves
 from models.options import Defaults, configurations, new_parser
+from models.solver_options import solver_text
 
 __all__ = ["Defaults", "ModelScript"]
 
@@ -35,20 +35,34 @@ class ModelScript:
     title: str
     """One sentence for `--help`."""
     build: Callable[[argparse.Namespace], Dataflow]
-    """The training dataflow for the options."""
+    """The training dataflow for the options. `image_shape` and `classes` among them are those of the data set."""
     defaults: Defaults
     add_options: Callable[[argparse._ArgumentGroup], None] = lambda group: None
     """Adds the model's own options."""
+    choose_defaults: Callable[[argparse.Namespace], Defaults] | None = None
+    """The defaults that go with the model's own options, where that is not always `defaults`."""
+    variant: Callable[[argparse.Namespace], str] = lambda options: getattr(options, "variant", "")
+    """Which of the models that the script knows the options ask for, in words; empty where there is one."""
+
+    def defaults_for(self, arguments: Sequence[str] | None) -> Defaults:
+        """The defaults of the other options, `--help` included, depend on the model's own: these are read first."""
+        if self.choose_defaults is None:
+            return self.defaults
+        parser, group = new_parser(self.name, self.title, self.defaults)
+        first = argparse.ArgumentParser(prog=parser.prog, usage=parser.usage, add_help=False, allow_abbrev=False)
+        self.add_options(first.add_argument_group(group.title))
+        return self.choose_defaults(first.parse_known_args(arguments)[0])
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Train as the command line says; returns the exit status. Expected errors are one sentence on stderr."""
-        parser, group = new_parser(self.name, self.title, self.defaults)
+        defaults = self.defaults_for(arguments)
+        parser, group = new_parser(self.name, self.title, defaults)
         self.add_options(group)
         options = parser.parse_args(arguments)
         if options.epochs is None:
-            options.epochs = self.defaults.epochs[options.dataset]
+            options.epochs = defaults.epochs[options.dataset]
         try:
-            _Run(self, options).run()
+            _Run(self, options, defaults).run()
             sys.stdout.flush()
         except KeyboardInterrupt:
             print(f"{parser.prog}: interrupted", file=sys.stderr)
@@ -82,17 +96,18 @@ class _Records(Monitor):
 class _Run:
     """One training run of a script."""
 
-    def __init__(self, script: ModelScript, options: argparse.Namespace) -> None:
-        self.script, self.options = script, options
+    def __init__(self, script: ModelScript, options: argparse.Namespace, defaults: Defaults) -> None:
+        self.script, self.options, self.defaults = script, options, defaults
         self.log = options.output_directory / "log.jsonl"
         self.picture = options.output_directory / "learning_curves.png"
         self.records = _Records()
 
     def run(self) -> None:
         options = self.options
-        confs = configurations(options, self.script.defaults)
+        confs = configurations(options, self.defaults)
+        options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
         dataflow = self.script.build(options)
-        data = mnist(options.data_directory) if options.dataset == "mnist" else digits()
+        data = confs.data.load()
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
         with ExecutionContext(
             [dataflow, None],
@@ -163,7 +178,8 @@ def _print_configuration(
     script: ModelScript, options: argparse.Namespace, context: ExecutionContext, data: Dataset
 ) -> None:
     parts = context.engine.parts
-    variant = f" ({options.variant})" if hasattr(options, "variant") else ""
+    words = script.variant(options)
+    variant = f" ({words})" if words else ""
     check = 0 if data.check is None else len(data.check)
     shape = "×".join(map(str, data.image_shape))
     rows = [
@@ -178,7 +194,7 @@ def _print_configuration(
         ("kernels", f"{parts.library.name}, {context.system.precision}"),
         ("rule", _rule_text(context)),
         ("batch", f"{context.model.batch_size} images a learner; {context.engine.tasks_per_epoch:.4g} tasks an epoch"),
-        ("solver", _solver_text(context)),
+        ("solver", solver_text(context.solver)),
         ("length", _length_text(options)),
         ("output", str(options.output_directory)),
     ]
@@ -195,25 +211,6 @@ def _rule_text(context: ExecutionContext) -> str:
         return f"{rule.name}, {ticks}"
     alpha, momentum = rule.weight(parts.learners), rule.base_momentum
     return f"{rule.name}, alpha {alpha:.4g}, tau {rule.tau}, base momentum {momentum:g}, {ticks}"
-
-
-def _solver_text(context: ExecutionContext) -> str:
-    solver = context.solver
-    policy = [solver.policy]
-    policy += {
-        "inv": [f"gamma {solver.gamma:g}", f"power {solver.power:g}"],
-        "step": [f"gamma {solver.gamma:g}", f"every {solver.step_size}"],
-        "multistep": [f"gamma {solver.gamma:g}", f"at {', '.join(map(str, solver.step_values))}"],
-        "exp": [f"gamma {solver.gamma:g}"],
-    }.get(solver.policy, [])
-    if solver.warmup_steps:
-        policy.append(f"warm-up {solver.warmup_steps}")
-    if len(policy) > 1:
-        policy.append(f"in {solver.learning_rate_step_unit}")
-    return (
-        f"learning rate {solver.learning_rate:g} ({' '.join(policy)}), momentum {solver.momentum:g}, "
-        f"weight decay {solver.weight_decay:g}"
-    )
 
 
 def _length_text(options: argparse.Namespace) -> str:

@@ -17,13 +17,16 @@ NAN, INFINITY = float("nan"), float("inf")
 NO_NUMBERS = (None, "1", True, [1], NAN, INFINITY, 1j)
 NO_INTEGERS = (1.5, "1", True, NAN, (1,))
 
+CYCLE: dict[str, object] = {"policy": "clr", "step_size": 3, "maximum_learning_rate": 1, "momentum": 0.9}
+ONCE: dict[str, object] = {**CYCLE, "super_convergence": True, "annihilation_steps": 3}
+
 # (configuration, field, what is allowed, bad values, other fields that matter)
 BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     (SolverConf, "learning_rate", "a finite number > 0", (0, -0.1, *NO_NUMBERS), {}),
     (
         SolverConf,
         "policy",
-        "one of 'fixed', 'inv', 'step', 'multistep', 'exp'",
+        "one of 'fixed', 'inv', 'step', 'multistep', 'exp', 'lsr', 'clr'",
         ("FIXED", "poly", "", None, 0, ["fixed"]),
         {},
     ),
@@ -31,7 +34,12 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     (SolverConf, "gamma", "a finite number ≥ 0", (-1,), {}),
     *(
         (SolverConf, "gamma", "a finite number > 0 and ≤ 1", (0, -0.1, 1.1, *NO_NUMBERS), {"policy": policy, **more})
-        for policy, more in (("step", {"step_size": 3}), ("multistep", {"step_values": (3,)}), ("exp", {}))
+        for policy, more in (
+            ("step", {"step_size": 3}),
+            ("multistep", {"step_values": (3,)}),
+            ("lsr", {"step_values": (3,), "warmup_steps": 2}),
+            ("exp", {}),
+        )
     ),
     (SolverConf, "power", "a finite number ≥ 0", (-1, *NO_NUMBERS), {}),
     (SolverConf, "step_size", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
@@ -51,7 +59,27 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
         ((),),
         {"policy": "multistep"},
     ),
+    (SolverConf, "step_size", "an integer ≥ 1 with policy='clr'", (0,), CYCLE),
+    (
+        SolverConf,
+        "step_values",
+        "a tuple of integers ≥ 1, not empty, with policy='lsr'",
+        ((),),
+        {"policy": "lsr", "warmup_steps": 2},
+    ),
     (SolverConf, "warmup_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "warmup_steps", "an integer ≥ 1 with policy='lsr'", (0,), {"policy": "lsr", "step_values": (3,)}),
+    (SolverConf, "warmup_steps", "0 with policy='clr', whose cycles begin low", (1,), CYCLE),
+    (SolverConf, "maximum_learning_rate", "a finite number > 0 or None", (0, -1, *NO_NUMBERS[1:]), {}),
+    (SolverConf, "maximum_learning_rate", "> learning_rate=0.01 with policy='clr'", (None, 0.001, 0.01), CYCLE),
+    (SolverConf, "minimum_momentum", "a finite number ≥ 0 and < 1 or None", (-0.1, 1, *NO_NUMBERS[1:]), {}),
+    (SolverConf, "minimum_momentum", "< momentum=0.9 or None with policy='clr'", (0.9, 0.95), CYCLE),
+    (SolverConf, "super_convergence", "True or False", (1, None, "yes"), CYCLE),
+    (SolverConf, "super_convergence", "False with policy='fixed'", (True,), {}),
+    (SolverConf, "annihilation_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "annihilation_steps", "an integer ≥ 1 with super_convergence=True", (0,), ONCE),
+    (SolverConf, "final_learning_rate", "a finite number ≥ 0 or None", (-1, *NO_NUMBERS[1:]), {}),
+    (SolverConf, "final_learning_rate", "< learning_rate=0.01 or None with super_convergence=True", (0.01, 1), ONCE),
     (
         SolverConf,
         "learning_rate_step_unit",
@@ -60,7 +88,10 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
         {},
     ),
     (SolverConf, "momentum", "a finite number ≥ 0 and < 1", (-0.1, 1, 1.5, *NO_NUMBERS), {}),
+    (SolverConf, "momentum_method", "one of 'polyak', 'nesterov'", ("Nesterov", "adam", "", None), {}),
     (SolverConf, "weight_decay", "a finite number ≥ 0", (-1e-4, *NO_NUMBERS), {}),
+    (SolverConf, "regularisation", "one of 'l2', 'l1'", ("L2", "none", None, 2), {}),
+    (SolverConf, "clip_gradient_norm", "a finite number > 0 or None", (0, -1, *NO_NUMBERS[1:]), {}),
     (ModelConf, "batch_size", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
     (
         ModelConf,
@@ -86,6 +117,7 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     (SystemConf, "kernels", "one of 'auto', 'reference', 'onednn'", ("oneDNN", "cuda", None, ""), {}),
     (SystemConf, "precision", "one of 'float32', 'float64'", ("float16", "double", 32, None, np.float32), {}),
     (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SystemConf, "check_numerics", "True or False", (1, None, "yes"), {}),
 ]
 
 
@@ -129,6 +161,10 @@ def test_defaults() -> None:
         (SolverConf, {"policy": "multistep", "step_values": [1, 2, 30]}),
         (SolverConf, {"policy": "exp", "gamma": 1}),
         (SolverConf, {"momentum": 0.999, "weight_decay": 10}),
+        (SolverConf, {"momentum_method": "nesterov", "regularisation": "l1", "clip_gradient_norm": 3}),
+        (SolverConf, {**CYCLE, "minimum_momentum": 0}),
+        (SolverConf, {**ONCE, "final_learning_rate": 0}),
+        (SolverConf, {"policy": "lsr", "step_values": (1,), "warmup_steps": 5}),
         (ModelConf, {"batch_size": np.int32(7), "rule": SMA(), "wpc": 4}),
         (SystemConf, {"seed": 2**70, "threads_per_learner": 3}),
     ],

@@ -13,7 +13,7 @@ import pytest
 
 import crossbow
 
-OPTIONAL = ("sklearn", "scipy", "matplotlib", "pooch", "torch", "cupy", "onnx", "mpi4py")
+OPTIONAL = ("sklearn", "scipy", "matplotlib", "pooch", "simplejpeg", "torch", "cupy", "onnx", "mpi4py")
 """Packages of the extras, and of comparisons."""
 
 NAMES = {
@@ -23,13 +23,17 @@ NAMES = {
         "SubGraph SystemConf TaskError TestResult TrainingUnit Uniform Xavier __version__"
     ),
     "crossbow.ops": (
-        "Accuracy Conv ConvGradient Dropout DropoutGradient ElementWiseOp ElementWiseOpGradient EuclideanLoss "
+        "Accuracy Concat ConcatGradient Conv ConvGradient DataTransform Dropout DropoutGradient ElementWiseOp "
+        "ElementWiseOpGradient "
+        "EuclideanLoss LRN LRNGradient Scale ScaleGradient "
         "EuclideanLossGradient Gradient GradientDescentOptimiser InnerProduct InnerProductGradient Kernel Pool "
-        "PoolGradient ReLU ReLUGradient SoftMax SoftMaxGradient SoftMaxLoss SoftMaxLossGradient VariableSpec"
+        "PoolGradient ReLU ReLUGradient SoftMax SoftMaxGradient SoftMaxLoss SoftMaxLossGradient VariableSpec "
+        "Classify Flatten FlattenGradient MatFact MatFactGradient MatMul MatMulGradient Noop NoopGradient"
     ),
-    "crossbow.data": "Dataset digits mnist",
+    "crossbow.data": "Dataset cifar10 digits mnist synthetic",
     "crossbow.synch": "SMA SSGD Collective FakeCollective HostCollective Rule rule_class",
     "crossbow.testing": "run_operator check_gradients",
+    "crossbow.onnx": "load save",
 }
 
 

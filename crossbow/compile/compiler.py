@@ -109,10 +109,11 @@ class _Compiler:
         """Operators whose statistics an earlier step has brought up to date."""
         self.variables = self._known_variables()
         self.written_gradients: set[tuple[int, str]] = set()
-        self.fusions = relu_fusions(graph, library.fused_relu)
+        # Where numbers are checked, nothing is fused: a ReLU may make 0 of NaN before anybody has seen it.
+        self.fusions = relu_fusions(graph, () if check_numerics else library.fused_relu)
         self.fused = {producer: relu for relu, producer in self.fusions.items()}
         """For an operator that takes in the ReLU behind it, the position of that."""
-        self.pooled = pooled_gradients(graph)
+        self.pooled = pooled_gradients(graph, self.fusions)
         self.backward_part: set[int] = set()
         """Gradient operators, and what depends on them (sums of gradients)."""
 
@@ -146,29 +147,29 @@ class _Compiler:
     # Variables
 
     def _known_variables(self) -> dict[tuple[int, str], Variable]:
-        """All variables; their storage is open (None) unless a model is given."""
+        """All variables and statistics; their storage is open (None) unless a model is given."""
         known: dict[tuple[int, str], Variable] = {}
-        faults = []
-        for order, specs in self.specs.items():
-            vertex = self.graph[order]
-            for spec in specs:
-                key = (id(vertex.operator), spec.name)
-                if self.model is None:
-                    known[key] = Variable(spec.shape, self.dtype)
-                elif key not in self.model.segments:
-                    faults.append(
-                        f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected an operator of the training "
-                        "dataflow (connect a shallow_copy() of its node). Received: one with variables of its own"
-                    )
-                elif (trained := self.model.variable(*key)).shape != spec.shape:
-                    faults.append(
-                        f"node {vertex.name!r} ({type(vertex.kernel).__name__}): expected an input with which "
-                        f"{spec.name!r} has the shape of the training dataflow, {trained.shape}. Received: {spec.shape}"
-                    )
-                else:
-                    known[key] = trained
+        faults: dict[str, None] = {}  # in order, each once
+        wanted = [
+            (self.graph[order], spec, layout)
+            for specs_of, layout in ((self.specs, self.model), (self.statistics, self.shared_statistics))
+            for order, specs in specs_of.items()
+            for spec in specs
+        ]
+        for vertex, spec, layout in wanted:
+            key, who = (id(vertex.operator), spec.name), f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
+            if layout is None:
+                known[key] = Variable(spec.shape, self.dtype)
+            elif key not in layout.segments:
+                text = "expected an operator of the training dataflow (connect a shallow_copy() of its node)"
+                faults[f"{who}: {text}. Received: one with variables of its own"] = None
+            elif (trained := layout.variable(*key)).shape != spec.shape:
+                text = f"expected an input with which {spec.name!r} has the shape of the training dataflow"
+                faults[f"{who}: {text}, {trained.shape}. Received: {spec.shape}"] = None
+            else:
+                known[key] = trained
         if faults:
-            raise GraphError(faults)
+            raise GraphError(list(faults))
         return known
 
     def _lay_out(self, specs_of: Mapping[int, tuple[VariableSpec, ...]]) -> ModelLayout:
@@ -317,7 +318,7 @@ class _Compiler:
         self._elide(vertex, doer)
 
     def _pooled_relu(self, vertex: Vertex, pool: Vertex, relu_gradient: Vertex) -> Value:
-        """The gradient of a max pooling's output, times the derivative of the ReLU before it: see `pooled_gradients`."""
+        """The gradient of a max pooling's output, times the derivative of the ReLU before: see `pooled_gradients`."""
         assert relu_gradient.peer is not None
         assert isinstance(relu_gradient.kernel, Gradient)
         relu, site, masked = self.graph[relu_gradient.peer], self._site(pool), ("masked", vertex.order)
@@ -371,7 +372,7 @@ class _Compiler:
         self.draft.steps.append(_DraftStep(vertex.name, nothing, {}, vertex.order in self.backward_part, True))
 
 
-_RUNTIME_ROLES = ("state", "slots", "slot_labels")
+_RUNTIME_ROLES = ("state", "slots", "slot_labels", "slot_positions")
 _ONES = NamedPlace("ones", np.ones(2))
 
 
@@ -412,7 +413,7 @@ def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
 
 def _share_in_place(draft: _Draft, first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, Value]:
     """For every value the value whose memory it takes: an output written in place takes its input's, if this step is
-    the input's last use, its only one here, and the output's first. (Values in the memory of an earlier one are that.)"""
+    the input's last use, its only one here, and the output's first. (Values in the memory of an earlier one are it.)"""
     owner: dict[Value, Value] = {value: value for value in first}
     pinned = {draft.root(value) for value in draft.pinned}
     for number, step in enumerate(draft.steps):

@@ -11,6 +11,8 @@ from crossbow.kernels.interface import PlainStorage, Storage, Variable
 from crossbow.ops.kernel import VariableSpec
 from crossbow.types import Array, DataError, aligned_zeros
 
+CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
+"""Bytes."""
 SEGMENT_ALIGNMENT = 16
 """Elements. Every variable starts on a cache line in float32."""
 
@@ -53,6 +55,17 @@ class ModelLayout:
         """Number of trainable values."""
         return sum(int(np.prod(segment.spec.shape)) for segment in self.segments.values())
 
+    @property
+    def learning_rates(self) -> tuple[tuple[slice, float], ...]:
+        """Ranges that cover the vector, padding included, and the multiplier of the learning rate in each."""
+        runs: list[tuple[slice, float]] = []
+        for segment in self:
+            multiplier = segment.spec.learning_rate_multiplier
+            if not runs or multiplier != runs[-1][1]:
+                runs[-1:] = [(slice(run.start, segment.offset), other) for run, other in runs[-1:]]
+                runs.append((slice(segment.offset, self.elements), multiplier))
+        return tuple(runs)
+
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.segments.values())
 
@@ -62,7 +75,16 @@ class ModelLayout:
 
     def new_vector(self) -> Array:
         """A zeroed vector, on a cache line."""
-        return aligned_zeros(self.elements * self.dtype.itemsize).view(self.dtype)
+        return self.new_vectors(1)[0]
+
+    def new_vectors(self, count: int) -> list[Array]:
+        """Zeroed vectors behind each other in memory, so that large pages are filled."""
+        nbytes = self.elements * self.dtype.itemsize
+        distance = -(-nbytes // CACHE_LINE) * CACHE_LINE
+        if distance % SMALL_PAGE < SHIFT:  # elements of one index, used together, would compete for places in the cache
+            distance += SHIFT
+        memory = aligned_zeros(count * distance)
+        return [memory[start : start + nbytes].view(self.dtype) for start in range(0, count * distance, distance)]
 
     def initialise(self, vector: Array, seed: int) -> None:
         """Draw the initial values. Each variable has a generator of its own: adding one changes no other."""

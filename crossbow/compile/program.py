@@ -51,7 +51,7 @@ class VectorPlace:
 
 @dataclass(frozen=True)
 class NamedPlace:
-    """One of the arrays that the runtime owns: state, slots, slot_labels; or a constant."""
+    """One of the arrays that the runtime owns: state, slots, slot_labels, slot_positions; or a constant."""
 
     name: str
     constant: Array | None = None

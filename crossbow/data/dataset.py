@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.types import Array, DataError, Phase, Shape
 
@@ -15,7 +17,7 @@ LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """The examples of one phase: images (N, C, H, W) or (N, features), labels int32 (N,) or targets (N, …)."""
+    """The examples of one phase: images (N, C, H, W) or (N, features), labels int32 (N, …) or targets (N, …)."""
 
     images: Array
     labels: Array
@@ -30,7 +32,7 @@ class Examples:
 
     @property
     def label_shape(self) -> Shape:
-        """Shape of one label: () for a class."""
+        """Shape of an example's label: () for a class, (H, W) for a class of every pixel."""
         return self.labels.shape[1:]
 
 
@@ -39,9 +41,11 @@ class Dataset:
 
     Images are (N, C, H, W) or (N, features); (N, H, W) are gray images and become (N, 1, H, W). uint8 images stay
     uint8 and are multiplied by `scale` = 1/255 when they are batched, so that the model sees [0, 1]; floating-point
-    images are taken as they are (`scale` = 1). Labels decide by their type what is learnt: integers (N,) are classes
-    and become int32; floating-point numbers (N, …) are targets of a regression. Arrays that are fine already
-    (contiguous, of these types) are not copied, and must not change while they are in use.
+    images are taken as they are (`scale` = 1). Labels decide by their type what is learnt: integers are classes and
+    become int32, (N,) for one class an example, or (N, …) for several, as (N, H, W) for a class of every pixel;
+    floating-point numbers (N, …) are targets of a regression. Arrays that are fine already (contiguous, of these types)
+    are not copied, and must not change while they are in use. One-hot rows are refused: an integer matrix of which
+    every row is zeros and a single one.
 
     `number_of_classes`: labels are 0 ≤ label < number_of_classes; None takes the largest label + 1.
     `ignored_label`: a label that is allowed besides those, as −1 or 255, for the examples that a loss leaves out.
@@ -182,12 +186,20 @@ def _labels(name: str, value: object, number_of_images: int, images_name: str) -
         )
     if array.dtype.kind == "f":
         return _finite(name, array)
-    if array.ndim != 1:
+    if array.ndim == 2 and _is_one_hot(array):
         raise DataError(
-            f"{name}: expected integer classes (N,) or floating-point targets (N, …); "
+            f"{name}: expected integer classes (N, …) or floating-point targets (N, …); "
             f"for classes given as one-hot rows take .argmax(axis=1). Received: {_describe(array)}"
         )
     return array
+
+
+def _is_one_hot(array: NDArray[Any]) -> bool:
+    """Whether every row is zeros and a single one."""
+    first = array[0]  # of a million label rows, most are told by the first
+    if array.shape[1] < 2 or np.count_nonzero(first) != 1:
+        return False
+    return bool(array.min() == 0 and array.max() == 1 and (np.count_nonzero(array, axis=1) == 1).all())
 
 
 def _examples(phase: str, pair: object) -> Examples:
@@ -235,7 +247,7 @@ def _check_classes(given: dict[str, Examples], number_of_classes: int | None, ig
         limit = LARGEST_NUMBER_OF_CLASSES if number_of_classes is None else int(number_of_classes)
         if least < 0 or most >= limit:
             bad = least if least < 0 else most
-            example = int(np.argmax(labels == bad))
+            example = int(np.argmax((labels == bad).reshape(len(labels), -1).any(axis=1)))
             upper = "" if number_of_classes is None and most < limit else f" < {limit}"
             raise DataError(f"y_{phase}: expected 0 ≤ label{upper}{also}. Received: {bad} (example {example})")
         largest = max(largest, most)

@@ -36,8 +36,9 @@ class Loader:
     """Batches of `examples` in `order`, in `slots` slots filled ahead by one thread; task n lies in slot n mod S.
 
     `images` is (S, B, C, H, W) or (S, B, features) and `labels` (S, B, …), of the data set's types, with the order's
-    batch size B: kernels may be bound to them. `source` replaces the copying from memory (transformed or generated
-    examples; tests inject failures).
+    batch size B: kernels may be bound to them. So they may to `positions` (S, B, 2), int64: the epoch that each
+    example is seen in and its index, of which random transforms are a function. `source` replaces the copying from
+    memory (transformed or generated examples; tests inject failures).
 
     One thread (the scheduler's) calls `next` and gets the batches in task order; whichever thread has read a batch
     calls `release`. At least as many slots are needed as batches are held at a time. What goes wrong in the source is
@@ -64,6 +65,7 @@ class Loader:
         self.name = f"crossbow-{name}"
         self.images = _aligned((slots, order.batch_size, *examples.image_shape), examples.images.dtype)
         self.labels = _aligned((slots, order.batch_size, *examples.label_shape), examples.labels.dtype)
+        self.positions = _aligned((slots, order.batch_size, 2), np.dtype(np.int64)).view(np.int64)
         self._source = gather(examples) if source is None else source
         self._ring: BatchRing | None = None
         self._thread: threading.Thread | None = None
@@ -138,13 +140,17 @@ class Loader:
         """The thread: fill slots until the ring is closed, the tasks are done, or the source fails."""
         indices: Indices = np.zeros(self.order.batch_size, np.intp)
         memory = [(self.images[slot], self.labels[slot]) for slot in range(self.slots)]
+        positions = [(self.positions[slot, :, 0], self.positions[slot, :, 1]) for slot in range(self.slots)]
         task = -1
         try:
             while (task := ring.wait_for_space()) >= 0:
                 more = True
                 while more:
-                    examples = self.order.indices(task, indices)
-                    self._source(indices, *memory[task % self.slots])
+                    slot = task % self.slots
+                    epochs, places = positions[slot]
+                    examples = self.order.indices(task, indices, epochs)
+                    places[...] = indices
+                    self._source(indices, *memory[slot])
                     more = ring.publish(examples)
                     task += 1
         except BaseException as error:

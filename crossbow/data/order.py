@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from crossbow.types import DataError
 
 Indices = NDArray[np.intp]
+Epochs = NDArray[np.int64]
 
 _PURPOSE = 0x6F72646572
 """Separates these random numbers ("order") from others drawn with the same seed."""
@@ -36,10 +37,11 @@ class Order(Protocol):
     def tasks(self) -> int | None:
         """How many tasks there are; None is endless."""
 
-    def indices(self, task: int, out: Indices) -> int:
+    def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         """Write the example indices of a task into `out` (batch_size,); returns how many of them are real.
 
-        The rest is padding: valid indices whose examples nobody counts.
+        The rest is padding: valid indices whose examples nobody counts. The epoch that each is seen in, from 0, is
+        written into `epochs` (batch_size,), if that is given.
         """
 
 
@@ -85,7 +87,7 @@ class TrainingOrder:
         """Whole epochs that the first `tasks` tasks hold: ⌊tasks · B / N⌋."""
         return tasks * self.batch_size // self.number_of_examples
 
-    def indices(self, task: int, out: Indices) -> int:
+    def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         position, filled = task * self.batch_size, 0
         while filled < self.batch_size:
             epoch, start = divmod(position + filled, self.number_of_examples)
@@ -94,6 +96,8 @@ class TrainingOrder:
                 self._epoch = epoch
             count = min(self.batch_size - filled, self.number_of_examples - start)
             out[filled : filled + count] = self._permutation[start : start + count]
+            if epochs is not None:
+                epochs[filled : filled + count] = epoch
             filled += count
         return filled
 
@@ -116,12 +120,14 @@ class CheckOrder:
     def tasks(self) -> int:
         return -(-self.number_of_examples // self.batch_size)
 
-    def indices(self, task: int, out: Indices) -> int:
+    def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
         start = task * self.batch_size
         if not 0 <= start < self.number_of_examples:
             raise IndexError(f"expected 0 ≤ task < {self.tasks}. Received: {task}")
         np.add(self._positions, start, out=out)
         np.minimum(out, self.number_of_examples - 1, out=out)
+        if epochs is not None:
+            epochs[...] = 0
         return min(self.batch_size, self.number_of_examples - start)
 
 

@@ -23,9 +23,9 @@ def synthetic(
 ) -> Dataset:
     """Random images, uint8 (N, *image_shape), and their classes: for benchmarks, and for shapes without data.
 
-    Every class has a pattern of its own, the same in both phases: areas of one value from 64 to 191, 4 × 4 of them in each
-    channel of an image (C, H, W). An image is its class's pattern plus noise from −64 to 63 at every pixel. So the
-    label is a simple function of the image: the loss falls visibly within the first epochs, and the accuracy
+    Every class has a pattern of its own, the same in both phases: areas of one value from 64 to 191, 4 × 4 of them in
+    each channel of an image (C, H, W). An image is its class's pattern plus noise from −64 to 63 at every pixel. So
+    the label is a simple function of the image: the loss falls visibly within the first epochs, and the accuracy
     approaches 1. Of how well a network learns anything else it says nothing.
 
     image_shape   (C, H, W), or (features,), where every feature is an area of its own.
@@ -74,7 +74,8 @@ def _patterns(shape: Shape, number_of_classes: int, seed: int) -> NDArray[np.uin
     """What the images of each class are without noise: (classes, *shape), values from 64 to 191."""
     cells = (number_of_classes, shape[0], *(min(CELLS, length) for length in shape[1:]))
     patterns = _random_bytes(math.prod(cells), seed, _PATTERNS).reshape(cells)
-    patterns = (patterns >> 1) + np.uint8(64)
+    patterns >>= 1
+    patterns += np.uint8(64)
     for axis, length in enumerate(shape[1:], start=2):
         patterns = patterns.take(np.arange(length) * cells[axis] // length, axis=axis)
     return patterns

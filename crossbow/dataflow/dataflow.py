@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -11,7 +12,7 @@ from crossbow.dataflow.graph import BATCH, Graph, Vertex, build
 from crossbow.dataflow.subgraph import SubGraph
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops.kernel import Gradient
-from crossbow.types import Phase, Shape
+from crossbow.types import Array, Phase, Shape
 
 
 class Compiled(Protocol):
@@ -34,6 +35,8 @@ class Dataflow:
         self.phase = Phase.TRAIN
         self.compiled: Compiled | None = None
         """The program made of this dataflow, once a context has compiled it; `describe` then shows memory."""
+        self.base_model: Callable[[], Mapping[tuple[int, str], Array]] | None = None
+        """Gives the base model by operator (its id) and variable, while an open context holds the dataflow."""
         self._graph: Graph | None = None
 
     def set_phase(self, phase: Phase) -> Dataflow:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
-from crossbow.dataflow.graph import BATCH, Graph, Vertex, losses, measures, trains
+from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, losses, measures, trains
 from crossbow.dataflow.operator import Operator
-from crossbow.ops import Accuracy, ElementWiseOp, GradientDescentOptimiser, SoftMax, SoftMaxLoss
+from crossbow.ops import Accuracy, Classify, ElementWiseOp, GradientDescentOptimiser, SoftMax, SoftMaxLoss
 from crossbow.ops.kernel import Gradient, Kernel
 from crossbow.types import GraphError
 
@@ -56,7 +56,7 @@ class _Derivation:
                 if not wanted and not (index == 0 and trains(kernel)):
                     continue
                 gradient = kernel.gradient(index)
-                if gradient is None:
+                if gradient is None or (wanted and kernel.takes_indices):
                     faults.append(
                         f"node {vertex.name!r} ({type(kernel).__name__}): it stands between variables and the loss, "
                         "so it needs a gradient; it has none"
@@ -126,11 +126,18 @@ def derive_check(graph: Graph) -> Graph:
 
 
 def derive_prediction(graph: Graph) -> Graph:
-    """The graph for prediction: the check graph without what takes labels. Its last vertex is the prediction: the
-    loss's input, or, without a loss, the last vertex."""
+    """The graph for prediction: the check graph without what takes labels. Its last vertex is the prediction: a
+    Classify whose output nobody takes, if there is one; else the loss's input, or, without a loss, the last vertex."""
     check = derive_check(graph)
     found = losses(check)
-    target = found[0].inputs[0] if found else len(check) - 1
+    users = consumers(check)
+    classes = [v.order for v in check if isinstance(v.kernel, Classify) and not users[v.order]]
+    if len(classes) == 1:
+        target = classes[0]
+    elif found:
+        target = found[0].inputs[0]
+    else:
+        target = max((v.order for v in check if v.forward is not None and not v.forward.takes_labels), default=BATCH)
     if target == BATCH:
         raise GraphError(["nothing to predict: the loss reads the batch itself"])
     needed = {target}

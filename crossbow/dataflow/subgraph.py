@@ -28,6 +28,11 @@ class SubGraph:
         if faults:
             raise GraphError(faults)
 
+    @property
+    def tail(self) -> DataflowNode:
+        """The last node: where there is only one end, that end."""
+        return self.nodes[-1]
+
 
 def _topological_order(head: DataflowNode) -> tuple[DataflowNode, ...]:
     """Reverse post-order of a depth-first visit, iterative: networks are deep. Branches keep their order."""

@@ -76,18 +76,23 @@ class _Validation:
         if wanted is not None and len(inputs) != wanted:
             self.fault(vertex, f"expected {wanted} input{'s' * (wanted != 1)}. Received: {len(inputs)}")
             return None
-        past = kernel.gradient_past
-        if past is not None:
-            source = vertex.inputs[0]
-            producer = None if source == BATCH else self.graph[source].kernel
-            if not isinstance(producer, past):
-                received = (
-                    "the batch" if source == BATCH else f"{self.graph[source].name!r} ({type(producer).__name__})"
-                )
-                self.fault(vertex, f"expected the output of a {past.__name__} as input. Received: {received}")
+        past, source = kernel.gradient_past, vertex.inputs[0]
+        producer = None if source == BATCH else self.graph[source].kernel
+        if past is not None and not isinstance(producer, past):
+            received = "the batch" if source == BATCH else f"{self.graph[source].name!r} ({type(producer).__name__})"
+            self.fault(vertex, f"expected the output of a {past.__name__} as input. Received: {received}")
+        if kernel.reads_batch and source != BATCH:
+            self.fault(
+                vertex,
+                "expected the batch as input: it is the first operator of a graph. "
+                f"Received: {self.graph[source].name!r} ({type(producer).__name__})",
+            )
         try:
             shape = kernel.output_shape(*inputs)
+            if past is not None and isinstance(producer, past):
+                kernel.check_producer(producer, *inputs)
             specs = kernel.variables(*inputs)
+            kernel.running_statistics(*inputs)  # their initialisers may not fit
             if self.phase is Phase.TRAIN:
                 kernel.check_training(*inputs)
             if kernel.takes_labels and self.labels is not None:

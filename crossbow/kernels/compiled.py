@@ -28,6 +28,7 @@ from numba.extending import intrinsic
 
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
 from crossbow.kernels.native import ABORTED, ARGUMENTS, NativeCall
+from crossbow.kernels.random import ROUNDS
 from crossbow.types import Array, address
 
 SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
@@ -86,9 +87,9 @@ def native(function: Pass) -> NativeFunction:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: make a function that passes call. It stands in the file of its passes, as numba's cache looks at no
-    other; a division by zero in it is no error, as in NumPy (a loop that had to look for one would not become vector
-    code)."""
+    """Decorator: make a function that passes call. It stands in the file of its passes, or here, as numba's cache
+    looks at no other; a division by zero in it is no error, as in NumPy (a loop that had to look for one would not
+    become vector code)."""
     made: Callable[..., Any] = numba.njit(error_model="numpy")(function)
     return made
 
@@ -184,6 +185,21 @@ def run_table(table: int, count: int, failed: int, unused: int) -> int:
             int64_at(failed)[0] = index
             return status
     return 0
+
+
+# Random numbers.
+
+
+@inlined
+def philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    """Four words of 32 bits: `crossbow.kernels.random.philox`, everything in np.uint64."""
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    for _ in range(ROUNDS):
+        p0, p1 = c0 * np.uint64(0xD2511F53), c2 * np.uint64(0xCD9E8D57)
+        c0, c1 = (p1 >> half) ^ c1 ^ k0, p1 & low
+        c2, c3 = (p0 >> half) ^ c3 ^ k1, p0 & low
+        k0, k1 = (k0 + np.uint64(0x9E3779B9)) & low, (k1 + np.uint64(0xBB67AE85)) & low
+    return c0, c1, c2, c3
 
 
 # Flags between learners.

@@ -5,8 +5,8 @@ workspace, how variables lie in memory. `bind` gives it buffers and returns *cal
 A task is a flat list of such calls.
 
 Buffers are passed by *role*. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, the names of
-the variables (`weights`, `bias`), `kept`, `workspace`, `state`. Roles of a gradient kernel: the same, and
-`output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
+the variables (`weights`, `bias`), `kept`, `workspace`, `state`, `slot_positions`. Roles of a gradient kernel: the
+same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.types import Array, Layout, Shape, Tensor
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 Buffers = Mapping[str, Array]
 """Role to array. Activations have their logical shape (a strided view where the layout is channels-last);
 variables have their logical shape when stored plain, else they are the flat storage; `workspace` and `kept` are
-1-D uint8, 64-byte aligned; `labels` is int32 (N,) for classes, else floating point; `state` is the task state."""
+1-D uint8, 64-byte aligned; `labels` is int32 (N, …) for classes, else floating point; `state` is the task state.
+`slot_positions`, int64 (slots, N, 2), holds (epoch, index in the data set) of every example of a training batch in slot
+state[SLOT]."""
 
 
 class State:
@@ -140,25 +143,44 @@ class PreparedKernel:
 
 
 @dataclass(frozen=True)
-class ConvolutionGeometry:
-    """Geometry of a two-dimensional convolution (cross-correlation, as in every framework)."""
+class WindowGeometry:
+    """Windows that slide over the spatial axes: one value per axis in every field."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    """Empty is 1 everywhere."""
+    padding: tuple[tuple[int, int], ...] = ()
+    """(before, after). Empty is none."""
+    dilation: tuple[int, ...] = ()
+    """Distance between neighbours in a window. Empty is 1 everywhere."""
+
+    def __post_init__(self) -> None:
+        axes = len(self.kernel)
+        for name, usual in (("stride", 1), ("padding", (0, 0)), ("dilation", 1)):
+            value = getattr(self, name) or (usual,) * axes
+            if len(value) != axes:
+                raise ValueError(f"expected {axes} values, as kernel={self.kernel} has. Received: {name}={value}")
+            object.__setattr__(self, name, value)
+
+    @property
+    def extent(self) -> tuple[int, ...]:
+        """From the first to the last element of a window: d (k − 1) + 1."""
+        return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
+
+
+@dataclass(frozen=True)
+class ConvolutionGeometry(WindowGeometry):
+    """Geometry of a convolution (cross-correlation, as in every framework)."""
+
     groups: int = 1
 
 
 @dataclass(frozen=True)
-class PoolingGeometry:
-    """Geometry of a two-dimensional pooling. Windows may hang over the padded input (rounding up)."""
+class PoolingGeometry(WindowGeometry):
+    """Geometry of a pooling. Windows may hang over the padded input (rounding up)."""
 
-    method: str
-    """"max" or "average"."""
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int] = (0, 0)
+    method: str = "max"
+    """"max", "average" or "stochastic"."""
     count_padding: bool = True
     """Average: whether padding counts in the divisor. The overhang beyond input + padding never does."""
 
@@ -185,6 +207,83 @@ class BatchNormSetting:
 
 
 @dataclass(frozen=True)
+class ResponseGeometry:
+    """What local response normalisation sums over, and its constants: y = x · (kappa + share · Σ x²)^−beta."""
+
+    axes: tuple[int, ...]
+    """(1,), the channels, or (2, 3), the image."""
+    size: int
+    """Of the window, on each axis."""
+    share: float
+    beta: float
+    kappa: float
+
+    @property
+    def before(self) -> int:
+        """How far the window reaches before its element."""
+        return (self.size - 1) // 2
+
+    @property
+    def after(self) -> int:
+        return self.size // 2
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTransform:
+    """What is done to images (N, C, H, W) with a border of zeros: (pixel − mean) · scale, of a window.
+
+    A window is (top, left) of the image with its border, and of the output's size.
+    """
+
+    padding: int
+    """Pixels of the border, on each side."""
+    mirror: bool
+    """Whether left and right are exchanged in half of the random windows."""
+    mean: NDArray[np.float64]
+    """(C, 1, 1), or (C, H, W): at the pixel's place in the image without its border."""
+    scale: NDArray[np.float64]
+    """(C, 1, 1)."""
+
+    @property
+    def border_mean(self) -> NDArray[np.float64]:
+        """The mean that the border's pixels have: (C, 1, 1)."""
+        mean: NDArray[np.float64] = self.mean.mean(axis=(1, 2), keepdims=True)
+        return mean
+
+    def choices(self, x: Shape, y: Shape) -> tuple[int, int]:
+        """How many tops, and how many lefts, there are for windows of y's size."""
+        rows, columns = (x[axis] + 2 * self.padding - y[axis] + 1 for axis in (2, 3))
+        return rows, columns
+
+    def centre(self, x: Shape, y: Shape) -> tuple[int, int]:
+        """(top, left) of the window in the middle."""
+        rows, columns = self.choices(x, y)
+        return (rows - 1) // 2, (columns - 1) // 2
+
+
+@dataclass(frozen=True)
+class MatrixProductGeometry:
+    """Two stacks of matrices to be multiplied, of equally many dimensions. A dimension of size 1 before those of the
+    matrices is repeated where the other's is larger."""
+
+    inputs: tuple[Shape, Shape]
+    """As they are given."""
+    transposed: tuple[bool, bool] = (False, False)
+    """Which of the two is multiplied as its transpose."""
+
+    def factor(self, number: int) -> Shape:
+        """The shape of an input as it is multiplied."""
+        *stack, rows, columns = self.inputs[number]
+        return (*stack, columns, rows) if self.transposed[number] else (*stack, rows, columns)
+
+    @property
+    def y(self) -> Shape:
+        """The shape of the product."""
+        a, b = self.factor(0), self.factor(1)
+        return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+
+
+@dataclass(frozen=True)
 class Assignment:
     """target ← Σ coefficient × term, element by element. The target may be one of the terms."""
 
@@ -204,7 +303,7 @@ class KernelLibrary(Protocol):
     def layout(self, shape: Shape) -> Layout:
         """The layout of an activation of this shape."""
 
-    # Weighted operators. `weights` is (outputs, channels / groups, kh, kw) or (outputs, features).
+    # Weighted operators. `weights` is (outputs, channels / groups, *kernel) or (outputs, features).
 
     def convolution_forward(
         self,
@@ -231,7 +330,8 @@ class KernelLibrary(Protocol):
     def inner_product_forward(
         self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, *, relu: bool = False
     ) -> PreparedKernel:
-        """input0, weights[, bias] → output (relu: max(output, 0)). x: (N, features) or (N, C, H, W), whose features are ordered C, H, W."""
+        """input0, weights[, bias] → output (relu: max(output, 0)). y: (…, outputs), and x: (…, features), where the
+        features may be several dimensions, in logical order: C, H, W."""
 
     def inner_product_backward_data(self, dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
         """output_gradient, weights → input_gradient."""
@@ -248,16 +348,36 @@ class KernelLibrary(Protocol):
     def batch_norm_inference(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
         """input0, weights[, bias], running_mean, running_variance → output."""
 
-    def batch_norm_backward(self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
+    def batch_norm_backward(
+        self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting
+    ) -> PreparedKernel:
         """input0, output_gradient, weights[, bias], kept → weights_gradient[, bias_gradient][, input_gradient]."""
+
+    def scaling_forward(
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, axis: int
+    ) -> PreparedKernel:
+        """input0, weights[, bias] → output = weights · x (+ bias); may be in place. The variables, of one shape, lie
+        along the axes of x from `axis` on."""
+
+    def scaling_backward(
+        self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, dx: Tensor | None, axis: int
+    ) -> PreparedKernel:
+        """input0, output_gradient, weights → weights_gradient[, bias_gradient][, input_gradient]; may be in place on
+        output_gradient."""
 
     # Operators without variables.
 
-    def pooling_forward(self, x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
-        """input0 → output (and kept, when training with max pooling)."""
+    def pooling_forward(
+        self, x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase, seed: int = 0, key: int = 0
+    ) -> PreparedKernel:
+        """input0 → output; in training max also writes kept, and stochastic reads state and writes kept.
+
+        Of equal maxima in a window the first (row-major) wins. Stochastic pooling's random numbers are
+        `crossbow.kernels.random.random_words`, one for each output.
+        """
 
     def pooling_backward(self, dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
-        """output_gradient[, kept] → input_gradient. Of equal maxima in a window the first (row-major) wins."""
+        """output_gradient[, kept] → input_gradient."""
 
     def activation_forward(
         self, x: Tensor, y: Tensor, mode: str, negative_slope: float, ceiling: float
@@ -268,6 +388,12 @@ class KernelLibrary(Protocol):
         self, y: Tensor, dy: Tensor, dx: Tensor, mode: str, negative_slope: float, ceiling: float
     ) -> PreparedKernel:
         """output, output_gradient → input_gradient; may be in place on output_gradient."""
+
+    def lrn_forward(self, x: Tensor, y: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
+        """input0 → output (and perhaps kept, when training)."""
+
+    def lrn_backward(self, x: Tensor, dy: Tensor, dx: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
+        """input0, output_gradient[, kept] → input_gradient; may be in place on output_gradient."""
 
     def softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
         """input0 → output; may be in place."""
@@ -289,6 +415,56 @@ class KernelLibrary(Protocol):
     def scale(self, dy: Tensor, dx: Tensor, coefficient: float) -> PreparedKernel:
         """output_gradient → input_gradient = coefficient × output_gradient; may be in place."""
 
+    def product_forward(self, xs: Sequence[Tensor], y: Tensor) -> PreparedKernel:
+        """input0, input1, … → output = Π input, from left to right; may be in place on input0."""
+
+    def product_backward(self, xs: Sequence[Tensor], dy: Tensor, index: int) -> PreparedKernel:
+        """output_gradient, all inputs but this one → input_gradient = output_gradient · Π those inputs, from left to
+        right; may be in place on output_gradient."""
+
+    def maximum_forward(self, xs: Sequence[Tensor], y: Tensor, phase: Phase) -> PreparedKernel:
+        """input0, input1, … (at most 256) → output (and kept, when training); may be in place on input0. NaN is larger
+        than everything."""
+
+    def maximum_backward(self, xs: Sequence[Tensor], dy: Tensor, index: int) -> PreparedKernel:
+        """output_gradient, kept → input_gradient: where this input is the first of the largest ones, else 0; may be in
+        place on output_gradient."""
+
+    def concat_forward(self, xs: Sequence[Tensor], y: Tensor, axis: int) -> PreparedKernel:
+        """input0, input1, … → output: one behind the other along `axis`."""
+
+    def concat_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int) -> PreparedKernel:
+        """output_gradient → input_gradient: the slice from `start` on along `axis`."""
+
+    def copy_forward(self, x: Tensor, y: Tensor) -> PreparedKernel:
+        """input0 → output: the same elements in logical order, with y's shape; may be in place or an alias where they
+        lie in the same order."""
+
+    def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
+        """output_gradient → input_gradient: as `copy_forward`."""
+
+    def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
+        """input0, input1 → output = input0 · input1, each with the dimensions that the geometry says."""
+
+    def matmul_backward(
+        self, dy: Tensor, a: Tensor, b: Tensor, number: int, geometry: MatrixProductGeometry
+    ) -> PreparedKernel:
+        """output_gradient, the other input → input_gradient, of input `number`."""
+
+    def classify(self, x: Tensor, y: Tensor, axis: int, ties: str = "first") -> PreparedKernel:
+        """input0 → output: the index of the largest value along `axis`, the "first" or "last" of equal ones; NaN is
+        larger than everything. y lacks the axis, or has it with size 1."""
+
+    def data_transform(
+        self, x: Tensor, y: Tensor, transform: ImageTransform, seed: int | None, key: int
+    ) -> PreparedKernel:
+        """input0[, state, slot_positions] → output: windows of the images, that in the middle where seed is None.
+
+        Else the words of an image are `crossbow.kernels.random.image_words` of its (epoch, index) in slot_positions
+        of the slot: top = below(word 0, tops), left = below(word 1, lefts), and with `mirror` it is mirrored if
+        below(word 2, 2) is 1.
+        """
+
     # Losses and measures: scalars of shape (1,), over the first state[EXAMPLES] examples only.
 
     def softmax_loss_forward(
@@ -296,7 +472,8 @@ class KernelLibrary(Protocol):
     ) -> PreparedKernel:
         """input0 (probabilities), labels, state → output (1,): Σ −log max(p[label], tiny) / normaliser.
 
-        normalisation: "batch" and "full" divide by the number of labels, "valid" by the number not ignored (at
+        p: (N, classes, …); labels: (N, …), or (N,) where p has one row of classes per example. normalisation: "batch"
+        divides by the number of examples, "full" by that of their labels, "valid" by that of the labels not ignored (at
         least 1), "none" by 1.
         """
 
@@ -312,11 +489,22 @@ class KernelLibrary(Protocol):
         """input0, labels, state → input_gradient: (x − labels) / examples."""
 
     def accuracy(self, p: Tensor, labels: Tensor, top_k: int, ignored_label: int | None) -> PreparedKernel:
-        """input0, labels, state → output (1,): fraction of examples whose label is among the top_k largest.
+        """input0, labels, state → output (1,): fraction of the labels that are among the top_k largest.
 
-        An example counts when fewer than `top_k` classes have a strictly larger value, or an equal value and a
+        A label is among them when fewer than `top_k` classes have a strictly larger value, or an equal value and a
         smaller index.
         """
+
+    def factorisation_forward(
+        self, x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float
+    ) -> PreparedKernel:
+        """input0 (N, 2), labels (N,), state, users, items → output (1,): Σ (label − u · v)² + regularisation ·
+        (|u|² + |v|²), where u and v are the rows of users and items that an example's numbers name."""
+
+    def factorisation_backward(
+        self, x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float
+    ) -> PreparedKernel:
+        """input0, labels, state, users, items → users_gradient, items_gradient."""
 
     # The engine's own kernels.
 
@@ -326,12 +514,29 @@ class KernelLibrary(Protocol):
         slots: (S, N, C, H, W) or (S, N, features), plain, uint8 or floating point; slot_labels: (S, …).
         """
 
-    def linear_combination(self, assignments: Sequence[Assignment], dtype: np.dtype[np.generic]) -> PreparedKernel:
+    def check_finite(self, what: str) -> PreparedKernel:
+        """value → nothing. The call raises NonFiniteError, which says what it is, where a number is NaN or infinite."""
+
+    def linear_combination(
+        self,
+        assignments: Sequence[Assignment],
+        dtype: np.dtype[np.generic],
+        signs: Sequence[tuple[str, str]] = (),
+    ) -> PreparedKernel:
         """The named 1-D vectors (all equally long), coefficients → the targets, in order, in one pass over memory.
 
         `coefficients` is a float64 array with one element per term, in order; it is read at every call. A target
-        may be a term, and may be a term of later assignments, which then see the new value.
+        may be a term, and may be a term of later assignments, which then see the new value. signs: (name, vector); such
+        a name is the term −1, 0 or 1, the sign of that vector's elements before the call.
         """
+
+    def squared_norm(self, terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedKernel:
+        """The named 1-D vectors (all equally long), coefficients (float64, one per term) → square (float64, (1,)):
+        ‖Σ coefficient × vector‖², the squares added up in double precision, always in the same order."""
+
+    def clip_coefficients(self, limit: float, clipped: Sequence[bool]) -> PreparedKernel:
+        """squares (float64, 1-D), coefficients → clipped_coefficients (float64, one for each of `clipped`): those marked
+        times min(1, limit / √Σ squares), the others as they are."""
 
     def wait(self) -> PreparedKernel:
         """flags, abort, state: return once every flag ≥ state[TICK]; until then raise `Aborted` if abort[0] ≠ 0.

@@ -26,7 +26,13 @@ ABORTED = -1
 BAD_LABEL = -2
 """The status of a loss or measure that met a label outside the classes."""
 
-_MEANINGS = {BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)"}
+BAD_INDEX = -3
+"""The status of an operator whose input names a row that a variable has not."""
+
+_MEANINGS = {
+    BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)",
+    BAD_INDEX: "an index is not a whole number from 0 to the number of rows − 1",
+}
 
 
 class NativeError(CrossbowError, RuntimeError):

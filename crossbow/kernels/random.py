@@ -31,11 +31,11 @@ def threshold(ratio: float) -> int:
     return min(round(ratio * 2**32), 2**32 - 1)
 
 
-def keep_mask(elements: int, ratio: float, seed: int, key: int, task: int) -> NDArray[np.bool_]:
-    """Dropout's mask: element e (NCHW order) of operator `key` in task `task` is kept with probability 1 − ratio.
+def random_words(elements: int, seed: int, key: int, task: int) -> NDArray[np.uint32]:
+    """The random numbers of operator `key` in task `task`: 32 bits for each element, in NCHW order.
 
     Element e takes word e mod 4 of philox(counter = (e div 4, key, task low, task high), key = (seed low, seed high)),
-    all halves of 32 bits, and is kept when the word is ≥ threshold(ratio).
+    all halves of 32 bits.
     """
     blocks = -(-elements // 4)
     counters = np.empty((blocks, 4), np.uint32)
@@ -44,5 +44,27 @@ def keep_mask(elements: int, ratio: float, seed: int, key: int, task: int) -> ND
     counters[:, 2] = task & 0xFFFFFFFF
     counters[:, 3] = task >> 32
     words = philox(counters, (seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF))
-    kept: NDArray[np.bool_] = words.reshape(-1)[:elements] >= np.uint32(threshold(ratio))
+    return words.reshape(-1)[:elements]
+
+
+def image_words(positions: NDArray[np.int64], seed: int, key: int) -> NDArray[np.uint32]:
+    """The random numbers of operator `key` for images: (n, 4), four words of 32 bits for each (epoch, index) of (n, 2).
+
+    They are philox(counter = (index low, key, epoch low, index high), key = (seed low, seed high)).
+    """
+    epochs, indices = positions[:, 0], positions[:, 1]
+    low = 0xFFFFFFFF
+    keys = np.full(len(positions), key)
+    counters = np.stack([indices & low, keys, epochs & low, indices >> 32], axis=1).astype(np.uint32)
+    return philox(counters, (seed & low, (seed >> 32) & low))
+
+
+def below(words: NDArray[np.uint32], count: int) -> NDArray[np.int64]:
+    """Integers from 0 to count − 1, each as likely as the others but for count / 2³²: ⌊word · count / 2³²⌋."""
+    return ((words.astype(np.uint64) * np.uint64(count)) >> np.uint64(32)).astype(np.int64)
+
+
+def keep_mask(elements: int, ratio: float, seed: int, key: int, task: int) -> NDArray[np.bool_]:
+    """Dropout's mask: an element is kept, with probability 1 − ratio, when its random word is ≥ threshold(ratio)."""
+    kept: NDArray[np.bool_] = random_words(elements, seed, key, task) >= np.uint32(threshold(ratio))
     return kept

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from crossbow.onnx.network import Step
-from crossbow.onnx.reader import Node, Refused, reads
-from crossbow.ops import Flatten, Pool, ReLU
+from crossbow.onnx.translation import Node, Refused, reads
+from crossbow.ops import Broadcast, Flatten, Pool, ReLU
 from crossbow.types import Shape
 
 
@@ -65,6 +65,22 @@ def cast(node: Node) -> Step:
     return node.step()
 
 
+@reads("Expand", versions=(8, 13), constants=(1,), is_form=True)
+def expand(node: Node) -> Step:
+    """Where every example is repeated in the same way."""
+    x, target = node.step(), node.constant(1, varying=True)
+    assert target is not None
+    try:
+        shape = np.broadcast_shapes(x.shape, tuple(map(int, target)))
+    except ValueError:
+        shape = ()
+    if shape == x.shape and not node.own:
+        return x
+    if len(shape) != len(x.shape) or shape[0] != x.shape[0]:
+        raise Refused(f"expected examples of {x.shape} to be repeated, not their number. Received: {tuple(target)}")
+    return node.apply(Broadcast(shape=shape[1:]), x)
+
+
 @reads("Clip", versions=(6, 11, 12, 13), attributes="min max", constants=(1, 2), is_form=True)
 def clip(node: Node) -> Step:
     """Where the lower end is 0, an activation function."""
@@ -82,7 +98,11 @@ def clip(node: Node) -> Step:
 
 
 @reads(
-    "ReduceMean", versions=(1, 11, 13, 18), attributes="axes keepdims noop_with_empty_axes", constants=(1,), is_form=True
+    "ReduceMean",
+    versions=(1, 11, 13, 18),
+    attributes="axes keepdims noop_with_empty_axes",
+    constants=(1,),
+    is_form=True,
 )
 def reduce_mean(node: Node) -> Step:
     """Over all spatial dimensions, it is a global average."""
@@ -102,9 +122,8 @@ def reshaped(node: Node, x: Step, shape: Shape) -> Step:
         return x
     if len(shape) == 2 and shape[0] == x.shape[0] and math.prod(shape) == math.prod(x.shape):
         return node.apply(Flatten(), x)
-    raise Refused(
-        f"expected the same shape, or one row for each example, (N, {math.prod(x.shape[1:])}), from {x.shape}. Received: {shape}"
-    )
+    row = math.prod(x.shape[1:])
+    raise Refused(f"expected {x.shape} to stay, or to become a row for each example, (N, {row}). Received: {shape}")
 
 
 def _axes(node: Node, index: int | None, rank: int) -> set[int] | None:

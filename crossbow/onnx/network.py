@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.dataflow import DataflowNode, Operator, SubGraph
-from crossbow.ops import ElementWiseOp, Kernel
+from crossbow.ops import Kernel, Noop
 from crossbow.types import Phase, Shape
+
+ANY_BATCH = 1_000_003
+"""Stands for a batch size that a model leaves open: a large prime, so that a number that depends on it shows."""
+MARK = "crossbow"
+"""Begins the doc_string of every node that `save` writes: "crossbow <place> <class> <operator's name>"."""
+FILLER = ":filler"
+"""Ends the name of an initializer that `save` writes for a variable that our operator does not have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +51,7 @@ class Network:
         nodes: dict[Step, DataflowNode] = {}
         head: DataflowNode | None = None
         if len(readers) != 1:
-            head = nodes[source] = DataflowNode(Operator(name, ElementWiseOp()))
+            head = nodes[source] = DataflowNode(Operator(name, Noop()))
         operators: dict[str, Operator] = {}
         for step in self.steps:
             assert step.kernel is not None

@@ -6,19 +6,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.onnx.reader import Node, Numbers, Refused, reads, reads_group
+from crossbow.onnx.arithmetic import Term, affine, together
 from crossbow.onnx.network import Step
+from crossbow.onnx.translation import Node, Numbers, Refused, reads, reads_group
 from crossbow.ops import (
+    LRN,
     BatchNorm,
+    Classify,
+    Concat,
+    Constant,
     Conv,
     Dropout,
     ElementWiseOp,
+    Flatten,
     InnerProduct,
+    MatMul,
+    Noop,
     Pool,
     ReLU,
     SoftMax,
     Values,
 )
+from crossbow.ops.window import Padding, Sizes
 from crossbow.types import Phase, Shape
 
 WINDOW = "auto_pad dilations kernel_shape pads strides"
@@ -31,7 +40,9 @@ def conv(node: Node) -> Step:
     x, weights = node.step(), node.weights(1)
     kernel = weights.shape[2:]
     if node.integers("kernel_shape", kernel) != kernel:
-        raise Refused(f"expected kernel_shape to be that of the weights, {kernel}. Received: {node.integers('kernel_shape')}")
+        raise Refused(
+            f"expected kernel_shape to be that of the weights, {kernel}. Received: {node.integers('kernel_shape')}"
+        )
     window = _Window(node, x.shape[2:], kernel)
     return node.apply(
         Conv(
@@ -43,54 +54,83 @@ def conv(node: Node) -> Step:
             groups=node.integer("group", 1),
             bias=node.given(2),
             weight_initialiser=Values(weights),
-            **({"bias_initialiser": Values(node.weights(2))} if node.given(2) else {}),
+            bias_initialiser=Values(node.weights(2)) if node.given(2) else Constant(),
         ),
         x,
     )
 
 
-@reads("Gemm", versions=(6, 7, 9, 11, 13), attributes="alpha beta broadcast transA transB", constants=(1,))
+@reads("Gemm", versions=(6, 7, 9, 11, 13), attributes="alpha beta broadcast transA transB", variables=(1, 2))
 def gemm(node: Node) -> Step:
-    """alpha · x · W + beta · c. The factors become part of the weights."""
-    x = node.step()
-    if node.integer("transA", 0):
-        raise Refused("attribute transA=1: expected the examples along the first dimension of the input")
-    weights = node.weights(1)
-    weights = _scaled(weights if node.integer("transB", 0) else weights.T, node.number("alpha", 1.0))
-    bias = _scaled(_vector(node.weights(2), len(weights)), node.number("beta", 1.0)) if node.given(2) else None
-    if len(x.shape) != 2:
-        raise Refused(f"expected an input of two dimensions. Received: {len(x.shape)}")
-    return inner_product(node, x, weights, bias)
+    """alpha · a · b + beta · c: an InnerProduct where b is constant, with c as bias where that is, the factors in its
+    variables. Else a MatMul, and then a sum."""
+    x, last = node.step(), not node.given(2)
+    alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
+    part = "" if last else "product"
+    if not node.is_constant(1):
+        kernel = MatMul(transpose_a=node.integer("transA", 0) == 1, transpose_b=node.integer("transB", 0) == 1)
+        product = node.apply(kernel, x, node.step(1), part=part if alpha == 1 else "matmul")
+        if alpha != 1 and (last or node.is_constant(2)):
+            product, alpha = node.apply(ElementWiseOp(coefficients=(alpha,)), product, part=part), 1.0
+    else:
+        if node.integer("transA", 0):
+            raise Refused("attribute transA=1: expected the examples along the first dimension of the input")
+        if len(x.shape) != 2:
+            raise Refused(f"expected an input of two dimensions. Received: {len(x.shape)}")
+        weights = _scaled(node.weights(1) if node.integer("transB", 0) else node.weights(1).T, alpha)
+        if last or node.is_constant(2):
+            bias = None if last else _scaled(_vector(node.weights(2), len(weights)), beta)
+            return inner_product(node, x, weights, bias)
+        product, alpha = inner_product(node, x, weights, None, part), 1.0
+    if last:
+        return product
+    if node.is_constant(2):
+        return affine(node, product, None, Term.of(node, 2).times(beta))
+    return node.apply(ElementWiseOp(coefficients=(alpha, beta)), *together(node, [product, node.step(2)]))
 
 
-@reads("MatMul", versions=(1, 9, 13), constants=(1,))
+@reads("MatMul", versions=(1, 9, 13))
 def matmul(node: Node) -> Step:
-    """x · W, with the Add of a bias behind it."""
+    """x · W: an InnerProduct, with the Add of a bias behind it; where neither is constant, a MatMul."""
+    if not node.is_constant(1):
+        return node.apply(MatMul(), node.step(0), node.step(1))
     x, weights = node.step(), node.weights(1)
-    if weights.ndim != 2:
-        raise Refused(f"expected weights of two dimensions. Received: {weights.shape}")
+    if weights.ndim != 2 or len(x.shape) < 2:
+        raise Refused(f"expected a matrix, and weights of two dimensions. Received: {x.shape} and {weights.shape}")
     bias = None
     follower = node.follower("Add")
-    if follower is not None and not follower.has("broadcast"):
-        other = next((index for index in range(2) if follower.is_constant(index)), None)
-        if other is not None and follower.weights(other).size in (1, weights.shape[1]):
-            array = follower.weights(other)
-            if array.shape[-1:] == (array.size,) or array.size == 1:
-                bias = _vector(array.reshape(-1), weights.shape[1])
-                node.absorb(follower)
+    constant = None if follower is None else follower.constant_index()
+    if follower is not None and constant is not None:
+        array = follower.weights(constant)
+        if array.shape[-1:] == (array.size,) == weights.shape[1:]:
+            bias = array.reshape(-1)
+            node.absorb(follower)
     return inner_product(node, x, weights.T, bias)
 
 
-def inner_product(node: Node, x: Step, weights: Numbers, bias: Numbers | None) -> Step:
-    """The step of an InnerProduct over the last dimension."""
+def inner_product(node: Node, x: Step, weights: Numbers, bias: Numbers | None, part: str = "", axis: int = -1) -> Step:
+    """The step of an InnerProduct, over the last dimension unless an axis is given."""
     kernel = InnerProduct(
         number_of_outputs=len(weights),
-        axis=len(x.shape) - 1,
+        axis=axis % len(x.shape),
         bias=bias is not None,
         weight_initialiser=Values(np.ascontiguousarray(weights)),
-        **({} if bias is None else {"bias_initialiser": Values(bias)}),
+        bias_initialiser=Constant() if bias is None else Values(bias),
     )
-    return node.apply(kernel, x)
+    return node.apply(kernel, x, part=part)
+
+
+@reads_group("MatMul")
+def transposed_matmul(nodes: Sequence[Node]) -> Step:
+    """A Transpose of the first factor, of the second or of both, then MatMul."""
+    *turns, product = nodes
+    turned = {turn.proto.output[0]: turn.step() for turn in turns}
+    factors = [turned.get(name) or product.step(index) for index, name in enumerate(product.proto.input)]
+    kernel = MatMul(
+        transpose_a=product.proto.input[0] in turned,
+        transpose_b=product.proto.input[1] in turned,
+    )
+    return product.apply(kernel, *factors)
 
 
 @reads_group("InnerProduct")
@@ -105,14 +145,7 @@ def flattened_inner_product(nodes: Sequence[Node]) -> Step:
         assert shape is not None
         axis, weights = len(shape) - 1, weights.T
         bias = nodes[2].weights(1) if len(nodes) > 2 else None
-    kernel = InnerProduct(
-        number_of_outputs=len(weights),
-        axis=axis,
-        bias=bias is not None,
-        weight_initialiser=Values(np.ascontiguousarray(weights)),
-        **({} if bias is None else {"bias_initialiser": Values(bias)}),
-    )
-    return product.apply(kernel, first.step())
+    return inner_product(product, first.step(), weights, bias, axis=axis)
 
 
 @reads(
@@ -129,7 +162,6 @@ def batch_normalisation(node: Node) -> Step:
     else:
         outputs = [name for name in node.proto.output if name]
         training = len(outputs) > 1 or (node.version < 7 and not node.integer("is_test", 0))
-    bias = node.weights(2)
     kernel = BatchNorm(
         epsilon=node.number("epsilon", 1e-5),
         moving_average_fraction=node.number("momentum", 0.9),
@@ -137,7 +169,7 @@ def batch_normalisation(node: Node) -> Step:
         weight_initialiser=Values(node.weights(1)),
         mean_initialiser=Values(node.weights(3)),
         variance_initialiser=Values(node.weights(4)),
-        **({} if node.is_filler(2) else {"bias_initialiser": Values(bias)}),
+        bias_initialiser=Constant() if node.is_filler(2) else Values(node.weights(2)),
     )
     return node.apply(kernel, node.step(), phase=Phase.TRAIN if training else Phase.CHECK)
 
@@ -147,7 +179,7 @@ def batch_normalisation(node: Node) -> Step:
 
 @reads("MaxPool", versions=(1, 8, 10, 11, 12, 22), attributes=f"{WINDOW} ceil_mode storage_order")
 def max_pool(node: Node) -> Step:
-    return _pool(node, "max", False)
+    return _pool(node, "max", True)
 
 
 @reads("AveragePool", versions=(1, 7, 10, 11, 19, 22), attributes=f"{WINDOW} ceil_mode count_include_pad")
@@ -160,7 +192,6 @@ def _pool(node: Node, method: str, count_padding: bool) -> Step:
     if kernel is None or len(kernel) != len(x.shape) - 2:
         raise Refused(f"expected a kernel_shape for {len(x.shape) - 2} dimensions. Received: {kernel}")
     window = _Window(node, x.shape[2:], kernel)
-    dilation = {"dilation": one_or_all(window.dilation)} if set(window.dilation) != {1} else {}
     return node.apply(
         Pool(
             method=method,
@@ -168,8 +199,8 @@ def _pool(node: Node, method: str, count_padding: bool) -> Step:
             stride=one_or_all(window.stride),
             padding=window.padding,
             rounding="ceil" if node.integer("ceil_mode", 0) else "floor",
-            **({"count_padding": count_padding} if method == "average" else {}),
-            **dilation,  # type: ignore[arg-type]
+            dilation=one_or_all(window.dilation),
+            count_padding=count_padding,
         ),
         x,
     )
@@ -218,12 +249,12 @@ class _Window:
         return pairs
 
 
-def one_or_all(sizes: Sequence[int]) -> int | tuple[int, ...]:
+def one_or_all(sizes: Sequence[int]) -> Sizes:
     """One number for what is the same in two dimensions, as people write it."""
     return sizes[0] if len(sizes) == 2 and len(set(sizes)) == 1 else tuple(sizes)
 
 
-def paddings(pairs: Sequence[tuple[int, int]]) -> int | tuple[int, ...] | tuple[tuple[int, int], ...]:
+def paddings(pairs: Sequence[tuple[int, int]]) -> Padding:
     """Padding before and after, in the shortest form."""
     if all(before == after for before, after in pairs):
         return one_or_all([before for before, _ in pairs])
@@ -273,32 +304,48 @@ def dropout(node: Node) -> Step:
     return node.apply(Dropout(ratio=ratio), node.step(), phase=Phase.TRAIN if training else Phase.CHECK)
 
 
-# Several inputs
+@reads("Concat", versions=(4, 11, 13), attributes="axis")
+def concat(node: Node) -> Step:
+    steps = [node.step(index) for index in range(node.inputs)]
+    return node.apply(Concat(axis=place(node, len(steps[0].shape), 1)), *steps)
 
 
-@reads("Sum", versions=(6, 8, 13))
-def sum_of_all(node: Node) -> Step:
-    return node.apply(ElementWiseOp(type="sum"), *_all(node))
+@reads("Flatten", versions=(1, 9, 11, 13, 21, 23, 24, 25), attributes="axis")
+def flatten(node: Node) -> Step:
+    return node.apply(Flatten(axis=node.integer("axis", 1)), node.step())
 
 
-@reads("Max", versions=(6, 8, 12, 13))
-def max_of_all(node: Node) -> Step:
-    return node.apply(ElementWiseOp(type="max"), *_all(node))
+@reads("ArgMax", versions=(1, 11, 12, 13), attributes="axis keepdims select_last_index")
+def arg_max(node: Node) -> Step:
+    x = node.step()
+    kernel = Classify(
+        axis=place(node, len(x.shape), 0),
+        ties="last" if node.integer("select_last_index", 0) else "first",
+        keep_axis=node.integer("keepdims", 1) == 1,
+    )
+    return node.apply(kernel, x)
 
 
-@reads("Mean", versions=(6, 8, 13))
-def mean_of_all(node: Node) -> Step:
-    count = node.inputs
-    return node.apply(ElementWiseOp(type="sum", coefficients=(1 / count,) * count), *_all(node))
+@reads_group("Classify")
+def classify(nodes: Sequence[Node]) -> Step:
+    """ArgMax, and a Cast of the indices."""
+    return arg_max(nodes[0])
 
 
-@reads("Neg", versions=(6, 13))
-def negative(node: Node) -> Step:
-    return node.apply(ElementWiseOp(type="sum", coefficients=(-1.0,)), node.step())
+@reads("Identity", versions=(1, 13, 14, 16, 19, 21, 23, 24, 25))
+def identity(node: Node) -> Step:
+    return node.apply(Noop(), node.step())
 
 
-def _all(node: Node) -> list[Step]:
-    return [node.step(index) for index in range(node.inputs)]
+@reads("LRN", versions=(1, 13), attributes="alpha beta bias size")
+def lrn(node: Node) -> Step:
+    kernel = LRN(
+        size=node.integer("size", 0),
+        alpha=node.number("alpha", 1e-4),
+        beta=node.number("beta", 0.75),
+        kappa=node.number("bias", 1.0),
+    )
+    return node.apply(kernel, node.step())
 
 
 def place(node: Node, rank: int, default: int) -> int:

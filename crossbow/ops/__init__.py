@@ -3,34 +3,52 @@
 from crossbow.ops.accuracy import Accuracy
 from crossbow.ops.array import ArrayGradient
 from crossbow.ops.batch_norm import BatchNorm, BatchNormGradient
+from crossbow.ops.broadcast import Broadcast
+from crossbow.ops.classify import Classify
+from crossbow.ops.concat import Concat, ConcatGradient
 from crossbow.ops.conv import Conv, ConvGradient
+from crossbow.ops.data_transform import DataTransform
 from crossbow.ops.dropout import Dropout, DropoutGradient
 from crossbow.ops.element_wise import ElementWiseOp, ElementWiseOpGradient
 from crossbow.ops.euclidean_loss import EuclideanLoss, EuclideanLossGradient
+from crossbow.ops.flatten import Flatten, FlattenGradient
 from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, Xavier
 from crossbow.ops.inner_product import InnerProduct, InnerProductGradient
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.lrn import LRN, LRNGradient
+from crossbow.ops.matfact import MatFact, MatFactGradient
+from crossbow.ops.matmul import MatMul, MatMulGradient
+from crossbow.ops.noop import Noop, NoopGradient
 from crossbow.ops.optimiser import GradientDescentOptimiser
 from crossbow.ops.pool import Pool, PoolGradient
 from crossbow.ops.relu import ReLU, ReLUGradient
+from crossbow.ops.scale import Scale, ScaleGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
 
 __all__ = [
+    "LRN",
     "MSRA",
     "Accuracy",
     "ArrayGradient",
     "BatchNorm",
     "BatchNormGradient",
+    "Broadcast",
+    "Classify",
+    "Concat",
+    "ConcatGradient",
     "Constant",
     "Conv",
     "ConvGradient",
+    "DataTransform",
     "Dropout",
     "DropoutGradient",
     "ElementWiseOp",
     "ElementWiseOpGradient",
     "EuclideanLoss",
     "EuclideanLossGradient",
+    "Flatten",
+    "FlattenGradient",
     "Gaussian",
     "Gradient",
     "GradientDescentOptimiser",
@@ -38,10 +56,19 @@ __all__ = [
     "InnerProduct",
     "InnerProductGradient",
     "Kernel",
+    "LRNGradient",
+    "MatFact",
+    "MatFactGradient",
+    "MatMul",
+    "MatMulGradient",
+    "Noop",
+    "NoopGradient",
     "Pool",
     "PoolGradient",
     "ReLU",
     "ReLUGradient",
+    "Scale",
+    "ScaleGradient",
     "Site",
     "SoftMax",
     "SoftMaxGradient",

@@ -1,4 +1,4 @@
-"""The fraction of examples that are classified correctly."""
+"""The fraction of labels that are found."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from crossbow.types import Array, LabelRange, Shape
 
 @configuration
 class Accuracy(Kernel):
-    """Fraction, in [0, 1], of the examples whose label is among the `top_k` classes with the largest values.
+    """Fraction, in [0, 1], of the labels that are among the `top_k` classes with the largest values.
 
-    p: (N, classes), probabilities or scores; labels: (N,) int32; the accuracy: (1,). Of equal values the one with the
-    smaller index is the larger. Ignored examples and the padding of a batch do not count. There is no gradient.
+    p: (N, classes), probabilities or scores; labels: (N,) int32; the accuracy: (1,). Or, for an example with many
+    labels, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Of equal values the one with the smaller index is the
+    larger. Ignored labels and the padding of a batch do not count. There is no gradient.
 
     Ports Accuracy.java and accuracy.cu. Fixed from the original: top_k and the ignored label work, and scores may be
     negative.

@@ -20,13 +20,15 @@ class BatchNorm(Kernel):
 
         running ← (1 − f) · running + f · observed
 
-    with the observed mean and the *unbiased* variance, as PyTorch and cuDNN have it. f = 1 − moving_average_fraction with
-    statistics="fixed"; f = 1 / (1 + number of tasks before), the plain mean of all tasks, with "cma" (cumulative moving
-    average). In testing the running statistics of the base model, the mean of the learners', stand for μ and σ².
+    with the observed mean and the *unbiased* variance, as PyTorch and cuDNN have it. f = 1 − moving_average_fraction
+    with statistics="fixed"; f = 1 / (1 + number of batches before), the plain mean of all batches, with "cma"
+    (cumulative moving average). In testing the running statistics of the base model, the mean of the learners', stand
+    for μ and σ².
 
-    Running statistics are `running_mean` (0 at first), `running_variance` (1), and with "cma" `count`; every learner has its
-    own. Ports BatchNorm.java and cudnnbatchnorm.cu. Fixed from the original: statistics are a learner's, not a device's;
-    test batches are not counted; `bias=False` works.
+    Running statistics are `running_mean` (0 at first), `running_variance` (1), and with "cma" `count`; every learner
+    has its own. Nodes that share the operator observe one after the other. Ports BatchNorm.java and cudnnbatchnorm.cu.
+    Fixed from the original: statistics are a learner's, not a device's; test batches are not counted; `bias=False`
+    works.
     """
 
     epsilon: float = 1e-5
@@ -89,7 +91,7 @@ class BatchNorm(Kernel):
 
 @configuration
 class BatchNormGradient(Gradient):
-    """Gradients of a `BatchNorm`, through the batch's mean and variance, with m values in a channel and x̂ = (x − μ) / σ:
+    """Gradients of a `BatchNorm`, through the batch's mean and variance, with m values in a channel, x̂ = (x − μ) / σ:
 
     dweights = Σ dy · x̂, dbias = Σ dy, dx = weights / σ · (dy − dbias / m − x̂ · dweights / m).
     """

@@ -1,11 +1,12 @@
-"""Two-dimensional convolution."""
+"""Convolution over one, two or three spatial axes."""
 
 from __future__ import annotations
 
-from crossbow.conf import check_boolean, check_integer, configuration, pair
+from crossbow.conf import check_boolean, check_integer, check_learning_rate_multipliers, configuration, refuse
 from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel
 from crossbow.ops.initialiser import Constant, Initialiser, Xavier
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.window import Padding, Sizes, check_windows, padding_per_axis, per_axis, spatial_axes, times
 from crossbow.types import Shape
 
 
@@ -13,75 +14,79 @@ from crossbow.types import Shape
 class Conv(Kernel):
     """Convolution (cross-correlation): y[n, o, i, j] = b[o] + Σ w[o, c, u, v] · x[n, c, i·s + u·d − p, j·s + v·d − p].
 
-    x: (N, C, H, W); y: (N, number_of_outputs, H', W') with H' = ⌊(H + 2p − d(k − 1) − 1) / s⌋ + 1;
-    weights: (number_of_outputs, C / groups, kh, kw); bias: (number_of_outputs,).
-    Sizes are an integer or (height, width).
+    x: (N, C, H, W); y: (N, number_of_outputs, H', W') with H' = ⌊(H + before + after − d(k − 1) − 1) / s⌋ + 1, and p
+    above is `before`; weights: (number_of_outputs, C / groups, kh, kw); bias: (number_of_outputs,). The same with one
+    spatial axis, (N, C, W), and with three, (N, C, D, H, W).
 
-    Ports Conv.java and cudnnconv.cu; groups and dilation, which the original refuses, included.
+    Sizes are an integer or a tuple with one per spatial axis, as (height, width); the padding also one pair
+    (before, after) per spatial axis, as ((1, 2), (0, 1)). Group g of the outputs sees group g of the channels:
+    groups=C is depthwise.
+
+    Ports Conv.java and cudnnconv.cu. Fixed from the original: groups and dilation work, padding may differ between
+    the two sides, and there are one to three spatial axes.
     """
 
     number_of_outputs: int
-    kernel_size: int | tuple[int, int] = 1
-    stride: int | tuple[int, int] = 1
-    padding: int | tuple[int, int] = 0
-    dilation: int | tuple[int, int] = 1
+    kernel_size: Sizes = 1
+    stride: Sizes = 1
+    padding: Padding = 0
+    dilation: Sizes = 1
     groups: int = 1
     bias: bool = True
     weight_initialiser: Initialiser = Xavier()
     bias_initialiser: Initialiser = Constant()
+    weight_learning_rate_multiplier: float = 1.0
+    """≥ 0; times the solver's learning rate. 0 keeps the weights as they are."""
+    bias_learning_rate_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         check_integer(self, "number_of_outputs", 1)
         check_integer(self, "groups", 1)
         check_boolean(self, "bias")
-        self.geometry  # noqa: B018 - refuses bad sizes at construction
+        check_learning_rate_multipliers(self)
+        check_windows(self)
+        if self.number_of_outputs % self.groups:
+            raise refuse(self, "groups", self.groups, f"a divisor of number_of_outputs={self.number_of_outputs}")
 
-    @property
-    def geometry(self) -> ConvolutionGeometry:
+    def geometry(self, x: Shape) -> ConvolutionGeometry:
+        """The windows on an input of this shape."""
+        axes = spatial_axes(self, x)
         return ConvolutionGeometry(
-            kernel=pair(self, "kernel_size", 1),
-            stride=pair(self, "stride", 1),
-            padding=pair(self, "padding", 0),
-            dilation=pair(self, "dilation", 1),
+            kernel=per_axis(self.kernel_size, axes),
+            stride=per_axis(self.stride, axes),
+            padding=padding_per_axis(self.padding, axes),
+            dilation=per_axis(self.dilation, axes),
             groups=self.groups,
         )
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
-        if len(x) != 4:
-            raise ValueError(f"expected an input of shape (N, C, H, W). Received: {x}")
-        n, channels, height, width = x
-        if channels % self.groups or self.number_of_outputs % self.groups:
-            raise ValueError(
-                f"expected channels and outputs that groups={self.groups} divides. "
-                f"Received: {channels} channels, number_of_outputs={self.number_of_outputs}"
-            )
-        g = self.geometry
+        g = self.geometry(x)
+        if x[1] % self.groups:
+            raise ValueError(f"expected channels that groups={self.groups} divides. Received: {x[1]} channels")
         sizes = tuple(
-            (size + 2 * p - d * (k - 1) - 1) // s + 1
-            for size, k, s, p, d in zip((height, width), g.kernel, g.stride, g.padding, g.dilation, strict=True)
+            (size + before + after - extent) // s + 1
+            for size, extent, s, (before, after) in zip(x[2:], g.extent, g.stride, g.padding, strict=True)
         )
         if min(sizes) < 1:
             raise ValueError(
-                f"expected an input at least as large as the kernel. Received: input {height}×{width}, "
-                f"kernel_size={g.kernel}, padding={g.padding}, dilation={g.dilation}"
+                f"expected an input at least as large as the kernel. Received: input {times(x[2:])}, "
+                f"kernel_size={self.kernel_size}, padding={self.padding}, dilation={self.dilation}"
             )
-        return (n, self.number_of_outputs, *sizes)
+        return (x[0], self.number_of_outputs, *sizes)
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        channels = inputs[0][1]
-        weights = VariableSpec(
-            "weights", (self.number_of_outputs, channels // self.groups, *self.geometry.kernel), self.weight_initialiser
-        )
-        bias = VariableSpec("bias", (self.number_of_outputs,), self.bias_initialiser)
+        (x,) = inputs
+        shape = (self.number_of_outputs, x[1] // self.groups, *self.geometry(x).kernel)
+        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
+        bias = VariableSpec("bias", shape[:1], self.bias_initialiser, self.bias_learning_rate_multiplier)
         return (weights, bias) if self.bias else (weights,)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         weights, bias = site.variables["weights"], site.variables.get("bias")
         (x,), y = site.inputs, site.output
-        return (
-            site.library.convolution_forward(x, weights, bias, y, self.geometry, relu=site.fused_relu),
-        )
+        geometry = self.geometry(x.shape)
+        return (site.library.convolution_forward(x, weights, bias, y, geometry, relu=site.fused_relu),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ConvGradient(input=input)
@@ -95,7 +100,8 @@ class ConvGradient(Gradient):
         assert isinstance(peer, Conv)
         library, (x,), dy = site.library, site.inputs, site.output
         weights, bias = site.variables["weights"], site.variables.get("bias")
-        kernels = [library.convolution_backward_weights(x, dy, weights, bias, peer.geometry)]
+        geometry = peer.geometry(x.shape)
+        kernels = [library.convolution_backward_weights(x, dy, weights, bias, geometry)]
         if site.needs_input_gradient:
-            kernels.append(library.convolution_backward_data(dy, weights, x, peer.geometry))
+            kernels.append(library.convolution_backward_data(dy, weights, x, geometry))
         return tuple(kernels)

@@ -1,4 +1,4 @@
-"""Sums of tensors, element by element."""
+"""Sums, products and maxima of tensors, element by element."""
 
 from __future__ import annotations
 
@@ -9,13 +9,23 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Shape
 
+MAXIMUM_INPUTS = 256
+"""Of the type "max", whose kernels keep in a byte which input an element came from."""
+
 
 @configuration
 class ElementWiseOp(Kernel):
-    """y = Σ_i coefficient_i · x_i, element by element; all x_i and y of one shape.
+    """All inputs in one, element by element; all x_i and y of one shape.
 
-    Without `coefficients` all are 1. Ports ElementWiseOp.java and elementwiseop.cu. Fixed from the original: the
-    gradient of an input has that input's coefficient (it was the first one's).
+    ========== =====================================================================
+    sum        y = Σ_i coefficient_i · x_i; without `coefficients` all are 1
+    product    y = Π_i x_i
+    max        y = max_i x_i; NaN where any x_i is NaN
+    ========== =====================================================================
+
+    One node may be an input several times, as in x · x. Ports ElementWiseOp.java and elementwiseop.cu. Fixed from the
+    original: product and max exist (it added up whatever the type); the gradient of an input has that input's
+    coefficient (it was the first one's).
     """
 
     number_of_inputs: ClassVar[int | None] = None
@@ -25,10 +35,10 @@ class ElementWiseOp(Kernel):
 
     def __post_init__(self) -> None:
         check_choice(self, "type", ("sum", "product", "max"))
-        if self.type != "sum":
-            raise refuse(self, "type", self.type, "'sum' ('product' and 'max' do not exist yet)")
         values = self.coefficients
         if values is not None:
+            if self.type != "sum":
+                raise refuse(self, "coefficients", values, f"None with type={self.type!r}")
             if not isinstance(values, tuple | list) or not values or not all(is_number(value) for value in values):
                 raise refuse(self, "coefficients", values, "finite numbers, one for each input, or None")
             object.__setattr__(self, "coefficients", tuple(float(value) for value in values))
@@ -38,6 +48,10 @@ class ElementWiseOp(Kernel):
             raise ValueError(f"expected inputs of one shape. Received: {', '.join(map(str, inputs)) or 'none'}")
         if self.coefficients is not None and len(self.coefficients) != len(inputs):
             raise ValueError(f"expected one input for each of {self.coefficients}. Received: {len(inputs)} inputs")
+        if self.type == "max" and len(inputs) > MAXIMUM_INPUTS:
+            raise ValueError(
+                f"expected at most {MAXIMUM_INPUTS} inputs with type='max'. Received: {len(inputs)} inputs"
+            )
         return inputs[0]
 
     def factors(self, inputs: int) -> tuple[float, ...]:
@@ -45,8 +59,12 @@ class ElementWiseOp(Kernel):
         return (1.0,) * inputs if self.coefficients is None else self.coefficients
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        factors = self.factors(len(site.inputs))
-        return (site.library.weighted_sum(site.inputs, site.output, factors, relu=site.fused_relu),)
+        if self.type == "product":
+            return (site.library.product_forward(site.inputs, site.output),)
+        if self.type == "max":
+            return (site.library.maximum_forward(site.inputs, site.output, site.phase),)
+        factors, relu = self.factors(len(site.inputs)), site.fused_relu
+        return (site.library.weighted_sum(site.inputs, site.output, factors, relu=relu),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ElementWiseOpGradient(input=input)
@@ -54,11 +72,19 @@ class ElementWiseOp(Kernel):
 
 @configuration
 class ElementWiseOpGradient(Gradient):
-    """Gradient of an `ElementWiseOp` with respect to one input: its coefficient times the gradient."""
+    """Gradient of an `ElementWiseOp` with respect to one input.
+
+    sum: dx_i = coefficient_i · dy; product: dx_i = dy · Π_{j ≠ i} x_j, without a division, so that inputs may be 0;
+    max: dx_i = dy where input i is the first of the largest ones, else 0.
+    """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, ElementWiseOp)
         if not site.needs_input_gradient:
             return ()
+        if peer.type == "product":
+            return (site.library.product_backward(site.inputs, site.output, self.input),)
+        if peer.type == "max":
+            return (site.library.maximum_backward(site.inputs, site.output, self.input),)
         coefficient = peer.factors(len(site.inputs))[self.input]
         return (site.library.scale(site.output, site.inputs[self.input], coefficient),)

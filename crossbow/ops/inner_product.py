@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import math
 
-from crossbow.conf import check_boolean, check_integer, configuration, refuse
+from crossbow.conf import (
+    check_boolean,
+    check_integer,
+    check_learning_rate_multipliers,
+    configuration,
+    is_integer,
+    refuse,
+)
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.initialiser import Constant, Initialiser, Xavier
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -13,13 +20,14 @@ from crossbow.types import Shape
 
 @configuration
 class InnerProduct(Kernel):
-    """Fully connected: y[n, o] = b[o] + Σ_f w[o, f] · x[n, f].
+    """Fully connected: y[…, o] = b[o] + Σ_f w[o, f] · x[…, f].
 
-    x: (N, features) or (N, C, H, W), whose features are ordered C, H, W; y: (N, number_of_outputs);
-    weights: (number_of_outputs, features); bias: (number_of_outputs,).
+    The dimensions of x from `axis` on are the features, in logical order (C, H, W), and those before it stay: with
+    axis=1, x: (N, features) or (N, C, H, W) and y: (N, number_of_outputs); with axis=2, x: (N, T, …) and
+    y: (N, T, number_of_outputs). A negative axis counts from the end. weights: (number_of_outputs, features);
+    bias: (number_of_outputs,).
 
-    Ports InnerProduct.java and innerproduct.cu; `bias=False`, which crashes the original, included. Only `axis=1`
-    (one output row per example) exists so far.
+    Ports InnerProduct.java and innerproduct.cu; `bias=False`, which crashes the original, included.
     """
 
     number_of_outputs: int
@@ -27,25 +35,36 @@ class InnerProduct(Kernel):
     bias: bool = True
     weight_initialiser: Initialiser = Xavier()
     bias_initialiser: Initialiser = Constant()
+    weight_learning_rate_multiplier: float = 1.0
+    """≥ 0; times the solver's learning rate. 0 keeps the weights as they are."""
+    bias_learning_rate_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         check_integer(self, "number_of_outputs", 1)
-        check_integer(self, "axis", 1)
-        if self.axis != 1:
-            raise refuse(self, "axis", self.axis, "1 (the only one so far)")
+        if not is_integer(self.axis) or self.axis == 0:
+            raise refuse(self, "axis", self.axis, "an integer ≥ 1, or ≤ −1 to count from the end")
         check_boolean(self, "bias")
+        check_learning_rate_multipliers(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
-        if len(x) < 2:
-            raise ValueError(f"expected an input of shape (N, features) or (N, C, H, W). Received: {x}")
-        return (x[0], self.number_of_outputs)
+        return (*x[: self.first_axis(x)], self.number_of_outputs)
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        features = math.prod(inputs[0][1:])
-        weights = VariableSpec("weights", (self.number_of_outputs, features), self.weight_initialiser)
-        bias = VariableSpec("bias", (self.number_of_outputs,), self.bias_initialiser)
+        (x,) = inputs
+        features = math.prod(x[self.first_axis(x) :])
+        shape, outputs = (self.number_of_outputs, features), (self.number_of_outputs,)
+        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
+        bias = VariableSpec("bias", outputs, self.bias_initialiser, self.bias_learning_rate_multiplier)
         return (weights, bias) if self.bias else (weights,)
+
+    def first_axis(self, x: Shape) -> int:
+        """The axis counted from the first."""
+        axis = self.axis if self.axis > 0 else len(x) + self.axis
+        if not 1 <= axis < len(x):
+            shape = "(N, features) or (N, C, H, W)" if self.axis == 1 else f"(N, …) that has an axis={self.axis}"
+            raise ValueError(f"expected an input of shape {shape}. Received: {x}")
+        return axis
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         weights, bias = site.variables["weights"], site.variables.get("bias")
@@ -58,7 +77,8 @@ class InnerProduct(Kernel):
 
 @configuration
 class InnerProductGradient(Gradient):
-    """Gradients of an `InnerProduct`: dw = dyᵀ x, db = Σ_n dy, and dx = dy w unless nothing upstream trains."""
+    """Gradients of an `InnerProduct`: dw = dyᵀ x, db = Σ dy, and dx = dy w unless nothing upstream trains; x and dy
+    as matrices of one row for every combination of the dimensions that stay."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, InnerProduct)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
-from crossbow.conf import configuration
+from crossbow.conf import SolverConf, configuration
 from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
 from crossbow.ops.initialiser import Initialiser
 from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
@@ -25,6 +25,8 @@ class VariableSpec:
     name: str
     shape: Shape
     initialiser: Initialiser
+    learning_rate_multiplier: float = 1.0
+    """≥ 0; times the solver's learning rate, for the whole step. 0 keeps the variable as it is."""
 
     def __post_init__(self) -> None:
         self.initialiser.check(self.name, self.shape)
@@ -64,8 +66,12 @@ class Kernel:
     """Whether the output, of shape (1,), is what training makes small."""
     is_measure: ClassVar[bool] = False
     """Whether the output, of shape (1,), is reported (accuracy)."""
+    takes_indices: ClassVar[bool] = False
+    """Whether the inputs are indices. They have no gradient: the operator's gradient is that of its variables only."""
     train_only: ClassVar[bool] = False
     """Whether the operator is left out of the check dataflow (dropout)."""
+    reads_batch: ClassVar[bool] = False
+    """Whether the input is the batch itself: nothing may stand before the operator."""
     gradient_past: ClassVar[type[Kernel] | None] = None
     """The kind of operator that must produce the input, and past which the gradient is: that of SoftMaxLoss is with
     respect to the logits, the input of the SoftMax before it."""
@@ -89,6 +95,9 @@ class Kernel:
     def check_training(self, *inputs: Shape) -> None:
         """Raises ValueError where inputs of these shapes can be tested with, but not trained with."""
 
+    def check_producer(self, producer: Kernel, *inputs: Shape) -> None:
+        """Operators with `gradient_past`: raises ValueError where the operator before is configured otherwise."""
+
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         """Operators that take labels: raises ValueError where the data set's labels do not fit the inputs."""
 
@@ -96,6 +105,11 @@ class Kernel:
         """Losses and measures: what a batch with these labels counts. The value of a whole check set, whatever its
         batches, is Σ counts(labels of a batch) · its value / counts(all labels)."""
         return float(len(labels))
+
+    def own_solver(self) -> SolverConf | None:
+        """How the operator's variables are updated, if it says so itself. They are then the only ones, and the
+        context's solver is not asked."""
+        return None
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         """The forward kernels, in order."""

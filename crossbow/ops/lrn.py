@@ -14,11 +14,12 @@ class LRN(Kernel):
 
     The sum runs over the `size` channels around the element (region="across_channels"; n = size; x: (N, C) or
     (N, C, …)), or over the size × size elements around it in its own channel (region="within_channel"; n = size²;
-    x: (N, C, H, W)). What lies outside the tensor counts as 0. An even window begins ⌊(size − 1) / 2⌋ before the element
-    and ends ⌈(size − 1) / 2⌉ behind it, as in ONNX and cuDNN; PyTorch's begins one earlier.
+    x: (N, C, H, W)). y has the shape of x. What lies outside the tensor counts as 0. An even window begins
+    ⌊(size − 1) / 2⌋ before the element and ends ⌈(size − 1) / 2⌉ behind it, as in ONNX and cuDNN; PyTorch's lies one
+    further to the front.
 
-    Dividing α by n is also PyTorch's, cuDNN's, ONNX's and Caffe's way. The original has the configuration only (LRN.java
-    sets no output shape, its kernels are empty).
+    α is divided by n, as in PyTorch, cuDNN, ONNX and Caffe. The original has the configuration only: LRN.java sets no
+    output shape, and its kernels are empty.
     """
 
     size: int = 5
@@ -51,7 +52,7 @@ class LRN(Kernel):
         return x
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.lrn_forward(site.inputs[0], site.output, self.geometry),)
+        return (site.library.lrn_forward(site.inputs[0], site.output, self.geometry, site.phase),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return LRNGradient(input=input)

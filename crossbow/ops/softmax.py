@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossbow.conf import check_integer, configuration
+from crossbow.conf import configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Shape
@@ -12,22 +12,29 @@ from crossbow.types import Shape
 class SoftMax(Kernel):
     """y = exp(x) / Σ exp(x), the sum over `axis`; computed from x − max x, so that nothing overflows.
 
-    x and y: (N, classes), or of more dimensions. Ports SoftMax.java and cudnnsoftmax.cu.
+    x and y: (N, classes), or of more dimensions. A negative axis counts from the end; the first one is refused, since
+    examples have nothing to do with each other. Ports SoftMax.java and cudnnsoftmax.cu.
     """
 
     axis: int = 1
 
     def __post_init__(self) -> None:
-        check_integer(self, "axis", 1)
+        if not is_integer(self.axis) or self.axis == 0:
+            raise refuse(self, "axis", self.axis, "an integer ≥ 1, or ≤ −1 to count from the end")
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
-        if len(x) <= self.axis:
-            raise ValueError(f"expected an input of more than axis={self.axis} dimensions. Received: {x}")
+        if not 1 <= self.first_axis(x) < len(x):
+            raise ValueError(f"expected an input of shape (N, …) that has an axis={self.axis}. Received: {x}")
         return x
 
+    def first_axis(self, x: Shape) -> int:
+        """The axis counted from the first."""
+        return self.axis if self.axis > 0 else len(x) + self.axis
+
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.softmax_forward(site.inputs[0], site.output, self.axis),)
+        (x,) = site.inputs
+        return (site.library.softmax_forward(x, site.output, self.first_axis(x.shape)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return SoftMaxGradient(input=input)
@@ -42,4 +49,4 @@ class SoftMaxGradient(Gradient):
         (x,), y = site.inputs, site.output
         if not site.needs_input_gradient:
             return ()
-        return (site.library.softmax_backward(y, y, x, peer.axis),)
+        return (site.library.softmax_backward(y, y, x, peer.first_axis(x.shape)),)

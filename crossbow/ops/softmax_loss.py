@@ -17,11 +17,13 @@ NORMALISATIONS = ("batch", "full", "valid", "none")
 
 @configuration
 class SoftMaxLoss(Kernel):
-    """Cross-entropy: Σ_n −log p[n, label n] / normaliser.
+    """Cross-entropy: Σ −log p[n, label, …] / normaliser, the sum over all labels.
 
-    p: (N, classes), the output of a SoftMax; labels: (N,) int32; the loss: (1,). Only the real examples of a padded
-    batch count. `normalisation`: "batch" and "full" divide by the number of examples, "valid" by the number of those
-    whose label is not `ignored_label` (at least 1), "none" by 1. An ignored example costs nothing.
+    p: (N, classes), the output of a SoftMax over axis 1; labels: (N,) int32; the loss: (1,). Or, for an example with
+    many labels, as a class for every pixel, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Only the real
+    examples of a padded batch count. `normalisation`: "batch" divides by the number of examples, "full" by the number
+    of labels, "valid" by the number of labels that are not `ignored_label` (at least 1), "none" by 1. An ignored label
+    costs nothing.
 
     Ports SoftMaxLoss.java and softmaxloss.cu. Fixed from the original: the GPU obeys the normalisation.
     """
@@ -42,12 +44,18 @@ class SoftMaxLoss(Kernel):
         check_probabilities(inputs[0])
         return (1,)
 
+    def check_producer(self, producer: Kernel, *inputs: Shape) -> None:
+        if isinstance(producer, SoftMax) and producer.first_axis(inputs[0]) != 1:
+            raise ValueError(f"expected probabilities of a SoftMax over axis 1. Received: axis={producer.axis}")
+
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         check_classes(labels, inputs[0], self.ignored_label)
 
     def counts(self, labels: Array) -> float:
         if self.normalisation == "none":
             return 1.0  # the sum over a set is the sum over its batches
+        if self.normalisation == "batch":
+            return float(len(labels))
         return float(counted(labels, self.ignored_label if self.normalisation == "valid" else None))
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
@@ -63,7 +71,7 @@ class SoftMaxLoss(Kernel):
 class SoftMaxLossGradient(Gradient):
     """Gradient of a `SoftMaxLoss` with respect to the logits, the input of the SoftMax: (p − y) / normaliser.
 
-    y is 1 at the label and 0 elsewhere; rows of ignored examples and of padding are 0.
+    y is 1 at the label and 0 elsewhere; the gradient is 0 where the label is ignored, and for padding.
     """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
@@ -77,7 +85,7 @@ class SoftMaxLossGradient(Gradient):
 
 def counted(labels: Array, ignored_label: int | None) -> int:
     """How many of the labels are not ignored."""
-    return len(labels) if ignored_label is None else int(np.count_nonzero(labels != ignored_label))
+    return labels.size if ignored_label is None else int(np.count_nonzero(labels != ignored_label))
 
 
 def check_ignored_label(owner: object, value: object) -> None:
@@ -87,18 +95,21 @@ def check_ignored_label(owner: object, value: object) -> None:
 
 
 def check_probabilities(p: Shape) -> None:
-    """Raise ValueError where the shape is not one row of class values per example."""
-    if len(p) != 2:
-        raise ValueError(f"expected an input of shape (N, classes). Received: {p}")
+    """Raise ValueError where the shape is not that of class values, one row or more for each example."""
+    if len(p) < 2:
+        raise ValueError(f"expected an input of shape (N, classes) or (N, classes, …). Received: {p}")
 
 
 def check_classes(labels: LabelRange, p: Shape, ignored_label: int | None) -> None:
     """Raise ValueError where the labels are not classes from 0 to the number of classes − 1, the ignored one aside."""
-    allowed = f"class labels of shape {p[:1]}, from 0 to {p[1] - 1}"
+    shape = p[:1] + p[2:]
+    allowed = f"class labels of shape {shape}, from 0 to {p[1] - 1}"
     if ignored_label is not None:
         allowed += f" or {ignored_label} (ignored)"
     lowest, highest = (0, p[1] - 1)
     if ignored_label is not None:
         lowest, highest = min(lowest, ignored_label), max(highest, ignored_label)
-    if not labels.classes or labels.shape != p[:1] or labels.minimum < lowest or labels.maximum > highest:
+    one_label = labels.shape == p[:1] and all(size == 1 for size in p[2:])
+    fits = labels.classes and (labels.shape == shape or one_label)
+    if not fits or labels.minimum < lowest or labels.maximum > highest:
         raise ValueError(f"expected {allowed}. Received: {labels}")

@@ -16,13 +16,13 @@ from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels import select_library
 from crossbow.runtime.clock import work_clock
+from crossbow.runtime.coefficients import Coefficients
 from crossbow.runtime.device import parse_devices
 from crossbow.runtime.learner import BoundTask, Learner, TaskKey, bind_task
 from crossbow.runtime.replica import BaseModel, Replica, new_base_model, new_replica
 from crossbow.runtime.stream import CpuStream
 from crossbow.runtime.tick import (
     Averaging,
-    Coefficients,
     Flags,
     Place,
     learner_coefficients,
@@ -119,7 +119,14 @@ class Assembly:
         self.program.statistics.initialise(self.bases[0].statistics[0], self.system.seed)
         self.flags = Flags(self.learners, self.learners if len(self.devices) == 1 else 1)
         averaging = Averaging(
-            self.library, self.rule, self.solver, self.flags, self.learners, len(self.devices), self.dtype
+            self.library,
+            self.rule,
+            self.solver,
+            self.flags,
+            self.learners,
+            len(self.devices),
+            self.dtype,
+            self.program.model.learning_rates,
         )
         replicas = [new_replica(self.program, self.rule, self.solver) for _ in self.device_of]
         self.members = [self._member(number, averaging, replicas) for number in range(self.learners)]
@@ -180,12 +187,12 @@ class Assembly:
         weights = base.buffers[parity] if own.weights is None else own.weights
         present, following = own.statistics[parity], own.statistics[1 - parity]
         memory = self._memory(self.loader, arena, state, weights, own.gradient, (present, following))
-        parts = self.program.bind(memory, in_blocks=self.rule.sends != "gradient")
+        parts = self.program.bind(memory, in_blocks=averaging.in_blocks)
         steps = synchronising_task(averaging, place, parts, peers, base, parity, coefficients, state)
         tasks = {("synchronise", parity): _bound(self.program, memory, steps)}
         if self.clock.tau > 1:
             memory = self._memory(self.loader, arena, state, weights, own.gradient, (present, present))
-            parts = self.program.bind(memory, in_blocks=self.rule.sends != "gradient")
+            parts = self.program.bind(memory, in_blocks=averaging.in_blocks)
             steps = local_task(averaging, parts, own, coefficients)
             tasks["local", parity] = _bound(self.program, memory, steps)
         if self.check_program is not None and self.check_loader is not None:
@@ -208,6 +215,7 @@ class Assembly:
         vectors = {"weights": weights, "gradient": gradient}
         vectors["statistics"], vectors["statistics_next"] = statistics
         named = {"state": state, "slots": loader.images, "slot_labels": loader.labels}
+        named["slot_positions"] = loader.positions
         return Memory(arena, self.program.model, vectors, named, self.program.statistics)
 
     def _new_synchroniser(self, averaging: Averaging, collective: Collective) -> Learner:
@@ -215,7 +223,7 @@ class Assembly:
         cores = sorted({core for device in self.devices for core in device.cores})
         stream = CpuStream("synchroniser", cores, 1, self._set_threads)
         self.streams.append(stream)
-        state, coefficients = new_state(), Coefficients(self.rule, self.solver, self.learners)
+        state, coefficients = new_state(), Coefficients(self.rule, self.solver, self.learners, averaging.multipliers)
         tasks = {}
         for parity in range(2):
             steps = synchroniser_task(averaging, collective, self.bases, parity, coefficients, state)

@@ -25,12 +25,12 @@ from crossbow.runtime.learner import Completed, Failed, Learner, TaskKey
 from crossbow.runtime.prediction import Prediction
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import SetMean, TestResult
-from crossbow.solver import LearningRate
+from crossbow.solver import Pace, Schedule
 from crossbow.synch import Collective
 from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
 
 TASKS_AHEAD = 6
-"""Tasks submitted ahead, per learner, at the most. The scheduler fills up to it and sleeps until half of them are done."""
+"""Tasks submitted ahead, per learner, at the most. The scheduler fills up to it and sleeps until half are done."""
 SECONDS_AHEAD = 0.1
 """Of work submitted ahead, where tasks are long: what was submitted has to be waited for when training stops."""
 TICKS_BEHIND = TASKS_AHEAD + 1
@@ -56,7 +56,7 @@ class Engine:
     ) -> None:
         self.parts = Assembly(training, check, data, model, solver, system, collective)
         self.clock, self.order, self.loader = self.parts.clock, self.parts.order, self.parts.loader
-        self.rate = LearningRate(solver, self.tasks_per_epoch)
+        self.schedule = Schedule(solver, self.tasks_per_epoch)
         self.tick = 0
         """Ticks done (while running: submitted)."""
         self._next_result = 0
@@ -92,7 +92,7 @@ class Engine:
     @property
     def learning_rate(self) -> float:
         """That of the next tick."""
-        return self.rate(self.tasks)
+        return self.schedule(self.tasks).rate
 
     @property
     def _parity(self) -> int:
@@ -119,13 +119,13 @@ class Engine:
 
     def _run_tick(self, on_result: OnResult) -> None:
         first = self.tasks
-        rate = self.rate(first)
-        if self.tick and self.rate.drops(first) > self.rate.drops(first - self.clock.tasks_per_tick):
+        pace, drops = self.schedule(first), self.schedule.drops
+        if self.tick and drops(first) > drops(first - self.clock.tasks_per_tick):
             self._collect_all(on_result)
             self.restart()
         for task, number, synchronises in self.clock.schedule(self.tick):
             key = ("synchronise" if synchronises else "local", self._parity)
-            self._submit(self.parts.members[number].learner, key, task, self.loader, rate, on_result)
+            self._submit(self.parts.members[number].learner, key, task, self.loader, pace, on_result)
         if self.parts.synchroniser is not None:
             self.parts.synchroniser.submit(
                 ("synchronise", self._parity),
@@ -133,18 +133,18 @@ class Engine:
                 tick=self.tick,
                 slot=0,
                 examples=0,
-                rate=rate,
+                pace=pace,
                 release=lambda slot: None,
                 report=self._report_synchroniser,
             )
         self.tick += 1
 
     def _submit(
-        self, learner: Learner, key: TaskKey, task: int, loader: Loader, rate: float, on_result: OnResult
+        self, learner: Learner, key: TaskKey, task: int, loader: Loader, pace: Pace, on_result: OnResult
     ) -> None:
         """Give the loader's next batch to a learner, once few enough tasks are under way."""
         if self._in_flight >= self._ahead * self.parts.learners:
-            self._collect(on_result, self._in_flight - self._ahead * self.parts.learners // 2)
+            self._make_room(on_result)
         try:
             slot, _, examples = loader.next()
         except Aborted:
@@ -157,7 +157,7 @@ class Engine:
             tick=self.tick,
             slot=slot,
             examples=examples,
-            rate=rate,
+            pace=pace,
             release=loader.release,
             report=self._report,
         )
@@ -179,7 +179,6 @@ class Engine:
 
         Raises TaskError or NonFiniteLossError.
         """
-        began, before = time.monotonic(), self._in_flight
         self._reports.wait(count)
         while (report := self._reports.take()) is not None:
             if isinstance(report, Failed):
@@ -189,9 +188,13 @@ class Engine:
             while (following := self._early.pop(self._next_result, None)) is not None:
                 self._next_result += 1
                 on_result(following)
-        if count > 1:
-            seconds = (time.monotonic() - began) / (before - self._in_flight) * self.parts.learners
-            self._ahead = max(2, min(TASKS_AHEAD, int(SECONDS_AHEAD / max(seconds, 1e-9))))
+
+    def _make_room(self, on_result: OnResult) -> None:
+        """Wait until half of what may be submitted ahead is done, and see from that how much this should be."""
+        began, before, learners = time.monotonic(), self._in_flight, self.parts.learners
+        self._collect(on_result, before - self._ahead * learners // 2)
+        seconds = (time.monotonic() - began) / (before - self._in_flight) * learners
+        self._ahead = max(2, min(TASKS_AHEAD, int(SECONDS_AHEAD / max(seconds, 1e-9))))
 
     def _collect_all(self, on_result: OnResult) -> None:
         while self._in_flight:
@@ -224,9 +227,10 @@ class Engine:
             )
 
     def _is_finite(self, tick: int) -> bool:
-        """Whether z of this tick, the present one or the one before, is made of finite numbers."""
-        z = self.parts.bases[0].current(tick)
-        return bool(np.isfinite(z.min(initial=0)) and np.isfinite(z.max(initial=0)))
+        """Whether z of this tick, the present one or the one before, and its statistics are finite numbers."""
+        base = self.parts.bases[0]
+        vectors = (base.current(tick), base.statistics[tick % 2])
+        return all(np.isfinite(v.min(initial=0)) and np.isfinite(v.max(initial=0)) for v in vectors)
 
     # Failure and restart
 
@@ -334,7 +338,7 @@ class Engine:
             loader.start(0)
             for batch in range(parts.check_order.tasks):
                 learner = parts.members[batch % parts.learners].learner
-                self._submit(learner, key, batch, loader, self.learning_rate, add)
+                self._submit(learner, key, batch, loader, self.schedule(self.tasks), add)
             self._collect_all(add)
             self._next_result = self.tasks
         value = loss.value

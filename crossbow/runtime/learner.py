@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from crossbow.compile import BoundStep
 from crossbow.kernels.interface import Aborted, State
 from crossbow.kernels.native import TaskList
+from crossbow.runtime.coefficients import Coefficients
 from crossbow.runtime.stream import CpuStream
-from crossbow.runtime.tick import Coefficients
+from crossbow.solver import Pace
 from crossbow.types import Array, NonFiniteLossError
 
 
@@ -85,7 +86,7 @@ class Learner:
         tick: int,
         slot: int,
         examples: int,
-        rate: float,
+        pace: Pace,
         release: Callable[[int], None],
         report: Report,
     ) -> None:
@@ -106,7 +107,7 @@ class Learner:
                 state[State.TICK] = tick
                 state[State.SLOT] = slot
                 state[State.EXAMPLES] = examples
-                self._coefficients.set_rate(rate)
+                self._coefficients.set(pace)
                 try:
                     bound.calls.run()
                 except BaseException:
@@ -116,7 +117,7 @@ class Learner:
                 accuracy = None if bound.accuracy is None else float(bound.accuracy[0])
                 release(slot)
                 if bound.loss is not None and not math.isfinite(loss):
-                    raise _non_finite(key[0], loss, task, rate)
+                    raise _non_finite(key[0], loss, task, pace.rate)
             except Aborted:
                 report(Failed(task, self.number, "wait", None))
             except BaseException as error:

@@ -10,7 +10,7 @@ from crossbow.kernels.interface import State
 from crossbow.runtime.assembly import Assembly, batch_source
 from crossbow.runtime.learner import BoundTask, bind_task
 from crossbow.runtime.tick import new_state
-from crossbow.types import Array, Phase, aligned_zeros
+from crossbow.types import Array, GraphError, Phase, aligned_zeros
 
 
 class Prediction:
@@ -46,6 +46,9 @@ class Prediction:
             memory = Memory(arena, parts.program.model, vectors, named, parts.program.statistics)
             self.tasks.append(bind_task(self.program.bind(memory).forward, None, None))
         self.output = self.program.output(len(graph) - 1, memory)
+        if self.output.shape[:1] != (batch,):
+            expected = f"expected a prediction of shape (N, …) for N={batch} images"
+            raise GraphError([f"node {graph[-1].name!r}: {expected}. Received: {self.output.shape}"])
 
     def __call__(self, images: Array, parity: int) -> Array:
         """The output for (N, …) images; `parity` says which of z's buffers is the current one."""

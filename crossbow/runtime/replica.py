@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossbow.compile import Program
+from crossbow.compile import ModelLayout, Program
 from crossbow.conf import SolverConf
+from crossbow.runtime.coefficients import ANY
 from crossbow.synch import Rule
 from crossbow.types import Array
 
@@ -24,6 +26,8 @@ class BaseModel:
     """The sum of the contributions of this device, and then of all: with several devices only."""
     statistics: tuple[Array, Array]
     """The mean of the learners' statistics, by the tick's parity as z."""
+    statistics_total: Array | None
+    """This device's part of their next mean, and then the whole: with several devices only."""
 
     def current(self, tick: int) -> Array:
         return self.buffers[tick % 2]
@@ -57,22 +61,27 @@ class Replica:
 
 
 def new_base_model(program: Program, rule: Rule, solver: SolverConf, devices: int) -> BaseModel:
-    layout, statistics = program.model, program.statistics
-    used = rule.merge(solver, 1.0, 1).vectors
-    return BaseModel(
-        buffers=(layout.new_vector(), layout.new_vector()),
-        velocity=layout.new_vector() if "base_velocity" in used else None,
-        total=layout.new_vector() if devices > 1 else None,
-        statistics=(statistics.new_vector(), statistics.new_vector()),
-    )
+    used, several = rule.merge(solver, ANY, 1).vectors, devices > 1
+    first, second, velocity, total = _vectors(program.model, (True, True, "base_velocity" in used, several))
+    observed, following, statistics_total = _vectors(program.statistics, (True, True, several))
+    assert first is not None
+    assert second is not None
+    assert observed is not None
+    assert following is not None
+    return BaseModel((first, second), velocity, total, (observed, following), statistics_total)
 
 
 def new_replica(program: Program, rule: Rule, solver: SolverConf) -> Replica:
-    layout, statistics = program.model, program.statistics
-    used = rule.local_step(solver, 1.0, 1, synchronises=True).vectors
-    return Replica(
-        weights=None if rule.reads_base else layout.new_vector(),
-        gradient=layout.new_vector(),
-        velocity=layout.new_vector() if "velocity" in used else None,
-        statistics=(statistics.new_vector(), statistics.new_vector()),
-    )
+    used = rule.local_step(solver, ANY, 1, synchronises=True).vectors
+    weights, velocity, gradient = _vectors(program.model, (not rule.reads_base, "velocity" in used, True))
+    observed, following = _vectors(program.statistics, (True, True))
+    assert gradient is not None
+    assert observed is not None
+    assert following is not None
+    return Replica(weights, gradient, velocity, (observed, following))
+
+
+def _vectors(layout: ModelLayout, wanted: Sequence[bool]) -> list[Array | None]:
+    """Vectors in one piece of memory; None where none is wanted."""
+    made = iter(layout.new_vectors(sum(wanted)))
+    return [next(made) if wish else None for wish in wanted]

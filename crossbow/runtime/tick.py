@@ -1,9 +1,10 @@
 """The clock tick as task lists: what a learner does between its forward and backward kernels to average models.
 
-Three sets of flags, each holding the last tick for which something is done, keep the order without a lock:
+Sets of flags, each holding the last tick for which something is done, keep the order without a lock:
 
     ready[i]        what learner i contributes to this tick will not change until the tick is merged
     contributed[i]  learner i has added up its slice of its device's contributions (several devices only)
+    measured[i]     learner i has squared its slice of the mean gradient (rules that send gradients and clip them)
     merged[p]       party p has written its part of the next z
 
 SMA, one device; every learner is a party, for a slice of z:
@@ -19,21 +20,33 @@ task. A rule that sends gradients merges after the backward pass instead:
 With several devices the learners add up their device's contributions, and one party, the synchroniser, does the rest:
 
     wait contributed (all) → all-reduce → merge on every device → signal merged
+
+A gradient is clipped by its norm as a whole, so blocks are not used, and the numbers of an update wait for the norm: no
+vector is written for it. Where weights are sent, each learner clips its own gradient:
+
+    … → backward → wait merged (all) → norm → clip → step
+
+Where gradients are sent, it is the mean that is clipped, as with one learner and a larger batch; several devices leave
+that to the synchroniser, behind the all-reduce:
+
+    … → wait ready → squares of own slice → signal measured → wait measured (all) → clip → merge own slice → …
+    wait contributed (all) → all-reduce → norm → clip → merge on every device → signal merged
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from crossbow.compile import BoundBlock, BoundStep, Parts
 from crossbow.conf import SolverConf
 from crossbow.kernels.interface import KernelLibrary, State
+from crossbow.runtime.coefficients import Coefficients, PacedUpdate
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.solver import Update
-from crossbow.solver.update import total
+from crossbow.solver.update import Terms, total
 from crossbow.synch import Collective, Rule
 from crossbow.types import Array
 
@@ -44,12 +57,15 @@ class Flags:
     def __init__(self, learners: int, parties: int) -> None:
         self.ready = np.full(learners, -1, np.int64)
         self.contributed = np.full(learners, -1, np.int64)
+        self.measured = np.full(learners, -1, np.int64)
+        self.squares = np.zeros(learners)
+        """What learner i has measured."""
         self.merged = np.full(parties, -1, np.int64)
         self.abort = np.zeros(1, np.int64)
 
     def reset(self, tick: int) -> None:
         """Everything before `tick` is done."""
-        for flags in (self.ready, self.contributed, self.merged):
+        for flags in (self.ready, self.contributed, self.measured, self.merged):
             flags[:] = tick - 1
         self.abort[:] = 0
 
@@ -66,6 +82,24 @@ class Averaging:
     """Of all devices."""
     devices: int
     dtype: np.dtype[np.generic]
+    runs: Sequence[tuple[slice, float]] = ()
+    """Ranges of the vectors with one multiplier of the learning rate, where not all is one; see `ModelLayout`."""
+
+    @property
+    def multipliers(self) -> tuple[float, ...]:
+        return tuple(dict.fromkeys(multiplier for _, multiplier in self.runs)) or (1.0,)
+
+    @property
+    def clips(self) -> str:
+        """Which gradient is clipped: "own", "mean", or "" where none is."""
+        if self.solver.clip_gradient_norm is None:
+            return ""
+        return "mean" if self.rule.sends == "gradient" else "own"
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether weight gradients may be used block by block, and never be there as a whole."""
+        return self.rule.sends != "gradient" and not self.clips
 
     def wait(self, flags: Array, state: Array) -> list[BoundStep]:
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
@@ -78,24 +112,58 @@ class Averaging:
     def combine(self, name: str, update: Update, vectors: dict[str, Array], coefficients: Array) -> list[BoundStep]:
         if not update.steps:
             return []
-        kernel = self.library.linear_combination(update.assignments, self.dtype)
+        kernel = self.library.linear_combination(update.assignments, self.dtype, update.signs)
         buffers = {vector: vectors[vector] for vector in update.vectors}
         return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
 
-    def step(
-        self, blocks: Sequence[BoundBlock], update: Update, vectors: dict[str, Array], coefficients: Array
-    ) -> list[BoundStep]:
+    def adjust(self, name: str, paced: PacedUpdate, vectors: dict[str, Array], place: slice) -> list[BoundStep]:
+        """An update of the vectors, given cut to that place: one combination for every learning rate in it."""
+        if len(paced.numbers) == 1:
+            return self.combine(name, paced.update, vectors, *paced.numbers.values())
+        steps: list[BoundStep] = []
+        for run, multiplier in self.runs:
+            first, last = max(run.start, place.start) - place.start, min(run.stop, place.stop) - place.start
+            if first < last:
+                part = {vector: values[first:last] for vector, values in vectors.items()}
+                steps += self.combine(name, paced.update, part, paced.numbers[multiplier])
+        return steps
+
+    def square(self, terms: Terms, vectors: dict[str, Array], square: Array) -> list[BoundStep]:
+        """The squared norm of a combination of gradients."""
+        kernel = self.library.squared_norm(tuple(terms), self.dtype)
+        buffers = {**{term: vectors[term] for term in terms}, "coefficients": np.array(list(terms.values()))}
+        return [BoundStep("gradient norm", call) for call in kernel.bind({**buffers, "square": square})]
+
+    def clip(
+        self, paced: PacedUpdate, gradients: Collection[str], squares: Array
+    ) -> tuple[list[BoundStep], PacedUpdate]:
+        """Calls that shorten the gradients in an update as the sum of the squares demands, and the update to use."""
+        assert self.solver.clip_gradient_norm is not None
+        marks = [term in gradients for _, terms in paced.update.steps for term in terms]
+        kernel = self.library.clip_coefficients(self.solver.clip_gradient_norm, marks)
+        clipped = {multiplier: np.zeros_like(numbers) for multiplier, numbers in paced.numbers.items()}
+        steps: list[BoundStep] = []
+        for multiplier, numbers in paced.numbers.items():
+            buffers = {"squares": squares, "coefficients": numbers, "clipped_coefficients": clipped[multiplier]}
+            steps += [BoundStep("clip", call) for call in kernel.bind(buffers)]
+        return steps, replace(paced, numbers=clipped)
+
+    def step(self, blocks: Sequence[BoundBlock], paced: PacedUpdate, vectors: dict[str, Array]) -> list[BoundStep]:
         """A learner's step. Gradients that come in blocks are computed here, and used while they are in the cache."""
         steps: list[BoundStep] = []
+        if self.clips == "own":
+            squares = np.zeros(1)
+            clipping, paced = self.clip(paced, ("gradient",), squares)
+            steps += [*self.square({"gradient": 1.0}, vectors, squares), *clipping]
         rest = [slice(0, vectors["gradient"].size)]
         for block in blocks:
             steps += [BoundStep(block.operator, call) for call in block.calls]
             part = {name: vector[block.place] for name, vector in vectors.items()}
-            steps += self.combine("optimiser", update, {**part, "gradient": block.gradient}, coefficients)
+            steps += self.adjust("optimiser", paced, {**part, "gradient": block.gradient}, block.place)
             rest = [piece for whole in rest for piece in _without(whole, block.place)]
         for piece in rest:
             part = {name: vector[piece] for name, vector in vectors.items()}
-            steps += self.combine("optimiser", update, part, coefficients)
+            steps += self.adjust("optimiser", paced, part, piece)
         return steps
 
 
@@ -105,38 +173,6 @@ def _without(whole: slice, part: slice) -> list[slice]:
         return [whole]
     pieces = [slice(whole.start, part.start), slice(part.stop, whole.stop)]
     return [piece for piece in pieces if piece.start < piece.stop]
-
-
-@dataclass
-class Coefficients:
-    """The numbers of an owner's updates, rewritten when the learning rate changes: kernels read them at every call."""
-
-    rule: Rule
-    solver: SolverConf
-    learners: int
-    expand: dict[str, float] = field(default_factory=dict)
-    """What `total` stands for in the merge of a single device."""
-    rate: float = float("nan")
-
-    def __post_init__(self) -> None:
-        self.step, self.local, self.merge = (np.array(update.coefficients) for update in self.updates(1.0))
-
-    def updates(self, rate: float) -> tuple[Update, Update, Update]:
-        """The synchronising step, the local step, and the merge."""
-        rule, solver, learners = self.rule, self.solver, self.learners
-        merge = rule.merge(solver, rate, learners)
-        return (
-            rule.local_step(solver, rate, learners, synchronises=True),
-            rule.local_step(solver, rate, learners, synchronises=False),
-            merge.expand("total", self.expand) if self.expand else merge,
-        )
-
-    def set_rate(self, rate: float) -> None:
-        if rate != self.rate:
-            updates = self.updates(rate)
-            for values, update in zip((self.step, self.local, self.merge), updates, strict=True):
-                values[:] = update.coefficients
-            self.rate = rate
 
 
 @dataclass(frozen=True)
@@ -157,7 +193,7 @@ def learner_coefficients(averaging: Averaging, place: Place) -> Coefficients:
     expand: dict[str, float] = {}
     if averaging.devices == 1:
         expand = total("sent", _weights(averaging, place))
-    return Coefficients(averaging.rule, averaging.solver, averaging.learners, expand)
+    return Coefficients(averaging.rule, averaging.solver, averaging.learners, averaging.multipliers, expand)
 
 
 def _weights(averaging: Averaging, place: Place) -> list[float]:
@@ -181,7 +217,7 @@ def synchronising_task(
     signal_ready = averaging.signal(averaging.flags.ready, place.learner, state)
     wait_merged = averaging.wait(averaging.flags.merged, state)
     vectors = {**base.vectors(parity), **own.vectors()}
-    step = averaging.step(parts.blocks, coefficients.updates(1.0)[0], vectors, coefficients.step)
+    step = averaging.step(parts.blocks, coefficients.step, vectors)
     if averaging.rule.sends == "gradient":
         return [*forward, *backward, *signal_ready, *merging, *wait_merged, *step]
     return [*signal_ready, *forward, *merging, *backward, *wait_merged, *step]
@@ -205,7 +241,14 @@ def _merge(
     waiting = averaging.wait(flags.ready[first:last], state)
     waiting += _merge_statistics(averaging, place, replicas, base, parity)
     if averaging.devices == 1:
-        merge = averaging.combine("average", coefficients.updates(1.0)[2], vectors, coefficients.merge)
+        paced = coefficients.merge
+        if averaging.clips == "mean":
+            mean, index = total("sent", _weights(averaging, place)), place.learner
+            waiting += averaging.square(mean, vectors, flags.squares[index : index + 1])
+            waiting += [*averaging.signal(flags.measured, index, state), *averaging.wait(flags.measured, state)]
+            clipping, paced = averaging.clip(paced, tuple(mean), flags.squares)
+            waiting += clipping
+        merge = averaging.adjust("average", paced, vectors, share)
         return [*waiting, *merge, *averaging.signal(flags.merged, place.learner, state)]
     update = Update((("total", total("sent", _weights(averaging, place))),))
     summing = averaging.combine("sum of the device", update, vectors, np.array(update.coefficients))
@@ -216,14 +259,18 @@ def _merge_statistics(
     averaging: Averaging, place: Place, replicas: Sequence[Replica], base: BaseModel, parity: int
 ) -> list[BoundStep]:
     """This learner's slice of the mean of all learners' statistics, or of its device's part of that mean. As the vector
-    that is sent, they are those before the task, or, where gradients are sent, those after it."""
+    that is sent, they are those before the task, or, where gradients are sent, those after it.
+
+    Between several devices the part has a place of its own: learners of this device may begin a tick when one of
+    another device has failed in the tick before, and the statistics before that one, in the same parity, are needed."""
     which = 1 - parity if averaging.rule.sends == "gradient" else parity
     share = place.slice(base.statistics[0].size)
     if share.start == share.stop:
         return []
     update = Update((("statistics", total("observed", [1 / averaging.learners] * len(replicas))),))
     vectors = {f"observed{i}": replica.statistics[which][share] for i, replica in enumerate(replicas)}
-    vectors["statistics"] = base.statistics[1 - parity][share]
+    target = base.statistics[1 - parity] if base.statistics_total is None else base.statistics_total
+    vectors["statistics"] = target[share]
     return averaging.combine("statistics", update, vectors, np.array(update.coefficients))
 
 
@@ -234,7 +281,7 @@ def local_task(
     coefficients: Coefficients,
 ) -> list[BoundStep]:
     """A learner's task that does not synchronise (all but the last of τ)."""
-    step = averaging.step(parts.blocks, coefficients.updates(1.0)[1], own.vectors(), coefficients.local)
+    step = averaging.step(parts.blocks, coefficients.local, own.vectors())
     return [*parts.forward, *parts.backward, *step]
 
 
@@ -250,12 +297,20 @@ def synchroniser_task(
     totals = [base.total for base in bases if base.total is not None]
     steps = averaging.wait(averaging.flags.contributed, state)
     steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(totals)))
-    statistics = [base.statistics[1 - parity] for base in bases]
-    if statistics[0].size:
+    statistics = [base.statistics_total for base in bases if base.statistics_total is not None]
+    if bases[0].statistics[0].size:
         steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(statistics)))
+        copy = Update((("statistics", {"total": 1.0}),))
+        for base, mean in zip(bases, statistics, strict=True):
+            vectors = {"statistics": base.statistics[1 - parity], "total": mean}
+            steps += averaging.combine("statistics", copy, vectors, np.array(copy.coefficients))
+    paced, whole = coefficients.merge, slice(0, totals[0].size)
+    if averaging.clips == "mean":
+        squares = np.zeros(1)
+        clipping, paced = averaging.clip(paced, ("total",), squares)
+        steps += [*averaging.square({"total": 1.0}, {"total": totals[0]}, squares), *clipping]
     for base in bases:
-        merge = coefficients.updates(1.0)[2]
-        steps += averaging.combine("average", merge, base.vectors(parity), coefficients.merge)
+        steps += averaging.adjust("average", paced, base.vectors(parity), whole)
     return [*steps, *averaging.signal(averaging.flags.merged, 0, state)]
 
 

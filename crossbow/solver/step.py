@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from crossbow.conf import SolverConf
+from crossbow.solver.schedule import Pace
 from crossbow.solver.update import Update
 
 
 def solver_step(
     solver: SolverConf,
-    rate: float,
+    pace: Pace,
     *,
     weights: str = "weights",
     gradient: str = "gradient",
@@ -17,19 +20,37 @@ def solver_step(
     towards: str = "base",
     into: str | None = None,
 ) -> Update:
-    """w ← w + v − pull · (w − towards), where v ← momentum · v − γ (g + weight_decay · w).
+    """w ← w + s − pull · (w − towards), with the step s along d, the gradient and what regularisation adds to it::
+
+        d = g + weight_decay · w  (l2)   or   g + weight_decay · sign(w)  (l1)
+        v ← momentum · v − γ d
+        s = v  (polyak)   or   momentum · v − γ d  (nesterov)   or   −γ d  (without momentum: no velocity is kept)
 
     into: the vector that the new weights are written to; None writes them over the old.
 
-    The velocity contains the learning rate, as in Caffe and the original. Without momentum there is no velocity:
-    v = −γ (g + weight_decay · w) enters w at once, in one pass.
+    The velocity contains the learning rate, as in Caffe and the original. Nesterov's step, in Caffe
+    (1 + momentum) · v − momentum · v_old, is written with d, as v_old is gone by then. Which vectors are read and
+    written follows from `solver` alone, the numbers from `pace` too.
     """
-    decay = rate * solver.weight_decay
-    attraction = {towards: pull} if pull else {}
     into = into or weights
-    if not solver.momentum:
-        return Update(((into, {weights: 1 - pull - decay, gradient: -rate, **attraction}),))
-    step = {velocity: solver.momentum, gradient: -rate}
+    sign = f"sign of {weights}"
+    signs = ((sign, weights),) if solver.regularisation == "l1" and solver.weight_decay else ()
+    descent = {gradient: -pace.rate}
     if solver.weight_decay:
-        step[weights] = -decay
-    return Update(((velocity, step), (into, {weights: 1 - pull, velocity: 1.0, **attraction})))
+        descent[sign if signs else weights] = -pace.rate * solver.weight_decay
+    kept = {weights: 1 - pull}
+    attraction = {towards: pull} if pull else {}
+    if not solver.momentum:
+        return Update(((into, _sum(kept, descent, attraction)),), signs)
+    moving = {velocity: pace.momentum, **descent}
+    step = moving if solver.momentum_method == "nesterov" else {velocity: 1.0}
+    return Update(((velocity, moving), (into, _sum(kept, step, attraction))), signs)
+
+
+def _sum(*parts: Mapping[str, float]) -> dict[str, float]:
+    """The sum of combinations, its terms in the order in which they come up."""
+    terms: dict[str, float] = {}
+    for part in parts:
+        for name, coefficient in part.items():
+            terms[name] = terms.get(name, 0.0) + coefficient
+    return terms

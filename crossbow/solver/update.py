@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ class Update:
     """target ← Σ coefficient × vector, for one target after the other, element by element."""
 
     steps: tuple[tuple[str, Terms], ...]
+    signs: tuple[tuple[str, str], ...] = ()
+    """(name, vector): the name is a term that stands for the sign (−1, 0, 1) of the vector before the update."""
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
@@ -35,7 +37,8 @@ class Update:
     @property
     def vectors(self) -> tuple[str, ...]:
         """Names of all vectors that are read or written."""
-        names = [name for target, terms in self.steps for name in (target, *terms)]
+        signs = dict(self.signs)
+        names = [signs.get(name, name) for target, terms in self.steps for name in (target, *terms)]
         return tuple(dict.fromkeys(names))
 
     def expand(self, name: str, parts: Terms) -> Update:
@@ -50,14 +53,15 @@ class Update:
                 else:
                     expanded[term] = expanded.get(term, 0.0) + coefficient
             steps.append((target, expanded))
-        return Update(tuple(steps))
+        return replace(self, steps=tuple(steps))
 
     def apply(self, vectors: Mapping[str, Array]) -> None:
         """Perform the update on NumPy arrays: what it means, for simulations and tests."""
+        signs = {name: np.sign(vectors[vector]) for name, vector in self.signs}
         for target, terms in self.steps:
             result: NDArray[Any] = np.zeros_like(vectors[target])
             for name, coefficient in terms.items():
-                result += coefficient * np.asarray(vectors[name], np.float64)
+                result += coefficient * np.asarray(signs[name] if name in signs else vectors[name], np.float64)
             vectors[target][...] = result
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from crossbow.conf import SolverConf
-from crossbow.solver import Update
+from crossbow.solver import Pace, Update
 from crossbow.types import ConfigurationError
 
 
@@ -32,11 +32,11 @@ class Rule(ABC):
         """ω, the weight of each contribution."""
 
     @abstractmethod
-    def local_step(self, solver: SolverConf, rate: float, learners: int, *, synchronises: bool) -> Update:
+    def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
         """A learner's step on `weights`, `gradient`, `velocity`, and `base` where it synchronises. May be empty."""
 
     @abstractmethod
-    def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
+    def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         """z: from `base`, `base_previous`, `total`, `base_velocity` to `base_next` (written over `base_previous`)."""
 
     def check_learners(self, learners: int) -> None:  # noqa: B027 - most rules allow any number

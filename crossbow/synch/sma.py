@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from crossbow.conf import SolverConf, is_integer, is_number
-from crossbow.solver import Update, solver_step
+from crossbow.solver import Pace, Update, solver_step
 from crossbow.synch.rule import Rule
 
 NOTHING = 1e-12
@@ -58,10 +58,10 @@ class SMA(Rule):
             )
             raise self.refuse("alpha", self.alpha, limit)
 
-    def local_step(self, solver: SolverConf, rate: float, learners: int, *, synchronises: bool) -> Update:
-        return solver_step(solver, rate, pull=self.weight(learners) if synchronises else 0.0)
+    def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
+        return solver_step(solver, pace, pull=self.weight(learners) if synchronises else 0.0)
 
-    def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
+    def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         # z + Σ α (w_i − z) + μ (z − z_prev), with total = Σ α w_i
         kept = 1 - learners * self.weight(learners) + self.base_momentum
         # With α = 1/k and μ = 0 nothing of z is kept: then it is not read either.

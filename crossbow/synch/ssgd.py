@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from crossbow.conf import SolverConf
-from crossbow.solver import Update, solver_step
+from crossbow.solver import Pace, Update, solver_step
 from crossbow.synch.rule import Rule
 
 
@@ -34,9 +34,9 @@ class SSGD(Rule):
     def weight(self, learners: int) -> float:
         return 1 / learners
 
-    def local_step(self, solver: SolverConf, rate: float, learners: int, *, synchronises: bool) -> Update:
+    def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
         return Update(())
 
-    def merge(self, solver: SolverConf, rate: float, learners: int) -> Update:
+    def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         # Not in place: a merge that some learners have done and others given up must leave z as it was.
-        return solver_step(solver, rate, weights="base", gradient="total", velocity="base_velocity", into="base_next")
+        return solver_step(solver, pace, weights="base", gradient="total", velocity="base_velocity", into="base_next")

@@ -47,7 +47,8 @@ def check_array(kernel: Kernel, what: str, value: ArrayLike, shape: Shape | None
 def check_inputs(
     kernel: Kernel, inputs: Sequence[ArrayLike], dtype: np.dtype[Any]
 ) -> tuple[list[Numbers], Numbers | None]:
-    """The inputs as arrays of this type, and the labels: integers of shape (N,) as int32, others as `dtype`."""
+    """The inputs as arrays of this type, and the labels: integers that may be classes as int32, others as
+    `dtype`. Classes are (N,), or (N, …) for a first input of shape (N, classes, …)."""
     if not isinstance(inputs, list | tuple):
         raise refuse_argument(kernel, "inputs", "a list of arrays", type(inputs).__name__)
     edges = len(inputs) - kernel.takes_labels
@@ -60,17 +61,19 @@ def check_inputs(
     if not kernel.takes_labels:
         return arrays, None
     labels = np.asarray(inputs[-1])
-    classes = labels.ndim == 1 and labels.dtype.kind in "iu"
+    x = arrays[0].shape
+    classes = labels.dtype.kind in "iu" and (labels.ndim == 1 or labels.shape == x[:1] + x[2:])
     return arrays, check_array(kernel, "labels", labels, None, np.dtype(np.int32) if classes else dtype)
 
 
 def infer(kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None) -> tuple[Shape, tuple[VariableSpec, ...]]:
     """Output shape and variables, the operator's complaints with its name."""
     try:
+        output, variables = kernel.output_shape(*shapes), kernel.variables(*shapes)
         if labels is not None:
             classes = labels.dtype == np.int32
             kernel.check_labels(LabelRange(labels.shape, classes, float(labels.min()), float(labels.max())), *shapes)
-        return kernel.output_shape(*shapes), kernel.variables(*shapes)
+        return output, variables
     except ValueError as error:
         raise ConfigurationError(f"{name_of(kernel)}: {error}") from error
 

@@ -16,6 +16,8 @@ from crossbow.types import Phase, Shape, Tensor, aligned_zeros
 
 _GUARD = 64
 """Bytes before and after every buffer that no kernel may touch."""
+_SLOTS = 2
+"""Of the batch ring; the last one holds the batch."""
 _UNWRITTEN: dict[int, Any] = {4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFBEEFBEEF)}
 """A NaN of our own: arithmetic hands it on, so it also betrays a kernel that adds to what it should overwrite."""
 
@@ -26,6 +28,7 @@ class _Buffers:
     def __init__(self) -> None:
         self.arrays: dict[str, Numbers] = {}
         self._whole: dict[str, Numbers] = {}
+        self._places: dict[str, tuple[Tensor, Numbers]] = {}
 
     def memory(self, role: str, nbytes: int) -> Numbers:
         whole: Numbers = aligned_zeros(nbytes + 2 * _GUARD)
@@ -34,8 +37,15 @@ class _Buffers:
         return whole[_GUARD : _GUARD + nbytes]
 
     def tensor(self, role: str, tensor: Tensor) -> Numbers:
-        array: Numbers = tensor.view(self.memory(role, tensor.nbytes))
-        self.arrays[role] = array
+        return self._place(role, tensor, self.memory(role, tensor.nbytes))
+
+    def share(self, role: str, other: str) -> Numbers:
+        """Put the tensor of one role into the memory of another's."""
+        return self._place(role, self._places[role][0], self._places[other][1])
+
+    def _place(self, role: str, tensor: Tensor, memory: Numbers) -> Numbers:
+        array: Numbers = tensor.view(memory)
+        self._places[role], self.arrays[role] = (tensor, memory), array
         return array
 
     def damaged(self) -> list[str]:
@@ -70,6 +80,7 @@ class Bench:
         self.kernel, self.dtype, self.seed, self.in_place = kernel, dtype, seed, in_place
         output, self.specs = infer(kernel, shapes, labels)
         self.statistics = kernel.running_statistics(*shapes)
+        self.batch = shapes[0][0] if shapes[0] else 1
         *inputs, y = (Tensor(shape, dtype, library.layout(shape)) for shape in (*shapes, output))
         self.site = Site(
             library=library,
@@ -80,6 +91,7 @@ class Bench:
             variables={spec.name: Variable(spec.shape, dtype) for spec in self.specs},
             seed=seed,
             key=0,
+            needs_input_gradient=not kernel.takes_indices,
         )
         forward = kernel.prepare(self.site)
         chosen = {name: storage for prepared in forward for name, storage in prepared.storages.items()}
@@ -106,6 +118,7 @@ class Bench:
         buffers.tensor("output", site.output)
         buffers.tensor("output_gradient", site.output)
         buffers.tensor("state", Tensor((State.SIZE,), np.dtype(np.int64)))
+        buffers.tensor("slot_positions", Tensor((_SLOTS, self.batch, 2), np.dtype(np.int64)))
         buffers.tensor("kept", Tensor((kept,), np.dtype(np.uint8)))
         if labels is not None and site.labels is not None:
             buffers.tensor("labels", site.labels)[...] = labels
@@ -132,7 +145,7 @@ class Bench:
                 read_again = any(source in user.reads for user in (*kernels[position + 1 :], *later))
                 written_before = any(target in user.writes for user in kernels[:position])
                 if not read_again and not written_before and known[source].nbytes == known[target].nbytes:
-                    known[target] = self.buffers.arrays[names.get(target, target)] = known[source]
+                    known[target] = self.buffers.share(names.get(target, target), names.get(source, source))
                     self.shared |= {source, names.get(target, target)}
             roles = [role for role in dict.fromkeys((*kernel.reads, *kernel.writes)) if role != "workspace"]
             if unknown := [role for role in roles if role not in known]:
@@ -174,8 +187,10 @@ class Bench:
         task: int,
         examples: int,
         statistics: Mapping[str, Numbers] | None = None,
+        positions: Numbers | None = None,
     ) -> None:
-        """Set everything that the kernels read."""
+        """Set everything that the kernels read. positions: (epoch, index) of each example; None is those of the task
+        in an epoch whose examples come in order."""
         arrays = self.buffers.arrays
         for number, value in enumerate(inputs):
             arrays[f"input{number}"][...] = value
@@ -186,6 +201,11 @@ class Bench:
             arrays[name][...] = value
         arrays["state"][...] = 0
         arrays["state"][State.TASK], arrays["state"][State.EXAMPLES] = task, examples
+        arrays["state"][State.SLOT] = _SLOTS - 1
+        arrays["slot_positions"][...] = -1
+        if positions is None:
+            positions = np.stack([np.zeros(self.batch), task * self.batch + np.arange(self.batch)], axis=1)
+        arrays["slot_positions"][_SLOTS - 1] = positions
 
     def forward(self) -> Numbers:
         """The output."""
@@ -221,7 +241,10 @@ class Bench:
             for name in self.storages if number == 0 else ():
                 self._mark(f"{name}_gradient", self.storages[name])
             self._run(group)
-            input_gradients.append(self._result(role, arrays[role]))
+            if self.kernel.takes_indices:
+                input_gradients.append(np.zeros(self.site.inputs[number].shape, self.dtype))
+            else:
+                input_gradients.append(self._result(role, arrays[role]))
             for spec in self.specs if number == 0 else ():
                 variable_gradients[spec.name] = self._variable_gradient(spec.name)
         return input_gradients, variable_gradients

@@ -54,8 +54,8 @@ def check_gradients(
 
     Args:
         input_shapes: shapes of the inputs; the labels' come last where the operator takes labels.
-        labels: None draws classes in [0, C) for labels of shape (N,), C being the first input's second size, and
-            normal numbers for any other shape, or where the operator takes no classes.
+        labels: None draws classes in [0, C) for labels of shape (N, …) beside a first input (N, C, …), and normal
+            numbers for any other shape, or where the operator takes no classes.
         variables: values by name, held fixed as the point's; the others are the initialisers' plus 0.1 × normal.
         draw: makes an input from a generator and a shape; None is standard normal. For operators with a domain.
         directions: how many points and directions for each input and variable.
@@ -106,8 +106,9 @@ class _GradientCheck:
         self.before: Bench | None = None
         if kernel.gradient_past is not None:
             self.before = Bench(kernel.gradient_past(), library, dtype, shapes[:1], None)
-        differentiable = [f"input {i}" for i in range(len(shapes)) if kernel.gradient(i) is not None]
-        if not differentiable:
+        peers = [kernel.gradient(number) for number in range(len(shapes))]
+        differentiable = [f"input {i}" for i, peer in enumerate(peers) if peer is not None and not kernel.takes_indices]
+        if all(peer is None for peer in peers):
             raise refuse_argument(kernel, "the operator", "one with a gradient", "one without")
         self.targets = (*differentiable, *(spec.name for spec in self.bench.specs))
         self.shapes = {f"input {i}": shape for i, shape in enumerate(shapes)}
@@ -187,7 +188,7 @@ def _derivative(value: Callable[[float], float], step: float, tolerance: float, 
 def _draw_labels(kernel: Kernel, generator: np.random.Generator, shapes: Sequence[Shape]) -> Numbers:
     """Classes where the operator takes them, else normal numbers."""
     x, shape = shapes[0], shapes[-1]
-    if len(shape) == 1 and len(x) > 1:
+    if len(x) > 1 and shape == x[:1] + x[2:]:
         labels = generator.integers(0, x[1], shape)
         try:
             kernel.check_labels(LabelRange(shape, True, float(labels.min()), float(labels.max())), *shapes[:-1])

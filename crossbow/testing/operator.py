@@ -42,6 +42,7 @@ def run_operator(
     dtype: DTypeLike = np.float32,
     seed: int = 0,
     task: int = 0,
+    positions: ArrayLike | None = None,
     examples: int | None = None,
     in_place: bool = False,
 ) -> OperatorRun:
@@ -52,13 +53,16 @@ def run_operator(
     changes what it only reads is found.
 
     Args:
-        inputs: the operator's inputs; the labels come last where it takes labels (integers (N,) are classes).
+        inputs: the operator's inputs; the labels come last where it takes labels (integers (N,), or (N, …)
+            beside a first input (N, classes, …), are classes).
         output_gradient: of the output's shape; None is ones. A loss starts the gradient itself, and takes None only.
         variables: values by name; those that are not given are drawn with the operator's initialisers.
         statistics: running statistics by name; those that are not given are as before the first task.
         device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:0".
         seed: of the initialisers and of the operator's own random numbers (dropout).
         task: number of the task, on which random numbers depend too.
+        positions: (N, 2) integers: the epoch that each example is seen in and its index in the data set, on which the
+            random numbers of a `DataTransform` depend; None is epoch 0 and the indices from task · N on.
         examples: how many examples of the batch are real (losses, measures); None is all.
         in_place: share memory between input and output where the kernels say that they may.
 
@@ -86,7 +90,10 @@ def run_operator(
     bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place)
     values = bench.initial_variables(variables or {})
     running = bench.initial_statistics(statistics or {})
-    bench.load(arrays, values, task, batch if examples is None else examples, running)
+    places = None
+    if positions is not None:
+        places = check_array(kernel, "positions", positions, (batch, 2), np.dtype(np.int64))
+    bench.load(arrays, values, task, batch if examples is None else examples, running, places)
     gradient = None
     if output_gradient is not None:
         if kernel.is_loss:

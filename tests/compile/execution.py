@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from crossbow import Dataflow, DataflowNode, Phase, SubGraph
 from crossbow.compile import BatchSource, Memory, ModelLayout, Program, compile_graph
+from crossbow.compile.program import ArenaPlace
 from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels.interface import KernelLibrary, State
 from crossbow.kernels.reference import Reference
 from crossbow.types import LabelRange, Shape, Tensor, aligned_zeros
+from tests.compile.checker import Values
 
 Numbers = NDArray[Any]
 
@@ -37,7 +39,9 @@ def compile_network(
     library: KernelLibrary | None = None,
     model: ModelLayout | None = None,
     label_range: LabelRange | None = None,
+    statistics: ModelLayout | None = None,
     seed: int = 0,
+    check_numerics: bool = False,
 ) -> Program:
     """The program of a network, given by its head or as a graph that was derived already."""
     graph = Dataflow(SubGraph(network)).set_phase(phase).graph if isinstance(network, DataflowNode) else network
@@ -49,7 +53,9 @@ def compile_network(
         phase=phase,
         labels=label_range,
         model=model,
+        statistics=statistics,
         seed=seed,
+        check_numerics=check_numerics,
     )
 
 
@@ -67,6 +73,8 @@ class Execution:
         self.arena[...] = 0xFF
         self.weights = model.new_vector() if weights is None else weights
         self.gradient: Numbers = np.full(model.elements, np.nan, dtype)
+        self.statistics, self.observed = program.statistics.new_vector(), program.statistics.new_vector()
+        program.statistics.initialise(self.statistics, 0)
         self.state = np.zeros(State.SIZE, np.int64)
         images, labels = _slots(program)
         self.images: Numbers = np.zeros(images.shape, images.dtype)
@@ -74,8 +82,14 @@ class Execution:
         self.memory = Memory(
             self.arena,
             model,
-            {"weights": self.weights, "gradient": self.gradient},
+            {
+                "weights": self.weights,
+                "gradient": self.gradient,
+                "statistics": self.statistics,
+                "statistics_next": self.observed,
+            },
             {"state": self.state, "slots": self.images, "slot_labels": self.labels},
+            program.statistics,
         )
         parts = program.bind(self.memory)
         self.forward_steps, self.backward_steps = parts.forward, parts.backward
@@ -106,6 +120,35 @@ class Execution:
 
     def measure(self) -> float:
         return float(self.output(measures(self.program.graph)[0].name)[0])
+
+
+def run_without_sharing(execution: Execution) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
+    """Outputs of forward vertices and gradients of variables, with a new array for everything that is written."""
+    program = execution.program
+    names = Values(program)
+    values: dict[Any, Numbers] = {}
+    gradients: dict[str, Numbers] = {}
+    outputs: dict[str, Numbers] = {}
+    for number, step in enumerate(program.steps):
+        buffers: dict[str, Numbers] = {}
+        for role, place in step.places.items():
+            if not isinstance(place, ArenaPlace):
+                buffers[role] = place.array(execution.memory)
+                if getattr(place, "vector", "") == "gradient":
+                    buffers[role] = gradients[place.label] = np.full_like(buffers[role], np.nan)  # type: ignore[union-attr]
+                continue
+            key = names.of(step, role, number)
+            if role in step.kernel.reads:
+                buffers[role] = values[key]
+            else:
+                memory = aligned_zeros(place.tensor.nbytes)
+                memory[...] = 0xFF
+                buffers[role] = values[key] = place.tensor.view(memory)
+                if role == "output":
+                    outputs[step.operator] = values[key]
+        for call in step.kernel.bind(buffers):
+            call()
+    return outputs, gradients
 
 
 def _slots(program: Program) -> tuple[Tensor, Tensor]:

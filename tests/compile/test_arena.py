@@ -27,8 +27,8 @@ from crossbow.ops import (
     ReLU,
     ReLUGradient,
 )
-from tests.compile.checker import Values, check_memory
-from tests.compile.execution import Execution, Numbers, compile_network, draw, draw_labels
+from tests.compile.checker import check_memory
+from tests.compile.execution import Execution, Numbers, compile_network, draw, draw_labels, run_without_sharing
 from tests.compile.random_graphs import BATCH, CLASSES, networks
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
 from tests.support import FAST
@@ -95,7 +95,20 @@ def test_no_value_of_the_fast_kernels_is_overwritten(kernels: str, head: Dataflo
 @given(networks())
 def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:
     """The same calls on buffers of their own, none of them ever used twice, give the same numbers."""
-    program = compile_network(head, BATCH, library=hungry_library())
+    check_sharing(compile_network(head, BATCH, library=hungry_library()))
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+@settings(max_examples=25)
+@given(head=networks())
+def test_sharing_memory_changes_no_bit_of_the_fast_kernels(kernels: str, head: DataflowNode) -> None:
+    """Here operators are taken in by others."""
+    from crossbow.kernels.onednn.library import OneDNN
+
+    check_sharing(compile_network(head, BATCH, library=OneDNN(), dtype=np.float32))
+
+
+def check_sharing(program: Program) -> None:
     images, labels = draw(*BATCH), draw_labels(BATCH[0], CLASSES)
     execution = Execution(program)
     program.model.initialise(execution.weights, 7)
@@ -105,37 +118,11 @@ def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:
     expected, outputs = run_without_sharing(execution)
     assert np.isfinite(loss)
     assert loss == expected["loss"][0]
-    for name, gradient in gradients.items():
-        assert np.isfinite(gradient).all(), name
-        np.testing.assert_array_equal(gradient, outputs[name], err_msg=name)
-
-
-def run_without_sharing(execution: Execution) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """Outputs of forward vertices and gradients of variables, with a new array for everything that is written."""
-    program = execution.program
-    names = Values(program)
-    values: dict[Any, Numbers] = {}
-    gradients: dict[str, Numbers] = {}
-    outputs: dict[str, Numbers] = {}
-    for number, step in enumerate(program.steps):
-        buffers: dict[str, Numbers] = {}
-        for role, place in step.places.items():
-            if not isinstance(place, ArenaPlace):
-                buffers[role] = place.array(execution.memory)
-                if getattr(place, "vector", "") == "gradient":
-                    buffers[role] = gradients[place.label] = np.full_like(buffers[role], np.nan)  # type: ignore[union-attr]
-                continue
-            key = names.of(step, role, number)
-            if role in step.kernel.reads:
-                buffers[role] = values[key]
-            else:
-                memory = np.full(place.tensor.nbytes, 0xFF, np.uint8)
-                buffers[role] = values[key] = place.tensor.view(memory)
-                if role == "output":
-                    outputs[step.operator] = values[key]
-        for call in step.kernel.bind(buffers):
-            call()
-    return outputs, gradients
+    for segment in program.model:
+        gradient, alone = gradients[segment.name], np.empty(segment.spec.shape, program.model.dtype)
+        segment.storage.unpack(outputs[segment.name].reshape(-1), alone)
+        assert np.isfinite(gradient).all(), segment.name
+        np.testing.assert_array_equal(gradient, alone, err_msg=segment.name)
 
 
 def test_the_branched_network_writes_in_place_where_it_may() -> None:

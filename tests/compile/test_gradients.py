@@ -12,9 +12,10 @@ from hypothesis import assume, given, settings
 
 from crossbow import DataflowNode, Phase
 from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.native import NativeCall
 from crossbow.kernels.random import keep_mask
 from crossbow.kernels.reference import Reference
-from crossbow.ops import ElementWiseOp, EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops import LRN, Concat, ElementWiseOp, EuclideanLoss, Gaussian, ReLU, Scale, SoftMax, SoftMaxLoss
 from tests.compile.execution import Execution, Numbers, compile_network, draw, draw_labels, numerical_gradients
 from tests.compile.random_graphs import BATCH, CLASSES, networks
 from tests.dataflow.networks import PenalisedLoss, Square, branched, chain, convolution, inner_product, node, perceptron
@@ -76,6 +77,35 @@ def shared() -> DataflowNode:
     return ip
 
 
+def repeated() -> DataflowNode:
+    """One node as several inputs of a product, a sum, a maximum and a Concat."""
+    ip, tanh = inner_product("ip1", 4), node("tanh", ReLU(mode="tanh"))
+    square, double = node("square", ElementWiseOp(type="product")), node("double", ElementWiseOp())
+    largest, joined = node("largest", ElementWiseOp(type="max")), node("joined", Concat())
+    chain(ip, tanh, square, double, largest, joined)
+    chain(tanh, square)
+    chain(square, double)
+    chain(tanh, largest, joined)
+    chain(double, largest)
+    chain(tanh, joined)
+    chain(joined, inner_product("ip2", 3), *classifier())
+    return ip
+
+
+def joined() -> DataflowNode:
+    """Two convolutions side by side, of different sizes, then everything per channel, for (N, 2, 6, 6)."""
+    head = node("head", ReLU(mode="sigmoid"))
+    wide, narrow = convolution("wide", 3, 3, padding=1), convolution("narrow", 2, 1)
+    concat, product = node("concat", Concat()), node("product", ElementWiseOp(type="product"))
+    gaussian = Gaussian(std=1.0)
+    scale = node("scale", Scale(bias=True, weight_initialiser=gaussian, bias_initialiser=gaussian))
+    chain(head, wide, concat, node("across", LRN(size=3)), scale, product)
+    chain(head, narrow, concat)
+    chain(concat, node("within", LRN(region="within_channel", size=3, beta=0.5)), product)
+    chain(product, inner_product("ip", 3), *classifier())
+    return head
+
+
 def outside() -> DataflowNode:
     return chain(inner_product("ip1", 4), node("square", Square()), inner_product("ip2", 3), *classifier())
 
@@ -93,6 +123,8 @@ def classifier() -> tuple[DataflowNode, DataflowNode]:
         (shared, (4, 5)),
         (outside, (4, 5)),
         (branched, (2, 2, 6, 6)),
+        (repeated, (4, 5)),
+        (joined, (2, 2, 6, 6)),
     ],
 )
 def test_gradients_of_a_network_are_those_of_finite_differences(
@@ -195,7 +227,15 @@ def test_the_gradient_of_a_shared_operator_is_the_sum_of_two_with_the_same_weigh
 
 @pytest.mark.parametrize("kernels", [FAST])
 @pytest.mark.parametrize(
-    ("network", "batch"), [(perceptron, (4, 5)), (shared, (4, 5)), (branched, (2, 2, 6, 6)), (outside, (4, 5))]
+    ("network", "batch"),
+    [
+        (perceptron, (4, 5)),
+        (shared, (4, 5)),
+        (branched, (2, 2, 6, 6)),
+        (outside, (4, 5)),
+        (repeated, (4, 5)),
+        (joined, (2, 2, 6, 6)),
+    ],
 )
 def test_fast_kernels_have_the_same_gradients(
     kernels: str, network: Callable[[], DataflowNode], batch: tuple[int, ...]
@@ -214,6 +254,17 @@ def test_fast_kernels_have_the_same_gradients(
     assert results[0][0] == pytest.approx(results[1][0], rel=1e-5)
     for name, gradient in results[0][1].items():
         np.testing.assert_allclose(results[1][1][name], gradient, atol=1e-5 * np.abs(gradient).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+@pytest.mark.parametrize(("network", "batch"), [(repeated, (4, 5)), (joined, (2, 2, 6, 6))])
+def test_no_python_runs_in_a_task(kernels: str, network: Callable[[], DataflowNode], batch: tuple[int, ...]) -> None:
+    from crossbow.kernels.onednn.library import OneDNN
+
+    images, labels = draw(*batch).astype(np.float32), draw_labels(batch[0], 3)
+    made = execution(network(), images, labels, dtype=np.float32, library=OneDNN())
+    for step in (*made.forward_steps, *made.backward_steps):
+        assert isinstance(step.call, NativeCall), step.operator
 
 
 # PyTorch.

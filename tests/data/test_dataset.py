@@ -87,6 +87,25 @@ def test_floating_point_labels_are_targets(shape: tuple[int, ...]) -> None:
     assert np.shares_memory(data.train.labels, y)
 
 
+@pytest.mark.parametrize("shape", [(2,), (4,), (8, 8), (2, 3, 4)])
+def test_integer_labels_of_any_shape_are_classes(shape: tuple[int, ...]) -> None:
+    y = RANDOM.integers(0, 4, (6, *shape))
+    y[0].flat[0] = 3
+    y[1].flat[0] = -1
+    data = Dataset((images(), y), (images(), y), ignored_label=-1)
+    assert data.number_of_classes == 4
+    assert data.label_shape == shape
+    assert data.train.labels.dtype == np.int32
+    np.testing.assert_array_equal(data.train.labels, y)
+
+
+@pytest.mark.parametrize("other", [[0, 0, 0], [1, 1, 0], [0, 2, 0]])
+def test_rows_of_zeros_and_ones_are_maps_unless_each_has_a_single_one(other: list[int]) -> None:
+    y = np.eye(3, dtype=np.int64)[[0, 1, 2, 0, 1, 2]]
+    y[4] = other
+    assert Dataset((images(), y)).label_shape == (3,)
+
+
 def test_whole_floating_point_labels_are_targets_too() -> None:
     assert Dataset((images(), labels().astype(np.float64))).number_of_classes is None
 
@@ -143,6 +162,19 @@ BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     "minus infinity": ((spoiled(-np.inf), labels()), None, {}, ["x_train", "-inf in example 3"]),
     "NaN target": ((images(), spoiled(np.nan)), None, {}, ["y_train", "nan in example 3"]),
     "one-hot labels": ((images(), np.eye(6, dtype=int)), None, {}, ["y_train", "argmax", "(6, 6)"]),
+    "one-hot booleans": ((images(), np.eye(6, dtype=bool)), None, {}, ["y_train", "argmax", "(6, 6)"]),
+    "negative label in a map": (
+        (images(), np.array([[[0, 1], [2, 3 - 5 * (n == 4)]] for n in range(6)])),
+        None,
+        {},
+        ["y_train", "0 ≤ label", "-2 (example 4)"],
+    ),
+    "other map shape": (
+        (images(), np.zeros((6, 2), int)),
+        (images(), np.zeros((6, 3), int)),
+        {},
+        ["y_check", "(2,)", "(3,)"],
+    ),
     "negative label": ((images(), labels() - 1), None, {}, ["y_train", "0 ≤ label", "-1 (example 0)"]),
     "negative, another ignored": (
         (images(), labels() - 2),

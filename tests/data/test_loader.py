@@ -132,6 +132,27 @@ def test_a_part_of_the_tasks() -> None:
             made.start(2, tasks=6)
 
 
+def test_every_slot_says_in_which_epoch_its_examples_are_seen() -> None:
+    with loader(slots=3) as made:
+        assert made.positions.shape == (3, BATCH, 2)
+        assert made.positions.dtype == np.int64
+        where = address(made.positions)
+        made.start()
+        for slot, task, _ in made.batches(40):
+            epochs = (task * BATCH + np.arange(BATCH)) // COUNT
+            np.testing.assert_array_equal(made.positions[slot], np.stack([epochs, expected(task)], axis=1))
+            made.release(slot)
+        assert address(made.positions) == where
+
+
+def test_positions_of_a_checking_loader() -> None:
+    with Loader(examples(), CheckOrder(COUNT, 8), 2) as made:
+        made.start(6)
+        slot, _, real = made.next()
+        assert real == 2
+        np.testing.assert_array_equal(made.positions[slot], [[0, n] for n in (48, 49, 49, 49, 49, 49, 49, 49)])
+
+
 # Who releases, and when.
 
 
@@ -296,8 +317,8 @@ def test_an_error_is_raised_before_batches_that_are_filled_already() -> None:
 
 def test_an_order_that_fails_is_an_error_too() -> None:
     class Short(CheckOrder):
-        def indices(self, task: int, out: np.ndarray) -> int:
-            return super().indices(task + 1, out)
+        def indices(self, task: int, out: np.ndarray, epochs: np.ndarray | None = None) -> int:
+            return super().indices(task + 1, out, epochs)
 
     with Loader(examples(), Short(COUNT, 10), 2) as made:
         made.start()

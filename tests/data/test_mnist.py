@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import functools
 import gzip
 import hashlib
 import http.server
@@ -22,6 +21,7 @@ import pytest
 
 from crossbow.data import mnist
 from crossbow.types import DataError
+from tests.data.server import Server, dead_url
 
 module = importlib.import_module("crossbow.data.mnist")
 REAL = Path(__file__).parents[3] / "shared" / "data" / "mnist"
@@ -112,30 +112,6 @@ def test_files_of_another_form_are_named(tmp_path: Path) -> None:
 pooch_is_here = pytest.mark.skipif(importlib.util.find_spec("pooch") is None, reason="pooch is not installed ([zoo])")
 
 
-class Server:
-    """Serves a folder at `url` and notes what is asked for."""
-
-    def __init__(self, directory: Path) -> None:
-        self.requests: list[str] = []
-        server = self
-
-        class Handler(http.server.SimpleHTTPRequestHandler):
-            def log_message(self, format: str, *args: Any) -> None:
-                server.requests.append(f"{self.command} {self.path}")
-
-        self.http = http.server.ThreadingHTTPServer(
-            ("127.0.0.1", 0), functools.partial(Handler, directory=str(directory))
-        )
-        self.url = f"http://127.0.0.1:{self.http.server_port}/"
-        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
-        self.thread.start()
-
-    def close(self) -> None:
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
-
-
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The user's cache folder, in a temporary place; proxies are off."""
@@ -153,13 +129,6 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setattr(module, "FILES", {name: hashlib.sha256(files[name]).hexdigest() for name in NAMES})
     yield made
     made.close()
-
-
-def dead_url() -> str:
-    """An address of this machine where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}/"
 
 
 @pooch_is_here
@@ -274,7 +243,7 @@ def test_a_network_that_swallows_everything_does_not_hold_us(cache: Path, monkey
         raise requests.ConnectionError
 
     monkeypatch.setattr(requests, "head", head)
-    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.1)
+    monkeypatch.setattr("crossbow.data.download.SECONDS_TO_CONNECT", 0.1)
     start = time.monotonic()
     with pytest.raises(DataError, match=r"no answer within 0.1 s") as caught:
         mnist()

@@ -104,3 +104,18 @@ def test_impossible_sizes_are_refused() -> None:
             make(7, 0)
         with pytest.raises(DataError, match="number_of_examples: expected"):
             make(0, 1)
+
+
+@given(SIZES, SEEDS, st.integers(0, 50))
+def test_every_example_has_its_epoch(sizes: tuple[int, int], seed: int, task: int) -> None:
+    count, batch = sizes
+    order, out, epochs = TrainingOrder(count, batch, seed), np.empty(batch, np.intp), np.empty(batch, np.int64)
+    order.indices(task, out, epochs)
+    np.testing.assert_array_equal(epochs, (task * batch + np.arange(batch)) // count)
+    np.testing.assert_array_equal(out, stream(order, range(task, task + 1)))
+
+
+def test_checking_is_of_epoch_0() -> None:
+    out, epochs = np.empty(4, np.intp), np.full(4, -1)
+    assert CheckOrder(6, 4).indices(1, out, epochs) == 2
+    assert epochs.tolist() == [0, 0, 0, 0]

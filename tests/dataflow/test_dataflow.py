@@ -110,7 +110,7 @@ def test_many_inputs_are_cut_short() -> None:
 
 
 def test_a_batch_that_does_not_fit_is_a_fault() -> None:
-    with pytest.raises(GraphError, match=r"node 'conv1' \(Conv\): expected an input of shape \(N, C, H, W\)"):
+    with pytest.raises(GraphError, match=r"node 'conv1' \(Conv\): expected an input of shape \(N, C, W\), \(N"):
         Dataflow(SubGraph(branched())).describe((8, 5))
 
 

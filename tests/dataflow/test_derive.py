@@ -10,6 +10,7 @@ from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.ops import (
     Accuracy,
     ArrayGradient,
+    Classify,
     ConvGradient,
     Dropout,
     ElementWiseOp,
@@ -379,6 +380,21 @@ def test_prediction_of_a_regression_is_the_losss_input() -> None:
 def test_prediction_without_a_loss_is_the_last_operator() -> None:
     graph = derive_prediction(wired(chain(inner_product(), node("relu", ReLU()))))
     assert wiring(graph) == {"ip": ("batch",), "relu": ("ip",)}
+
+
+def test_a_classify_that_nobody_reads_is_the_prediction() -> None:
+    ip, softmax, loss = inner_product(), *softmax_loss()
+    chain(ip, softmax, loss)
+    chain(softmax, node("classes", Classify()))
+    assert list(wiring(derive_prediction(wired(ip)))) == ["ip", "softmax", "classes"]
+    chain(softmax, node("again", Classify()))  # which of the two is not clear
+    assert list(wiring(derive_prediction(wired(ip)))) == ["ip", "softmax"]
+
+
+def test_prediction_without_a_loss_is_no_measure() -> None:
+    ip = inner_product()
+    chain(ip, node("accuracy", Accuracy()))
+    assert wiring(derive_prediction(wired(ip))) == {"ip": ("batch",)}
 
 
 def test_a_loss_of_the_batch_predicts_nothing() -> None:

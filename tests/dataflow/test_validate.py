@@ -99,28 +99,28 @@ def test_without_labels_their_fit_is_not_checked() -> None:
             convolution("conv", 2, 3),
             (4, 10),
             None,
-            "node 'conv' (Conv): expected an input of shape (N, C, H, W). Received: (4, 10)",
+            "node 'conv' (Conv): expected an input of shape (N, C, W), (N, C, H, W) or (N, C, D, H, W). "
+            "Received: (4, 10)",
         ),
         (
             convolution("conv", 2, 7),
             BATCH,
             None,
             "node 'conv' (Conv): expected an input at least as large as the kernel. Received: input 6×6, "
-            "kernel_size=(7, 7), padding=(0, 0), dilation=(1, 1)",
+            "kernel_size=7, padding=0, dilation=1",
         ),
         (
             node("conv", Conv(number_of_outputs=4, groups=4)),
             BATCH,
             None,
-            "node 'conv' (Conv): expected channels and outputs that groups=4 divides. "
-            "Received: 2 channels, number_of_outputs=4",
+            "node 'conv' (Conv): expected channels that groups=4 divides. Received: 2 channels",
         ),
         (
             node("pool", Pool(kernel_size=7, rounding="floor")),
             BATCH,
             None,
             "node 'pool' (Pool): expected an input at least as large as the window. Received: input 6×6, "
-            "kernel_size=(7, 7), padding=(0, 0)",
+            "kernel_size=7, padding=0, dilation=1",
         ),
         (
             chain(node("softmax", SoftMax()), node("accuracy", Accuracy(top_k=4))),
@@ -175,6 +175,12 @@ def test_without_labels_their_fit_is_not_checked() -> None:
             (4, 5),
             None,
             "node 'loss' (SoftMaxLoss): expected the output of a SoftMax as input. Received: 'ip' (InnerProduct)",
+        ),
+        (
+            chain(node("softmax", SoftMax(axis=2)), node("loss", SoftMaxLoss())),
+            (4, 3, 5),
+            None,
+            "node 'loss' (SoftMaxLoss): expected probabilities of a SoftMax over axis 1. Received: axis=2",
         ),
         (
             node("loss", SoftMaxLoss()),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels.random import keep_mask, philox, threshold
+from crossbow.kernels.random import below, image_words, keep_mask, philox, threshold
 
 
 @pytest.mark.parametrize(
@@ -69,3 +69,16 @@ def test_a_word_at_the_threshold_is_kept() -> None:
     word = int(philox(np.array([[0, 2, 3, 0]], np.uint32), (1, 0))[0, 0])
     assert keep_mask(1, word / 2**32, seed=1, key=2, task=3).item()
     assert not keep_mask(1, (word + 1) / 2**32, seed=1, key=2, task=3).item()
+
+
+def test_an_image_has_four_words_by_epoch_and_index() -> None:
+    positions = np.array([[0, 0], [3, 7], [2**32 + 5, 2**33 + 9]])
+    words = image_words(positions, seed=2**40 + 11, key=6)
+    counters = np.array([[0, 6, 0, 0], [7, 6, 3, 0], [9, 6, 5, 2]], np.uint32)
+    np.testing.assert_array_equal(words, philox(counters, (11, 2**8)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 9, 2**31, 2**32])
+def test_words_become_integers_below_a_count(count: int) -> None:
+    words = np.array([0, 1, 2**31 - 1, 2**31, 2**32 - 1], np.uint32)
+    assert below(words, count).tolist() == [int(word) * count // 2**32 for word in words]

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
+from models.datasets import KNOWN, DataSource, Known
 from models.options import Configurations, Defaults, configurations, new_parser
+from models.solver_options import solver_text
 
+SHARED = Path(__file__).parents[3] / "shared" / "data"
 DEFAULTS = Defaults(epochs={"digits": 7, "mnist": 3}, batch_size=9, learning_rate=0.25, momentum=0.5)
 
 REQUIRED = {
@@ -36,8 +41,9 @@ def parser() -> argparse.ArgumentParser:
     return new_parser("example", "Trains an example.", DEFAULTS)[0]
 
 
-def confs(arguments: str = "") -> Configurations:
-    return configurations(parser().parse_args(arguments.split()), DEFAULTS)
+def confs(arguments: str = "", defaults: Defaults = DEFAULTS) -> Configurations:
+    made = new_parser("example", "Trains an example.", defaults)[0]
+    return configurations(made.parse_args(arguments.split()), defaults)
 
 
 def test_defaults() -> None:
@@ -87,6 +93,14 @@ def test_every_option_arrives() -> None:
         ("--learning-rate-policy step --step-size 3", SolverConf(policy="step", step_size=3)),
         ("--learning-rate-policy exp --gamma 0.9", SolverConf(policy="exp", gamma=0.9)),
         (
+            "--learning-rate-policy lsr --warmup-steps 2 --step-values 5,6 --gamma 0.5",
+            SolverConf(policy="lsr", warmup_steps=2, step_values=(5, 6), gamma=0.5),
+        ),
+        (
+            "--learning-rate-policy clr --step-size 3 --maximum-learning-rate 0.5",
+            SolverConf(policy="clr", step_size=3, maximum_learning_rate=0.5),
+        ),
+        (
             "--warmup-steps 2 --learning-rate-step-unit epochs",
             SolverConf(warmup_steps=2, learning_rate_step_unit="epochs"),
         ),
@@ -94,6 +108,65 @@ def test_every_option_arrives() -> None:
 )
 def test_policies(arguments: str, expected: SolverConf) -> None:
     assert confs(f"--learning-rate 0.01 --momentum 0 {arguments}").solver == expected
+
+
+def test_the_whole_solver() -> None:
+    arguments = (
+        "--learning-rate 0.1 --learning-rate-policy clr --step-size 3 --maximum-learning-rate 0.5 --momentum 0.75 "
+        "--minimum-momentum 0.25 --super-convergence --annihilation-steps 4 --final-learning-rate 0.001 "
+        "--learning-rate-step-unit epochs --momentum-method nesterov --weight-decay 0.01 --regularisation l1 "
+        "--clip-gradient-norm 2"
+    )
+    solver = confs(arguments).solver
+    assert solver == SolverConf(
+        learning_rate=0.1,
+        policy="clr",
+        step_size=3,
+        maximum_learning_rate=0.5,
+        minimum_momentum=0.25,
+        super_convergence=True,
+        annihilation_steps=4,
+        final_learning_rate=0.001,
+        learning_rate_step_unit="epochs",
+        momentum=0.75,
+        momentum_method="nesterov",
+        weight_decay=0.01,
+        regularisation="l1",
+        clip_gradient_norm=2,
+    )
+    assert solver_text(solver) == (
+        "learning rate 0.1 (clr to 0.5 and back, 3 each, then to 0.001 in 4, in epochs), momentum 0.75 to 0.25 "
+        "(nesterov), weight decay 0.01 (l1), gradient norm at most 2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("solver", "text"),
+    [
+        (SolverConf(), "learning rate 0.01 (fixed), momentum 0, weight decay 0"),
+        (
+            SolverConf(policy="inv"),
+            "learning rate 0.01 (inv gamma 0.1 power 0.75 in tasks), momentum 0, weight decay 0",
+        ),
+        (
+            SolverConf(policy="lsr", warmup_steps=2, step_values=(5, 6), momentum=0.9),
+            "learning rate 0.01 (lsr gamma 0.1 at 5, 6 warm-up 2 in tasks), momentum 0.9, weight decay 0",
+        ),
+        (
+            SolverConf(policy="clr", step_size=3, maximum_learning_rate=0.5, momentum=0.9, weight_decay=0.1),
+            "learning rate 0.01 (clr to 0.5 and back, 3 each in tasks), momentum 0.9, weight decay 0.1",
+        ),
+        (
+            SolverConf(
+                policy="clr", step_size=3, maximum_learning_rate=0.5, super_convergence=True, annihilation_steps=1
+            ),
+            "learning rate 0.01 (clr to 0.5 and back, 3 each, then to 1e-06 in 1, in tasks), momentum 0, "
+            "weight decay 0",
+        ),
+    ],
+)
+def test_a_solver_in_words(solver: SolverConf, text: str) -> None:
+    assert solver_text(solver) == text
 
 
 @pytest.mark.parametrize(
@@ -112,6 +185,102 @@ def test_a_models_own_policy(arguments: str, policy: str, gamma: float) -> None:
     solver = configurations(parser.parse_args(arguments.split()), defaults).solver
     assert (solver.policy, solver.gamma) == (policy, gamma)
     assert "(default: 0.003 with inv in tasks, else 0.1)" in " ".join(parser.format_help().split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", SolverConf(policy="multistep", gamma=0.5, step_values=(3, 5), learning_rate_step_unit="epochs")),
+        (
+            "--gamma 0.2 --step-values 4",
+            SolverConf(policy="multistep", gamma=0.2, step_values=(4,), learning_rate_step_unit="epochs"),
+        ),
+        ("--learning-rate-step-unit tasks --step-values 9", SolverConf(policy="multistep", step_values=(9,))),
+        ("--learning-rate-policy fixed", SolverConf()),
+        ("--learning-rate-policy step --step-size 7", SolverConf(policy="step", step_size=7)),
+    ],
+)
+def test_a_models_own_steps(arguments: str, expected: SolverConf) -> None:
+    steps = {"policy": "multistep", "gamma": 0.5, "step_values": (3, 5), "learning_rate_step_unit": "epochs"}
+    defaults = Defaults(epochs={"digits": 7}, batch_size=9, learning_rate=0.01, **steps)  # type: ignore[arg-type]
+    assert confs(arguments, defaults).solver == expected
+    text = " ".join(new_parser("example", "Trains an example.", defaults)[0].format_help().split())
+    for part in (
+        "increasing (default: 3,5)",
+        "(default: epochs with multistep, else tasks)",
+        "(default: 0.5 with multistep in epochs, else 0.1)",
+    ):
+        assert part in text
+
+
+PICTURES = Defaults(epochs={"cifar10": 7, "mnist": 5, "synthetic": 2}, batch_size=9, learning_rate=0.25)
+
+
+def test_the_first_data_set_is_the_default() -> None:
+    assert confs(defaults=PICTURES).data == DataSource("cifar10", None, (3, 32, 32), 10, 2048, 512)
+    assert confs().data.name == "digits"
+    assert confs("--dataset mnist").data.image_shape == (1, 28, 28)
+    found = confs("--data-directory there", PICTURES).data
+    assert found.directory == Path("there")
+    text = " ".join(new_parser("example", "Trains an example.", PICTURES)[0].format_help().split())
+    for part in (
+        "Trains an example. Without options: CIFAR-10, SMA, one learner per core.",
+        "--dataset {cifar10,mnist,synthetic}",
+        "cifar10: 60,000 colour images, downloaded once; mnist: 70,000, downloaded once; synthetic: random images",
+        "files lie: CIFAR-10: its binaries, its Python archive, or an .npz of JPEG files; or MNIST's four IDX files",
+        "synthetic: channels, height and width of an image (default: 3,32,32)",
+        "synthetic: number of training examples (default: 2,048)",
+        "(default: 7 with cifar10, 5 with mnist, 2 with synthetic)",
+    ):
+        assert part in text
+
+
+def test_a_synthetic_data_set_of_any_shape() -> None:
+    wanted = dataclasses.replace(PICTURES, image_shape=(1, 4, 4), number_of_classes=7)
+    assert confs("--dataset synthetic", wanted).data == DataSource("synthetic", None, (1, 4, 4), 7, 2048, 512)
+    options = "--dataset synthetic --image-shape 3,9,8 --classes 20 --training-examples 60 --test-examples 40"
+    source = confs(options, wanted).data
+    assert source == DataSource("synthetic", None, (3, 9, 8), 20, 60, 40)
+    data = source.load()
+    assert data.image_shape == (3, 9, 8)
+    assert data.number_of_classes == 20
+    assert data.check is not None
+    assert (len(data.train), len(data.check)) == (60, 40)
+
+
+@pytest.mark.parametrize(("name", "known"), KNOWN.items())
+def test_what_is_known_of_a_data_set_is_so(name: str, known: Known) -> None:
+    """For those that are there; a directory has them all."""
+    if name == "mnist" and not (SHARED / "mnist").is_dir():
+        pytest.skip(f"MNIST's files are not in {SHARED}")
+    if name == "cifar10" and not (SHARED / "cifar10-jpeg.npz").is_file():
+        pytest.skip(f"CIFAR-10's images are not in {SHARED}")
+    directory = {"mnist": SHARED / "mnist", "cifar10": SHARED}.get(name)
+    shape = known.image_shape or (2, 5, 5)
+    data = DataSource(name, directory, shape, known.number_of_classes, 30, 20).load()
+    assert data.image_shape == shape
+    assert data.number_of_classes == known.number_of_classes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--classes 7", "--classes does nothing with --dataset cifar10. Received: --classes 7"),
+        ("--dataset mnist --image-shape 1,28,28", "--image-shape does nothing with --dataset mnist"),
+        ("--training-examples 10", "--training-examples does nothing"),
+        ("--dataset synthetic --data-directory x", "--data-directory belongs to --dataset cifar10 or mnist; synthetic"),
+    ],
+)
+def test_options_of_another_data_set(arguments: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        confs(arguments, PICTURES)
+
+
+@pytest.mark.parametrize("shape", ["3", "3,32", "3,32,0", "3,-1,4", "3,a,4", "1,2,3,4", "", "3,²,4"])
+def test_a_bad_image_shape(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        confs(f"--image-shape={shape}", PICTURES)
+    assert f"expected three integers ≥ 1, as 3,224,224. Received: {shape!r}" in capsys.readouterr().err
 
 
 def test_the_rule_ssgd() -> None:
@@ -137,6 +306,18 @@ def test_the_rule_ssgd() -> None:
         ("--learning-rate-policy exp --power 2", "--power does nothing with --learning-rate-policy exp"),
         ("--learning-rate-policy inv --step-size 2", "--step-size does nothing"),
         ("--learning-rate-step-unit epochs", "--learning-rate-step-unit does nothing"),
+        ("--maximum-learning-rate 1", "--maximum-learning-rate does nothing with --learning-rate-policy fixed"),
+        ("--super-convergence", "--super-convergence does nothing with --learning-rate-policy fixed"),
+        ("--annihilation-steps 3", "--annihilation-steps does nothing with a policy without --super-convergence"),
+        ("--momentum 0 --momentum-method nesterov", "--momentum-method does nothing with --momentum 0"),
+        ("--regularisation l1", "--regularisation does nothing with --weight-decay 0. Received: --regularisation l1"),
+        ("--clip-gradient-norm 0", "SolverConf: clip_gradient_norm must be a finite number > 0 or None"),
+        ("--learning-rate-policy lsr --step-values 3", "warmup_steps must be an integer ≥ 1 with policy='lsr'"),
+        ("--learning-rate-policy clr --step-size 3", "maximum_learning_rate must be > learning_rate=0.25"),
+        (
+            "--learning-rate-policy clr --step-size 3 --maximum-learning-rate 1 --super-convergence",
+            "annihilation_steps must be an integer ≥ 1 with super_convergence=True",
+        ),
         ("--data-directory somewhere", "--data-directory belongs to --dataset mnist"),
     ],
 )
@@ -188,4 +369,5 @@ def test_help_has_units_and_defaults() -> None:
     del actions["--help"]
     assert actions.keys() >= REQUIRED
     without = {option for option, text in actions.items() if "default:" not in text}
-    assert without == {"--step-size", "--step-values"}, "these two are needed by their policies"
+    needed_by_their_policies = {"--step-size", "--step-values", "--maximum-learning-rate", "--annihilation-steps"}
+    assert without == needed_by_their_policies

@@ -9,21 +9,34 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
-from crossbow.conf import pair
-from crossbow.kernels.random import keep_mask
+from crossbow.kernels.interface import WindowGeometry
+from crossbow.kernels.random import image_words, keep_mask, random_words
 from crossbow.ops import (
+    LRN,
     Accuracy,
+    BatchNorm,
+    Broadcast,
+    Classify,
+    Concat,
     Conv,
+    DataTransform,
     Dropout,
     ElementWiseOp,
     EuclideanLoss,
+    Flatten,
     InnerProduct,
     Kernel,
+    MatFact,
+    MatMul,
+    Noop,
     Pool,
     ReLU,
+    Scale,
     SoftMax,
     SoftMaxLoss,
+    Values,
 )
+from crossbow.types import Shape
 
 Tensors = Sequence[torch.Tensor]
 Oracle = Callable[[Any, Tensors, Mapping[str, torch.Tensor]], torch.Tensor]
@@ -31,24 +44,103 @@ Oracle = Callable[[Any, Tensors, Mapping[str, torch.Tensor]], torch.Tensor]
 
 
 def conv(kernel: Conv, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    g = kernel.geometry
+    (x,) = inputs
+    g = kernel.geometry(tuple(x.shape))
     weights, bias = variables["weights"], variables.get("bias")
-    return F.conv2d(inputs[0], weights, bias, g.stride, g.padding, g.dilation, g.groups)
+    padded = F.pad(x, [width for pair in reversed(g.padding) for width in pair])
+    function = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[len(g.kernel)]
+    return function(padded, weights, bias, g.stride, 0, g.dilation, g.groups)
 
 
 def pool(kernel: Pool, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """PyTorch's own function where it has one, else windows cut out one by one."""
     (x,) = inputs
-    if kernel.global_pooling:
-        return F.adaptive_max_pool2d(x, 1) if kernel.method == "max" else F.adaptive_avg_pool2d(x, 1)
-    size, stride, padding = (pair(kernel, name, 0) for name in ("kernel_size", "stride", "padding"))
-    ceil = kernel.rounding == "ceil"
+    g, axes = kernel.geometry(tuple(x.shape)), x.dim() - 2
+    ceil, padding = kernel.rounding == "ceil", [before for before, _ in g.padding]
+    theirs = all(before == after <= k // 2 for (before, after), k in zip(g.padding, g.kernel, strict=True))
+    if kernel.method == "max" and theirs:
+        function = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[axes]
+        return function(x, g.kernel, g.stride, padding, g.dilation, ceil)
+    if kernel.method == "average" and theirs and set(g.dilation) == {1}:
+        average = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[axes]
+        return average(x, g.kernel, g.stride, padding, ceil, kernel.count_padding)
+    windows = kernel.output_shape(tuple(x.shape))[2:]
+    elements, inside, counted = (_windows(tensor, windows, g) for tensor in _on_padding(x, g))
     if kernel.method == "average":
-        return F.avg_pool2d(x, size, stride, padding, ceil, kernel.count_padding)
-    return F.max_pool2d(x, size, stride, padding, ceil_mode=ceil)
+        return elements.sum(-1) / (counted if kernel.count_padding else inside).sum(-1)
+    if kernel.method == "max":
+        picked = _first(elements == elements.masked_fill(inside == 0, -torch.inf).amax(-1, keepdim=True), inside)
+    else:
+        # The numbers are ours: PyTorch's generator is another, and it has no such pooling.
+        words = random_words(int(np.prod(elements.shape[:-1])), seed=0, key=0, task=0).reshape(elements.shape[:-1])
+        sums = elements.clamp(min=0).cumsum(-1)
+        picked = _first(sums > (sums[..., -1] * torch.from_numpy(words / 2.0**32))[..., None], inside)
+    return elements.gather(-1, picked[..., None])[..., 0]
+
+
+def _on_padding(x: torch.Tensor, g: WindowGeometry) -> Tensors:
+    """The input, ones on the input, ones on input + padding; all on padding that is wide enough for every window."""
+    room = [
+        (before, after + s * k * d)
+        for (before, after), s, k, d in zip(g.padding, g.stride, g.kernel, g.dilation, strict=True)
+    ]
+    wide = [width for pair in reversed(room) for width in pair]
+    padding = [width for pair in reversed(g.padding) for width in pair]
+    rest = [outer - inner for outer, inner in zip(wide, padding, strict=True)]
+    ones = torch.ones_like(x)
+    return F.pad(x, wide), F.pad(ones, wide), F.pad(F.pad(ones, padding, value=1), rest)
+
+
+def _windows(padded: torch.Tensor, windows: Shape, g: WindowGeometry) -> torch.Tensor:
+    """(N, C, H', W', elements of a window)."""
+    for axis, (count, k, s, d) in enumerate(zip(windows, g.kernel, g.stride, g.dilation, strict=True)):
+        places = torch.arange(count)[:, None] * s + torch.arange(k) * d
+        padded = padded.index_select(2 + axis, places.reshape(-1))
+        padded = padded.unflatten(2 + axis, (count, k)).movedim(3 + axis, -1)
+    return padded.flatten(2 + len(windows))
+
+
+def _first(wanted: torch.Tensor, inside: torch.Tensor) -> torch.Tensor:
+    """The first wanted element of every window, else its first element inside."""
+    order = torch.arange(wanted.shape[-1], 0, -1)
+    return (order * (inside > 0) + 2 * len(order) * (wanted & (inside > 0))).argmax(-1)
 
 
 def inner_product(kernel: InnerProduct, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    return F.linear(inputs[0].flatten(1), variables["weights"], variables.get("bias"))
+    return F.linear(inputs[0].flatten(kernel.axis), variables["weights"], variables.get("bias"))
+
+
+def matmul(kernel: MatMul, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    a, b = (x.mT if turned else x for x, turned in zip(inputs, (kernel.transpose_a, kernel.transpose_b), strict=True))
+    return a @ b
+
+
+def noop(kernel: Noop, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return inputs[0].clone()
+
+
+def flatten(kernel: Flatten, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    axis = kernel.axis + x.ndim if kernel.axis < 0 else kernel.axis
+    return x.reshape(int(np.prod(x.shape[:axis])), -1)
+
+
+def classify(kernel: Classify, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    if kernel.ties == "first":
+        return x.argmax(kernel.axis, kernel.keep_axis)
+    return x.shape[kernel.axis] - 1 - x.flip(kernel.axis).argmax(kernel.axis, kernel.keep_axis)
+
+
+def matfact(kernel: MatFact, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    pairs, ratings = inputs
+    u, v = (
+        F.embedding(column.detach().long(), variables[name])
+        for column, name in zip(pairs.T, ("users", "items"), strict=True)
+    )
+    errors = F.mse_loss((u * v).sum(dim=1), ratings, reduction="sum")
+    # The numbers themselves have a gradient of 0.
+    return (errors + kernel.regularisation * (u.square().sum() + v.square().sum()) + 0 * pairs.sum())[None]
 
 
 def relu(kernel: ReLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -68,9 +160,11 @@ def softmax_loss(kernel: SoftMaxLoss, inputs: Tensors, variables: Mapping[str, t
     """From the logits, so that the gradient is with respect to them."""
     logits, labels = inputs
     ignored = -100 if kernel.ignored_label is None else kernel.ignored_label
-    total = F.cross_entropy(logits, labels.long(), ignore_index=ignored, reduction="sum")
+    labels = labels.long().reshape(logits[:, 0].shape)
+    total = F.cross_entropy(logits, labels, ignore_index=ignored, reduction="sum")
     valid = max(int((labels != ignored).sum()), 1)
-    return (total / {"batch": len(labels), "full": len(labels), "valid": valid, "none": 1}[kernel.normalisation])[None]
+    normalisers = {"batch": len(labels), "full": labels.numel(), "valid": valid, "none": 1}
+    return (total / normalisers[kernel.normalisation])[None]
 
 
 def euclidean_loss(kernel: EuclideanLoss, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -85,8 +179,32 @@ def dropout(kernel: Dropout, inputs: Tensors, variables: Mapping[str, torch.Tens
     return x * torch.from_numpy(mask) / (1 - kernel.ratio)
 
 
+def data_transform(kernel: DataTransform, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Pixels padded, normalised, cut out and flipped one after the other. The random numbers are ours: those of images
+    0 … N − 1 in epoch 0."""
+    x, p = inputs[0].detach(), kernel.padding
+    n, c, height, width = kernel.output_shape(tuple(x.shape))
+    if isinstance(kernel.mean_image, Values):
+        mean = torch.tensor(kernel.mean_image.array)[None]
+        outside = mean.mean(dim=(2, 3), keepdim=True).expand(1, c, x.shape[2] + 2 * p, x.shape[3] + 2 * p).clone()
+        outside[:, :, p : p + x.shape[2], p : p + x.shape[3]] = mean
+        mean = outside
+    else:
+        mean = torch.zeros(1, c, 1, 1) + torch.tensor(kernel.mean or 0.0).double().reshape(1, -1, 1, 1)
+    normalised = (F.pad(x, (p, p, p, p)) - mean) * torch.tensor(kernel.scale).double().reshape(1, -1, 1, 1)
+    words = image_words(np.stack([np.zeros(n, np.int64), np.arange(n)], axis=1), seed=0, key=0)
+    images = []
+    for image, (first, second, third, _) in zip(normalised, words.tolist(), strict=True):
+        top = first * (image.shape[1] - height + 1) // 2**32
+        left = second * (image.shape[2] - width + 1) // 2**32
+        window = image[:, top : top + height, left : left + width]
+        images.append(window.flip(2) if kernel.mirror and third >= 2**31 else window)
+    return torch.stack(images)
+
+
 def accuracy(kernel: Accuracy, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
     p, labels = inputs
+    labels = labels.reshape(p[:, 0].shape)
     counted = torch.ones_like(labels, dtype=torch.bool)
     if kernel.ignored_label is not None:
         counted = labels != kernel.ignored_label
@@ -96,22 +214,85 @@ def accuracy(kernel: Accuracy, inputs: Tensors, variables: Mapping[str, torch.Te
 
 
 def element_wise(kernel: ElementWiseOp, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    stacked = torch.stack(list(inputs))
+    if kernel.type == "product":
+        return stacked.prod(dim=0)
+    if kernel.type == "max":
+        return stacked.amax(dim=0)
     coefficients = kernel.coefficients or (1.0,) * len(inputs)
     return torch.stack([c * x for c, x in zip(coefficients, inputs, strict=True)]).sum(dim=0)
 
 
+def batch_norm(kernel: BatchNorm, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    weights, bias = variables["weights"], variables.get("bias")
+    return F.batch_norm(inputs[0], None, None, weights, bias, training=True, eps=kernel.epsilon)
+
+
+def broadcast(kernel: Broadcast, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return inputs[0].expand(len(inputs[0]), *kernel.shape)
+
+
+def concat(kernel: Concat, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat(list(inputs), kernel.axis)
+
+
+def lrn(kernel: LRN, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    if kernel.region == "within_channel":  # PyTorch has none: Caffe's, an average pooling of squares
+        before, after = (kernel.size - 1) // 2, kernel.size // 2
+        mean = F.avg_pool2d(F.pad(x * x, (before, after, before, after)), kernel.size, 1)
+        return x / (kernel.kappa + kernel.alpha * mean) ** kernel.beta
+    # Of a window of even size PyTorch's longer half lies before the element, ours behind it.
+    turned = x.flip(1).reshape(*x.shape, *[1] * (3 - x.ndim))
+    normalised = F.local_response_norm(turned, kernel.size, kernel.alpha, kernel.beta, kernel.kappa)
+    return normalised.reshape(x.shape).flip(1)
+
+
+def scale(kernel: Scale, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    axis = kernel.axis % x.ndim
+    shape = [n if axis <= d < axis + kernel.number_of_axes else 1 for d, n in enumerate(x.shape)]
+    y = x * variables["weights"].reshape(shape)
+    return y + variables["bias"].reshape(shape) if kernel.bias else y
+
+
 ORACLES: dict[type[Kernel], Oracle] = {
     Accuracy: accuracy,
+    BatchNorm: batch_norm,
+    Broadcast: broadcast,
+    Classify: classify,
+    Concat: concat,
     Conv: conv,
+    DataTransform: data_transform,
     Dropout: dropout,
     ElementWiseOp: element_wise,
     EuclideanLoss: euclidean_loss,
+    Flatten: flatten,
     InnerProduct: inner_product,
+    LRN: lrn,
+    MatFact: matfact,
+    MatMul: matmul,
+    Noop: noop,
     Pool: pool,
     ReLU: relu,
+    Scale: scale,
     SoftMax: softmax,
     SoftMaxLoss: softmax_loss,
 }
+
+
+def run_statistics_oracle(kernel: Kernel, inputs: Sequence[np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """The running statistics after a first training task, by name; from initialisers that draw nothing."""
+    specs = kernel.running_statistics(*(x.shape for x in inputs[: len(inputs) - kernel.takes_labels]))
+    generator = np.random.default_rng(0)
+    found = {spec.name: torch.tensor(spec.initialiser.fill(spec.shape, generator)) for spec in specs}
+    if isinstance(kernel, BatchNorm):
+        momentum = 1.0 if kernel.statistics == "cma" else 1 - kernel.moving_average_fraction
+        x = torch.tensor(inputs[0], dtype=torch.float64)
+        F.batch_norm(x, found["running_mean"], found["running_variance"], training=True, momentum=momentum)
+        if kernel.statistics == "cma":
+            found["count"] += 1
+    return {name: value.numpy() for name, value in found.items()}
 
 
 def run_oracle(

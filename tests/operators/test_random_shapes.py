@@ -1,7 +1,9 @@
-"""Conv and Pool of any shape, stride and padding: reference, fast library and PyTorch agree."""
+"""Conv and Pool of any shape, stride and padding, and matrix products of any shapes: reference, fast library and
+PyTorch agree."""
 
 from __future__ import annotations
 
+import itertools
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import Conv, Gaussian, Kernel, Pool
+from crossbow.ops import Conv, Gaussian, InnerProduct, Kernel, MatMul, Pool
 from crossbow.testing import OperatorRun, run_operator
 from crossbow.types import Shape
 from tests.operators.table import TOLERANCES
@@ -23,21 +25,28 @@ Array = NDArray[Any]
 fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
 with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
 # Derandomised: a suite that fails on some days only would not say what changed. max_examples keeps it to seconds.
-modest = settings(max_examples=60, deadline=None, derandomize=True)
+modest = settings(max_examples=100, deadline=None, derandomize=True)
+
+
+def drawn_axes(draw: st.DrawFn) -> int:
+    return draw(st.sampled_from([1, 2, 2, 2, 3]))
+
+
+def per_axis(draw: st.DrawFn, axes: int, lowest: int, highest: int) -> tuple[int, ...]:
+    return tuple(draw(st.integers(lowest, highest)) for _ in range(axes))
 
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Conv, Shape]:
-    groups = draw(st.sampled_from([1, 1, 1, 2, 3]))
-    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    dilation = draw(st.tuples(st.integers(1, 2), st.integers(1, 2)))
-    padding = draw(st.tuples(st.integers(0, 2), st.integers(0, 2)))
-    reach = [d * (k - 1) + 1 - 2 * p for k, d, p in zip(kernel, dilation, padding, strict=True)]
-    size = [max(1, r) + draw(st.integers(0, 7)) for r in reach]
+    groups, axes = draw(st.sampled_from([1, 1, 1, 2, 3])), drawn_axes(draw)
+    kernel, dilation = per_axis(draw, axes, 1, 4 if axes < 3 else 3), per_axis(draw, axes, 1, 2)
+    padding = tuple(zip(per_axis(draw, axes, 0, 2), per_axis(draw, axes, 0, 2), strict=True))
+    reach = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, padding, strict=True)]
+    size = [max(1, r) + draw(st.integers(0, 7 if axes < 3 else 3)) for r in reach]
     operator = Conv(
         number_of_outputs=groups * draw(st.integers(1, 9)),
         kernel_size=kernel,
-        stride=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        stride=per_axis(draw, axes, 1, 3),
         padding=padding,
         dilation=dilation,
         groups=groups,
@@ -49,19 +58,25 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Shape]:
 
 @st.composite
 def poolings(draw: st.DrawFn) -> tuple[Pool, Shape]:
-    kernel = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
-    # PyTorch allows padding up to half the window.
-    padding = (draw(st.integers(0, kernel[0] // 2)), draw(st.integers(0, kernel[1] // 2)))
-    rounding = draw(st.sampled_from(["ceil", "floor"]))
-    size = [max(1, k - 2 * p) + draw(st.integers(0, 7)) for k, p in zip(kernel, padding, strict=True)]
+    axes = drawn_axes(draw)
+    kernel = per_axis(draw, axes, 1, 4 if axes < 3 else 3)
+    dilation = draw(st.sampled_from([(1,) * axes, per_axis(draw, axes, 1, 3)]))
+    extent = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
+    padding = tuple((draw(st.integers(0, e - 1)), draw(st.integers(0, e - 1))) for e in extent)
+    if draw(st.booleans()):  # PyTorch's own functions allow the same on both sides, up to half the window
+        padding = tuple((k // 2, k // 2) for k in kernel)
+    # An input no shorter than the distance between a window's elements: no window steps over it.
+    least = [max(d, e - sum(p)) for d, e, p in zip(dilation, extent, padding, strict=True)]
     operator = Pool(
-        method=draw(st.sampled_from(["max", "average"])),
+        method=draw(st.sampled_from(["max", "average", "stochastic"])),
         kernel_size=kernel,
-        stride=draw(st.tuples(st.integers(1, 4), st.integers(1, 4))),
+        stride=per_axis(draw, axes, 1, 4),
         padding=padding,
-        rounding=rounding,
+        dilation=dilation,
+        rounding=draw(st.sampled_from(["ceil", "floor"])),
         count_padding=draw(st.booleans()),
     )
+    size = [low + draw(st.integers(0, 7 if axes < 3 else 3)) for low in least]
     return operator, (draw(st.integers(1, 3)), draw(st.integers(1, 20)), *size)
 
 
@@ -121,17 +136,82 @@ def test_pooling_in_pytorch(drawn: tuple[Pool, Shape]) -> None:
     compare_with_pytorch(*drawn)
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("rounding", ["ceil", "floor"])
-def test_pooled_sizes_are_those_of_pytorch(rounding: str) -> None:
+def test_pooled_sizes_are_those_of_pytorch(rounding: str, dilation: int) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
-    for size in range(1, 12):
-        for kernel in range(1, 5):
-            for stride in range(1, 6):
-                for padding in range(kernel // 2 + 1):
-                    if size + 2 * padding < kernel:
-                        continue
-                    pool = Pool(kernel_size=kernel, stride=stride, padding=padding, rounding=rounding)
-                    theirs = torch.nn.functional.max_pool2d(
-                        torch.zeros(1, 1, size, size), kernel, stride, padding, ceil_mode=rounding == "ceil"
-                    )
-                    assert pool.output_shape((1, 1, size, size)) == tuple(theirs.shape)
+    sizes, strides = range(2, 12), range(1, 6)
+    for size, kernel, stride in itertools.product(sizes, range(1, 5), strides):
+        for padding in range(kernel // 2 + 1):
+            if size + 2 * padding < dilation * (kernel - 1) + 1:
+                continue
+            pool = Pool(kernel_size=kernel, stride=stride, padding=padding, dilation=dilation, rounding=rounding)
+            theirs = torch.nn.functional.max_pool2d(
+                torch.zeros(1, 1, size, size), kernel, stride, padding, dilation, ceil_mode=rounding == "ceil"
+            )
+            assert pool.output_shape((1, 1, size, size)) == tuple(theirs.shape)
+
+
+@st.composite
+def inner_products(draw: st.DrawFn) -> tuple[InnerProduct, Shape]:
+    shape = draw(st.lists(st.integers(1, 6), min_size=2, max_size=5).map(tuple))
+    axis = draw(st.integers(1, len(shape) - 1))
+    operator = InnerProduct(
+        number_of_outputs=draw(st.integers(1, 20)),
+        axis=axis - draw(st.sampled_from([0, len(shape)])),
+        bias=draw(st.booleans()),
+        bias_initialiser=Gaussian(std=0.5),
+    )
+    return operator, shape
+
+
+@fast
+@modest
+@given(inner_products())
+def test_inner_product(drawn: tuple[InnerProduct, Shape]) -> None:
+    compare_with_fast_library(*drawn)
+
+
+@with_pytorch
+@modest
+@given(inner_products())
+def test_inner_product_in_pytorch(drawn: tuple[InnerProduct, Shape]) -> None:
+    compare_with_pytorch(*drawn)
+
+
+@st.composite
+def matrix_products(draw: st.DrawFn) -> tuple[MatMul, Shape, Shape]:
+    rows, inner, columns = (draw(st.integers(1, 9)) for _ in range(3))
+    turned = draw(st.tuples(st.booleans(), st.booleans()))
+    stack = draw(st.lists(st.integers(1, 3), max_size=3))
+    shapes = []
+    for matrix, turn in zip(((rows, inner), (inner, columns)), turned, strict=True):
+        own = [draw(st.sampled_from([size, size, 1])) for size in stack][draw(st.integers(0, len(stack))) :]
+        shapes.append((*own, *(reversed(matrix) if turn else matrix)))
+    return MatMul(transpose_a=turned[0], transpose_b=turned[1]), shapes[0], shapes[1]
+
+
+def run_product(operator: MatMul, a: Shape, b: Shape, **options: Any) -> tuple[list[Array], Array, OperatorRun]:
+    generator = np.random.default_rng(0)
+    inputs = [generator.standard_normal(shape).astype(np.float32) for shape in (a, b)]
+    dy = generator.standard_normal(operator.output_shape(a, b)).astype(np.float32)
+    return inputs, dy, run_operator(operator, inputs, output_gradient=dy, **options)
+
+
+@fast
+@modest
+@given(matrix_products())
+def test_matrix_product(drawn: tuple[MatMul, Shape, Shape]) -> None:
+    received, exact = run_product(*drawn, device="cpu")[2], run_product(*drawn, dtype=np.float64)[2]
+    assert_close(tensors(received), tensors(exact), TOLERANCES[MatMul])
+
+
+@with_pytorch
+@modest
+@given(matrix_products())
+def test_matrix_product_in_pytorch(drawn: tuple[MatMul, Shape, Shape]) -> None:
+    from tests.operators.oracles import run_oracle
+
+    inputs, dy, received = run_product(*drawn, dtype=np.float64)
+    output, gradients, _ = run_oracle(drawn[0], inputs, {}, dy)
+    assert_close(tensors(received), tensors(OperatorRun([output], gradients, {}, {})), 1e-12)

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from crossbow.kernels import why_not_onednn
 from crossbow.ops import Accuracy
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, LabelRange
+
+fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
 
 P = np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.4, 0.4, 0.2], [-3.0, -2.0, -1.0]])
 LABELS = np.array([1, 2, 1, 2], np.int32)
@@ -39,10 +42,24 @@ def test_padding_and_ignored_examples_do_not_count() -> None:
     assert accuracy(P, np.full(4, -1, np.int32), ignored_label=-1) == 0
 
 
-@pytest.mark.parametrize("shape", [(8,), (8, 10, 1, 1)])
-def test_wrong_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"expected an input of shape \(N, classes\)"):
-        Accuracy().output_shape(shape)
+def test_wrong_shapes() -> None:
+    with pytest.raises(ValueError, match=r"expected an input of shape \(N, classes\) or \(N, classes, …\)"):
+        Accuracy().output_shape((8,))
+    assert Accuracy().output_shape((8, 10, 4, 5)) == (1,)
+
+
+@pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
+@pytest.mark.parametrize("shape", [(2, 3, 2), (2, 3, 1, 2), (2, 3, 2, 1), (2, 3, 1, 2, 1)])
+def test_maps_of_labels(shape: tuple[int, ...], device: str) -> None:
+    # classes of the four places, the largest first: 0 1 2, 2 1 0; 1 0 2, 0 2 1
+    p = np.array([[[0.6, 0.1], [0.3, 0.2], [0.1, 0.7]], [[0.4, 0.5], [0.5, 0.1], [0.1, 0.4]]]).reshape(shape)
+    labels = np.array([[0, 1], [2, 9]], np.int32).reshape(shape[:1] + shape[2:])
+    for top_k, examples, expected in ((1, 2, 1 / 3), (2, 2, 2 / 3), (3, 2, 1), (1, 1, 1 / 2), (2, 1, 1)):
+        kernel = Accuracy(top_k=top_k, ignored_label=9)
+        run = run_operator(kernel, [p, labels], examples=examples, device=device)
+        assert run.outputs[0].item() == pytest.approx(expected), (top_k, examples)
+    assert Accuracy(ignored_label=9).counts(labels) == 3
+    assert Accuracy().counts(labels) == 4
 
 
 def test_too_few_classes() -> None:

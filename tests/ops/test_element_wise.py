@@ -5,10 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.kernels import why_not_onednn
 from crossbow.ops import ElementWiseOp, ElementWiseOpGradient
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError
 
+fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+devices = pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
 A, B, C = (np.array([[1.0, 2.0]]), np.array([[10.0, 20.0]]), np.array([[100.0, 200.0]]))
 
 
@@ -47,16 +50,64 @@ def test_in_place() -> None:
     np.testing.assert_array_equal(run.outputs[0], 2 * A + 3 * B)
 
 
-def test_gradients() -> None:
-    assert ElementWiseOp().gradient(2) == ElementWiseOpGradient(input=2)
-    check_gradients(ElementWiseOp(coefficients=(1, -2, 0.5)), [(2, 3, 2, 2)] * 3)
+@pytest.mark.parametrize(
+    "operator",
+    [ElementWiseOp(coefficients=(1, -2, 0.5)), ElementWiseOp(type="product"), ElementWiseOp(type="max")],
+    ids=str,
+)
+def test_gradients(operator: ElementWiseOp) -> None:
+    assert operator.gradient(2) == ElementWiseOpGradient(input=2)
+    check_gradients(operator, [(2, 3, 2, 2)] * 3)
+
+
+@devices
+def test_product_by_hand_with_zeros(device: str) -> None:
+    """The gradient of an input that is 0, alone or with others, is the product of the others."""
+    inputs = [np.array([[2.0, 0.0, 0.0]]), np.array([[3.0, 5.0, 0.0]]), np.array([[-4.0, 7.0, 6.0]])]
+    run = run_operator(
+        ElementWiseOp(type="product"), inputs, output_gradient=np.array([[10.0, 1.0, 1.0]]), device=device
+    )
+    np.testing.assert_array_equal(run.outputs[0], [[-24, 0, 0]])
+    for gradient, expected in zip(run.input_gradients, ([-120, 35, 0], [-80, 0, 0], [60, 0, 0]), strict=True):
+        np.testing.assert_array_equal(gradient, [expected])
+
+
+@devices
+def test_of_equal_largest_inputs_the_first_has_the_gradient(device: str) -> None:
+    inputs = [np.array([[1.0, 3.0, 2.0, -0.0]]), np.array([[2.0, 3.0, 1.0, 0.0]]), np.array([[2.0, 3.0, 0.0, -1.0]])]
+    dy = np.array([[1.0, 2.0, 3.0, 4.0]])
+    run = run_operator(ElementWiseOp(type="max"), inputs, output_gradient=dy, device=device)
+    np.testing.assert_array_equal(run.outputs[0], [[2, 3, 2, 0]])
+    for gradient, expected in zip(run.input_gradients, ([0, 2, 3, 4], [1, 0, 0, 0], [0, 0, 0, 0]), strict=True):
+        np.testing.assert_array_equal(gradient, [expected])
+
+
+@devices
+@pytest.mark.parametrize("type", ["sum", "product", "max"])
+def test_of_one_input_is_that_input(type: str, device: str) -> None:
+    run = run_operator(ElementWiseOp(type=type), [A], output_gradient=B, device=device)
+    np.testing.assert_array_equal(run.outputs[0], A)
+    np.testing.assert_array_equal(run.input_gradients[0], B)
+
+
+@devices
+def test_the_largest_of_256_inputs(device: str) -> None:
+    operator, inputs = ElementWiseOp(type="max"), [np.array([[float(number)]]) for number in range(256)]
+    gradients = run_operator(operator, inputs, device=device).input_gradients
+    assert [float(gradient[0, 0]) for gradient in gradients] == [0.0] * 255 + [1.0]
+    assert operator.output_shape(*[(1, 1)] * 256) == (1, 1)
+    with pytest.raises(ValueError, match=r"at most 256 inputs with type='max'\. Received: 257 inputs"):
+        operator.output_shape(*[(1, 1)] * 257)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"type": "product"}, r"type must be 'sum' \('product' and 'max' do not exist yet\). Received: type='product'"),
-        ({"type": "max"}, "type must be 'sum'"),
+        (
+            {"type": "product", "coefficients": (1, 2)},
+            r"coefficients must be None with type='product'. Received: coefficients=\(1, 2\)",
+        ),
+        ({"type": "max", "coefficients": (1.0,)}, "coefficients must be None with type='max'"),
         ({"type": "mean"}, "type must be one of 'sum', 'product', 'max'"),
         ({"coefficients": ()}, "coefficients must be finite numbers"),
         ({"coefficients": 2}, "coefficients must be finite numbers"),

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from crossbow.ops import MSRA, Constant, Gaussian, Initialiser, Uniform, Xavier, initialiser
+from crossbow.ops import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, VariableSpec, Xavier, initialiser
 from crossbow.ops.initialiser import fans
 from crossbow.types import ConfigurationError
 
@@ -113,3 +113,27 @@ def test_fans() -> None:
 def test_bad_configurations(make: object, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make()  # type: ignore[operator]
+
+
+def test_values_fill_what_they_fit() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    values = Values(array)
+    array[...] = 0  # it was copied
+    np.testing.assert_array_equal(values.fill((2, 3), generator()), np.arange(6).reshape(2, 3))
+    assert repr(values) == "Values(float32 (2, 3))"
+    with pytest.raises(ValueError, match=r"'weights' has the shape of its values, \(2, 3\).*that it has \(3, 2\)"):
+        VariableSpec("weights", (3, 2), values)
+
+
+def test_values_are_equal_where_every_value_is() -> None:
+    first, second = (Values(np.array([1.0, 2.0])) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    others = [Values(np.array([1.0, 3.0])), Values(np.array([[1.0, 2.0]])), Values(np.array([1.0, 2.0], np.float32)), 1]
+    assert not any(first == other for other in others)
+
+
+@pytest.mark.parametrize("array", [np.array([1, 2]), np.array([np.nan]), np.array([np.inf]), "no"])
+def test_values_are_finite_floating_point_numbers(array: object) -> None:
+    with pytest.raises(ConfigurationError, match="Values: array must be of finite floating-point numbers"):
+        Values(array)  # type: ignore[arg-type]

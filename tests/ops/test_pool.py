@@ -32,6 +32,14 @@ def test_doctests() -> None:
         (Pool(kernel_size=1, stride=3), (1, 1, 5, 4), (1, 1, 2, 2)),  # a window behind the input is left out
         (Pool(kernel_size=3), (1, 1, 2, 2), (1, 1, 1, 1)),
         (Pool(global_pooling=True), (2, 64, 7, 9), (2, 64, 1, 1)),
+        (Pool(kernel_size=3, padding=((0, 1), (2, 0))), (1, 1, 6, 6), (1, 1, 3, 4)),
+        (Pool(kernel_size=3, padding=((0, 1), (2, 0)), rounding="floor"), (1, 1, 6, 6), (1, 1, 3, 3)),
+        (Pool(kernel_size=3, stride=1, dilation=2), (1, 1, 6, 9), (1, 1, 2, 5)),
+        (Pool(padding=((0, 1),)), (1, 1, 4), (1, 1, 2)),  # a window that would begin in the padding behind is left out
+        (Pool(), (2, 3, 5), (2, 3, 3)),
+        (Pool(kernel_size=(1, 2, 3)), (2, 3, 4, 5, 6), (2, 3, 2, 3, 3)),
+        (Pool(global_pooling=True), (2, 64, 7), (2, 64, 1)),
+        (Pool(global_pooling=True), (2, 64, 7, 5, 3), (2, 64, 1, 1, 1)),
     ],
     ids=str,
 )
@@ -44,34 +52,44 @@ def test_shapes(layer: Pool, x: Shape, y: Shape) -> None:
     size=st.integers(1, 40),
     kernel=st.integers(1, 7),
     stride=st.integers(1, 7),
-    padding=st.integers(0, 6),
+    padding=st.tuples(st.integers(0, 6), st.integers(0, 6)),
     rounding=st.sampled_from(["ceil", "floor"]),
 )
 def test_every_window_holds_an_element_and_ceil_reaches_them_all(
-    size: int, kernel: int, stride: int, padding: int, rounding: str
+    size: int, kernel: int, stride: int, padding: tuple[int, int], rounding: str
 ) -> None:
-    padding = min(padding, kernel - 1)
-    windows = pooled_size(size, kernel, stride, padding, rounding)
+    before, after = (min(p, kernel - 1) for p in padding)
+    windows = pooled_size(size, kernel, stride, (before, after), rounding)
     for window in range(windows):
-        begin = window * stride - padding
+        begin = window * stride - before
         assert max(begin, 0) < min(begin + kernel, size)
     if rounding == "ceil" and kernel >= stride:
-        assert (windows - 1) * stride - padding + kernel >= size
+        assert (windows - 1) * stride - before + kernel >= size
     if rounding == "floor" and windows > 0:
-        assert (windows - 1) * stride - padding + kernel <= size + padding
+        assert (windows - 1) * stride - before + kernel <= size + after
 
 
 def test_geometry_of_global_pooling_is_the_whole_image() -> None:
     assert Pool(method="average", global_pooling=True).geometry((2, 3, 4, 5)) == PoolingGeometry(
-        "average", kernel=(4, 5), stride=(1, 1)
+        kernel=(4, 5), method="average"
     )
 
 
 @pytest.mark.parametrize(
     ("layer", "x", "message"),
     [
-        (Pool(), (2, 3), r"shape \(N, C, H, W\). Received: \(2, 3\)"),
+        (Pool(), (2, 3), r"\(N, C, H, W\) or \(N, C, D, H, W\). Received: \(2, 3\)"),
+        (Pool(kernel_size=(2, 2)), (2, 3, 4), r"2 spatial axes, for kernel_size=\(2, 2\). Received: \(2, 3, 4\)"),
         (Pool(kernel_size=3, rounding="floor"), (1, 1, 2, 5), "as large as the window. Received: input 2×5"),
+        (Pool(stride=1, dilation=5), (1, 1, 5, 9), "as large as the window. Received: input 5×9"),
+        # Elements at −1 and 1 of an input of one: there is no largest, and no mean.
+        (Pool(dilation=2, padding=1), (1, 1, 1), "every window holds an element. Received: input 1"),
+        (
+            Pool(method="average", count_padding=False, dilation=2, padding=1),
+            (1, 1, 1),
+            "every window holds an element",
+        ),
+        (Pool(method="stochastic", dilation=2, padding=1), (1, 1, 1), "every window holds an element"),
     ],
 )
 def test_wrong_shapes(layer: Pool, x: Shape, message: str) -> None:
@@ -82,14 +100,23 @@ def test_wrong_shapes(layer: Pool, x: Shape, message: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"method": "stochastic"}, "method must be 'max' or 'average'.*Received: method='stochastic'"),
         ({"method": "mean"}, "method must be one of 'max', 'average', 'stochastic'"),
         ({"rounding": "up"}, "rounding must be one of 'ceil', 'floor'"),
         ({"kernel_size": 0}, "kernel_size must be an integer ≥ 1"),
         ({"stride": (1, 0)}, "stride must be an integer ≥ 1"),
-        ({"padding": 2}, "padding must be smaller than kernel_size=2. Received: padding=2"),
+        ({"padding": 2}, "padding must be smaller than the window of kernel_size=2. Received: padding=2"),
+        (
+            {"padding": ((0, 2),)},
+            r"padding must be smaller than the window of kernel_size=2. Received: padding=\(\(0, 2\),",
+        ),
+        (
+            {"padding": 3, "dilation": 2},
+            "smaller than the window of kernel_size=2 with dilation=2. Received: padding=3",
+        ),
         ({"kernel_size": (3, 1), "padding": (1, 1)}, "padding must be smaller"),
+        ({"kernel_size": (3, 1), "padding": 1}, "padding must be smaller"),
         ({"padding": 1, "global_pooling": True}, "padding must be 0 with global_pooling=True"),
+        ({"dilation": (1, 2), "global_pooling": True}, "dilation must be 1 with global_pooling=True"),
         ({"count_padding": 1}, "count_padding must be True or False"),
     ],
 )
@@ -138,11 +165,42 @@ def test_average_gradient_by_hand() -> None:
     np.testing.assert_array_equal(run.input_gradients[0], [[[[1, 1, 1], [1, 1, 1], [3, 3, 8]]]])
 
 
+def test_dilated_windows_by_hand() -> None:
+    """Every other element: the corners; in the middle column the padding above and below counts for the average."""
+    run = run_operator(Pool(stride=1, dilation=2), [IMAGE], output_gradient=[[[[3]]]])
+    np.testing.assert_array_equal(run.outputs[0], [[[[9]]]])
+    np.testing.assert_array_equal(run.input_gradients[0], [[[[0, 0, 0], [0, 0, 0], [0, 0, 3]]]])
+    layer = Pool(method="average", stride=1, dilation=2, padding=((1, 0), (0, 0)))
+    np.testing.assert_array_equal(run_operator(layer, [IMAGE]).outputs[0], [[[[4 / 4], [19 / 4]]]])
+    layer = Pool(method="average", stride=1, dilation=2, padding=((1, 0), (0, 0)), count_padding=False)
+    np.testing.assert_array_equal(run_operator(layer, [IMAGE]).outputs[0], [[[[4 / 2], [19 / 4]]]])
+
+
+def test_a_window_on_padding_alone_has_the_average_of_padding() -> None:
+    run = run_operator(Pool(method="average", dilation=2, padding=1), [[[[5.0]]]], output_gradient=[[[1]]])
+    assert run.outputs[0].tolist() == run.input_gradients[0].tolist() == [[[0]]]
+
+
+def test_one_and_three_axes_are_like_two() -> None:
+    """An image of one row, and a stack of one image."""
+    x = np.random.default_rng(0).standard_normal((2, 3, 9))
+    for method in ("max", "average", "stochastic"):
+        line, image, volume = (
+            Pool(method=method, kernel_size=(*ones, 3), stride=2, padding=(*zeros, (1, 0)), dilation=(*ones, 2))
+            for ones, zeros in (((), ()), ((1,), ((0, 0),)), ((1, 1), ((0, 0), (0, 0))))
+        )
+        expected = run_operator(line, [x])
+        for layer, shape in ((image, (2, 3, 1, 9)), (volume, (2, 3, 1, 1, 9))):
+            run = run_operator(layer, [x.reshape(shape)])
+            np.testing.assert_array_equal(run.outputs[0].ravel(), expected.outputs[0].ravel())
+            np.testing.assert_array_equal(run.input_gradients[0].ravel(), expected.input_gradients[0].ravel())
+
+
 def test_check_phase_gives_the_same() -> None:
     np.testing.assert_array_equal(run_operator(Pool(), [IMAGE], phase=Phase.CHECK).outputs[0], [[[[5, 2], [7, 9]]]])
 
 
-@pytest.mark.parametrize("method", ["max", "average"])
+@pytest.mark.parametrize("method", ["max", "average", "stochastic"])
 @pytest.mark.parametrize(
     "values",
     [

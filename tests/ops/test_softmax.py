@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,13 +14,28 @@ from crossbow.types import ConfigurationError
 def test_shapes() -> None:
     assert SoftMax().output_shape((4, 10)) == (4, 10)
     assert SoftMax(axis=3).output_shape((1, 2, 3, 4)) == (1, 2, 3, 4)
-    with pytest.raises(ValueError, match=r"more than axis=2 dimensions\. Received: \(4, 10\)"):
-        SoftMax(axis=2).output_shape((4, 10))
+    assert SoftMax(axis=-3).output_shape((1, 2, 3, 4)) == (1, 2, 3, 4)
 
 
-def test_bad_axis() -> None:
-    with pytest.raises(ConfigurationError, match=r"axis must be an integer ≥ 1\. Received: axis=0"):
-        SoftMax(axis=0)
+@pytest.mark.parametrize("axis", [2, -2])
+def test_an_axis_that_is_not_there(axis: int) -> None:
+    """The first one, that of the examples, counts as such."""
+    with pytest.raises(ValueError, match=rf"\(N, …\) that has an axis={axis}\. Received: \(4, 10\)"):
+        SoftMax(axis=axis).output_shape((4, 10))
+
+
+@pytest.mark.parametrize("axis", [0, 1.0, None])
+def test_bad_axis(axis: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"axis must be an integer ≥ 1, or ≤ −1 to count.*\. Received"):
+        SoftMax(axis=axis)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (2, 3, 4), (2, 3, 4, 5), (2, 3, 2, 3, 2)])
+def test_a_negative_axis_counts_from_the_end(shape: tuple[int, ...]) -> None:
+    x = np.random.default_rng(0).standard_normal(shape)
+    for axis in range(1, len(shape)):
+        outputs = [run_operator(SoftMax(axis=a), [x]).outputs[0] for a in (axis, axis - len(shape))]
+        np.testing.assert_array_equal(*outputs)
 
 
 def test_numbers_by_hand() -> None:

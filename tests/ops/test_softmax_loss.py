@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from crossbow.kernels import why_not_onednn
 from crossbow.ops import SoftMax, SoftMaxLoss, SoftMaxLossGradient
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, LabelRange
@@ -21,10 +22,72 @@ def test_what_it_is() -> None:
     assert SoftMaxLoss().output_shape((8, 10)) == (1,)
 
 
-@pytest.mark.parametrize("shape", [(8,), (8, 10, 1, 1)])
-def test_wrong_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"expected an input of shape \(N, classes\). Received: \(8"):
-        SoftMaxLoss().output_shape(shape)
+def test_wrong_shapes() -> None:
+    with pytest.raises(ValueError, match=r"of shape \(N, classes\) or \(N, classes, …\). Received: \(8,\)"):
+        SoftMaxLoss().output_shape((8,))
+    assert SoftMaxLoss().output_shape((8, 10, 4, 5)) == (1,)
+
+
+MAP = np.array([[[0.5, 0.25], [0.5, 0.75]], [[0.125, 1.0], [0.875, 0.0]]])
+"""Two examples, two classes, two places."""
+MAP_LABELS = np.array([[0, 1], [9, 0]], np.int32)
+DEVICES = pytest.mark.parametrize(
+    "device",
+    [
+        "reference",
+        pytest.param(
+            "cpu", marks=pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+        ),
+    ],
+)
+
+
+@DEVICES
+@pytest.mark.parametrize("shape", [(2, 2, 2), (2, 2, 1, 2), (2, 2, 2, 1), (2, 2, 1, 2, 1)])
+@pytest.mark.parametrize(
+    ("normalisation", "divisor", "of_one_example"), [("batch", 2, 1), ("full", 4, 2), ("valid", 3, 2), ("none", 1, 1)]
+)
+def test_maps_of_labels(
+    normalisation: str, divisor: int, of_one_example: int, shape: tuple[int, ...], device: str
+) -> None:
+    """Three labels that count, of four, in two examples; then the first example only, with two of two."""
+    loss = SoftMaxLoss(ignored_label=9, normalisation=normalisation)
+    inputs = [MAP.reshape(shape), MAP_LABELS.reshape(shape[:1] + shape[2:])]
+    run = run_operator(loss, inputs, device=device)
+    total = -math.log(0.5) - math.log(0.75) - math.log(1.0)
+    assert run.outputs[0].item() == pytest.approx(total / divisor)
+    expected = np.array([[[-0.5, 0.25], [0.5, -0.25]], [[0, 0], [0, 0]]]) / divisor
+    np.testing.assert_allclose(run.input_gradients[0].reshape(2, 2, 2), expected, rtol=1e-6)
+    padded = run_operator(loss, inputs, device=device, examples=1)
+    assert padded.outputs[0].item() == pytest.approx(total / of_one_example)
+    np.testing.assert_allclose(padded.input_gradients[0] * of_one_example, run.input_gradients[0] * divisor, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("normalisation", "count"), [("batch", 2.0), ("full", 4.0), ("valid", 3.0), ("none", 1.0)])
+def test_what_a_batch_of_maps_counts(normalisation: str, count: float) -> None:
+    assert SoftMaxLoss(ignored_label=9, normalisation=normalisation).counts(MAP_LABELS) == count
+
+
+def test_one_label_an_example_where_the_map_has_one_place() -> None:
+    p = P.reshape(3, 3, 1, 1)
+    SoftMaxLoss().check_labels(LabelRange((3,), True, 0, 2), p.shape)
+    runs = [run_operator(SoftMaxLoss(), [p, labels]) for labels in (LABELS, LABELS.reshape(3, 1, 1))]
+    assert runs[0].outputs[0] == runs[1].outputs[0] == run_operator(SoftMaxLoss(), [P, LABELS]).outputs[0]
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 3), (8, 3, 4, 1), (8, 4, 3)])
+def test_labels_of_another_shape_than_the_map(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected class labels of shape \(8, 3, 4\), from 0 to 9. Received: classes"):
+        SoftMaxLoss().check_labels(LabelRange(shape, True, 0, 9), (8, 10, 3, 4))
+
+
+@pytest.mark.parametrize("axis", [1, 2, -1, -2])
+def test_the_softmax_before_a_map_is_over_axis_1(axis: int) -> None:
+    if axis in (1, -2):
+        SoftMaxLoss().check_producer(SoftMax(axis=axis), (8, 10, 3))
+    else:
+        with pytest.raises(ValueError, match=f"probabilities of a SoftMax over axis 1. Received: axis={axis}"):
+            SoftMaxLoss().check_producer(SoftMax(axis=axis), (8, 10, 3))
 
 
 def test_numbers_by_hand() -> None:

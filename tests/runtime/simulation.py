@@ -40,6 +40,12 @@ class Model:
     def __rmul__(self, factor: float) -> Model:
         return Model(factor * self.weights, factor * self.bias)
 
+    def sign(self) -> Model:
+        return Model(np.sign(self.weights), np.sign(self.bias))
+
+    def norm(self) -> float:
+        return float(np.sqrt(np.square(self.weights).sum() + np.square(self.bias).sum()))
+
     def loss_and_gradient(self, x: Array, labels: Array) -> tuple[float, Model]:
         logits = x @ self.weights.T + self.bias
         p = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -65,7 +71,16 @@ class Simulation:
     """γ of the tick whose first task is number t."""
     momentum: float = 0.0
     decay: float = 0.0
+    nesterov: bool = False
+    l1: bool = False
+    clip: float | None = None
+    multipliers: tuple[float, float] = (1.0, 1.0)
+    """Of the learning rates of weights and bias."""
+    momentum_at: Callable[[int], float] | None = None
+    """The momentum of the tick whose first task is number t, where it changes."""
     task: int = 0
+    clipped: int = 0
+    """How many gradients were too long."""
     losses: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -84,22 +99,41 @@ class Simulation:
         self.losses.append(loss)
         return gradient
 
+    def shortened(self, gradient: Model) -> Model:
+        """The gradient, clipped by its norm."""
+        norm = gradient.norm()
+        if self.clip is None or norm <= self.clip:
+            return gradient
+        self.clipped += 1
+        return (self.clip / norm) * gradient
+
+    def step(self, w: Model, v: Model, g: Model, rate: float, momentum: float) -> tuple[Model, Model]:
+        """The solver's step and the new velocity, as textbooks have it."""
+        g = g + self.decay * (w.sign() if self.l1 else w)
+        g = Model(self.multipliers[0] * g.weights, self.multipliers[1] * g.bias)
+        v = momentum * v - rate * g
+        return (momentum * v - rate * g if self.nesterov else v), v
+
     def restart(self) -> None:
         self.z_previous = self.z.copy()
         self.w = [self.z.copy() for _ in self.w]
         self.v = [self.z.zeros() for _ in self.v]
         self.base_velocity = self.z.zeros()
 
+    def pace(self) -> tuple[float, float]:
+        momentum = self.momentum if self.momentum_at is None else self.momentum_at(self.task)
+        return self.rate(self.task), momentum
+
     def sma_tick(self, alpha: float, tau: int, base_momentum: float) -> None:
         """Algorithm 1 of the Crossbow paper: c_i from the weights before the last local step; then z."""
-        rate = self.rate(self.task)
+        rate, momentum = self.pace()
         corrections = []
         for step in range(tau):
             for i in range(self.learners):
-                g = self.gradient(self.w[i])
+                g = self.shortened(self.gradient(self.w[i]))
                 correction = alpha * (self.w[i] - self.z)
-                self.v[i] = self.momentum * self.v[i] - rate * (g + self.decay * self.w[i])
-                self.w[i] = self.w[i] + self.v[i]
+                moved, self.v[i] = self.step(self.w[i], self.v[i], g, rate, momentum)
+                self.w[i] = self.w[i] + moved
                 if step == tau - 1:
                     self.w[i] = self.w[i] - correction
                     corrections.append(correction)
@@ -110,10 +144,10 @@ class Simulation:
 
     def ssgd_tick(self) -> None:
         """One step along the mean of the learners' gradients at z."""
-        rate = self.rate(self.task)
+        rate, momentum = self.pace()
         total = self.z.zeros()
         for _ in range(self.learners):
             total = total + self.gradient(self.z)
-        mean = (1 / self.learners) * total
-        self.base_velocity = self.momentum * self.base_velocity - rate * (mean + self.decay * self.z)
-        self.z = self.z + self.base_velocity
+        mean = self.shortened((1 / self.learners) * total)
+        moved, self.base_velocity = self.step(self.z, self.base_velocity, mean, rate, momentum)
+        self.z = self.z + moved

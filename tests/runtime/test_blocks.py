@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from crossbow.compile.program import Program
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.tick import _without
+from tests.support import same_weights
 
 pytestmark = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no fast kernels: {why_not_onednn()}")
 
@@ -31,10 +33,15 @@ WIDE = 768
 """768 × 768 weights are more than a megabyte: the kernels offer their gradient in blocks."""
 
 
-def network() -> Dataflow:
+PLAIN = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=0.001)
+LOOKING_AHEAD = dataclasses.replace(PLAIN, momentum_method="nesterov", regularisation="l1")
+
+
+def network(multiplier: float = 1.0) -> Dataflow:
     head = DataflowNode(Operator("first", InnerProduct(number_of_outputs=WIDE)))
     node = head.connect_to(DataflowNode(Operator("relu", ReLU())))
-    node = node.connect_to(DataflowNode(Operator("second", InnerProduct(number_of_outputs=WIDE))))
+    second = InnerProduct(number_of_outputs=WIDE, weight_learning_rate_multiplier=multiplier)
+    node = node.connect_to(DataflowNode(Operator("second", second)))
     node = node.connect_to(DataflowNode(Operator("third", InnerProduct(number_of_outputs=4))))
     node.connect_to(DataflowNode(Operator("softmax", SoftMax()))).connect_to(
         DataflowNode(Operator("loss", SoftMaxLoss()))
@@ -42,7 +49,16 @@ def network() -> Dataflow:
     return Dataflow(SubGraph(head))
 
 
-def trained(rule: SMA, *, in_blocks: bool, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def trained(
+    rule: SMA,
+    solver: SolverConf,
+    multiplier: float,
+    *,
+    in_blocks: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: bool | None = None,
+) -> dict[str, Any]:
+    """The variables after some ticks. expected: whether there are blocks, where that is not what is allowed."""
     whole = Program.bind
     found = []
 
@@ -56,23 +72,35 @@ def trained(rule: SMA, *, in_blocks: bool, monkeypatch: pytest.MonkeyPatch) -> d
     with monkeypatch.context() as patch:
         patch.setattr(Program, "bind", bind)
         with ExecutionContext(
-            [network()],
+            [network(multiplier)],
             data=data,
             model=ModelConf(batch_size=8, rule=rule),
-            solver=SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=0.001),
+            solver=solver,
             system=SystemConf(learners_per_device=2),
         ) as context:
             context.train(24, TrainingUnit.TASKS)
-            assert bool(found) == in_blocks
+            assert bool(found) == (in_blocks if expected is None else expected)
             return context.variables
 
 
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3)], ids=str)
-def test_blocks_give_the_weights_that_the_whole_gradient_gives(rule: SMA, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = trained(rule, in_blocks=True, monkeypatch=monkeypatch)
-    whole = trained(rule, in_blocks=False, monkeypatch=monkeypatch)
+@pytest.mark.parametrize("solver", [PLAIN, LOOKING_AHEAD], ids=["plain", "nesterov-l1"])
+@pytest.mark.parametrize("multiplier", [1.0, 0.25])
+def test_blocks_give_the_weights_that_the_whole_gradient_gives(
+    rule: SMA, solver: SolverConf, multiplier: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = trained(rule, solver, multiplier, in_blocks=True, monkeypatch=monkeypatch)
+    whole = trained(rule, solver, multiplier, in_blocks=False, monkeypatch=monkeypatch)
     for name, value in whole.items():
         np.testing.assert_allclose(blocks[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_gradient_that_is_clipped_is_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The norm has to be known before the first block is used."""
+    clipping = dataclasses.replace(PLAIN, clip_gradient_norm=1e9)
+    clipped = trained(SMA(), clipping, 1.0, in_blocks=True, monkeypatch=monkeypatch, expected=False)
+    whole = trained(SMA(), PLAIN, 1.0, in_blocks=False, monkeypatch=monkeypatch)
+    assert same_weights(clipped, whole)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow import SolverConf
+from crossbow.solver import Pace
 from crossbow.synch import Rule
 
 Vector = NDArray[Any]
@@ -38,7 +39,7 @@ class Simulation:
         return {"weights": weights, "gradient": gradient, "velocity": self.velocities[learner]}
 
     def _step(self, learner: int, gradient_of: GradientOf, rate: float, *, synchronises: bool) -> None:
-        step = self.rule.local_step(self.solver, rate, self.learners, synchronises=synchronises)
+        step = self.rule.local_step(self.solver, Pace(rate, self.solver.momentum), self.learners, synchronises=synchronises)
         step.apply({**self._local(learner, gradient_of), "base": self.base})
 
     def _synchronise(self, gradient_of: GradientOf, rate: float) -> None:
@@ -51,7 +52,7 @@ class Simulation:
             "base_next": np.full_like(self.base, np.nan),
             "total": sum((omega * vector for vector in sent), np.zeros_like(self.base)),
         }
-        merge = self.rule.merge(self.solver, rate, self.learners)
+        merge = self.rule.merge(self.solver, Pace(rate, self.solver.momentum), self.learners)
         merge.apply(vectors)
         if self.rule.reads_base:
             self.base = vectors["base_next"]

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
+from crossbow.solver import Pace
 from crossbow.synch import RULES, Rule, rule_class
 
 
@@ -81,14 +82,25 @@ def test_a_strength_that_swings_is_refused(alpha: float, learners: int) -> None:
         SMA(alpha=alpha).check_learners(learners)
 
 
-@pytest.mark.parametrize("solver", [SolverConf(), SolverConf(momentum=0.9), SolverConf(weight_decay=0.1)])
+SOLVERS = [
+    SolverConf(),
+    SolverConf(momentum=0.9),
+    SolverConf(weight_decay=0.1),
+    SolverConf(momentum=0.9, momentum_method="nesterov", weight_decay=0.1),
+    SolverConf(weight_decay=0.1, regularisation="l1"),
+    SolverConf(momentum=0.9, momentum_method="nesterov", weight_decay=0.1, regularisation="l1"),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("rule", [SMA(), SMA(base_momentum=0.5), SMA(tau=3), SSGD()])
-def test_updates_keep_their_shape_whatever_the_rate(rule: Rule, solver: SolverConf) -> None:
+def test_updates_keep_their_shape_whatever_the_pace(rule: Rule, solver: SolverConf) -> None:
     """Kernels are prepared once and only their numbers change."""
     for learners in (1, 2, 5):
         for make in (
-            lambda rate, k=learners: rule.local_step(solver, rate, k, synchronises=True),
-            lambda rate, k=learners: rule.local_step(solver, rate, k, synchronises=False),
-            lambda rate, k=learners: rule.merge(solver, rate, k),
+            lambda pace, k=learners: rule.local_step(solver, pace, k, synchronises=True),
+            lambda pace, k=learners: rule.local_step(solver, pace, k, synchronises=False),
+            lambda pace, k=learners: rule.merge(solver, pace, k),
         ):
-            assert make(0.1).assignments == make(0.0).assignments == make(3.0).assignments
+            paces = (Pace(0.1, 0.9), Pace(0.0, 0.9), Pace(3.0, 0.0))
+            assert len({(made.assignments, made.signs) for made in map(make, paces)}) == 1

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow import SMA, ConfigurationError, SolverConf
+from crossbow.solver import Pace
 from tests.synch.simulation import GradientOf, Simulation, Vector
 
 SIZE = 5
@@ -88,16 +89,16 @@ def test_learners_that_see_the_same_stay_together(learners: int, seed: int) -> N
 
 def test_between_synchronisations_learners_are_alone() -> None:
     """With τ = 3 the first two steps know nothing of z."""
-    rule, solver = SMA(tau=3), SolverConf(momentum=0.5)
-    assert "base" not in rule.local_step(solver, 0.1, 2, synchronises=False).vectors
-    assert "base" in rule.local_step(solver, 0.1, 2, synchronises=True).vectors
-    assert rule.local_step(solver, 0.1, 2, synchronises=False) == rule.local_step(solver, 0.1, 7, synchronises=False)
+    rule, solver, pace = SMA(tau=3), SolverConf(momentum=0.5), Pace(0.1, 0.5)
+    assert "base" not in rule.local_step(solver, pace, 2, synchronises=False).vectors
+    assert "base" in rule.local_step(solver, pace, 2, synchronises=True).vectors
+    assert rule.local_step(solver, pace, 2, synchronises=False) == rule.local_step(solver, pace, 7, synchronises=False)
 
 
 def test_without_base_momentum_the_z_before_is_not_read() -> None:
     """It would be a vector more to pass over in every tick."""
-    assert "base_previous" not in SMA().merge(SolverConf(), 0.1, 2).vectors
-    assert "base_previous" in SMA(base_momentum=0.5).merge(SolverConf(), 0.1, 2).vectors
+    assert "base_previous" not in SMA().merge(SolverConf(), Pace(0.1, 0.0), 2).vectors
+    assert "base_previous" in SMA(base_momentum=0.5).merge(SolverConf(), Pace(0.1, 0.0), 2).vectors
 
 
 # Where α is too large.

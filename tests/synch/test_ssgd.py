@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
-from crossbow.solver import solver_step
+from crossbow.solver import Pace, solver_step
 from tests.support import blobs, context, perceptron
 from tests.synch.simulation import Simulation
 
@@ -24,7 +24,7 @@ def test_with_one_learner_it_is_plain_sgd(seed: int, solver: SolverConf) -> None
     for step, gradient in enumerate(gradients):
         rate = 0.1 / (step + 1)
         simulation.tick(lambda learner, weights, gradient=gradient: gradient, rate)
-        solver_step(solver, rate).apply({**plain, "gradient": gradient})
+        solver_step(solver, Pace(rate, solver.momentum)).apply({**plain, "gradient": gradient})
         np.testing.assert_allclose(simulation.base, plain["weights"], atol=1e-12)
 
 
@@ -42,7 +42,7 @@ def test_with_k_learners_it_is_sgd_with_their_mean_gradient(learners: int, seed:
 
 
 def test_learners_have_no_step_of_their_own() -> None:
-    assert SSGD().local_step(SolverConf(momentum=0.9), 0.1, 3, synchronises=True).steps == ()
+    assert SSGD().local_step(SolverConf(momentum=0.9), Pace(0.1, 0.9), 3, synchronises=True).steps == ()
     assert SSGD().reads_base
     assert not SMA().reads_base
 

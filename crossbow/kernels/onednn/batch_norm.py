@@ -5,6 +5,7 @@ What is kept for the gradient: the batch's mean and variance, and, behind a ReLU
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,7 +22,7 @@ class _BatchNorm:
 
     def __init__(self, x: Tensor, setting: BatchNormSetting) -> None:
         self.setting = setting
-        self.x, self.channels = activation(x), plain(x.shape[1:2])
+        self.x, self.channels = activation(_known(x)), plain(x.shape[1:2])
         self.values = elements(x.shape) // x.shape[1]
         self.parameters: dict[int, tuple[dnnl.Handle, Place]] = {dnnl.ARG_SCALE: (self.channels, "weights")}
         self.flags = dnnl.USE_SCALE | (dnnl.FUSE_NORM_RELU if setting.relu else 0)
@@ -49,8 +50,14 @@ class _BatchNorm:
         )
 
 
+def _known(x: Tensor) -> Tensor:
+    """Of more than five dimensions the library writes beside its memory, without a word: what is behind the channels is
+    one to it."""
+    return x if len(x.shape) <= 5 else Tensor((*x.shape[:2], math.prod(x.shape[2:])), x.dtype)
+
+
 def training(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, and `…_next` of each statistic."""
+    """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, `…_next` of each statistic."""
     norm = _BatchNorm(x, setting)
     steps = Steps(f"batch_norm_training{' relu' if setting.relu else ''}")
     operands = {dnnl.ARG_SRC: (norm.x, "input0"), dnnl.ARG_DST: (norm.x, "output")}

@@ -39,6 +39,7 @@ ELTWISE_RELU_USE_DST, ELTWISE_TANH_USE_DST = 0x100, 0x101
 ELTWISE_LOGISTIC_USE_DST, ELTWISE_CLIP_V2_USE_DST = 0x104, 0x106
 POOLING_MAX, POOLING_AVG_INCLUDE_PADDING, POOLING_AVG_EXCLUDE_PADDING = 0x1FF, 0x2FF, 0x3FF
 SOFTMAX_ACCURATE = 0x30000
+LRN_ACROSS_CHANNELS, LRN_WITHIN_CHANNEL = 0xAFF, 0xBFF
 USE_GLOBAL_STATS, USE_SCALE, USE_SHIFT, FUSE_NORM_RELU = 0x1, 0x2, 0x4, 0x8
 
 TAG_ANY, TAG_A, TAG_AB, TAG_BA, TAG_ABC, TAG_ABCD, TAG_ACDB, TAG_ABCDE = 1, 2, 3, 14, 4, 5, 22, 6
@@ -577,6 +578,60 @@ def dnnl_eltwise_backward_primitive_desc_create(
         ctypes.c_float(beta),
         *map(_pointer, (forward, attributes)),
     )
+
+
+def dnnl_lrn_forward_primitive_desc_create(
+    engine: Handle,
+    propagation: int,
+    algorithm: int,
+    src: Handle,
+    dst: Handle,
+    local_size: int,
+    alpha: float,
+    beta: float,
+    k: float,
+    attributes: Handle,
+) -> Handle:
+    return _primitive_desc(
+        "lrn_forward",
+        _pointer(engine),
+        ctypes.c_int(propagation),
+        ctypes.c_int(algorithm),
+        *map(_pointer, (src, dst)),
+        ctypes.c_int64(local_size),
+        *map(ctypes.c_float, (alpha, beta, k)),
+        _pointer(attributes),
+    )
+
+
+def dnnl_lrn_backward_primitive_desc_create(
+    engine: Handle,
+    algorithm: int,
+    diff_src: Handle,
+    diff_dst: Handle,
+    src: Handle,
+    local_size: int,
+    alpha: float,
+    beta: float,
+    k: float,
+    forward: Handle,
+    attributes: Handle,
+) -> Handle:
+    return _primitive_desc(
+        "lrn_backward",
+        _pointer(engine),
+        ctypes.c_int(algorithm),
+        *map(_pointer, (diff_src, diff_dst, src)),
+        ctypes.c_int64(local_size),
+        *map(ctypes.c_float, (alpha, beta, k)),
+        *map(_pointer, (forward, attributes)),
+    )
+
+
+def dnnl_matmul_primitive_desc_create(
+    engine: Handle, src: Handle, weights: Handle, bias: Handle | None, dst: Handle, attributes: Handle
+) -> Handle:
+    return _primitive_desc("matmul", *map(_pointer, (engine, src, weights, bias, dst, attributes)))
 
 
 def dnnl_softmax_forward_primitive_desc_create(

@@ -10,9 +10,11 @@ takes 300 µs).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn import narrow
 from crossbow.kernels.onednn.memory import (
     BlockedStorage,
     activation,
@@ -27,6 +29,7 @@ from crossbow.kernels.onednn.memory import (
     storage,
     stored,
 )
+from crossbow.kernels.onednn.narrow import Narrow
 from crossbow.kernels.onednn.primitive import Place, Steps, chosen, implementation
 from crossbow.types import Shape, Tensor
 
@@ -56,7 +59,9 @@ class _Convolution:
         self.x, self.y = activation(x), activation(y)
         self.bias = None if bias is None else plain(bias.shape)
         dilation = tuple(d - 1 for d in geometry.dilation)
-        self.geometry = (geometry.stride, dilation, geometry.padding, geometry.padding)
+        before, after = zip(*geometry.padding, strict=True)
+        self.geometry = (geometry.stride, dilation, before, after)
+        self.narrow = narrow.sizes(x, y, geometry)
         self.forward = self.forward_with(free(self.sizes))
         self.backward_weights = self._backward_weights()
 
@@ -101,9 +106,16 @@ class _Convolution:
     def choose_storage(self) -> BlockedStorage:
         """The layout of the weight gradient, unless it is mostly padding."""
         descriptor = self.gradient_layout
-        if nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED:
+        padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
+        if padded or (self.narrow is not None and narrow.gains_in_weights(self.narrow)):
             descriptor = _outputs_last(self.sizes)
         return self.describe(descriptor)
+
+    def narrow_with(self, weights: Variable) -> Narrow | None:
+        """The sizes for the kernels of narrow convolutions, where these take the variable as it lies."""
+        if self.narrow is None or not same(stored(weights, self.sizes), _outputs_last(self.sizes)):
+            return None
+        return self.narrow
 
 
 def forward(
@@ -115,6 +127,9 @@ def forward(
     if weights.storage is None:
         storages["weights"] = kept = convolution.choose_storage()
         weights = Variable(weights.shape, weights.dtype, kept)
+    sizes = convolution.narrow_with(weights)
+    if sizes is not None and narrow.gains(sizes):
+        return replace(narrow.forward(sizes, relu, bias is not None), storages=storages)
     own = stored(weights, convolution.sizes)
     candidates = []
     if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
@@ -140,9 +155,13 @@ def forward(
 def backward_data(dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry) -> PreparedKernel:
     """output_gradient, weights → input_gradient."""
     convolution = _Convolution(dx, weights, None, dy, geometry)
+    sizes = convolution.narrow_with(weights)
+    if sizes is not None and narrow.gains(sizes):
+        return narrow.backward_data(sizes)
     transposed = TRANSPOSED.get(str(convolution.describe(convolution.gradient_layout)))
     candidates = []
-    if transposed is not None:
+    # With one channel a group, blocks would be padded 256 times over; the library has kernels of its own for that.
+    if transposed is not None and (geometry.groups == 1 or weights.shape[1] > 1):
         layout = dnnl.dnnl_memory_desc_create_with_tag(convolution.sizes, dnnl.F32, transposed)
         candidates.append(convolution.backward_data_with(layout))
     descriptor = _first_direct(candidates) or convolution.backward_data_with(free(convolution.sizes))
@@ -162,6 +181,9 @@ def backward_weights(
 ) -> PreparedKernel:
     """input0, output_gradient → weights_gradient[, bias_gradient]."""
     convolution = _Convolution(x, weights, bias, dy, geometry)
+    sizes = convolution.narrow_with(weights)
+    if sizes is not None and narrow.gains_in_weights(sizes):
+        return narrow.backward_weights(sizes, bias is not None)
     steps = Steps("convolution_backward_weights")
     own, layout = stored(weights, convolution.sizes), convolution.gradient_layout
     place: Place = "weights_gradient" if same(own, layout) else steps.reserve(nbytes(layout))

@@ -20,6 +20,7 @@ from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.matrix import Matrix, multiply, product_call
 from crossbow.kernels.onednn.memory import (
     BlockedStorage,
+    activation,
     attributes,
     elements,
     engine,
@@ -50,11 +51,12 @@ class _InnerProduct:
     def __init__(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> None:
         self.shape = weights.shape
         self.outputs, self.features = weights.shape
-        self.sizes = _sizes(x, self.outputs)
+        self.sizes = _sizes(x, y, self.outputs)
         self.transposed = _transposed(self.sizes)
         self.weights = dnnl.dnnl_memory_desc_create_with_tag(weights.shape, dnnl.F32, dnnl.TAG_BA)
         self.bias = None if bias is None else plain(bias.shape)
-        self.rows = x.shape[0]
+        self.rows = elements(y.shape[:-1])
+        self.row_per_example = len(y.shape) == 2
         self.x, self.y = self.input(self.rows), self.output(self.rows)
 
     def input(self, rows: int) -> dnnl.Handle:
@@ -73,6 +75,18 @@ class _InnerProduct:
             self.output(rows),
             relu_attributes() if relu else attributes(),
         )
+
+    def in_rows(self, tensor: Tensor) -> bool:
+        """Whether x or y is a matrix as it lies. The weights follow the order in which whole examples lie."""
+        return self.row_per_example or tensor.in_logical_order
+
+    def rows_of(self, steps: Steps, tensor: Tensor, role: str) -> Place:
+        """Where x, y or the gradient of y lies as a matrix, after a reorder where it is none."""
+        if self.in_rows(tensor):
+            return role
+        place = steps.reserve(tensor.nbytes)
+        steps.reorder(activation(tensor), role, plain(tensor.shape), place)
+        return place
 
     def place(self, steps: Steps, weights: Variable) -> Place:
         """Where the transposed weights lie, after a reorder where the replica keeps them otherwise."""
@@ -93,16 +107,19 @@ def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu
         kept: BlockedStorage = storage(weights.shape, product.transposed, product.sizes)
         storages["weights"] = kept
         weights = Variable(weights.shape, weights.dtype, kept)
+    place: Place = "output" if product.in_rows(y) else steps.reserve(y.nbytes)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
-        dnnl.ARG_SRC: (product.x, "input0"),
+        dnnl.ARG_SRC: (product.x, product.rows_of(steps, x, "input0")),
         dnnl.ARG_WEIGHTS: (product.weights, product.place(steps, weights)),
-        dnnl.ARG_DST: (product.y, "output"),
+        dnnl.ARG_DST: (product.y, place),
     }
     reads = ["input0", "weights"]
     if product.bias is not None:
         operands[dnnl.ARG_BIAS] = (product.bias, "bias")
         reads.append("bias")
     steps.add("inner_product", product.forward(product.rows, relu), operands)
+    if not product.in_rows(y):
+        steps.reorder(plain(y.shape), place, activation(y), "output")
     return steps.prepared(reads, ("output",), storages=storages)
 
 
@@ -111,6 +128,8 @@ def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
     product = _InnerProduct(dx, weights, None, dy)
     steps = Steps("inner_product_backward_data")
     place = product.place(steps, weights)
+    gradient = product.rows_of(steps, dy, "output_gradient")
+    target: Place = "input_gradient" if product.in_rows(dx) else steps.reserve(dx.nbytes)
     block = _rows_at_once(product.rows, product.outputs)
     for first in range(0, product.rows, block):
         rows = min(block, product.rows - first)
@@ -118,11 +137,13 @@ def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
             engine(), product.input(rows), product.weights, product.output(rows), product.forward(rows), attributes()
         )
         operands: dict[int, tuple[dnnl.Handle, Place]] = {
-            dnnl.ARG_DIFF_DST: (product.output(rows), ("output_gradient", 4 * first * product.outputs)),
+            dnnl.ARG_DIFF_DST: (product.output(rows), _behind(gradient, 4 * first * product.outputs)),
             dnnl.ARG_WEIGHTS: (product.weights, place),
-            dnnl.ARG_DIFF_SRC: (product.input(rows), ("input_gradient", 4 * first * product.features)),
+            dnnl.ARG_DIFF_SRC: (product.input(rows), _behind(target, 4 * first * product.features)),
         }
         steps.add("inner_product", descriptor, operands)
+    if not product.in_rows(dx):
+        steps.reorder(plain(dx.shape), target, activation(dx), "input_gradient")
     return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
 
 
@@ -137,8 +158,8 @@ def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | 
     direct = same(own, product.transposed)
     place: Place = "weights_gradient" if direct else steps.reserve(nbytes(product.transposed))
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
-        dnnl.ARG_SRC: (product.x, "input0"),
-        dnnl.ARG_DIFF_DST: (product.y, "output_gradient"),
+        dnnl.ARG_SRC: (product.x, product.rows_of(steps, x, "input0")),
+        dnnl.ARG_DIFF_DST: (product.y, product.rows_of(steps, dy, "output_gradient")),
         dnnl.ARG_DIFF_WEIGHTS: (product.weights, place),
     }
     writes = ["weights_gradient"]
@@ -149,6 +170,7 @@ def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | 
     if not direct:
         steps.reorder(product.transposed, place, own, "weights_gradient")
     kernel = steps.prepared(("input0", "output_gradient"), writes)
+    direct = direct and product.in_rows(x) and product.in_rows(dy)
     return _with_blocks(kernel, product) if direct and 4 * elements(product.shape) >= WORTH_BLOCKS else kernel
 
 
@@ -194,11 +216,19 @@ def column_sums(arguments: int, _1: int, _2: int, _3: int) -> int:
     return 0
 
 
-def _sizes(x: Tensor, outputs: int) -> Shape:
-    """The weights' sizes, with the features apart where their order in memory is not C, H, W."""
-    if x.layout is Layout.CHANNELS_LAST:
+def _behind(place: Place, distance: int) -> Place:
+    """So many bytes behind a place."""
+    if isinstance(place, int):
+        return place + distance
+    role, start = (place, 0) if isinstance(place, str) else place
+    return (role, start + distance)
+
+
+def _sizes(x: Tensor, y: Tensor, outputs: int) -> Shape:
+    """The weights' sizes, with the features apart where they are whole images whose memory is not in order C, H, W."""
+    if x.layout is Layout.CHANNELS_LAST and len(y.shape) == 2:
         return (outputs, *x.shape[1:])
-    return (outputs, elements(x.shape[1:]))
+    return (outputs, elements(x.shape[len(y.shape) - 1 :]))
 
 
 def _transposed(sizes: Shape) -> dnnl.Handle:

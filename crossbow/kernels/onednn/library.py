@@ -11,21 +11,33 @@ from crossbow.kernels.interface import (
     Assignment,
     BatchNormSetting,
     ConvolutionGeometry,
+    ImageTransform,
+    MatrixProductGeometry,
     PoolingGeometry,
     PreparedKernel,
+    ResponseGeometry,
     Variable,
 )
 from crossbow.kernels.onednn import (
     activation,
     batch_norm,
+    classify,
+    concat,
     convolution,
+    copy,
+    data_transform,
     dropout,
     element_wise,
     engine,
+    factorisation,
     inner_product,
     loss,
+    lrn,
+    matmul,
     pooling,
+    scaling,
     softmax,
+    stochastic_pooling,
     vector,
 )
 from crossbow.kernels.reference.library import Reference
@@ -58,16 +70,22 @@ class OneDNN(Reference):
         *,
         relu: bool = False,
     ) -> PreparedKernel:
+        if not _images(x):
+            return super().convolution_forward(x, weights, bias, y, geometry, relu=relu)
         return convolution.forward(x, weights, bias, y, geometry, relu)
 
     def convolution_backward_data(
         self, dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
+        if not _images(dx):
+            return super().convolution_backward_data(dy, weights, dx, geometry)
         return convolution.backward_data(dy, weights, dx, geometry)
 
     def convolution_backward_weights(
         self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
+        if not _images(x):
+            return super().convolution_backward_weights(x, dy, weights, bias, geometry)
         return convolution.backward_weights(x, dy, weights, bias, geometry)
 
     def inner_product_forward(
@@ -89,15 +107,41 @@ class OneDNN(Reference):
     def batch_norm_inference(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
         return batch_norm.inference(x, setting)
 
-    def batch_norm_backward(self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
+    def batch_norm_backward(
+        self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting
+    ) -> PreparedKernel:
         return batch_norm.backward(x, dx, setting)
+
+    def scaling_forward(
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, axis: int
+    ) -> PreparedKernel:
+        if not _alike(x, y):
+            return super().scaling_forward(x, weights, bias, y, axis)
+        return scaling.forward(x, weights, bias, axis)
+
+    def scaling_backward(
+        self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, dx: Tensor | None, axis: int
+    ) -> PreparedKernel:
+        if not _alike(x, dy, dx or x):
+            return super().scaling_backward(x, dy, weights, bias, dx, axis)
+        return scaling.backward(x, weights, bias, dx, axis)
 
     # Operators without variables.
 
-    def pooling_forward(self, x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
+    def pooling_forward(
+        self, x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase, seed: int = 0, key: int = 0
+    ) -> PreparedKernel:
+        if not _images(x):
+            return super().pooling_forward(x, y, geometry, phase, seed, key)
+        if geometry.method == "stochastic":
+            return stochastic_pooling.forward(x, y, geometry, phase, seed, key)
         return pooling.forward(x, y, geometry, phase)
 
     def pooling_backward(self, dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
+        if not _images(dx):
+            return super().pooling_backward(dy, dx, geometry)
+        if geometry.method == "stochastic":
+            return stochastic_pooling.backward(dy, dx, geometry)
         return pooling.backward(dy, dx, geometry)
 
     def activation_forward(
@@ -113,6 +157,16 @@ class OneDNN(Reference):
         if not activation.accepts(dx, y, mode, negative_slope):
             return super().activation_backward(y, dy, dx, mode, negative_slope, ceiling)
         return activation.backward(y, dy, dx, mode, negative_slope, ceiling)
+
+    def lrn_forward(self, x: Tensor, y: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
+        if not _alike(x, y):
+            return super().lrn_forward(x, y, geometry, phase)
+        return lrn.forward(x, geometry, phase)
+
+    def lrn_backward(self, x: Tensor, dy: Tensor, dx: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
+        if not _alike(x, dy, dx):
+            return super().lrn_backward(x, dy, dx, geometry)
+        return lrn.backward(x, geometry)
 
     def softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
         return softmax.forward(x, y, axis)
@@ -142,19 +196,81 @@ class OneDNN(Reference):
             return super().scale(dy, dx, coefficient)
         return element_wise.scale(coefficient)
 
+    def product_forward(self, xs: Sequence[Tensor], y: Tensor) -> PreparedKernel:
+        if not _alike(*xs, y):
+            return super().product_forward(xs, y)
+        return element_wise.product_forward(xs)
+
+    def product_backward(self, xs: Sequence[Tensor], dy: Tensor, index: int) -> PreparedKernel:
+        if not _alike(*xs, dy):
+            return super().product_backward(xs, dy, index)
+        return element_wise.product_backward(xs, index)
+
+    def maximum_forward(self, xs: Sequence[Tensor], y: Tensor, phase: Phase) -> PreparedKernel:
+        if not _alike(*xs, y):
+            return super().maximum_forward(xs, y, phase)
+        return element_wise.maximum_forward(xs, phase)
+
+    def maximum_backward(self, xs: Sequence[Tensor], dy: Tensor, index: int) -> PreparedKernel:
+        if not _alike(*xs, dy):
+            return super().maximum_backward(xs, dy, index)
+        return element_wise.maximum_backward(xs, index)
+
+    def concat_forward(self, xs: Sequence[Tensor], y: Tensor, axis: int) -> PreparedKernel:
+        if not _one_layout(*xs, y):
+            return super().concat_forward(xs, y, axis)
+        return concat.forward(xs, y, axis)
+
+    def concat_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int) -> PreparedKernel:
+        if not _one_layout(dy, dx):
+            return super().concat_backward(dy, dx, axis, start)
+        return concat.backward(dy, dx, axis, start)
+
+    def copy_forward(self, x: Tensor, y: Tensor) -> PreparedKernel:
+        return copy.forward(x, y) if copy.accepts(x, y) else super().copy_forward(x, y)
+
+    def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
+        return copy.backward(dy, dx) if copy.accepts(dy, dx) else super().copy_backward(dy, dx)
+
+    def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
+        if not matmul.accepts(geometry):
+            return super().matmul_forward(a, b, y, geometry)
+        return matmul.forward(a, b, y, geometry)
+
+    def matmul_backward(
+        self, dy: Tensor, a: Tensor, b: Tensor, number: int, geometry: MatrixProductGeometry
+    ) -> PreparedKernel:
+        if not matmul.accepts(geometry):
+            return super().matmul_backward(dy, a, b, number, geometry)
+        return matmul.backward(dy, a, b, number, geometry)
+
+    def classify(self, x: Tensor, y: Tensor, axis: int, ties: str = "first") -> PreparedKernel:
+        if ties == "first" and classify.accepts(x, y, axis):
+            return classify.forward(x, axis)
+        return super().classify(x, y, axis, ties)
+
+    def data_transform(
+        self, x: Tensor, y: Tensor, transform: ImageTransform, seed: int | None, key: int
+    ) -> PreparedKernel:
+        if not data_transform.accepts(x, y):
+            return super().data_transform(x, y, transform, seed, key)
+        if seed is None:
+            return data_transform.centred(x, y, transform)
+        return data_transform.at_random(x, y, transform, seed, key)
+
     # Losses and measures.
 
     def softmax_loss_forward(
         self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
     ) -> PreparedKernel:
-        if not _rows_of_classes(p, labels):
+        if not loss.accepts(p, labels):
             return super().softmax_loss_forward(p, labels, ignored_label, normalisation)
         return loss.softmax_loss_forward(p, ignored_label, normalisation)
 
     def softmax_loss_backward(
         self, p: Tensor, labels: Tensor, dx: Tensor, ignored_label: int | None, normalisation: str
     ) -> PreparedKernel:
-        if not _rows_of_classes(p, labels) or not _plain(dx):
+        if not loss.accepts(p, labels) or not _alike(p, dx):
             return super().softmax_loss_backward(p, labels, dx, ignored_label, normalisation)
         return loss.softmax_loss_backward(p, ignored_label, normalisation)
 
@@ -169,9 +285,23 @@ class OneDNN(Reference):
         return loss.euclidean_loss_backward(x)
 
     def accuracy(self, p: Tensor, labels: Tensor, top_k: int, ignored_label: int | None) -> PreparedKernel:
-        if not _rows_of_classes(p, labels):
+        if not loss.accepts(p, labels):
             return super().accuracy(p, labels, top_k, ignored_label)
         return loss.accuracy(p, top_k, ignored_label)
+
+    def factorisation_forward(
+        self, x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float
+    ) -> PreparedKernel:
+        if labels.dtype != FLOAT32:
+            return super().factorisation_forward(x, labels, users, items, regularisation)
+        return factorisation.forward(users, items, regularisation)
+
+    def factorisation_backward(
+        self, x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float
+    ) -> PreparedKernel:
+        if labels.dtype != FLOAT32:
+            return super().factorisation_backward(x, labels, users, items, regularisation)
+        return factorisation.backward(users, items, regularisation)
 
     # The engine's own kernels.
 
@@ -180,16 +310,32 @@ class OneDNN(Reference):
             return super().load_batch(slots, x, slot_labels, labels, scale)
         return engine.load_batch(slots, x, labels, scale)
 
-    def linear_combination(self, assignments: Sequence[Assignment], dtype: np.dtype[np.generic]) -> PreparedKernel:
+    def linear_combination(
+        self,
+        assignments: Sequence[Assignment],
+        dtype: np.dtype[np.generic],
+        signs: Sequence[tuple[str, str]] = (),
+    ) -> PreparedKernel:
         if dtype != FLOAT32:
-            return super().linear_combination(assignments, dtype)
-        return vector.linear_combination(assignments)
+            return super().linear_combination(assignments, dtype, signs)
+        return vector.linear_combination(assignments, signs)
+
+    def squared_norm(self, terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedKernel:
+        return super().squared_norm(terms, dtype) if dtype != FLOAT32 else vector.squared_norm(terms)
+
+    def clip_coefficients(self, limit: float, clipped: Sequence[bool]) -> PreparedKernel:
+        return vector.clip_coefficients(limit, clipped)
 
     def wait(self) -> PreparedKernel:
         return compiled.wait()
 
     def signal(self) -> PreparedKernel:
         return compiled.signal()
+
+
+def _images(tensor: Tensor) -> bool:
+    """Whether there are two spatial axes: with one or three, windows slide in NumPy."""
+    return len(tensor.shape) == 4
 
 
 def _plain(*tensors: Tensor) -> bool:
@@ -201,5 +347,5 @@ def _alike(*tensors: Tensor) -> bool:
     return len({(tensor.shape, tensor.layout) for tensor in tensors}) == 1
 
 
-def _rows_of_classes(p: Tensor, labels: Tensor) -> bool:
-    return len(p.shape) == 2 and labels.dtype == np.int32
+def _one_layout(*tensors: Tensor) -> bool:
+    return len({tensor.layout for tensor in tensors}) == 1

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import EXAMPLES, float32_at, int32_at, int64_at, native, prepared_pass
+from crossbow.kernels.compiled import EXAMPLES, float32_at, inlined, int32_at, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.native import BAD_LABEL
-from crossbow.types import Tensor
+from crossbow.types import Layout, Tensor
 
 READS = ("input0", "labels", "state")
 NOTHING_IGNORED = -(2**40)
 """Stands for "no label is ignored": no 32-bit label is equal to it."""
 
 # What the normaliser counts.
-_ONE, _ALL, _VALID = 0, 1, 2
-_NORMALISERS = {"none": _ONE, "batch": _ALL, "full": _ALL, "valid": _VALID}
+_ONE, _EXAMPLES, _ALL, _VALID = 0, 1, 2, 3
+_NORMALISERS = {"none": _ONE, "batch": _EXAMPLES, "full": _ALL, "valid": _VALID}
 _TINY = np.float32(np.finfo(np.float32).tiny)
 
 
@@ -25,15 +26,28 @@ def _ignored(label: int | None) -> int:
     return NOTHING_IGNORED if label is None else label
 
 
+def accepts(p: Tensor, labels: Tensor) -> bool:
+    """Whether the labels are classes, one for each row of class values."""
+    return labels.dtype == np.int32 and labels.elements * p.shape[1] == p.elements
+
+
+def _sizes(p: Tensor) -> tuple[int, int, int, int]:
+    """Classes and labels of an example, and the distances in memory from class to class and from label to label."""
+    classes, places = p.shape[1], p.elements // (p.shape[0] * p.shape[1])
+    if p.layout is Layout.CHANNELS_LAST:
+        return classes, places, 1, classes
+    return classes, places, places, 1
+
+
 def softmax_loss_forward(p: Tensor, ignored_label: int | None, normalisation: str) -> PreparedKernel:
     """input0 (probabilities), labels, state → output (1,)."""
-    numbers = (p.shape[1], _ignored(ignored_label), _NORMALISERS[normalisation])
+    numbers = (*_sizes(p), _ignored(ignored_label), _NORMALISERS[normalisation])
     return prepared_pass("softmax_loss_forward", cross_entropy, READS, ("output",), *numbers)
 
 
 def softmax_loss_backward(p: Tensor, ignored_label: int | None, normalisation: str) -> PreparedKernel:
     """input0, labels, state → input_gradient: (p − y) / normaliser, with respect to the logits."""
-    numbers = (p.shape[1], _ignored(ignored_label), _NORMALISERS[normalisation], p.shape[0])
+    numbers = (*_sizes(p), _ignored(ignored_label), _NORMALISERS[normalisation], p.shape[0])
     return prepared_pass("softmax_loss_backward", cross_entropy_gradient, READS, ("input_gradient",), *numbers)
 
 
@@ -49,53 +63,70 @@ def euclidean_loss_backward(x: Tensor) -> PreparedKernel:
 
 
 def accuracy(p: Tensor, top_k: int, ignored_label: int | None) -> PreparedKernel:
-    """input0, labels, state → output (1,): fraction of examples whose label is among the top_k largest."""
-    return prepared_pass("accuracy", top_fraction, READS, ("output",), p.shape[1], _ignored(ignored_label), top_k)
+    """input0, labels, state → output (1,): fraction of the labels that are among the top_k largest."""
+    return prepared_pass("accuracy", top_fraction, READS, ("output",), *_sizes(p), _ignored(ignored_label), top_k)
+
+
+@inlined
+def _normaliser(kind: int, examples: int, places: int, valid: int) -> Any:
+    """What a sum of losses is divided by."""
+    counted = 1
+    if kind == _EXAMPLES:
+        counted = examples
+    elif kind == _ALL:
+        counted = examples * places
+    elif kind == _VALID:
+        counted = valid
+    return max(counted, 1)
 
 
 @native
 def cross_entropy(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: p, labels, state, loss, classes, ignored label, what the normaliser counts."""
+    """Block: p, labels, state, loss, the four sizes, ignored label, what the normaliser counts."""
     block = int64_at(arguments)
     p, labels, examples = float32_at(block[0]), int32_at(block[1]), int64_at(block[2])[EXAMPLES]
-    classes, total, valid = block[4], 0.0, 0
+    classes, places, next_class, next_place = block[4], block[5], block[6], block[7]
+    total, valid = 0.0, 0
     for n in range(examples):
-        label = np.int64(labels[n])
-        if label == block[5]:
-            continue
-        if label < 0 or label >= classes:
-            return BAD_LABEL
-        probability = p[n * classes + label]
-        # not max(): a probability that is not a number must reach the loss
-        total -= math.log(np.float64(_TINY if probability < _TINY else probability))
-        valid += 1
-    counted = examples if block[6] == _ALL else (valid if block[6] == _VALID else 1)
-    float32_at(block[3])[0] = np.float32(total / max(counted, 1))
+        for place in range(places):
+            label = np.int64(labels[n * places + place])
+            if label == block[8]:
+                continue
+            if label < 0 or label >= classes:
+                return BAD_LABEL
+            probability = p[n * classes * places + place * next_place + label * next_class]
+            # not max(): a probability that is not a number must reach the loss
+            total -= math.log(np.float64(_TINY if probability < _TINY else probability))
+            valid += 1
+    float32_at(block[3])[0] = np.float32(total / _normaliser(block[9], examples, places, valid))
     return 0
 
 
 @native
 def cross_entropy_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: p, labels, state, gradient, classes, ignored label, what the normaliser counts, rows."""
+    """Block: p, labels, state, gradient, the four sizes, ignored label, what the normaliser counts, examples with
+    padding."""
     block = int64_at(arguments)
     p, labels, examples = float32_at(block[0]), int32_at(block[1]), int64_at(block[2])[EXAMPLES]
-    gradient, classes, valid = float32_at(block[3]), block[4], 0
-    for n in range(examples):
-        if np.int64(labels[n]) != block[5]:
+    classes, places, next_class, next_place = block[4], block[5], block[6], block[7]
+    gradient, valid = float32_at(block[3]), 0
+    for index in range(examples * places):
+        if np.int64(labels[index]) != block[8]:
             valid += 1
-    counted = examples if block[6] == _ALL else (valid if block[6] == _VALID else 1)
-    normaliser = np.float32(max(counted, 1))
-    for n in range(block[7]):
-        row = n * classes
-        if n >= examples or np.int64(labels[n]) == block[5]:
+    normaliser = np.float32(_normaliser(block[9], examples, places, valid))
+    for n in range(block[10]):
+        for place in range(places):
+            row = n * classes * places + place * next_place
+            label = np.int64(labels[n * places + place])
+            if n >= examples or label == block[8]:
+                for c in range(classes):
+                    gradient[row + c * next_class] = np.float32(0)
+                continue
+            if label < 0 or label >= classes:
+                return BAD_LABEL
             for c in range(classes):
-                gradient[row + c] = np.float32(0)
-            continue
-        label = np.int64(labels[n])
-        if label < 0 or label >= classes:
-            return BAD_LABEL
-        for c in range(classes):
-            gradient[row + c] = (p[row + c] - np.float32(c == label)) / normaliser
+                index = row + c * next_class
+                gradient[index] = (p[index] - np.float32(c == label)) / normaliser
     return 0
 
 
@@ -127,24 +158,27 @@ def squares_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
 
 @native
 def top_fraction(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: p, labels, state, fraction, classes, ignored label, top k."""
+    """Block: p, labels, state, fraction, the four sizes, ignored label, top k."""
     block = int64_at(arguments)
     p, labels, examples = float32_at(block[0]), int32_at(block[1]), int64_at(block[2])[EXAMPLES]
-    classes, right, valid = block[4], 0, 0
+    classes, places, next_class, next_place = block[4], block[5], block[6], block[7]
+    right, valid = 0, 0
     for n in range(examples):
-        label = np.int64(labels[n])
-        if label == block[5]:
-            continue
-        if label < 0 or label >= classes:
-            return BAD_LABEL
-        valid += 1
-        row = n * classes
-        own, before = p[row + label], 0
-        for c in range(classes):
-            # `not <=`, because what is not a number comes before every number
-            if not p[row + c] <= own or (p[row + c] == own and c < label):
-                before += 1
-        if before < block[6] and own == own:
-            right += 1
+        for place in range(places):
+            label = np.int64(labels[n * places + place])
+            if label == block[8]:
+                continue
+            if label < 0 or label >= classes:
+                return BAD_LABEL
+            valid += 1
+            row = n * classes * places + place * next_place
+            own, before = p[row + label * next_class], 0
+            for c in range(classes):
+                value = p[row + c * next_class]
+                # `not <=`, because what is not a number comes before every number
+                if not value <= own or (value == own and c < label):
+                    before += 1
+            if before < block[9] and own == own:
+                right += 1
     float32_at(block[3])[0] = np.float32(right / max(valid, 1))
     return 0

@@ -1,8 +1,8 @@
-"""Local response normalisation, in passes of our own.
+"""Local response normalisation: oneDNN's primitive where it is fast, else passes of our own.
 
-oneDNN's primitive is fast for odd sizes, β = 3/4 and AVX-512 only; elsewhere it raises to a power once for every pair
-of neighbours, and its windows of even size lack an element. Where it is fast, it keeps two tensors of the input's size
-for the gradient; the pass below works them out again.
+The primitive is fast for β = 3/4 and channels last on some processors only (AVX-512, or AVX2 within channels);
+elsewhere it raises to a power for every pair of neighbours. Where it is fast, it keeps two tensors of the input's size
+for the gradient; the passes keep nothing.
 """
 
 from __future__ import annotations
@@ -14,51 +14,124 @@ import numpy as np
 
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel, ResponseGeometry
-from crossbow.types import Layout, Shape, Tensor
+from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn.memory import activation, attributes, engine, nbytes
+from crossbow.kernels.onednn.primitive import Place, Steps, implementation
+from crossbow.types import Layout, Phase, Shape, Tensor
 
-THREE_QUARTERS = np.float32(0.75)
+THREE_QUARTERS = 0.75
 """The usual β, for which two square roots do."""
+PRIMITIVE_SIZES = (3, 5)
+"""Windows with which the primitive is asked for: of even sizes it leaves an element out, and size 1 ends the process
+while the gradient is prepared."""
 
 
-def forward(x: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
-    """input0 → output."""
-    return prepared_pass("lrn_forward", normalise, ("input0",), ("output",), *_numbers(x, geometry))
+def forward(x: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
+    """input0 → output (and kept, when training with the primitive)."""
+    if not _primitive_is_fast(x, geometry):
+        return prepared_pass("lrn_forward", normalise, ("input0",), ("output",), *_numbers(x, geometry))
+    training = phase is Phase.TRAIN
+    descriptor = _forward(x, geometry, dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE)
+    operands: dict[int, tuple[dnnl.Handle, Place]] = {
+        dnnl.ARG_SRC: (activation(x), "input0"),
+        dnnl.ARG_DST: (activation(x), "output"),
+    }
+    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD) if training else None
+    if kept is not None:
+        operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
+    steps = Steps("lrn_forward")
+    steps.add("lrn", descriptor, operands)
+    if kept is None:
+        return steps.prepared(("input0",), ("output",))
+    return steps.prepared(("input0",), ("output", "kept"), kept=nbytes(kept))
 
 
 def backward(x: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
-    """input0, output_gradient → input_gradient; may be in place on output_gradient."""
-    _, height, width, inner = _sizes(x, geometry)
-    return prepared_pass(
-        "lrn_backward",
-        normalise_gradient,
-        ("input0", "output_gradient"),
-        ("input_gradient",),
-        *_numbers(x, geometry),
-        workspace=4 * (2 * height * width * inner + inner),
-        in_place=("output_gradient", "input_gradient"),
+    """input0, output_gradient[, kept] → input_gradient; the pass may be in place on output_gradient."""
+    reads, writes = ["input0", "output_gradient"], ("input_gradient",)
+    if not _primitive_is_fast(x, geometry):
+        (_, height, width, inner), _ = _images(x, geometry)
+        workspace, in_place = 4 * (2 * height * width * inner + inner), ("output_gradient", "input_gradient")
+        return prepared_pass(
+            "lrn_backward",
+            normalise_gradient,
+            reads,
+            writes,
+            *_numbers(x, geometry),
+            workspace=workspace,
+            in_place=in_place,
+        )
+    descriptor = _backward(x, geometry)
+    operands: dict[int, tuple[dnnl.Handle, Place]] = {
+        dnnl.ARG_SRC: (activation(x), "input0"),
+        dnnl.ARG_DIFF_DST: (activation(x), "output_gradient"),
+        dnnl.ARG_DIFF_SRC: (activation(x), "input_gradient"),
+    }
+    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD)
+    if kept is not None:
+        operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
+        reads.append("kept")
+    steps = Steps("lrn_backward")
+    steps.add("lrn", descriptor, operands)
+    return steps.prepared(reads, writes)
+
+
+# The library's primitive.
+
+
+def _primitive_is_fast(x: Tensor, geometry: ResponseGeometry) -> bool:
+    if geometry.size not in PRIMITIVE_SIZES or x.layout is not Layout.CHANNELS_LAST:
+        return False
+    descriptors = (_forward(x, geometry, dnnl.FORWARD_TRAINING), _backward(x, geometry))
+    return all("jit" in implementation(descriptor) for descriptor in descriptors)
+
+
+def _forward(x: Tensor, geometry: ResponseGeometry, propagation: int) -> dnnl.Handle:
+    memory = activation(x)
+    return dnnl.dnnl_lrn_forward_primitive_desc_create(
+        engine(), propagation, _algorithm(geometry), memory, memory, *_constants(geometry), attributes()
     )
 
 
-def _sizes(x: Tensor, geometry: ResponseGeometry) -> Shape:
-    """The tensor's memory as images of rows of elements that lie side by side; windows do not leave an image."""
-    if geometry.axes == (1,):
-        inner = math.prod(x.shape[2:])
-        if x.layout is Layout.CHANNELS_LAST or inner == 1:
-            return x.shape[0] * inner, 1, 1, x.shape[1]
-        return x.shape[0], x.shape[1], 1, inner
-    n, c, h, w = x.shape
-    return (n, h, w, c) if x.layout is Layout.CHANNELS_LAST else (n * c, h, w, 1)
+def _backward(x: Tensor, geometry: ResponseGeometry) -> dnnl.Handle:
+    memory, hint = activation(x), _forward(x, geometry, dnnl.FORWARD_TRAINING)
+    return dnnl.dnnl_lrn_backward_primitive_desc_create(
+        engine(), _algorithm(geometry), memory, memory, memory, *_constants(geometry), hint, attributes()
+    )
+
+
+def _algorithm(geometry: ResponseGeometry) -> int:
+    return dnnl.LRN_ACROSS_CHANNELS if geometry.axes == (1,) else dnnl.LRN_WITHIN_CHANNEL
+
+
+def _constants(geometry: ResponseGeometry) -> tuple[int, float, float, float]:
+    """Size, α, β, κ; the library divides α itself."""
+    alpha = geometry.share * geometry.size ** len(geometry.axes)
+    return geometry.size, alpha, geometry.beta, geometry.kappa
+
+
+# Passes of our own.
 
 
 def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[int | float, ...]:
-    """Sizes, reach of the windows before and behind on the last three axes, share, β, κ."""
-    sizes, reach = _sizes(x, geometry), (geometry.before, geometry.after)
-    if geometry.axes == (1,):
-        reaches = [(0, 0), (0, 0), reach] if sizes[1] == 1 else [reach, (0, 0), (0, 0)]
-    else:
-        reaches = [reach, reach, (0, 0)]
-    before, after = zip(*reaches, strict=True)
+    """The tensor's memory as images of rows of elements that lie side by side, none of whose windows leaves its image:
+    four sizes; how far windows reach before an element on the last three axes, and behind it; share, β, κ."""
+    sizes, windows = _images(x, geometry)
+    before, after = ([reach * extends for extends in windows] for reach in (geometry.before, geometry.after))
     return (*sizes, *before, *after, geometry.share, geometry.beta, geometry.kappa)
+
+
+def _images(x: Tensor, geometry: ResponseGeometry) -> tuple[Shape, tuple[bool, bool, bool]]:
+    """The four sizes, and along which of the last three a window extends."""
+    n, channels, places = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    if geometry.axes == (1,):
+        if x.layout is Layout.CHANNELS_LAST or places == 1:
+            return (n * places, 1, 1, channels), (False, False, True)
+        return (n, channels, 1, places), (True, False, False)
+    _, _, height, width = x.shape
+    if x.layout is Layout.CHANNELS_LAST:
+        return (n, height, width, channels), (True, True, False)
+    return (n * channels, height, width, 1), (True, True, False)
 
 
 HEIGHT, WIDTH, INNER, BEFORE, AFTER, SHARE, BETA, KAPPA = 1, 2, 3, 4, 7, 10, 11, 12

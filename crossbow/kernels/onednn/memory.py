@@ -50,7 +50,10 @@ def relu_attributes() -> dnnl.Handle:
 
 def plain(shape: Sequence[int]) -> dnnl.Handle:
     """Row-major float32."""
-    return dnnl.dnnl_memory_desc_create_with_tag(shape, dnnl.F32, _PLAIN_TAGS[len(shape)])
+    if len(shape) in _PLAIN_TAGS:
+        return dnnl.dnnl_memory_desc_create_with_tag(shape, dnnl.F32, _PLAIN_TAGS[len(shape)])
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return dnnl.dnnl_memory_desc_create_with_strides(shape, dnnl.F32, strides)
 
 
 def free(shape: Sequence[int]) -> dnnl.Handle:
@@ -63,6 +66,11 @@ def activation(tensor: Tensor) -> dnnl.Handle:
     if tensor.layout is Layout.CHANNELS_LAST:
         return dnnl.dnnl_memory_desc_create_with_tag(tensor.shape, dnnl.F32, dnnl.TAG_ACDB)
     return plain(tensor.shape)
+
+
+def axes_in_memory(tensor: Tensor) -> tuple[int, ...]:
+    """An activation's axes in the order in which they lie in memory, the outermost first."""
+    return (0, 2, 3, 1) if tensor.layout is Layout.CHANNELS_LAST else tuple(range(len(tensor.shape)))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,6 @@ from crossbow.kernels.onednn.memory import activation, attributes, engine, nbyte
 from crossbow.kernels.onednn.primitive import Place, Steps
 from crossbow.types import Layout, Phase, Shape, Tensor
 
-Pair = tuple[int, int]
-
 
 def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
     """input0 → output (and kept, when training with max pooling)."""
@@ -82,25 +80,26 @@ def _algorithm(geometry: PoolingGeometry) -> int:
     return dnnl.POOLING_AVG_INCLUDE_PADDING if geometry.count_padding else dnnl.POOLING_AVG_EXCLUDE_PADDING
 
 
-def _after(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[int, int]:
+def _after(x: Shape, y: Shape, geometry: PoolingGeometry) -> Shape:
     """How far the last windows reach beyond the input, below and on the right; negative where they end before."""
     g = geometry
-    height, width = (
-        (windows - 1) * s + k - p - size
-        for size, windows, k, s, p in zip(x[2:], y[2:], g.kernel, g.stride, g.padding, strict=True)
+    return tuple(
+        (windows - 1) * s + extent - before - size
+        for size, windows, extent, s, (before, _) in zip(x[2:], y[2:], g.extent, g.stride, g.padding, strict=True)
     )
-    return height, width
 
 
-def _sizes(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[Pair, Pair, Pair, Pair, Pair]:
+def _sizes(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[Shape, Shape, Shape, Shape, Shape]:
     """Strides, kernel, dilation, padding before and after, as the library wants them."""
-    return geometry.stride, geometry.kernel, (0, 0), geometry.padding, _after(x, y, geometry)
+    dilation = tuple(d - 1 for d in geometry.dilation)
+    before = tuple(before for before, _ in geometry.padding)
+    return geometry.stride, geometry.kernel, dilation, before, _after(x, y, geometry)
 
 
 def _overhangs(x: Shape, y: Shape, geometry: PoolingGeometry) -> bool:
     """Whether windows reach beyond the padding while padding counts: the library would count the overhang too."""
     after = _after(x, y, geometry)
-    beyond = any(a > p for a, p in zip(after, geometry.padding, strict=True))
+    beyond = any(reach > padding for reach, (_, padding) in zip(after, geometry.padding, strict=True))
     return geometry.method == "average" and geometry.count_padding and beyond
 
 
@@ -110,9 +109,15 @@ def _overhangs(x: Shape, y: Shape, geometry: PoolingGeometry) -> bool:
 def _average_pass(
     request: str, function: NativeFunction, read: str, write: str, x: Tensor, y: Tensor, geometry: PoolingGeometry
 ) -> PreparedKernel:
-    g = geometry
-    numbers = (*_strides(x), *_strides(y), *x.shape, *y.shape[2:], *g.kernel, *g.stride, *g.padding)
-    return prepared_pass(f"{request} average", function, (read,), (write,), *numbers)
+    return prepared_pass(f"{request} average", function, (read,), (write,), *window_slots(x, y, geometry))
+
+
+def window_slots(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> tuple[int, ...]:
+    """What a pass over windows has to know: strides of x, of y, N C H W, H' W', kernel, stride, padding before, after,
+    dilation."""
+    before, after = zip(*geometry.padding, strict=True)
+    sizes = (*x.shape, *y.shape[2:], *geometry.kernel, *geometry.stride, *before, *after, *geometry.dilation)
+    return (*_strides(x), *_strides(y), *sizes)
 
 
 def _strides(tensor: Tensor) -> Shape:
@@ -123,40 +128,46 @@ def _strides(tensor: Tensor) -> Shape:
 
 @native
 def average_forward(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, y, strides of x, of y, sizes N C H W, H' W', kernel, stride, padding."""
+    """Block: x, y, then as `window_slots`."""
     b = int64_at(arguments)
     x, y = float32_at(b[0]), float32_at(b[1])
     for i in range(b[14]):
-        top, bottom = i * b[18] - b[20], min(i * b[18] - b[20] + b[16], b[12] + b[20])
+        top = i * b[18] - b[20]
+        rows = min(b[16], (b[12] + b[22] - top + b[24] - 1) // b[24])
         for j in range(b[15]):
-            left, right = j * b[19] - b[21], min(j * b[19] - b[21] + b[17], b[13] + b[21])
-            share = np.float32((bottom - top) * (right - left))
+            left = j * b[19] - b[21]
+            columns = min(b[17], (b[13] + b[23] - left + b[25] - 1) // b[25])
+            share = np.float32(rows * columns)
             for n in range(b[10]):
                 for c in range(b[11]):
                     total = np.float32(0)
-                    for u in range(max(top, 0), min(bottom, b[12])):
-                        for v in range(max(left, 0), min(right, b[13])):
-                            total += x[n * b[2] + c * b[3] + u * b[4] + v * b[5]]
+                    for u in range(top, top + rows * b[24], b[24]):
+                        for v in range(left, left + columns * b[25], b[25]):
+                            if 0 <= u < b[12] and 0 <= v < b[13]:
+                                total += x[n * b[2] + c * b[3] + u * b[4] + v * b[5]]
                     y[n * b[6] + c * b[7] + i * b[8] + j * b[9]] = total / share
     return 0
 
 
 @native
 def average_backward(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: dy, dx, strides of dx, of dy, sizes N C H W, H' W', kernel, stride, padding."""
+    """Block: dy, dx, then as `window_slots` of dx and dy."""
     b = int64_at(arguments)
     dy, dx = float32_at(b[0]), float32_at(b[1])
     for index in range(b[10] * b[11] * b[12] * b[13]):
         dx[index] = np.float32(0)
     for i in range(b[14]):
-        top, bottom = i * b[18] - b[20], min(i * b[18] - b[20] + b[16], b[12] + b[20])
+        top = i * b[18] - b[20]
+        rows = min(b[16], (b[12] + b[22] - top + b[24] - 1) // b[24])
         for j in range(b[15]):
-            left, right = j * b[19] - b[21], min(j * b[19] - b[21] + b[17], b[13] + b[21])
-            share = np.float32((bottom - top) * (right - left))
+            left = j * b[19] - b[21]
+            columns = min(b[17], (b[13] + b[23] - left + b[25] - 1) // b[25])
+            share = np.float32(rows * columns)
             for n in range(b[10]):
                 for c in range(b[11]):
                     gradient = dy[n * b[6] + c * b[7] + i * b[8] + j * b[9]] / share
-                    for u in range(max(top, 0), min(bottom, b[12])):
-                        for v in range(max(left, 0), min(right, b[13])):
-                            dx[n * b[2] + c * b[3] + u * b[4] + v * b[5]] += gradient
+                    for u in range(top, top + rows * b[24], b[24]):
+                        for v in range(left, left + columns * b[25], b[25]):
+                            if 0 <= u < b[12] and 0 <= v < b[13]:
+                                dx[n * b[2] + c * b[3] + u * b[4] + v * b[5]] += gradient
     return 0

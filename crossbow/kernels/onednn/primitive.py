@@ -1,4 +1,4 @@
-"""From primitive descriptors to a prepared kernel: one or more primitives run in order on named buffers."""
+"""From primitive descriptors to a prepared kernel: primitives, and passes, run in order on named buffers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from crossbow.kernels.compiled import NativeFunction
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.onednn import binding as dnnl
@@ -38,13 +39,22 @@ class _Step:
     scratchpad: dnnl.Handle | None
 
 
+@dataclass(frozen=True)
+class _Pass:
+    name: str
+    function: NativeFunction
+    places: tuple[Place, ...]
+    slots: tuple[int | float, ...]
+    references: tuple[object, ...]
+
+
 class Steps:
     """The primitives of one prepared kernel. Primitives are made once and shared by every learner that binds them."""
 
     def __init__(self, request: str) -> None:
         self.request = request
         self.implementations: list[str] = []
-        self._steps: list[_Step] = []
+        self._steps: list[_Step | _Pass] = []
         self._reserved = 0
         self._scratchpad = 0
 
@@ -62,6 +72,19 @@ class Steps:
         self.implementations.append(implementation(descriptor))
         primitive = dnnl.dnnl_primitive_create(descriptor)
         self._steps.append(_Step(name, primitive, dict(operands), scratchpad if size else None))
+
+    def add_pass(
+        self,
+        name: str,
+        function: NativeFunction,
+        places: Sequence[Place],
+        *slots: int | float,
+        references: Sequence[object] = (),
+    ) -> None:
+        """Append a compiled pass, whose block holds the addresses of the places, then `slots`."""
+        function.address  # noqa: B018 - compile while preparing
+        self.implementations.append("numba")
+        self._steps.append(_Pass(name, function, tuple(places), slots, tuple(references)))
 
     def reorder(self, source: dnnl.Handle, place: Place, target: dnnl.Handle, to: Place) -> None:
         """Append a change of layout."""
@@ -92,7 +115,17 @@ class Steps:
         # A stream of one's own costs nothing on this engine, and streams are not promised to be shareable.
         stream = dnnl.dnnl_stream_create(engine(), dnnl.STREAM_IN_ORDER)
         workspace = address(buffers["workspace"]) if self._reserved + self._scratchpad else 0
-        return [self._bind_step(step, buffers, workspace, stream) for step in self._steps]
+        return [
+            self._bind_pass(step, buffers, workspace)
+            if isinstance(step, _Pass)
+            else self._bind_step(step, buffers, workspace, stream)
+            for step in self._steps
+        ]
+
+    def _bind_pass(self, step: _Pass, buffers: Buffers, workspace: int) -> NativeCall:
+        locations = [_location(place, buffers, workspace) for place in step.places]
+        references = (*step.references, *buffers.values())
+        return step.function.call(f"{self.request} {step.name}", *locations, *step.slots, references=references)
 
     def _bind_step(self, step: _Step, buffers: Buffers, workspace: int, stream: dnnl.Handle) -> NativeCall:
         memories: dict[int, dnnl.Handle] = {}

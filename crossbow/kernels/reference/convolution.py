@@ -1,4 +1,4 @@
-"""Two-dimensional convolution and its gradients, as matrix products over the windows of the input."""
+"""Convolution over any number of spatial axes and its gradients, as matrix products over the windows of the input."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ import numpy as np
 
 from crossbow.kernels.interface import ConvolutionGeometry
 from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.windows import inside, padded, positions
+from crossbow.types import Shape
 
 
 def forward(
     *, input0: Floats, weights: Floats, output: Floats, geometry: ConvolutionGeometry, bias: Floats | None = None
 ) -> None:
     """y[n, o, i, j] = b[o] + Σ w[o, c, u, v] · x[n, c, i·s + u·d − p, j·s + v·d − p]."""
-    windows = _windows(input0, geometry)
+    windows, axes = _windows(input0, output.shape, geometry), input0.ndim - 2
+    summed = ((1, *range(2 + axes, 2 + 2 * axes)), tuple(range(1, 2 + axes)))  # channels and positions
     for ins, outs in _groups(input0, weights, geometry):
-        y = np.tensordot(windows[:, ins], weights[outs], axes=((1, 4, 5), (1, 2, 3)))  # (N, H', W', outputs)
-        output[:, outs] = y.transpose(0, 3, 1, 2)
+        y = np.tensordot(windows[:, ins], weights[outs], axes=summed)  # (N, H', W', outputs)
+        output[:, outs] = np.moveaxis(y, -1, 1)
     if bias is not None:
-        output += bias[:, np.newaxis, np.newaxis]
+        output += bias.reshape(-1, *[1] * axes)
 
 
 def backward_data(
     *, output_gradient: Floats, weights: Floats, input_gradient: Floats, geometry: ConvolutionGeometry
 ) -> None:
     """Every window's gradient wᵀ dy, added up where the windows lie on the input."""
-    n, _, rows, columns = output_gradient.shape
-    channels, height, width = input_gradient.shape[1:]
-    (ph, pw), (kh, kw) = geometry.padding, geometry.kernel
-    (sh, sw), (dh, dw) = geometry.stride, geometry.dilation
-    padded = np.zeros((channels, n, height + 2 * ph, width + 2 * pw), input_gradient.dtype)
+    dy = output_gradient
+    room = padded(np.zeros_like(input_gradient), dy.shape, geometry, 0)
     for ins, outs in _groups(input_gradient, weights, geometry):
-        windows = np.tensordot(weights[outs], output_gradient[:, outs], axes=((0,), (1,)))  # (C, kh, kw, N, H', W')
-        for u in range(kh):
-            for v in range(kw):
-                below, right = u * dh + sh * rows, v * dw + sw * columns
-                padded[ins, :, u * dh : below : sh, v * dw : right : sw] += windows[:, u, v]
-    input_gradient[...] = padded[:, :, ph : ph + height, pw : pw + width].transpose(1, 0, 2, 3)
+        windows = np.tensordot(weights[outs], dy[:, outs], axes=((0,), (1,)))  # (C, kh, kw, N, H', W')
+        windows = windows.reshape(windows.shape[0], -1, dy.shape[0], *dy.shape[2:])
+        for number, place in positions(dy.shape, geometry):
+            room[:, ins][place] += windows[:, number].swapaxes(0, 1)
+    input_gradient[...] = inside(room, input_gradient.shape, geometry)
 
 
 def backward_weights(
@@ -49,22 +48,20 @@ def backward_weights(
     bias_gradient: Floats | None = None,
 ) -> None:
     """dw[o, c, u, v] = Σ dy[n, o, i, j] · x[n, c, i·s + u·d − p, j·s + v·d − p]; db[o] = Σ dy[n, o, i, j]."""
-    windows = _windows(input0, geometry)
+    dy = output_gradient
+    windows, summed = _windows(input0, dy.shape, geometry), (0, *range(2, dy.ndim))  # examples and places
     for ins, outs in _groups(input0, weights_gradient, geometry):
-        axes = ((0, 2, 3), (0, 2, 3))
-        weights_gradient[outs] = np.tensordot(output_gradient[:, outs], windows[:, ins], axes=axes)
+        weights_gradient[outs] = np.tensordot(dy[:, outs], windows[:, ins], axes=(summed, summed))
     if bias_gradient is not None:
-        np.sum(output_gradient, axis=(0, 2, 3), out=bias_gradient)
+        np.sum(dy, axis=summed, out=bias_gradient)
 
 
-def _windows(x: Floats, geometry: ConvolutionGeometry) -> Floats:
+def _windows(x: Floats, output: Shape, geometry: ConvolutionGeometry) -> Floats:
     """The windows of the zero-padded input, without copying them: (N, C, H', W', kh, kw)."""
-    (ph, pw), (kh, kw) = geometry.padding, geometry.kernel
-    (sh, sw), (dh, dw) = geometry.stride, geometry.dilation
-    padded = np.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw))) if ph or pw else x
-    span = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
-    windows: Floats = np.lib.stride_tricks.sliding_window_view(padded, span, axis=(2, 3))
-    return windows[:, :, ::sh, ::sw, ::dh, ::dw]
+    room, axes = padded(x, output, geometry, 0), tuple(range(2, x.ndim))
+    windows: Floats = np.lib.stride_tricks.sliding_window_view(room, geometry.extent, axis=axes)
+    steps = [slice(None, None, step) for step in (*geometry.stride, *geometry.dilation)]
+    return windows[(slice(None), slice(None), *steps)]
 
 
 def _groups(x: Floats, weights: Floats, geometry: ConvolutionGeometry) -> Iterator[tuple[slice, slice]]:

@@ -1,4 +1,4 @@
-"""Sums of tensors, element by element."""
+"""Sums, products and maxima of tensors, element by element."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.reference.prepare import Floats
+from crossbow.types import Array, Shape
 
 
 def weighted_sum(*, output: Floats, coefficients: Sequence[float], **inputs: Floats) -> None:
@@ -20,3 +21,40 @@ def weighted_sum(*, output: Floats, coefficients: Sequence[float], **inputs: Flo
 def scale(*, output_gradient: Floats, input_gradient: Floats, coefficient: float) -> None:
     """dx = coefficient · dy."""
     np.multiply(output_gradient, coefficient, out=input_gradient)
+
+
+def product_forward(*, output: Floats, **inputs: Floats) -> None:
+    """y = Π x, from left to right."""
+    np.copyto(output, inputs["input0"])
+    for number in range(1, len(inputs)):
+        output *= inputs[f"input{number}"]
+
+
+def product_backward(*, output_gradient: Floats, input_gradient: Floats, **others: Floats) -> None:
+    """dx_i = dy · Π_{j ≠ i} x_j, from left to right. No division: inputs may be 0."""
+    np.copyto(input_gradient, output_gradient)
+    for other in others.values():
+        input_gradient *= other
+
+
+def maximum_forward(*, output: Floats, kept: Array | None = None, **inputs: Floats) -> None:
+    """The largest input; of equal ones the first. NaN is larger than everything. Keeps which input it was."""
+    np.copyto(output, inputs["input0"])
+    first = np.zeros(output.shape, np.uint8)
+    for number in range(1, len(inputs)):
+        x = inputs[f"input{number}"]
+        larger = (x > output) | (np.isnan(x) & ~np.isnan(output))
+        np.copyto(output, x, where=larger)
+        np.copyto(first, number, where=larger)
+    if kept is not None:
+        _first(kept, output.shape)[...] = first
+
+
+def maximum_backward(*, output_gradient: Floats, kept: Array, input_gradient: Floats, index: int) -> None:
+    """dx_i = dy where the output came from input i, else 0."""
+    input_gradient[...] = np.where(_first(kept, output_gradient.shape) == index, output_gradient, 0)
+
+
+def _first(kept: Array, shape: Shape) -> Array:
+    """Which input an element came from."""
+    return kept.reshape(shape)

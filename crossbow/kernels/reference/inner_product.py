@@ -1,4 +1,4 @@
-"""Inner product and its gradients. An image counts as one row of features, in the order C, H, W."""
+"""Inner product and its gradients. The dimensions that the output lacks are features, in logical order: C, H, W."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from crossbow.kernels.reference.prepare import Floats
 
 def forward(*, input0: Floats, weights: Floats, output: Floats, bias: Floats | None = None) -> None:
     """y = x wᵀ + b."""
-    np.matmul(_rows(input0), weights.T, out=output)
+    output[...] = np.matmul(_rows(input0, weights.shape[1]), weights.T).reshape(output.shape)
     if bias is not None:
         output += bias
 
 
 def backward_data(*, output_gradient: Floats, weights: Floats, input_gradient: Floats) -> None:
     """dx = dy w."""
-    input_gradient[...] = np.matmul(output_gradient, weights).reshape(input_gradient.shape)
+    gradient = np.matmul(_rows(output_gradient, weights.shape[0]), weights)
+    input_gradient[...] = gradient.reshape(input_gradient.shape)
 
 
 def backward_weights(
     *, input0: Floats, output_gradient: Floats, weights_gradient: Floats, bias_gradient: Floats | None = None
 ) -> None:
     """dw = dyᵀ x; db = Σ_n dy."""
-    np.matmul(output_gradient.T, _rows(input0), out=weights_gradient)
+    outputs, features = weights_gradient.shape
+    gradient = _rows(output_gradient, outputs)
+    np.matmul(gradient.T, _rows(input0, features), out=weights_gradient)
     if bias_gradient is not None:
-        np.sum(output_gradient, axis=0, out=bias_gradient)
+        np.sum(gradient, axis=0, out=bias_gradient)
 
 
-def _rows(x: Floats) -> Floats:
-    return x.reshape(x.shape[0], -1)
+def _rows(x: Floats, features: int) -> Floats:
+    return x.reshape(-1, features)

@@ -12,24 +12,35 @@ from crossbow.kernels.interface import (
     Assignment,
     BatchNormSetting,
     ConvolutionGeometry,
+    ImageTransform,
+    MatrixProductGeometry,
     PoolingGeometry,
     PreparedKernel,
+    ResponseGeometry,
     Variable,
 )
 from crossbow.kernels.reference import (
     activation,
     batch_norm,
+    classify,
+    concat,
     convolution,
+    copy,
+    data_transform,
     dropout,
     element_wise,
     engine,
+    factorisation,
     inner_product,
     loss,
+    lrn,
+    matmul,
     pooling,
+    scaling,
     softmax,
+    vector,
 )
 from crossbow.kernels.reference.prepare import prepare
-from crossbow.kernels.reference.vector import prepare_linear_combination
 from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
 
 
@@ -108,7 +119,9 @@ class Reference:
         name, relu = "batch_norm_inference", setting.relu
         return prepare(name, batch_norm.inference, reads, ("output",), relu=relu, setting=setting)
 
-    def batch_norm_backward(self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
+    def batch_norm_backward(
+        self, x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting
+    ) -> PreparedKernel:
         # Behind a ReLU the bias is needed to tell where that was flat.
         parameters = setting.parameters if setting.relu else ("weights",)
         reads = ("input0", "output_gradient", *parameters, "kept")
@@ -117,22 +130,44 @@ class Reference:
             writes.append("input_gradient")
         return prepare("batch_norm_backward", batch_norm.backward, reads, tuple(writes), setting=setting)
 
+    def scaling_forward(
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, axis: int
+    ) -> PreparedKernel:
+        reads = ("input0", "weights") if bias is None else ("input0", "weights", "bias")
+        in_place = ("input0", "output")
+        return prepare("scaling_forward", scaling.forward, reads, ("output",), in_place=in_place, axis=axis)
+
+    def scaling_backward(
+        self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, dx: Tensor | None, axis: int
+    ) -> PreparedKernel:
+        reads, writes, function = ("input0", "output_gradient", "weights"), _gradients(bias), scaling.backward
+        if dx is None:
+            return prepare("scaling_backward", function, reads, writes, axis=axis)
+        writes, in_place = (*writes, "input_gradient"), ("output_gradient", "input_gradient")
+        return prepare("scaling_backward", function, reads, writes, in_place=in_place, axis=axis)
+
     # Operators without variables.
 
-    def pooling_forward(self, x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
-        name, reads = f"pooling_forward {geometry.method}", ("input0",)
+    def pooling_forward(
+        self, x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase, seed: int = 0, key: int = 0
+    ) -> PreparedKernel:
+        name, x_alone, stochastic = f"pooling_forward {geometry.method}", ("input0",), geometry.method == "stochastic"
         if geometry.method == "average":
-            return prepare(name, pooling.forward_average, reads, ("output",), geometry=geometry)
+            return prepare(name, pooling.forward_average, x_alone, ("output",), geometry=geometry)
         if phase is Phase.CHECK:
-            return prepare(name, pooling.forward_max, reads, ("output",), geometry=geometry)
-        kept = y.elements * pooling.KEPT_TYPE.itemsize
-        return prepare(name, pooling.forward_max, reads, ("output", "kept"), kept=kept, geometry=geometry)
+            function = pooling.forward_expected if stochastic else pooling.forward_max
+            return prepare(name, function, x_alone, ("output",), geometry=geometry)
+        writes, kept = ("output", "kept"), y.elements * pooling.KEPT_TYPE.itemsize
+        if not stochastic:
+            return prepare(name, pooling.forward_max, x_alone, writes, kept=kept, geometry=geometry)
+        reads, picking = ("input0", "state"), pooling.forward_stochastic
+        return prepare(name, picking, reads, writes, kept=kept, geometry=geometry, seed=seed, key=key)
 
     def pooling_backward(self, dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
         name, writes = f"pooling_backward {geometry.method}", ("input_gradient",)
         if geometry.method == "average":
             return prepare(name, pooling.backward_average, ("output_gradient",), writes, geometry=geometry)
-        return prepare(name, pooling.backward_max, ("output_gradient", "kept"), writes, geometry=geometry)
+        return prepare(name, pooling.backward_picked, ("output_gradient", "kept"), writes, geometry=geometry)
 
     def activation_forward(
         self, x: Tensor, y: Tensor, mode: str, negative_slope: float, ceiling: float
@@ -161,6 +196,14 @@ class Reference:
             negative_slope=negative_slope,
             ceiling=ceiling,
         )
+
+    def lrn_forward(self, x: Tensor, y: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
+        return prepare("lrn_forward", lrn.forward, ("input0",), ("output",), geometry=geometry)
+
+    def lrn_backward(self, x: Tensor, dy: Tensor, dx: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
+        reads, in_place = ("input0", "output_gradient"), ("output_gradient", "input_gradient")
+        writes = ("input_gradient",)
+        return prepare("lrn_backward", lrn.backward, reads, writes, in_place=in_place, geometry=geometry)
 
     def softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
         in_place = ("input0", "output")
@@ -214,6 +257,65 @@ class Reference:
         kernel = prepare("scale", element_wise.scale, reads, writes, in_place=roles, coefficient=factor)
         return replace(kernel, alias=roles if factor == 1 else None)
 
+    def product_forward(self, xs: Sequence[Tensor], y: Tensor) -> PreparedKernel:
+        in_place = ("input0", "output")
+        return prepare("product_forward", element_wise.product_forward, _inputs(xs), ("output",), in_place=in_place)
+
+    def product_backward(self, xs: Sequence[Tensor], dy: Tensor, index: int) -> PreparedKernel:
+        reads = ("output_gradient", *(role for number, role in enumerate(_inputs(xs)) if number != index))
+        function, in_place = element_wise.product_backward, ("output_gradient", "input_gradient")
+        return prepare("product_backward", function, reads, ("input_gradient",), in_place=in_place)
+
+    def maximum_forward(self, xs: Sequence[Tensor], y: Tensor, phase: Phase) -> PreparedKernel:
+        reads, function, in_place = _inputs(xs), element_wise.maximum_forward, ("input0", "output")
+        if phase is Phase.CHECK:
+            return prepare("maximum_forward", function, reads, ("output",), in_place=in_place)
+        writes = ("output", "kept")
+        return prepare("maximum_forward", function, reads, writes, in_place=in_place, kept=y.elements)
+
+    def maximum_backward(self, xs: Sequence[Tensor], dy: Tensor, index: int) -> PreparedKernel:
+        reads, writes = ("output_gradient", "kept"), ("input_gradient",)
+        function, in_place = element_wise.maximum_backward, ("output_gradient", "input_gradient")
+        return prepare("maximum_backward", function, reads, writes, in_place=in_place, index=index)
+
+    def concat_forward(self, xs: Sequence[Tensor], y: Tensor, axis: int) -> PreparedKernel:
+        return prepare("concat_forward", concat.forward, _inputs(xs), ("output",), axis=axis)
+
+    def concat_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int) -> PreparedKernel:
+        reads, writes = ("output_gradient",), ("input_gradient",)
+        return prepare("concat_backward", concat.backward, reads, writes, axis=axis, start=start)
+
+    def copy_forward(self, x: Tensor, y: Tensor) -> PreparedKernel:
+        roles = ("input0", "output") if x.same_order(y) else None
+        kernel = prepare("copy_forward", copy.forward, ("input0",), ("output",), in_place=roles)
+        return replace(kernel, alias=roles)
+
+    def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
+        reads, writes = ("output_gradient",), ("input_gradient",)
+        roles = ("output_gradient", "input_gradient") if dy.same_order(dx) else None
+        return replace(prepare("copy_backward", copy.backward, reads, writes, in_place=roles), alias=roles)
+
+    def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
+        return prepare("matmul_forward", matmul.forward, ("input0", "input1"), ("output",), geometry=geometry)
+
+    def matmul_backward(
+        self, dy: Tensor, a: Tensor, b: Tensor, number: int, geometry: MatrixProductGeometry
+    ) -> PreparedKernel:
+        reads = ("output_gradient", f"input{1 - number}")
+        function = matmul.backward_first if number == 0 else matmul.backward_second
+        return prepare("matmul_backward", function, reads, ("input_gradient",), geometry=geometry)
+
+    def classify(self, x: Tensor, y: Tensor, axis: int, ties: str = "first") -> PreparedKernel:
+        return prepare("classify", classify.forward, ("input0",), ("output",), axis=axis, ties=ties)
+
+    def data_transform(
+        self, x: Tensor, y: Tensor, transform: ImageTransform, seed: int | None, key: int
+    ) -> PreparedKernel:
+        if seed is None:
+            return prepare("data_transform", data_transform.centred, ("input0",), ("output",), transform=transform)
+        reads, function = ("input0", "state", "slot_positions"), data_transform.at_random
+        return prepare("data_transform", function, reads, ("output",), transform=transform, seed=seed, key=key)
+
     # Losses and measures.
 
     def softmax_loss_forward(
@@ -249,14 +351,41 @@ class Reference:
     def accuracy(self, p: Tensor, labels: Tensor, top_k: int, ignored_label: int | None) -> PreparedKernel:
         return prepare("accuracy", loss.accuracy, _LOSS_READS, ("output",), top_k=top_k, ignored_label=ignored_label)
 
+    def factorisation_forward(
+        self, x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float
+    ) -> PreparedKernel:
+        reads, function = (*_LOSS_READS, "users", "items"), factorisation.forward
+        return prepare("factorisation_forward", function, reads, ("output",), regularisation=regularisation)
+
+    def factorisation_backward(
+        self, x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float
+    ) -> PreparedKernel:
+        reads, writes = (*_LOSS_READS, "users", "items"), ("users_gradient", "items_gradient")
+        function = factorisation.backward
+        return prepare("factorisation_backward", function, reads, writes, regularisation=regularisation)
+
     # The engine's own kernels.
 
     def load_batch(self, slots: Tensor, x: Tensor, slot_labels: Tensor, labels: Tensor, scale: float) -> PreparedKernel:
         reads = ("slots", "slot_labels", "state")
         return prepare("load_batch", engine.load_batch, reads, ("input", "labels"), scale=float(scale))
 
-    def linear_combination(self, assignments: Sequence[Assignment], dtype: np.dtype[np.generic]) -> PreparedKernel:
-        return prepare_linear_combination(assignments, dtype)
+    def check_finite(self, what: str) -> PreparedKernel:
+        return prepare("check_finite", engine.check_finite, ("value",), (), what=what)
+
+    def linear_combination(
+        self,
+        assignments: Sequence[Assignment],
+        dtype: np.dtype[np.generic],
+        signs: Sequence[tuple[str, str]] = (),
+    ) -> PreparedKernel:
+        return vector.prepare_linear_combination(assignments, dtype, signs)
+
+    def squared_norm(self, terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedKernel:
+        return vector.prepare_squared_norm(terms, dtype)
+
+    def clip_coefficients(self, limit: float, clipped: Sequence[bool]) -> PreparedKernel:
+        return vector.prepare_clip_coefficients(limit, clipped)
 
     def wait(self) -> PreparedKernel:
         return prepare("wait", engine.wait, ("flags", "abort", "state"), ())
@@ -266,6 +395,10 @@ class Reference:
 
 
 _LOSS_READS = ("input0", "labels", "state")
+
+
+def _inputs(xs: Sequence[Tensor]) -> tuple[str, ...]:
+    return tuple(f"input{number}" for number in range(len(xs)))
 
 
 def _gradients(bias: Variable | None) -> tuple[str, ...]:

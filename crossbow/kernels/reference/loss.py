@@ -22,10 +22,11 @@ def softmax_loss_forward(
     normalisation: str,
 ) -> None:
     """Σ −log max(p[label], tiny) / normaliser."""
-    rows, classes = _counted(input0, labels, state, ignored_label)
+    values = _rows(input0)
+    rows, classes = _counted(values, labels, state, ignored_label)
     tiny = np.finfo(input0.dtype).tiny  # so that a probability of 0 costs much, not infinitely much
-    losses = -np.log(np.maximum(input0[rows, classes], tiny))
-    output[0] = losses.sum() / _normaliser(normalisation, _examples(state), len(rows))
+    losses = -np.log(np.maximum(values[rows, classes], tiny))
+    output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
 
 
 def softmax_loss_backward(
@@ -37,13 +38,15 @@ def softmax_loss_backward(
     ignored_label: int | None,
     normalisation: str,
 ) -> None:
-    """(p − y) / normaliser with respect to the logits; 0 for ignored examples and padding."""
-    rows, classes = _counted(input0, labels, state, ignored_label)
-    gradient = input0[rows]
-    gradient[np.arange(len(rows)), classes] -= 1
-    gradient /= _normaliser(normalisation, _examples(state), len(rows))
-    input_gradient[...] = 0
-    input_gradient[rows] = gradient
+    """(p − y) / normaliser with respect to the logits; 0 for what is ignored and for padding."""
+    values = _rows(input0)
+    rows, classes = _counted(values, labels, state, ignored_label)
+    gradient = np.zeros_like(values)
+    gradient[rows] = values[rows]
+    gradient[rows, classes] -= 1
+    gradient /= _normaliser(normalisation, state, labels, len(rows))
+    classes_last = np.moveaxis(input_gradient, 1, -1)
+    classes_last[...] = gradient.reshape(classes_last.shape)
 
 
 def euclidean_loss_forward(*, input0: Floats, labels: Floats, state: Array, output: Floats) -> None:
@@ -70,13 +73,14 @@ def accuracy(
     top_k: int,
     ignored_label: int | None,
 ) -> None:
-    """The fraction of counted examples before whose label fewer than `top_k` classes come.
+    """The fraction of counted places before whose label fewer than `top_k` classes come.
 
     A class comes before the label if its value is larger, or equal and its index smaller. NaN comes before every
     number, and a label whose own value is NaN is never right: broken weights must not look perfect.
     """
-    rows, classes = _counted(input0, labels, state, ignored_label)
-    values = input0[rows]
+    values = _rows(input0)
+    rows, classes = _counted(values, labels, state, ignored_label)
+    values = values[rows]
     of_label = values[np.arange(len(rows)), classes][:, np.newaxis]
     earlier = np.arange(values.shape[1]) < classes[:, np.newaxis]
     before = ~(values <= of_label) | ((values == of_label) & earlier)
@@ -88,21 +92,28 @@ def _examples(state: Array) -> int:
     return int(state[State.EXAMPLES])
 
 
+def _rows(p: Floats) -> Floats:
+    """A row of class values for every label: p is (N, classes, …), the labels (N, …)."""
+    return np.moveaxis(p, 1, -1).reshape(-1, p.shape[1])
+
+
 def _counted(
     p: Floats, labels: NDArray[np.int32], state: Array, ignored_label: int | None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The examples that count, and their classes."""
-    rows = np.arange(_examples(state))
-    classes = labels[: len(rows)]
+    """The rows that count, and their classes."""
+    classes = labels[: _examples(state)].reshape(-1)
+    rows = np.arange(len(classes))
     if ignored_label is not None:
         rows = rows[classes != ignored_label]
-        classes = labels[rows]
+        classes = classes[rows]
     wrong = classes[(classes < 0) | (classes >= p.shape[1])]
     if len(wrong):
         raise ValueError(f"expected labels from 0 to {p.shape[1] - 1}. Received: {wrong[0]}")
     return rows, classes
 
 
-def _normaliser(normalisation: str, examples: int, counted: int) -> int:
-    """batch, full: the examples; valid: those not ignored; none: 1. At least 1."""
-    return max(1, {"batch": examples, "full": examples, "valid": counted, "none": 1}[normalisation])
+def _normaliser(normalisation: str, state: Array, labels: NDArray[np.int32], counted: int) -> int:
+    """batch: the examples; full: their labels; valid: those not ignored; none: 1. At least 1."""
+    examples = _examples(state)
+    full = examples * (labels.size // len(labels))
+    return max(1, {"batch": examples, "full": full, "valid": counted, "none": 1}[normalisation])

@@ -1,49 +1,89 @@
-"""Two-dimensional pooling and its gradients: one pass over the output for each position in the window."""
+"""Pooling over any number of spatial axes, and its gradients: one pass over the output for each place in the window."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.interface import PoolingGeometry
+from crossbow.kernels.interface import PoolingGeometry, State
+from crossbow.kernels.random import random_words
 from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.windows import inside, padded, positions
 from crossbow.types import Array, Shape
 
 KEPT_TYPE = np.dtype(np.int32)
-"""What max pooling keeps for its gradient: for every output, in NCHW order, the position u · kw + v in the window."""
+"""What max and stochastic pooling keep for their gradient: for every output, in NCHW order, the row-major number of the
+position in the window (u · kw + v in two dimensions) that the output came from."""
 
 
 def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, kept: Array | None = None) -> None:
     """The largest element of every window; of equal ones the first. NaN is larger than everything."""
-    padded = _padded(input0, output.shape, geometry, -np.inf)
+    room = padded(input0, output.shape, geometry, -np.inf)
     output[...] = -np.inf
     first = np.zeros(output.shape, KEPT_TYPE)
-    for position, place in _positions(output.shape, geometry):
-        candidate = padded[place]
+    for position, place in positions(output.shape, geometry):
+        candidate = room[place]
         larger = (candidate > output) | np.isnan(candidate)
         np.copyto(output, candidate, where=larger)
         np.copyto(first, position, where=larger)
     if kept is not None:
-        _first(kept, output.shape)[...] = first
+        _kept(kept, output.shape)[...] = first
 
 
-def backward_max(*, output_gradient: Floats, kept: Array, input_gradient: Floats, geometry: PoolingGeometry) -> None:
+def forward_stochastic(
+    *, input0: Floats, state: Array, output: Floats, kept: Array, geometry: PoolingGeometry, seed: int, key: int
+) -> None:
+    """The element of every window in which r · Σ w falls, where w = max(x, 0) are laid side by side, row by row.
+
+    r is in [0, 1), word / 2³² of `random_words`, one for every output in NCHW order. Sums are float64 whatever the type
+    of x, and run row by row, so that every library picks the same element. A window without w > 0 gives its first
+    element, one with NaN a NaN.
+    """
+    room = padded(input0, output.shape, geometry, 0)
+    words = random_words(output.size, seed, key, int(state[State.TASK])).reshape(output.shape)
+    # What lies before a position must not exceed this for the position to be picked: the last such one is.
+    bound = _total(room, output.shape, geometry) * (words / 2.0**32)
+    before = np.zeros(output.shape)
+    picked = _first_inside(output.shape, geometry)
+    for position, place in positions(output.shape, geometry):
+        weight = np.maximum(room[place], 0).astype(np.float64)
+        here = ((weight > 0) & (before <= bound)) | np.isnan(weight)
+        np.copyto(picked, position, where=here)
+        before += weight
+    for position, place in positions(output.shape, geometry):
+        np.copyto(output, room[place], where=picked == position)
+    _kept(kept, output.shape)[...] = picked
+
+
+def forward_expected(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
+    """The mean of what `forward_stochastic` gives: Σ w² / Σ w, or the first element of a window without w > 0."""
+    room = padded(input0, output.shape, geometry, 0)
+    total, squares = _total(room, output.shape, geometry), np.zeros(output.shape)
+    first = _first_inside(output.shape, geometry)
+    for position, place in positions(output.shape, geometry):
+        squares += np.maximum(room[place], 0).astype(np.float64) ** 2
+        np.copyto(output, room[place], where=first == position)
+    np.divide(squares, total, out=squares, where=total != 0)
+    np.copyto(output, squares, where=total != 0, casting="same_kind")
+
+
+def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Floats, geometry: PoolingGeometry) -> None:
     """The gradient of an output goes to the element it came from; windows may overlap, so gradients add up."""
-    first = _first(kept, output_gradient.shape)
-    padded = _padded(np.zeros_like(input_gradient), output_gradient.shape, geometry, 0)
-    for position, place in _positions(output_gradient.shape, geometry):
-        padded[place] += np.where(first == position, output_gradient, 0)
-    input_gradient[...] = _inside(padded, input_gradient.shape, geometry)
+    picked = _kept(kept, output_gradient.shape)
+    room = padded(np.zeros_like(input_gradient), output_gradient.shape, geometry, 0)
+    for position, place in positions(output_gradient.shape, geometry):
+        room[place] += np.where(picked == position, output_gradient, 0)
+    input_gradient[...] = inside(room, input_gradient.shape, geometry)
 
 
 def forward_average(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
     """The sum of every window by the number of elements that count in it."""
-    padded = _padded(input0, output.shape, geometry, 0)
+    room = padded(input0, output.shape, geometry, 0)
     output[...] = 0
-    for _, place in _positions(output.shape, geometry):
-        output += padded[place]
+    for _, place in positions(output.shape, geometry):
+        output += room[place]
     output /= _divisors(input0.shape, output.shape, geometry).astype(output.dtype)
 
 
@@ -51,46 +91,44 @@ def backward_average(*, output_gradient: Floats, input_gradient: Floats, geometr
     """The gradient of an output, by the number of elements, goes to every element of its window."""
     divisors = _divisors(input_gradient.shape, output_gradient.shape, geometry)
     share = output_gradient / divisors.astype(output_gradient.dtype)
-    padded = _padded(np.zeros_like(input_gradient), output_gradient.shape, geometry, 0)
-    for _, place in _positions(output_gradient.shape, geometry):
-        padded[place] += share
-    input_gradient[...] = _inside(padded, input_gradient.shape, geometry)
-
-
-def _padded(x: Floats, output: Shape, geometry: PoolingGeometry, value: float) -> Floats:
-    """The input inside its padding, which is as wide below and on the right as the last windows need."""
-    spans = [s * (windows - 1) + k for windows, s, k in zip(output[2:], geometry.stride, geometry.kernel, strict=True)]
-    widths = [(p, max(0, span - p - size)) for span, p, size in zip(spans, geometry.padding, x.shape[2:], strict=True)]
-    padded: Floats = np.pad(x, ((0, 0), (0, 0), *widths), constant_values=value)
-    return padded
-
-
-def _inside(padded: Floats, shape: Shape, geometry: PoolingGeometry) -> Floats:
-    """The input's part of `padded`."""
-    (top, left), (height, width) = geometry.padding, shape[2:]
-    return padded[:, :, top : top + height, left : left + width]
-
-
-def _positions(output: Shape, geometry: PoolingGeometry) -> Iterator[tuple[int, tuple[slice, ...]]]:
-    """For every position in the window, row by row: its number, and where it lies for all windows at once."""
-    (kh, kw), (sh, sw), (rows, columns) = geometry.kernel, geometry.stride, output[2:]
-    for u in range(kh):
-        for v in range(kw):
-            down, right = slice(u, u + sh * (rows - 1) + 1, sh), slice(v, v + sw * (columns - 1) + 1, sw)
-            yield u * kw + v, (slice(None), slice(None), down, right)
+    room = padded(np.zeros_like(input_gradient), output_gradient.shape, geometry, 0)
+    for _, place in positions(output_gradient.shape, geometry):
+        room[place] += share
+    input_gradient[...] = inside(room, input_gradient.shape, geometry)
 
 
 def _divisors(x: Shape, output: Shape, geometry: PoolingGeometry) -> NDArray[np.int64]:
     """How many elements count in each window: (H', W')."""
     g, counts = geometry, []
-    for size, windows, k, s, p in zip(x[2:], output[2:], g.kernel, g.stride, g.padding, strict=True):
-        begin = np.arange(windows) * s - p
-        border = p if g.count_padding else 0
-        counts.append(np.minimum(begin + k, size + border) - np.maximum(begin, -border))
-    divisors: NDArray[np.int64] = counts[0][:, np.newaxis] * counts[1]
+    for size, windows, k, s, d, padding in zip(
+        x[2:], output[2:], g.kernel, g.stride, g.dilation, g.padding, strict=True
+    ):
+        places = np.arange(windows)[:, np.newaxis] * s - padding[0] + np.arange(k) * d
+        before, after = padding if g.count_padding else (0, 0)
+        counts.append(np.sum((places >= -before) & (places < size + after), axis=1))
+    divisors: NDArray[np.int64] = functools.reduce(np.multiply.outer, counts)
     return divisors
 
 
-def _first(kept: Array, output: Shape) -> NDArray[np.int32]:
-    view: NDArray[np.int32] = kept.view(np.int32).reshape(output)
+def _total(room: Floats, output: Shape, geometry: PoolingGeometry) -> NDArray[np.float64]:
+    """Σ max(x, 0) of every window, in float64."""
+    total = np.zeros(output)
+    for _, place in positions(output, geometry):
+        total += np.maximum(room[place], 0)
+    return total
+
+
+def _first_inside(output: Shape, geometry: PoolingGeometry) -> NDArray[np.int32]:
+    """The number of every window's first position that lies on the input rather than on the padding before it."""
+    g, firsts = geometry, np.zeros(output[2:], np.int64)
+    for axis, (windows, k, s, d, (before, _)) in enumerate(
+        zip(output[2:], g.kernel, g.stride, g.dilation, g.padding, strict=True)
+    ):
+        first = np.maximum(0, -(-(before - np.arange(windows) * s) // d))
+        firsts = firsts * k + first.reshape([-1 if other == axis else 1 for other in range(len(g.kernel))])
+    return np.broadcast_to(firsts, output).astype(KEPT_TYPE)
+
+
+def _kept(kept: Array, output: Shape) -> NDArray[np.int32]:
+    view: NDArray[np.int32] = kept.view(KEPT_TYPE).reshape(output)
     return view

@@ -1,26 +1,32 @@
-"""Linear combinations of vectors: the arithmetic of solvers and rules."""
+"""Linear combinations of vectors, and their norm: the arithmetic of solvers and rules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Assignment, Buffers, Call, PreparedKernel
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, prepare
 from crossbow.types import Array
 
 CHUNK = 8192
 """Elements that all assignments pass over before the next ones: what they share stays in the cache."""
 
 
-def prepare_linear_combination(assignments: Sequence[Assignment], dtype: np.dtype[np.generic]) -> PreparedKernel:
+def prepare_linear_combination(
+    assignments: Sequence[Assignment], dtype: np.dtype[np.generic], signs: Sequence[tuple[str, str]] = ()
+) -> PreparedKernel:
     """target ← c₀ · x₀ + c₁ · x₁ + …: rounded to `dtype` after every product and sum, added from left to right."""
-    terms = tuple(dict.fromkeys(term for assignment in assignments for term in assignment.terms))
+    sources = dict(signs)
+    terms = dict.fromkeys(sources.get(term, term) for assignment in assignments for term in assignment.terms)
     targets = tuple(dict.fromkeys(assignment.target for assignment in assignments))
 
     def bind(buffers: Buffers) -> list[Call]:
-        return [LinearCombination(assignments, buffers, dtype)]
+        return [LinearCombination(assignments, buffers, dtype, sources)]
 
     reads = (*terms, "coefficients")
     return PreparedKernel("linear_combination reference", reads, targets, bind)
@@ -29,35 +35,116 @@ def prepare_linear_combination(assignments: Sequence[Assignment], dtype: np.dtyp
 class LinearCombination:
     """The bound call. Everything is sliced at binding; a call allocates nothing that grows with the vectors."""
 
-    def __init__(self, assignments: Sequence[Assignment], buffers: Buffers, dtype: np.dtype[np.generic]) -> None:
+    def __init__(
+        self,
+        assignments: Sequence[Assignment],
+        buffers: Buffers,
+        dtype: np.dtype[np.generic],
+        signs: Mapping[str, str] | None = None,
+    ) -> None:
+        signs = signs or {}
         self.coefficients: Array = buffers["coefficients"]
         self.rounded = np.zeros(len(self.coefficients), dtype)
         names = {name for a in assignments for name in (a.target, *a.terms)}
-        vectors: dict[str, Floats] = {name: buffers[name] for name in sorted(names)}
-        lengths = {name: vector.shape for name, vector in vectors.items()}
-        if len(set(lengths.values())) > 1:
-            raise ValueError(f"expected vectors of one length. Received: {lengths}")
+        vectors: dict[str, Floats] = {name: buffers[name] for name in sorted({signs.get(name, name) for name in names})}
+        length = check_lengths(vectors)
         expected = sum(len(a.terms) for a in assignments)
         if len(self.coefficients) != expected:
             raise ValueError(f"expected {expected} coefficients, one for each term. Received: {len(self.coefficients)}")
-        length = len(next(iter(vectors.values())))
         self.scratch = np.zeros((2, min(length, CHUNK)), dtype)
-        self.chunks: list[list[tuple[Floats, list[Floats]]]] = [
-            [
-                (vectors[a.target][start : start + CHUNK], [vectors[term][start : start + CHUNK] for term in a.terms])
-                for a in assignments
-            ]
-            for start in range(0, length, CHUNK)
-        ]
+        sign = {name: np.zeros(min(length, CHUNK), dtype) for name in sorted(names & signs.keys())}
+        self.chunks: list[_Chunk] = []
+        for start in range(0, length, CHUNK):
+            part = {name: vector[start : start + CHUNK] for name, vector in vectors.items()}
+            size = len(next(iter(part.values())))
+            signed = [(part[signs[name]], room[:size]) for name, room in sign.items()]
+            part.update({name: room[:size] for name, room in sign.items()})
+            sums = [(part[a.target], [part[term] for term in a.terms]) for a in assignments]
+            self.chunks.append(_Chunk(signed, sums))
 
     def __call__(self) -> None:
         self.rounded[...] = self.coefficients
         for chunk in self.chunks:
+            for vector, sign in chunk.signs:
+                np.sign(vector, out=sign)
             coefficients = iter(self.rounded)
-            for target, terms in chunk:
-                total, product = self.scratch[:, : len(target)]
-                for index, term in enumerate(terms):
-                    np.multiply(next(coefficients), term, out=product if index else total)
-                    if index:
-                        np.add(total, product, out=total)
-                target[...] = total  # only now: the target may be one of the terms
+            for target, terms in chunk.sums:
+                # Not into the target itself, which may be one of the terms.
+                target[...] = _add_up(terms, coefficients, self.scratch[:, : len(target)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """A range of all vectors, small enough for the cache."""
+
+    signs: list[tuple[Floats, Floats]]
+    """Vector, and room for its sign."""
+    sums: list[tuple[Floats, list[Floats]]]
+    """Target and terms."""
+
+
+def check_lengths(vectors: Mapping[str, Array]) -> int:
+    """The length of the vectors. Raises ValueError where they differ."""
+    lengths = {name: vector.shape for name, vector in vectors.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"expected vectors of one length. Received: {lengths}")
+    return len(next(iter(vectors.values())))
+
+
+def _add_up(terms: Sequence[Floats], coefficients: Iterator[np.generic], scratch: Floats) -> Floats:
+    """c₀ · x₀ + c₁ · x₁ + …, in the first row of `scratch`."""
+    total: Floats = scratch[0]
+    product: Floats = scratch[1]
+    for index, term in enumerate(terms):
+        np.multiply(next(coefficients), term, out=product if index else total)
+        if index:
+            np.add(total, product, out=total)
+    return total
+
+
+def prepare_squared_norm(terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedKernel:
+    """square ← ‖c₀ · x₀ + c₁ · x₁ + …‖²: the sum as in a linear combination, its squares in double precision."""
+
+    def bind(buffers: Buffers) -> list[Call]:
+        return [SquaredNorm([buffers[term] for term in terms], buffers["coefficients"], buffers["square"], dtype)]
+
+    return PreparedKernel("squared_norm reference", (*dict.fromkeys(terms), "coefficients"), ("square",), bind)
+
+
+class SquaredNorm:
+    """The bound call. The sum is never in memory as a whole."""
+
+    def __init__(self, terms: Sequence[Array], coefficients: Array, square: Array, dtype: np.dtype[np.generic]) -> None:
+        length = check_lengths({f"term {index}": term for index, term in enumerate(terms)})
+        self.coefficients, self.rounded, self.square = coefficients, np.zeros(len(terms), dtype), square
+        self.scratch, self.wide = np.zeros((2, min(length, CHUNK)), dtype), np.zeros(min(length, CHUNK))
+        self.chunks = [[term[start : start + CHUNK] for term in terms] for start in range(0, length, CHUNK)]
+
+    def __call__(self) -> None:
+        self.rounded[...] = self.coefficients
+        square = 0.0
+        for terms in self.chunks:
+            wide = self.wide[: len(terms[0])]
+            wide[...] = _add_up(terms, iter(self.rounded), self.scratch[:, : len(wide)])
+            square += float(np.square(wide, out=wide).sum())
+        self.square[0] = square
+
+
+def clip_coefficients(
+    *,
+    squares: NDArray[np.float64],
+    coefficients: NDArray[np.float64],
+    clipped_coefficients: NDArray[np.float64],
+    limit: float,
+    clipped: Sequence[bool],
+) -> None:
+    """clipped_coefficients ← those marked times min(1, limit / √Σ squares), the others as they are."""
+    norm = math.sqrt(squares.sum())
+    factor = 1.0 if norm <= limit else limit / norm  # NaN is not hidden
+    clipped_coefficients[...] = coefficients
+    clipped_coefficients[np.array(clipped, bool)] *= factor
+
+
+def prepare_clip_coefficients(limit: float, clipped: Sequence[bool]) -> PreparedKernel:
+    reads, writes = ("squares", "coefficients"), ("clipped_coefficients",)
+    return prepare("clip_coefficients", clip_coefficients, reads, writes, limit=float(limit), clipped=tuple(clipped))

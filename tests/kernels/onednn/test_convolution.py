@@ -24,8 +24,8 @@ from tests.kernels.onednn.running import (
 
 def output_shape(x: Shape, outputs: int, g: ConvolutionGeometry) -> Shape:
     sizes = tuple(
-        (size + 2 * p - d * (k - 1) - 1) // s + 1
-        for size, k, s, p, d in zip(x[2:], g.kernel, g.stride, g.padding, g.dilation, strict=True)
+        (size + before + after - extent) // s + 1
+        for size, extent, s, (before, after) in zip(x[2:], g.extent, g.stride, g.padding, strict=True)
     )
     return (x[0], outputs, *sizes)
 
@@ -82,12 +82,11 @@ def test_random_shapes(data: st.DataObject) -> None:
     g = ConvolutionGeometry(
         kernel=(data.draw(size), data.draw(size)),
         stride=(data.draw(size), data.draw(size)),
-        padding=(data.draw(st.integers(0, 2)), data.draw(st.integers(0, 2))),
+        padding=data.draw(st.tuples(*[st.tuples(st.integers(0, 2), st.integers(0, 2))] * 2)),
         dilation=(data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2))),
         groups=groups,
     )
-    span = [d * (k - 1) + 1 for d, k in zip(g.dilation, g.kernel, strict=True)]
-    height, width = (data.draw(st.integers(s, s + 6)) for s in span)
+    height, width = (data.draw(st.integers(extent, extent + 6)) for extent in g.extent)
     batch = data.draw(st.integers(1, 4), "batch")
     compare((batch, channels, height, width), outputs, g, with_bias=data.draw(st.booleans()))
 
@@ -115,6 +114,35 @@ def test_lenet_takes_the_fast_implementations(shape: Shape, outputs: int, batch:
         assert "ref:" not in kernel.name
         assert "gemm" not in kernel.name
         assert "jit:" in kernel.name or "brg" in kernel.name
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("channels", [8, 20, 32, 64])
+def test_depthwise_takes_the_fast_implementations(channels: int, stride: int) -> None:
+    g = ConvolutionGeometry((3, 3), (stride, stride), ((1, 1), (1, 1)), groups=channels)
+    names = compare((2, channels, 9, 8), channels, g, with_bias=True)
+    assert all("dw" in name for name in names), names
+
+
+def test_depthwise_data_gradient_is_not_padded_to_blocks() -> None:
+    g = ConvolutionGeometry((5, 5), padding=((2, 2), (2, 2)), groups=32)
+    _, data, _ = compare((2, 32, 9, 8), 32, g, with_bias=False)
+    assert "dw" in data
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_other_numbers_of_axes_run_in_numpy(axes: int) -> None:
+    g = ConvolutionGeometry((3,) * axes)
+    x, y = tensor((2, 3, *[5] * axes)), tensor((2, 4, *[3] * axes))
+    weights = Variable((4, 3, *g.kernel), FLOAT32)
+    forward = ONEDNN.convolution_forward(x, weights, None, y, g)
+    assert not forward.storages
+    for kernel in (
+        forward,
+        ONEDNN.convolution_backward_data(y, weights, x, g),
+        ONEDNN.convolution_backward_weights(x, y, weights, None, g),
+    ):
+        assert kernel.name.endswith("reference")
 
 
 @pytest.mark.parametrize(("shape", "outputs"), LENET)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -85,10 +87,19 @@ def test_data_gradient_in_row_blocks(rows: int) -> None:
 
 
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize(("shape", "outputs"), [((5, 700), 400), ((3, 33, 4, 5), 401), ((2, 2), 150_000)])
-def test_gradient_in_blocks(shape: Shape, outputs: int, with_bias: bool) -> None:
-    tx, ty = tensor(shape), tensor((shape[0], outputs))
-    features = tx.elements // shape[0]
+@pytest.mark.parametrize(
+    ("shape", "rows", "outputs"),
+    [
+        ((5, 700), (5,), 400),
+        ((3, 33, 4, 5), (3,), 401),
+        ((2, 2), (2,), 150_000),
+        ((2, 3, 700), (2, 3), 400),
+        ((2, 3, 1, 1, 700), (2, 3, 1, 1), 400),
+    ],
+)
+def test_gradient_in_blocks(shape: Shape, rows: Shape, outputs: int, with_bias: bool) -> None:
+    tx, ty = tensor(shape), tensor((*rows, outputs))
+    features = tx.elements // math.prod(rows)
     weights, bias = Variable((outputs, features), FLOAT32), Variable((outputs,), FLOAT32) if with_bias else None
     weights = with_storage(weights, ONEDNN.inner_product_forward(tx, weights, bias, ty))
     kernel = ONEDNN.inner_product_backward_weights(tx, ty, weights, bias)
@@ -108,8 +119,16 @@ def test_gradient_in_blocks(shape: Shape, outputs: int, with_bias: bool) -> None
             assert isinstance(call, NativeCall)
             call()
         whole[block.place] = block.gradient
-    close(whole, buffers["weights_gradient"], shape[0])
-    close(parts["bias_gradient"], buffers["bias_gradient"], shape[0])
+    close(whole, buffers["weights_gradient"], math.prod(rows))
+    close(parts["bias_gradient"], buffers["bias_gradient"], math.prod(rows))
+
+
+@pytest.mark.parametrize(("shape", "rows"), [((2, 3, 4, 200), (2, 3, 4)), ((2, 3, 4, 200), (2, 3))])
+def test_rows_that_have_to_be_reordered_come_whole(shape: Shape, rows: Shape) -> None:
+    tx, ty = tensor(shape), tensor((*rows, 1500))
+    weights = Variable((1500, tx.elements // math.prod(rows)), FLOAT32)
+    weights = with_storage(weights, ONEDNN.inner_product_forward(tx, weights, None, ty))
+    assert ONEDNN.inner_product_backward_weights(tx, ty, weights, None).blocks is None
 
 
 def test_small_gradients_come_whole() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from crossbow.kernels.interface import PoolingGeometry
 from crossbow.ops.pool import Pool
 from crossbow.types import Phase, Shape, aligned_zeros
-from tests.kernels.onednn.running import ONEDNN, REFERENCE, Numbers, close, draw, execute, memory, tensor
+from tests.kernels.onednn.running import ONEDNN, REFERENCE, Numbers, close, draw, execute, memory, state, tensor
 
 
 def compare(x: Numbers, y_shape: Shape, g: PoolingGeometry) -> None:
@@ -42,20 +44,24 @@ def compare(x: Numbers, y_shape: Shape, g: PoolingGeometry) -> None:
 
 def drawn_pool(data: st.DataObject) -> tuple[Pool, Shape]:
     kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)), "kernel")
+    dilation = data.draw(st.one_of(st.just((1, 1)), st.tuples(st.integers(1, 3), st.integers(1, 3))), "dilation")
+    reaches = [st.integers(0, d * (k - 1)) for k, d in zip(kernel, dilation, strict=True)]
     pool = Pool(
         method=data.draw(st.sampled_from(["max", "average"])),
         kernel_size=kernel,
         stride=data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)), "stride"),
-        padding=tuple(data.draw(st.integers(0, k - 1)) for k in kernel),
+        padding=tuple((data.draw(reach), data.draw(reach)) for reach in reaches),
+        dilation=dilation,
         rounding=data.draw(st.sampled_from(["ceil", "floor"])),
         count_padding=data.draw(st.booleans()),
     )
     batch, channels = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 3, 16, 17, 20, 32]))
-    height, width = (data.draw(st.integers(k, k + 7)) for k in kernel)
+    # Where the input is no shorter than the distance between elements, none of its windows steps over it.
+    height, width = (data.draw(st.integers(d * k, d * k + 7)) for k, d in zip(kernel, dilation, strict=True))
     return pool, (batch, channels, height, width)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_random_shapes(data: st.DataObject) -> None:
     pool, shape = drawn_pool(data)
@@ -68,13 +74,50 @@ def test_the_first_of_equal_maxima_gets_the_gradient(data: st.DataObject) -> Non
     pool, shape = drawn_pool(data)
     few_values = np.random.default_rng(data.draw(st.integers(0, 9))).integers(0, 2, shape).astype(np.float32)
     g = pool.geometry(shape)
-    compare(few_values, pool.output_shape(shape), PoolingGeometry("max", g.kernel, g.stride, g.padding))
+    compare(few_values, pool.output_shape(shape), replace(g, method="max"))
 
 
 @pytest.mark.parametrize("batch", [1, 4, 8, 32])
 @pytest.mark.parametrize("shape", [(32, 24, 24), (64, 8, 8), (20, 24, 24), (50, 8, 8)])
 def test_lenet_takes_the_fast_implementation(shape: Shape, batch: int) -> None:
     x, y = tensor((batch, *shape)), tensor((batch, shape[0], shape[1] // 2, shape[2] // 2))
-    g = PoolingGeometry("max", (2, 2), (2, 2))
+    g = PoolingGeometry((2, 2), (2, 2))
     for kernel in (ONEDNN.pooling_forward(x, y, g, Phase.TRAIN), ONEDNN.pooling_backward(y, x, g)):
         assert "ref:" not in kernel.name
+
+
+@pytest.mark.parametrize("method", ["max", "average", "stochastic"])
+@pytest.mark.parametrize("axes", [1, 3])
+def test_other_numbers_of_axes_run_in_numpy(axes: int, method: str) -> None:
+    x, y = tensor((2, 3, *[6] * axes)), tensor((2, 3, *[3] * axes))
+    g = PoolingGeometry((2,) * axes, (2,) * axes, method=method)
+    for kernel in (ONEDNN.pooling_forward(x, y, g, Phase.TRAIN), ONEDNN.pooling_backward(y, x, g)):
+        assert kernel.name.endswith("reference")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_stochastic_pooling_picks_what_the_reference_picks(data: st.DataObject) -> None:
+    """Output, kept and gradient, bit for bit."""
+    pool, shape = drawn_pool(data)
+    x, y_shape, g = draw(shape), pool.output_shape(shape), replace(pool.geometry(shape), method="stochastic")
+    tx, ty, results = tensor(shape), tensor(y_shape), []
+    for library in (REFERENCE, ONEDNN):
+        forward = library.pooling_forward(tx, ty, g, Phase.TRAIN, seed=2**33 + 1, key=3)
+        buffers = {
+            "input0": memory(tx, x),
+            "output_gradient": memory(ty, draw(y_shape, 1)),
+            "state": state(TASK=2**32 + 5),
+        }
+        buffers |= {"output": memory(ty), "input_gradient": memory(tx), "kept": aligned_zeros(forward.kept)}
+        for kernel in (forward, library.pooling_backward(ty, tx, g)):
+            execute(kernel, buffers, native=library is ONEDNN)
+        check = library.pooling_forward(tx, ty, g, Phase.CHECK)
+        buffers["mean"] = memory(ty)
+        execute(check, {**buffers, "output": buffers["mean"]}, native=library is ONEDNN)
+        results.append(buffers)
+    reference, fast = results
+    np.testing.assert_array_equal(fast["kept"], reference["kept"])
+    np.testing.assert_array_equal(fast["output"], reference["output"])
+    close(fast["input_gradient"], reference["input_gradient"], g.kernel[0] * g.kernel[1])
+    close(fast["mean"], reference["mean"])

@@ -12,10 +12,22 @@ from crossbow.types import Layout
 from tests.kernels.reference.running import DTYPES, Numbers, channels_last, draw, nan, run, tensor
 
 CASES = [
-    ((2, 3, 5, 4), 4, ConvolutionGeometry((3, 3), padding=(1, 1))),
-    ((1, 2, 6, 7), 3, ConvolutionGeometry((2, 3), stride=(2, 1), padding=(0, 2))),
-    ((2, 4, 7, 7), 6, ConvolutionGeometry((3, 2), stride=(2, 3), padding=(2, 1), dilation=(2, 1), groups=2)),
-    ((2, 3, 4, 4), 3, ConvolutionGeometry((3, 3), padding=(1, 1), groups=3)),
+    ((2, 3, 5, 4), 4, ConvolutionGeometry((3, 3), padding=((1, 1), (1, 1)))),
+    ((1, 2, 6, 7), 3, ConvolutionGeometry((2, 3), stride=(2, 1), padding=((0, 0), (1, 2)))),
+    (
+        (2, 4, 7, 7),
+        6,
+        ConvolutionGeometry((3, 2), stride=(2, 3), padding=((2, 2), (0, 1)), dilation=(2, 1), groups=2),
+    ),
+    ((2, 3, 4, 4), 3, ConvolutionGeometry((3, 3), padding=((1, 1), (2, 0)), groups=3)),
+    ((2, 3, 7), 4, ConvolutionGeometry((3,), stride=(2,), padding=((1, 2),))),
+    ((2, 4, 9), 2, ConvolutionGeometry((3,), dilation=(3,), padding=((0, 4),), groups=2)),
+    ((2, 2, 3, 4, 5), 3, ConvolutionGeometry((2, 1, 3), padding=((1, 0), (0, 0), (1, 1)))),
+    (
+        (1, 4, 5, 4, 3),
+        2,
+        ConvolutionGeometry((2, 2, 2), (2, 1, 2), ((0, 1), (1, 1), (2, 0)), (2, 3, 1), groups=2),
+    ),
     ((3, 2, 5, 5), 2, ConvolutionGeometry((1, 1))),
     ((1, 2, 6, 6), 2, ConvolutionGeometry((2, 2), stride=(4, 4))),  # a border that no window reaches
 ]
@@ -25,24 +37,26 @@ def brute_force(x: Numbers, w: Numbers, b: Numbers, dy: Numbers, g: ConvolutionG
     """y, dx, dw, db, one multiplication at a time."""
     y, dx, dw, db = (np.zeros(shape) for shape in (dy.shape, x.shape, w.shape, b.shape))
     ins, outs = w.shape[1], w.shape[0] // g.groups
-    y += b[:, None, None]
-    for n, o, i, j in itertools.product(*map(range, dy.shape)):
-        db[o] += dy[n, o, i, j]
-        for c, u, v in itertools.product(*map(range, w.shape[1:])):
-            row = i * g.stride[0] + u * g.dilation[0] - g.padding[0]
-            column = j * g.stride[1] + v * g.dilation[1] - g.padding[1]
-            if 0 <= row < x.shape[2] and 0 <= column < x.shape[3]:
-                place = (n, o // outs * ins + c, row, column)
-                y[n, o, i, j] += w[o, c, u, v] * x[place]
-                dw[o, c, u, v] += dy[n, o, i, j] * x[place]
-                dx[place] += dy[n, o, i, j] * w[o, c, u, v]
+    y += b.reshape(-1, *[1] * (x.ndim - 2))
+    for n, o, *window in itertools.product(*map(range, dy.shape)):
+        db[o] += dy[n, o, *window]
+        for c, *position in itertools.product(*map(range, w.shape[1:])):
+            axes = zip(window, position, g.stride, g.dilation, g.padding, strict=True)
+            spot = [i * s + u * d - before for i, u, s, d, (before, _) in axes]
+            if all(0 <= i < size for i, size in zip(spot, x.shape[2:], strict=True)):
+                place, weight = (n, o // outs * ins + c, *spot), (o, c, *position)
+                y[n, o, *window] += w[weight] * x[place]
+                dw[weight] += dy[n, o, *window] * x[place]
+                dx[place] += dy[n, o, *window] * w[weight]
     return y, dx, dw, db
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("with_bias", [True, False])
-@pytest.mark.parametrize("layout", Layout)
-@pytest.mark.parametrize(("shape", "outputs", "geometry"), CASES)
+@pytest.mark.parametrize(
+    ("shape", "outputs", "geometry", "layout"),
+    [(*case, layout) for case in CASES for layout in Layout if layout is Layout.PLAIN or len(case[0]) == 4],
+)
 def test_against_loops(
     shape: tuple[int, ...],
     outputs: int,
@@ -53,8 +67,8 @@ def test_against_loops(
 ) -> None:
     g, library = geometry, Reference(dtype)
     sizes = [
-        (size + 2 * p - d * (k - 1) - 1) // s + 1
-        for size, k, s, p, d in zip(shape[2:], g.kernel, g.stride, g.padding, g.dilation, strict=True)
+        (size + before + after - extent) // s + 1
+        for size, extent, s, (before, after) in zip(shape[2:], g.extent, g.stride, g.padding, strict=True)
     ]
     order = channels_last if layout is Layout.CHANNELS_LAST else np.asarray
     x, dy = order(draw(*shape, dtype=dtype)), order(draw(shape[0], outputs, *sizes, dtype=dtype))

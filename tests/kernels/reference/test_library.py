@@ -10,7 +10,7 @@ import pytest
 
 from crossbow.kernels.interface import KernelLibrary, PreparedKernel
 from crossbow.kernels.reference import Reference
-from crossbow.types import ConfigurationError, Layout
+from crossbow.types import ConfigurationError, Layout, Phase
 from tests.kernels.reference.running import DTYPES, Numbers, channels_last, draw, nan, run, state, tensor
 
 SHAPE = (3, 4, 5, 2)
@@ -29,6 +29,11 @@ def element_wise_kernels(library: Reference) -> list[PreparedKernel]:
         library.dropout_backward(t, t, 0.3, 1, 2),
         library.weighted_sum((t, t, t), t, (1.0, -0.3, 2.5)),
         library.scale(t, t, 0.3),
+        library.copy_forward(t, t),
+        library.copy_backward(t, t),
+        library.product_forward((t, t, t), t),
+        library.product_backward((t, t, t), t, 1),
+        library.maximum_forward((t, t, t), t, Phase.CHECK),
     ]
 
 

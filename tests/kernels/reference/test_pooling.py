@@ -10,31 +10,35 @@ from hypothesis import strategies as st
 from crossbow.kernels.interface import PoolingGeometry
 from crossbow.kernels.reference import Reference
 from crossbow.ops.pool import pooled_size
-from crossbow.types import Layout, Phase, aligned_zeros
+from crossbow.types import Layout, Phase, Shape, aligned_zeros
 from tests.kernels.reference.running import DTYPES, Numbers, channels_last, draw, nan, run, tensor
 
 
 def brute_force(x: Numbers, dy: Numbers, g: PoolingGeometry) -> tuple[Numbers, Numbers]:
     """y and dx, one window at a time."""
     y, dx = np.zeros(dy.shape), np.zeros(x.shape)
-    height, width = x.shape[2:]
-    for n, c, i, j in itertools.product(*map(range, dy.shape)):
-        top, left = i * g.stride[0] - g.padding[0], j * g.stride[1] - g.padding[1]
-        window = [
-            (row, column)
-            for row in range(top, min(top + g.kernel[0], height + g.padding[0]))
-            for column in range(left, min(left + g.kernel[1], width + g.padding[1]))
-        ]
-        inside = [(row, column) for row, column in window if 0 <= row < height and 0 <= column < width]
-        values = [x[n, c, row, column] for row, column in inside]
+    sizes = x.shape[2:]
+    for place in itertools.product(*map(range, dy.shape)):
+        n, c, *output = place
+        axes = zip(output, g.kernel, g.stride, g.dilation, g.padding, sizes, strict=True)
+        window = list(
+            itertools.product(
+                *(
+                    [spot for u in range(k) if (spot := i * s - before + u * d) < size + after]
+                    for i, k, s, d, (before, after), size in axes
+                )
+            )
+        )
+        inside = [(n, c, *spot) for spot in window if all(0 <= i < size for i, size in zip(spot, sizes, strict=True))]
+        values = [x[spot] for spot in inside]
         if g.method == "max":
-            y[n, c, i, j] = max(values)
-            dx[(n, c, *inside[values.index(max(values))])] += dy[n, c, i, j]
+            y[place] = max(values)
+            dx[inside[values.index(max(values))]] += dy[place]
         else:
             divisor = len(window) if g.count_padding else len(inside)
-            y[n, c, i, j] = sum(values) / divisor
-            for row, column in inside:
-                dx[n, c, row, column] += dy[n, c, i, j] / divisor
+            y[place] = sum(values) / divisor
+            for spot in inside:
+                dx[spot] += dy[place] / divisor
     return y, dx
 
 
@@ -57,26 +61,29 @@ def pool(x: Numbers, dy: Numbers, g: PoolingGeometry, layout: Layout = Layout.PL
 
 
 @st.composite
-def cases(draw_from: st.DrawFn) -> tuple[tuple[int, int], tuple[int, int], PoolingGeometry]:
-    sizes = (draw_from(st.integers(1, 9)), draw_from(st.integers(1, 9)))
-    kernel = (draw_from(st.integers(1, 4)), draw_from(st.integers(1, 4)))
-    stride = (draw_from(st.integers(1, 5)), draw_from(st.integers(1, 5)))
-    padding = (draw_from(st.integers(0, kernel[0] - 1)), draw_from(st.integers(0, kernel[1] - 1)))
-    rounding = draw_from(st.sampled_from(["ceil", "floor"]))
-    windows = [pooled_size(*values, rounding) for values in zip(sizes, kernel, stride, padding, strict=True)]
+def cases(draw_from: st.DrawFn) -> tuple[Shape, Shape, PoolingGeometry]:
+    axes = draw_from(st.sampled_from([1, 2, 2, 3]))
+
+    def each(lowest: int, highest: int) -> tuple[int, ...]:
+        return tuple(draw_from(st.integers(lowest, highest)) for _ in range(axes))
+
+    kernel, dilation, stride = each(1, 4 if axes < 3 else 2), each(1, 2), each(1, 5)
+    sizes = tuple(d - 1 + size for d, size in zip(dilation, each(1, 9 if axes < 3 else 4), strict=True))
+    reach = [st.integers(0, d * (k - 1)) for k, d in zip(kernel, dilation, strict=True)]
+    padding = tuple((draw_from(most), draw_from(most)) for most in reach)
+    rounding, method = draw_from(st.sampled_from(["ceil", "floor"])), draw_from(st.sampled_from(["max", "average"]))
+    g = PoolingGeometry(kernel, stride, padding, dilation, method, draw_from(st.booleans()))
+    values = zip(sizes, g.extent, stride, padding, strict=True)
+    windows = tuple(pooled_size(size, extent, s, p, rounding) for size, extent, s, p in values)
     assume(min(windows) >= 1)
-    geometry = PoolingGeometry(
-        draw_from(st.sampled_from(["max", "average"])), kernel, stride, padding, draw_from(st.booleans())
-    )
-    return sizes, (windows[0], windows[1]), geometry
+    return sizes, windows, g
 
 
 @settings(max_examples=150, deadline=None)
 @given(case=cases(), layout=st.sampled_from(Layout), ties=st.booleans(), dtype=st.sampled_from(DTYPES))
-def test_against_loops(
-    case: tuple[tuple[int, int], tuple[int, int], PoolingGeometry], layout: Layout, ties: bool, dtype: Any
-) -> None:
+def test_against_loops(case: tuple[Shape, Shape, PoolingGeometry], layout: Layout, ties: bool, dtype: Any) -> None:
     sizes, windows, geometry = case
+    assume(layout is Layout.PLAIN or len(sizes) == 2)
     x, dy = draw(2, 3, *sizes, dtype=dtype), draw(2, 3, *windows, dtype=dtype, seed=1)
     if ties:
         x = np.round(x)  # many equal maxima: the first wins
@@ -90,16 +97,19 @@ def test_against_loops(
 def test_nan_comes_through() -> None:
     x = np.zeros((1, 1, 2, 4))
     x[0, 0, 1, 1] = np.nan
-    y, dx = pool(x, np.ones((1, 1, 1, 2)), PoolingGeometry("max", (2, 2), (2, 2)))
+    y, dx = pool(x, np.ones((1, 1, 1, 2)), PoolingGeometry((2, 2), (2, 2)))
     np.testing.assert_array_equal(y, [[[[np.nan, 0]]]])
     np.testing.assert_array_equal(dx, [[[[0, 0, 1, 0], [0, 1, 0, 0]]]])
 
 
 def test_what_is_kept() -> None:
-    library, g = Reference(), PoolingGeometry("max", (2, 2), (2, 2))
+    library, g = Reference(), PoolingGeometry((2, 2), (2, 2))
     x, y = tensor((2, 3, 8, 8), np.float32), tensor((2, 3, 4, 4), np.float32)
     assert library.pooling_forward(x, y, g, Phase.TRAIN).kept == y.elements * 4
     assert library.pooling_forward(x, y, g, Phase.CHECK).kept == 0
-    average = PoolingGeometry("average", (2, 2), (2, 2))
+    stochastic = PoolingGeometry((2, 2), (2, 2), method="stochastic")
+    assert library.pooling_forward(x, y, stochastic, Phase.TRAIN).kept == y.elements * 4
+    assert library.pooling_forward(x, y, stochastic, Phase.CHECK).reads == ("input0",)
+    average = PoolingGeometry((2, 2), (2, 2), method="average")
     assert library.pooling_forward(x, y, average, Phase.TRAIN).kept == 0
     assert "kept" not in library.pooling_backward(y, x, average).reads

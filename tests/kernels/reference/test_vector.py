@@ -87,3 +87,60 @@ def test_a_call_allocates_nothing_that_grows_with_the_vectors() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 4096
+
+
+# Signs.
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [1, CHUNK, 2 * CHUNK + 5])
+def test_the_sign_of_a_vector_is_that_before_the_call(length: int, dtype: Any) -> None:
+    """Of −, 0, + it is −1, 0, 1; here the vector itself is the first target, and the sign a term of both."""
+    w, v = draw(length, dtype=dtype), draw(length, dtype=dtype, seed=1)
+    w[::3] = 0
+    assignments = (Assignment("w", ("w", "s")), Assignment("v", ("s", "w", "s")))
+    kernel = Reference(dtype).linear_combination(assignments, np.dtype(dtype), [("s", "w"), ("unused", "v")])
+    assert (set(kernel.reads), set(kernel.writes)) == ({"w", "coefficients"}, {"w", "v"})
+    sign, after = np.sign(w), w.copy()
+    after -= dtype(0.25) * sign
+    run(kernel, w=w, v=v, coefficients=np.array([1.0, -0.25, 2.0, 1.0, 0.5]))
+    np.testing.assert_array_equal(w, after)
+    np.testing.assert_array_equal(v, dtype(2) * sign + after + dtype(0.5) * sign)
+
+
+# Norms.
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [0, 1, CHUNK, 2 * CHUNK + 5])
+def test_the_squared_norm_of_a_combination(length: int, dtype: Any) -> None:
+    x, total = draw(length, dtype=dtype), draw(length, dtype=dtype, seed=1)
+    kernel = Reference(dtype).squared_norm(("x", "total"), np.dtype(dtype))
+    assert (kernel.reads, kernel.writes) == (("x", "total", "coefficients"), ("square",))
+    square = np.full(1, np.nan)
+    run(kernel, x=x, total=total, coefficients=np.array([0.5, 0.25]), square=square)
+    combined = (dtype(0.5) * x + dtype(0.25) * total).astype(np.float64)
+    np.testing.assert_allclose(square, [np.square(combined).sum()], rtol=1e-14)
+
+
+def test_squares_are_added_up_in_double_precision() -> None:
+    """In single precision 2^24 + 1 is 2^24, and (10^30)² is infinite."""
+    square, one = np.zeros(1), np.ones(1)
+    run(Reference().squared_norm(("x",), np.dtype(np.float32)), x=np.array([4096, 1], np.float32), coefficients=one,
+        square=square)  # fmt: skip
+    assert square == 2**24 + 1
+    run(Reference().squared_norm(("x",), np.dtype(np.float32)), x=np.array([1e30], np.float32), coefficients=one,
+        square=square)  # fmt: skip
+    assert square == pytest.approx(1e60)
+
+
+@pytest.mark.parametrize(
+    ("squares", "factor"),
+    [([9.0, 16.0], 0.5), ([6.25], 1.0), ([6.0], 1.0), ([0.0, 0.0], 1.0), ([np.inf], 0.0), ([1.0, np.nan], np.nan)],
+)
+def test_coefficients_are_clipped_by_the_norm(squares: list[float], factor: float) -> None:
+    """The limit is 2.5: a norm of √(9 + 16) = 5 halves them; what is not a number is not hidden."""
+    kernel = Reference().clip_coefficients(2.5, [True, False, True])
+    clipped = np.full(3, np.nan)
+    run(kernel, squares=np.array(squares), coefficients=np.array([1.0, 2.0, 4.0]), clipped_coefficients=clipped)
+    np.testing.assert_array_equal(clipped, [factor, 2.0, 4 * factor])

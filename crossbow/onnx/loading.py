@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 
 from crossbow.dataflow import SubGraph
-from crossbow.onnx import forms, operators  # noqa: F401 - they fill the table of translations
+from crossbow.onnx import arithmetic, forms, operators, transform  # noqa: F401 - they fill the table of translations
 from crossbow.onnx.network import Network
 from crossbow.onnx.reader import Reader
 from crossbow.types import DataError, GraphError, Phase, Shape
@@ -40,16 +40,27 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
         DataError: the file is not there, or is no ONNX model.
         GraphError: what the model needs and Crossbow does not have: every node, operator and attribute of it.
     """
-    network = read(_proto(model), input_shape)
+    proto = _proto(model)
+    network = read(proto, input_shape)
     faults = []
+    for entry in proto.graph.input:
+        kind = entry.type.tensor_type.elem_type
+        if entry.name in network.inputs and kind not in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE):
+            received = onnx.TensorProto.DataType.Name(kind)
+            faults.append(f"input {entry.name!r}: expected numbers of type FLOAT or DOUBLE. Received: {received}")
     for what, found in (("input", network.inputs), ("output", network.outputs)):
         if len(found) != 1:
             faults.append(f"expected one {what}. Received: {', '.join(map(repr, found)) or 'none'}")
     for step in network.steps:
         if step.phase is Phase.TRAIN:
             faults.append(
-                f"node {step.name!r}: expected a model for testing, as PyTorch's exporter writes it after model.eval(). "
+                f"node {step.name!r}: expected a model for testing, as PyTorch exports one after model.eval(). "
                 f"Received: a {type(step.kernel).__name__} in training mode"
+            )
+        if step.shape[:1] != next(iter(network.inputs.values())).shape[:1]:
+            faults.append(
+                f"node {step.name!r}: expected an output with one row for each example. "
+                f"Received: {type(step.kernel).__name__}, whose output has shape {step.shape}"
             )
     if faults:
         raise GraphError(faults)
@@ -68,8 +79,8 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
     if not path.is_file():
         raise DataError(f"{path}: expected an ONNX model. Received: no such file")
     try:
+        onnx.checker.check_model(str(path))
         loaded = onnx.load(path)
-        onnx.checker.check_model(loaded)
     except Exception as error:  # protobuf's, the checker's, and those of missing external data
         raise DataError(f"{path}: expected an ONNX model. Received: {error}") from error
     return loaded

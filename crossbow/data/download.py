@@ -1,0 +1,143 @@
+"""Files that are downloaded once into the user's cache folder, and whose hashes are checked."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from crossbow.types import DataError
+
+SECONDS_TO_CONNECT = 5.0
+"""How long a mirror may take to answer at all."""
+
+SECONDS_TO_READ = 30.0
+"""How long a download may stand still."""
+
+
+def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequence[str], otherwise: str) -> list[Path]:
+    """The files of a data set (sha256 by name) in the cache; those that are not there, or are damaged, come from a
+    mirror, the next one when one fails.
+
+    Raises DataError in one sentence, which ends with what to do `otherwise`.
+    """
+    try:
+        import pooch
+    except ImportError as error:
+        raise DataError(f"downloading {title} needs pooch: pip install 'crossbow[zoo]', or {otherwise}") from error
+    cache = Path(pooch.os_cache("crossbow")) / folder
+    with _Progress() as progress, _quiet(pooch.get_logger()):
+        paths = []
+        for name, sha256 in files.items():
+            path, reasons, failure = _retrieve(pooch, mirrors, name, sha256, cache, progress)
+            if path is None:
+                raise DataError(f"{title} could not be downloaded ({'; '.join(reasons)}): {otherwise}") from failure
+            paths.append(path)
+        return paths
+
+
+def _retrieve(
+    pooch: ModuleType, mirrors: Sequence[str], name: str, sha256: str, cache: Path, progress: _Progress
+) -> tuple[Path | None, list[str], Exception | None]:
+    """The file, or why each mirror failed and the last failure."""
+
+    def fetch(url: str, path: str, unused: object) -> None:
+        # Called by pooch only when the file is not in the cache. `path` is a temporary file beside it, which takes the
+        # file's name once its hash is right, and is removed otherwise.
+        _check_reachable(url)
+        _fetch(url, Path(path), progress.begin(name))
+
+    reasons: list[str] = []
+    failure: Exception | None = None
+    for mirror in mirrors:
+        try:
+            return Path(pooch.retrieve(mirror + name, sha256, fname=name, path=cache, downloader=fetch)), [], None
+        except (OSError, ValueError) as error:  # no network (requests' errors are OSErrors), no space, a wrong hash
+            failure = error
+            reasons.append(f"{mirror.split('/')[2]}: {_first_line(error)}")
+    return None, reasons, failure
+
+
+def _fetch(url: str, path: Path, show: Callable[[int, int], None]) -> None:
+    """Write what is at the address into the file. (pooch's own downloader leaves its connection open on failure.)"""
+    import requests
+
+    timeout = (SECONDS_TO_CONNECT, SECONDS_TO_READ)
+    with requests.get(url, stream=True, timeout=timeout) as response, path.open("wb") as file:
+        response.raise_for_status()
+        total = int(response.headers.get("content-length", 0))
+        for chunk in response.iter_content(1 << 16):
+            file.write(chunk)
+            show(file.tell(), total)
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    line = text[0] if text else type(error).__name__
+    return line if len(line) <= 160 else line[:157] + "…"
+
+
+def _check_reachable(url: str) -> None:
+    """Raise ConnectionError unless something answers at this address within SECONDS_TO_CONNECT.
+
+    The time limit of a connection does not cover looking up the name, and counts for each of a server's addresses
+    anew: behind a firewall that drops packets that would be minutes. So a thread asks, and is left behind if need be.
+    """
+    import requests
+
+    failures: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            requests.head(url, timeout=SECONDS_TO_CONNECT, allow_redirects=False).close()
+        except (requests.RequestException, OSError) as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=ask, name="crossbow-mirror", daemon=True)
+    thread.start()
+    thread.join(SECONDS_TO_CONNECT)
+    if thread.is_alive():
+        raise ConnectionError(f"no answer within {SECONDS_TO_CONNECT:g} s")
+    if failures:
+        raise ConnectionError("not reachable") from failures[0]
+
+
+@contextmanager
+def _quiet(logger: logging.Logger) -> Iterator[None]:
+    """Without pooch's own lines, which would tear the progress bar."""
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+class _Progress:
+    """Bars of the downloads, on standard error; nothing is drawn before one begins."""
+
+    def __init__(self) -> None:
+        self._bars: Any = None
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def begin(self, name: str) -> Callable[[int, int], None]:
+        """A new bar; returns what moves it to (bytes done, bytes in all)."""
+        if self._bars is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+            self._bars = Progress(*columns, console=Console(stderr=True))
+            self._bars.start()
+        row = self._bars.add_task(name, total=None)
+        return lambda done, total: self._bars.update(row, completed=done, total=total or None)

@@ -1,0 +1,51 @@
+"""Many small JPEG files in one array, decoded by several threads."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.types import DataError, Shape
+
+TOGETHER = 256
+"""Images that a thread takes at a time."""
+
+
+def decode_images(
+    content: NDArray[np.uint8], offsets: NDArray[np.int64], shape: Shape, source: str
+) -> NDArray[np.uint8]:
+    """RGB images (N, 3, H, W), all of one shape; that of number n is the file content[offsets[n] : offsets[n + 1]].
+
+    Raises DataError that begins with `source`, also where simplejpeg is not installed.
+    """
+    try:
+        import simplejpeg
+    except ImportError as error:
+        raise DataError(f"{source}: decoding JPEG files needs simplejpeg: pip install 'crossbow[zoo]'") from error
+    channels, height, width = shape
+    images = np.empty((len(offsets) - 1, *shape), np.uint8)
+
+    def decode(start: int) -> None:
+        for n in range(start, min(start + TOGETHER, len(images))):
+            try:
+                pixels = simplejpeg.decode_jpeg(content[offsets[n] : offsets[n + 1]], "RGB")
+            except ValueError as error:
+                raise DataError(f"{source}: expected an intact JPEG file as image {n}. Received: {error}") from error
+            if pixels.shape != (height, width, channels):
+                expected, received = f"{height}×{width}", "×".join(map(str, pixels.shape[:2]))
+                raise DataError(f"{source}: expected images of {expected} pixels. Received: {received} (image {n})")
+            images[n] = pixels.transpose(2, 0, 1)
+
+    # The decoder does not hold the interpreter's lock. The first error, in the order of images, is raised.
+    with ThreadPoolExecutor(_cores(), "crossbow-decode") as threads:
+        for _ in threads.map(decode, range(0, len(images), TOGETHER)):
+            pass
+    return images
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,63 @@
+"""Tensors one behind the other along an axis: copies of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from crossbow.kernels.compiled import float32_at, int64_at, native
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.onednn.memory import axes_in_memory
+from crossbow.types import Tensor, address
+
+
+def forward(xs: Sequence[Tensor], y: Tensor, axis: int) -> PreparedKernel:
+    """input0, input1, … → output."""
+    copy_rows.address  # noqa: B018 - compile while preparing
+    rows, _ = _rows(y, axis)
+    lengths = [_rows(x, axis)[1] for x in xs]
+    reads = tuple(f"input{number}" for number in range(len(xs)))
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        calls, y = [], buffers["output"]
+        place = address(y)
+        for role, length in zip(reads, lengths, strict=True):
+            x = buffers[role]
+            slots = (address(x), place, rows, length, length, sum(lengths))
+            calls.append(copy_rows.call("concat_forward", *slots, references=(x, y)))
+            place += 4 * length
+        return calls
+
+    return PreparedKernel("concat_forward numba", reads, ("output",), bind)
+
+
+def backward(dy: Tensor, dx: Tensor, axis: int, start: int) -> PreparedKernel:
+    """output_gradient → input_gradient."""
+    copy_rows.address  # noqa: B018 - compile while preparing
+    (rows, length), (_, whole) = _rows(dx, axis), _rows(dy, axis)
+    skipped = 4 * start * (length // dx.shape[axis])
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        source, target = buffers["output_gradient"], buffers["input_gradient"]
+        slots = (address(source) + skipped, address(target), rows, length, whole, length)
+        return (copy_rows.call("concat_backward", *slots, references=(source, target)),)
+
+    return PreparedKernel("concat_backward numba", ("output_gradient",), ("input_gradient",), bind)
+
+
+def _rows(tensor: Tensor, axis: int) -> tuple[int, int]:
+    """The tensor's memory as so many rows of so many elements, each with all that lies along and below the axis."""
+    axes = axes_in_memory(tensor)
+    outer = math.prod(tensor.shape[dimension] for dimension in axes[: axes.index(axis)])
+    return outer, tensor.elements // outer
+
+
+@native
+def copy_rows(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: source, target, rows, elements of a row, elements from one row to the next in source and in target."""
+    b = int64_at(arguments)
+    for row in range(b[2]):
+        source, target = float32_at(b[0] + 4 * row * b[4]), float32_at(b[1] + 4 * row * b[5])
+        for i in range(b[3]):
+            target[i] = source[i]
+    return 0

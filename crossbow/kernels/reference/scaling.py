@@ -1,0 +1,38 @@
+"""Factors and offsets that lie along some axes of a tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossbow.kernels.reference.prepare import Floats
+
+
+def forward(*, input0: Floats, weights: Floats, output: Floats, axis: int, bias: Floats | None = None) -> None:
+    """y = weights · x (+ bias)."""
+    np.multiply(input0, _along(weights, input0, axis), out=output)
+    if bias is not None:
+        output += _along(bias, input0, axis)
+
+
+def backward(
+    *,
+    input0: Floats,
+    output_gradient: Floats,
+    weights: Floats,
+    weights_gradient: Floats,
+    axis: int,
+    bias_gradient: Floats | None = None,
+    input_gradient: Floats | None = None,
+) -> None:
+    """dweights = Σ dy · x, dbias = Σ dy, dx = weights · dy."""
+    others = (*range(axis), *range(axis + weights.ndim, input0.ndim))
+    np.sum(output_gradient * input0, axis=others, out=weights_gradient)
+    if bias_gradient is not None:
+        np.sum(output_gradient, axis=others, out=bias_gradient)
+    if input_gradient is not None:  # last: it may lie where the output gradient does
+        np.multiply(output_gradient, _along(weights, input0, axis), out=input_gradient)
+
+
+def _along(variable: Floats, x: Floats, axis: int) -> Floats:
+    """The variable, to be broadcast over x."""
+    return variable.reshape(*variable.shape, *[1] * (x.ndim - axis - variable.ndim))

@@ -1,0 +1,204 @@
+"""Sums, products and maxima of tensors, and of a tensor with a constant, which becomes a Scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.onnx.network import Step
+from crossbow.onnx.translation import Node, Numbers, Refused, reads, reads_group, shortest
+from crossbow.ops import Broadcast, Constant, ElementWiseOp, Scale, Values
+from crossbow.types import Shape
+
+BINARY = (6, 7, 13, 14)
+
+
+@reads("Sum", versions=(6, 8, 13))
+def sum_of_all(node: Node) -> Step:
+    return node.apply(ElementWiseOp(type="sum"), *_all(node))
+
+
+@reads("Max", versions=(6, 8, 12, 13))
+def max_of_all(node: Node) -> Step:
+    return node.apply(ElementWiseOp(type="max"), *_all(node))
+
+
+@reads("Mean", versions=(6, 8, 13))
+def mean_of_all(node: Node) -> Step:
+    count = node.inputs
+    return node.apply(ElementWiseOp(type="sum", coefficients=(1 / count,) * count), *_all(node))
+
+
+@reads("Neg", versions=(6, 13))
+def negative(node: Node) -> Step:
+    return node.apply(ElementWiseOp(type="sum", coefficients=(-1.0,)), node.step())
+
+
+@reads("Add", versions=BINARY, attributes="broadcast axis")
+def add(node: Node) -> Step:
+    constant = node.constant_index()
+    if constant is None:
+        return node.apply(ElementWiseOp(type="sum"), *_all(node))
+    return affine(node, node.step(1 - constant), None, Term.of(node, constant))
+
+
+@reads("Sub", versions=BINARY, attributes="broadcast axis")
+def subtract(node: Node) -> Step:
+    constant = node.constant_index()
+    if constant is None:
+        return node.apply(ElementWiseOp(type="sum", coefficients=(1.0, -1.0)), *_all(node))
+    term = Term.of(node, constant)
+    if constant == 1:
+        return affine(node, node.step(0), None, term.times(-1.0))
+    return affine(node, node.step(1), Term.number(-1.0), term)
+
+
+@reads("Mul", versions=BINARY, attributes="broadcast axis")
+def multiply(node: Node) -> Step:
+    """A product; with a constant, a Scale, the Add of another constant behind it being its bias."""
+    constant = node.constant_index()
+    if constant is None:
+        return node.apply(ElementWiseOp(type="product"), *_all(node))
+    return _scaled(node, node.step(1 - constant), Term.of(node, constant))
+
+
+@reads("Div", versions=BINARY, attributes="broadcast axis", is_form=True)
+def divide(node: Node) -> Step:
+    constant = node.constant_index()
+    if constant != 1:
+        raise Refused("expected a divisor that is a constant, and a dividend that is none")
+    term = Term.of(node, 1)
+    if not term.array.all():
+        raise Refused("expected a divisor other than 0. Received: a 0")
+    return _scaled(node, node.step(0), Term(1 / term.array, term.fixed))
+
+
+@reads_group("Scale", least=1)
+def scale(nodes: Sequence[Node]) -> Step:
+    """Mul, and perhaps Add."""
+    factor, *bias = nodes
+    terms = [Term.of(node, 1) for node in bias]
+    return _scale(factor, factor.step(), Term.of(factor, 1), terms[0] if terms else None)
+
+
+@reads_group("ElementWiseOp")
+def element_wise(nodes: Sequence[Node]) -> Step:
+    """A Mul by each coefficient, then Sum; or Mul after Mul."""
+    if nodes[-1].proto.op_type == "Sum":
+        coefficients = tuple(node.single(1, 1.0) for node in nodes[:-1])
+        return nodes[-1].apply(ElementWiseOp(type="sum", coefficients=coefficients), *(n.step() for n in nodes[:-1]))
+    factors = [nodes[0].step(0), *(node.step(1) for node in nodes)]
+    return nodes[-1].apply(ElementWiseOp(type="product"), *factors)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A constant that is added, or multiplied with."""
+
+    array: Numbers
+    fixed: bool
+    """Whether it is a number of the model's code, and no parameter: it does not train."""
+
+    @classmethod
+    def of(cls, node: Node, index: int) -> Term:
+        return cls(_aligned(node, node.weights(index)), node.is_literal(index))
+
+    @classmethod
+    def number(cls, value: float) -> Term:
+        return cls(np.array(value, np.float32), True)
+
+    def times(self, factor: float) -> Term:
+        return Term(self.array * self.array.dtype.type(factor), self.fixed)
+
+    def run(self, x: Shape) -> tuple[int, int]:
+        """The first axis of x along which it varies, and the one behind the last; (1, 2) for one number."""
+        try:
+            fits = np.broadcast_shapes(self.array.shape, x) == x
+        except ValueError:
+            fits = False
+        if not fits:
+            raise Refused(f"expected a constant that is broadcast to {x}. Received: {self.array.shape}")
+        offset = len(x) - self.array.ndim
+        varying = [offset + axis for axis, size in enumerate(self.array.shape) if size != 1]
+        if not varying:
+            return 1, 2
+        if varying[0] == 0:
+            raise Refused(f"expected a constant that is the same for every example. Received: {self.array.shape}")
+        return varying[0], varying[-1] + 1
+
+    def along(self, x: Shape, first: int, last: int) -> Numbers:
+        """Its values for the axes from `first` to before `last`."""
+        shape = (1,) * (len(x) - self.array.ndim) + self.array.shape
+        return np.ascontiguousarray(np.broadcast_to(self.array.reshape(shape[first:last]), x[first:last]))
+
+
+def _scaled(node: Node, x: Step, factor: Term) -> Step:
+    """The factor, and as bias a constant that is added behind it."""
+    follower = node.follower("Add")
+    constant = None if follower is None else follower.constant_index()
+    if follower is None or constant is None or factor.array.size == 1:
+        return affine(node, x, factor, None)
+    bias = Term.of(follower, constant)
+    if bias.run(x.shape) != factor.run(x.shape) or bias.fixed != factor.fixed:
+        return affine(node, x, factor, None)
+    node.absorb(follower)
+    return affine(node, x, factor, bias)
+
+
+def affine(node: Node, x: Step, factor: Term | None, bias: Term | None) -> Step:
+    """x · factor + bias: coefficients where it is one number, else a Scale."""
+    if factor is not None and bias is None and factor.array.size == 1 and factor.run(x.shape):
+        number = shortest(factor.array.reshape(-1)[0])
+        return node.apply(ElementWiseOp(type="sum", coefficients=(number,)), x)
+    return _scale(node, x, Term.number(1.0) if factor is None else factor, bias)
+
+
+def _scale(node: Node, x: Step, factor: Term, bias: Term | None) -> Step:
+    if len(x.shape) < 2:
+        raise Refused(f"expected an input of two dimensions or more. Received: {x.shape}")
+    runs = [term.run(x.shape) for term in (factor, bias) if term is not None and term.run(x.shape) != (1, 2)]
+    first, last = min((run[0] for run in runs), default=1), max((run[1] for run in runs), default=2)
+    kernel = Scale(
+        axis=first,
+        number_of_axes=last - first,
+        bias=bias is not None,
+        weight_initialiser=Values(factor.along(x.shape, first, last)),
+        weight_learning_rate_multiplier=0.0 if factor.fixed else 1.0,
+        bias_learning_rate_multiplier=0.0 if bias is not None and bias.fixed else 1.0,
+        bias_initialiser=Constant() if bias is None else Values(bias.along(x.shape, first, last)),
+    )
+    return node.apply(kernel, x)
+
+
+def _all(node: Node) -> list[Step]:
+    """All inputs, in one shape."""
+    return together(node, [node.step(index) for index in range(node.inputs)])
+
+
+def together(node: Node, steps: list[Step]) -> list[Step]:
+    """The steps in one shape, some repeated to it; never from example to example."""
+    if all(step.shape == steps[0].shape for step in steps):
+        return steps
+    try:
+        shape = np.broadcast_shapes(*(step.shape for step in steps))
+    except ValueError:
+        shape = ()
+    if any(len(step.shape) != len(shape) or step.shape[:1] != shape[:1] for step in steps):
+        raise Refused(
+            "expected inputs that agree in their first dimension, the examples, and in the number of dimensions. "
+            f"Received: {', '.join(str(step.shape) for step in steps)}"
+        )
+    return [
+        step if step.shape == shape else node.apply(Broadcast(shape=shape[1:]), step, part=f"input{number}")
+        for number, step in enumerate(steps)
+    ]
+
+
+def _aligned(node: Node, array: Numbers) -> Numbers:
+    """The constant as it is broadcast from behind; before version 7 the attribute axis says where it begins."""
+    if node.version >= 7 or not node.has("axis"):
+        return array
+    rank = len(node.step(0).shape)
+    return array.reshape(*array.shape, *(1,) * (rank - node.integer("axis", 0) % rank - array.ndim))

@@ -1,0 +1,215 @@
+"""What the translation of an ONNX node sees, and the tables of translations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from crossbow.onnx.network import FILLER, Step
+from crossbow.ops import Kernel
+from crossbow.types import Phase
+
+if TYPE_CHECKING:
+    from crossbow.onnx.reader import Reader
+
+Numbers = NDArray[Any]
+
+
+class Refused(Exception):  # noqa: N818 - not an error of its own: the reader makes a fault of it
+    """What a node asks for that Crossbow does not have; the message ends the sentence "node 'x' (Op): …"."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A tensor that does not depend on the input."""
+
+    array: Numbers
+    varies: bool = False
+    """Whether it was computed from the shape of an activation, which depends on the size of the batch."""
+    literal: bool = False
+    """Whether it stands in the graph as a number, and is no initializer."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """How nodes of one ONNX operator are read."""
+
+    read: Callable[[Node], Step]
+    versions: tuple[int, ...]
+    """Versions of the operator (opsets that changed it) that `read` knows."""
+    attributes: frozenset[str]
+    constants: tuple[int, ...]
+    """Inputs that must be constants, as weights."""
+    variables: tuple[int, ...]
+    """Those, and inputs that become variables where they are constants."""
+    is_form: bool
+    """Whether Crossbow has no such operator: it is read only where it amounts to one that it has, as a Reshape that
+    flattens."""
+
+
+TRANSLATIONS: dict[str, Translation] = {}
+GROUPS: dict[str, tuple[Callable[[Sequence[Node]], Step], int]] = {}
+"""By our operator's class: how the nodes that `save` wrote for one operator are read, if they are at least so many."""
+
+
+def reads(
+    op_type: str,
+    *,
+    versions: tuple[int, ...],
+    attributes: str = "",
+    constants: tuple[int, ...] = (),
+    variables: tuple[int, ...] = (),
+    is_form: bool = False,
+) -> Callable[[Callable[[Node], Step]], Callable[[Node], Step]]:
+    """Enter a function into the table of translations."""
+
+    def enter(function: Callable[[Node], Step]) -> Callable[[Node], Step]:
+        known = frozenset(attributes.split())
+        both = tuple({*constants, *variables})
+        TRANSLATIONS[op_type] = Translation(function, versions, known, constants, both, is_form)
+        return function
+
+    return enter
+
+
+def reads_group(
+    name: str, least: int = 2
+) -> Callable[[Callable[[Sequence[Node]], Step]], Callable[[Sequence[Node]], Step]]:
+    """Enter a function into the table of groups."""
+
+    def enter(function: Callable[[Sequence[Node]], Step]) -> Callable[[Sequence[Node]], Step]:
+        GROUPS[name] = function, least
+        return function
+
+    return enter
+
+
+class Node:
+    """An ONNX node as its translation sees it."""
+
+    def __init__(self, reader: Reader, proto: onnx.NodeProto, name: str, version: int) -> None:
+        self.reader, self.proto, self.name, self.version = reader, proto, name, version
+        self.own = False
+        """Whether `save` wrote it."""
+        self._attributes = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
+
+    # Attributes
+
+    def has(self, attribute: str) -> bool:
+        return attribute in self._attributes
+
+    def integer(self, name: str, default: int) -> int:
+        return int(self._attributes.get(name, default))
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute; ONNX stores single precision, and 0.1 comes back as the shortest number that gives it."""
+        return shortest(self._attributes.get(name, default))
+
+    def text(self, name: str, default: str) -> str:
+        value = self._attributes.get(name, default)
+        return value.decode() if isinstance(value, bytes) else str(value)
+
+    def integers(self, name: str, default: Sequence[int] | None = None) -> tuple[int, ...] | None:
+        value = self._attributes.get(name, default)
+        return None if value is None else tuple(map(int, value))
+
+    # Inputs
+
+    @property
+    def inputs(self) -> int:
+        """How many there are; optional ones at the end may be missing."""
+        names = list(self.proto.input)
+        while names and not names[-1]:
+            names.pop()
+        return len(names)
+
+    def given(self, index: int) -> bool:
+        return index < len(self.proto.input) and bool(self.proto.input[index])
+
+    def is_constant(self, index: int) -> bool:
+        return self.given(index) and self.proto.input[index] in self.reader.constants
+
+    def step(self, index: int = 0) -> Step:
+        """The step that computes an input. Raises Refused for a constant."""
+        if self.is_constant(index):
+            raise Refused(f"expected input {index} to depend on the network's input. Received: a constant")
+        return self.reader.values[self.proto.input[index]]
+
+    def constant(self, index: int, *, varying: bool = False) -> Numbers | None:
+        """The value of an input, None where it is not given. Raises Refused where it depends on the network's input."""
+        if not self.given(index):
+            return None
+        name = self.proto.input[index]
+        if name not in self.reader.constants:
+            raise Refused(f"expected input {index} ({name!r}) to be a constant. Received: the output of a node")
+        constant = self.reader.constants[name]
+        if constant.varies and not varying:
+            raise Refused(f"expected input {index} ({name!r}) not to depend on the batch size. Received: that it does")
+        return constant.array
+
+    def weights(self, index: int) -> Numbers:
+        """An input that becomes a variable."""
+        array = self.constant(index)
+        if array is None:
+            raise Refused(f"expected input {index}. Received: none")
+        if array.dtype.kind != "f" or array.dtype.itemsize < 4:
+            raise Refused(f"expected weights in float32 or float64. Received: {array.dtype}")
+        if not np.isfinite(array).all():
+            raise Refused(f"expected finite weights. Received: some that are not, in input {index}")
+        return array
+
+    def constant_index(self) -> int | None:
+        """Which of two inputs is a constant."""
+        return next((index for index in range(2) if self.is_constant(index)), None)
+
+    def is_literal(self, index: int) -> bool:
+        """Whether a constant input is a number of the model's code, as the mean to subtract: no parameter."""
+        return self.reader.constants[self.proto.input[index]].literal
+
+    def is_filler(self, index: int) -> bool:
+        """Whether `save` wrote an input for a variable that the operator does not have."""
+        return self.reader.own and self.proto.input[index].endswith(FILLER)
+
+    def single(self, index: int, default: float) -> float:
+        """An input of one element, as a number."""
+        array = self.constant(index)
+        return default if array is None else shortest(array.reshape(-1)[0])
+
+    # Results
+
+    def apply(self, kernel: Kernel, *inputs: Step, part: str = "", phase: Phase = Phase.CHECK) -> Step:
+        """The step of an operator. Raises ValueError where the shapes do not fit.
+
+        `part` tells the steps of one node apart; the last one has none.
+        """
+        shapes = [step.shape for step in inputs]
+        shape = kernel.output_shape(*shapes)
+        kernel.variables(*shapes)
+        kernel.running_statistics(*shapes)
+        name = f"{self.name}.{part}" if part else self.name
+        made = Step(name, shape, kernel, inputs, phase, self.own)
+        self.reader.steps.append(made)
+        return made
+
+    def follower(self, op_type: str) -> Node | None:
+        """The node behind this one, if it is of this type and nothing else reads the output."""
+        return self.reader.follower(self, op_type)
+
+    def absorb(self, follower: Node) -> None:
+        """Take the following node's work too: what this translation returns is its output."""
+        self.reader.absorbed[id(follower.proto)] = self.proto.output[0]
+
+
+def shortest(value: Any) -> float:
+    """The number with the fewest digits that is the same in single precision.
+
+    >>> shortest(np.float32(0.1)), shortest(0.9999999747378752e-5)
+    (0.1, 1e-05)
+    """
+    single = np.float32(value)
+    return float(str(single)) if np.isfinite(single) else float(single)

@@ -1,0 +1,56 @@
+"""A tensor repeated along some of its dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+from numpy.typing import NDArray
+
+from crossbow.conf import configuration, is_integer, refuse
+from crossbow.ops.kernel import Kernel
+from crossbow.types import Array, Shape
+
+
+@configuration
+class Broadcast(Kernel):
+    """Every example of x, repeated to `shape`: a weight for every channel, to be multiplied with whole images.
+
+    x: (N, d_1, …, d_r), every d_i being 1 or shape[i]; y: (N, *shape). The gradient is the sum over the repetitions.
+    The original has no such operator.
+    """
+
+    shape: tuple[int, ...]
+    """Of one example."""
+
+    def __post_init__(self) -> None:
+        sizes = self.shape
+        if not isinstance(sizes, tuple | list) or not all(is_integer(size) and size >= 1 for size in sizes):
+            raise refuse(self, "shape", sizes, "a tuple of integers ≥ 1")
+        object.__setattr__(self, "shape", tuple(int(size) for size in sizes))
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        if len(x) != len(self.shape) + 1 or any(d not in (1, size) for d, size in zip(x[1:], self.shape, strict=True)):
+            sizes = ", ".join(map(str, self.shape))
+            raise ValueError(f"expected an input (N, …) that can be repeated to (N, {sizes}). Received: {x}")
+        return (x[0], *self.shape)
+
+    def forward(self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]) -> Array:
+        (x,) = inputs
+        repeated: Array = xp.broadcast_to(x, (len(x), *self.shape))
+        return repeated
+
+    def backward(
+        self,
+        xp: ModuleType,
+        inputs: Sequence[Array],
+        output: Array,
+        variables: Mapping[str, Array],
+        output_gradient: Array,
+    ) -> tuple[Sequence[Array], Mapping[str, Array]]:
+        (x,) = inputs
+        dy: NDArray[Any] = output_gradient
+        repeated = tuple(axis for axis, size in enumerate(x.shape) if size != dy.shape[axis])
+        return [dy.sum(axis=repeated, keepdims=True)], {}

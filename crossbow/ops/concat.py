@@ -1,0 +1,70 @@
+"""Tensors one behind the other."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from crossbow.conf import configuration, is_integer, refuse
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+
+@configuration
+class Concat(Kernel):
+    """The inputs, in order, one behind the other along `axis`; they agree in all other axes.
+
+    x_i: (N, C_i, …); y: (N, Σ C_i, …) for axis=1. Axes are counted in logical order, (N, C, H, W), whatever lies in
+    memory; a negative one counts from the last. Ports Concat.java and concat.cu. Fixed from the original: the gradient
+    of every input is its own slice (it was copied with the wrong sizes, and all of GoogLeNet's with offset 0).
+    """
+
+    number_of_inputs: ClassVar[int | None] = None
+
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.axis):
+            raise refuse(self, "axis", self.axis, "an integer")
+
+    def first_axis(self, x: Shape) -> int:
+        """The axis counted from the first."""
+        return self.axis % len(x)
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        if not inputs:
+            raise ValueError("expected at least one input. Received: none")
+        first = inputs[0]
+        if not -len(first) <= self.axis < len(first):
+            raise ValueError(f"expected an input that has an axis={self.axis}. Received: {first}")
+        axis = self.first_axis(first)
+        for number, shape in enumerate(inputs):
+            if _without(shape, axis) != _without(first, axis) or len(shape) != len(first):
+                raise ValueError(
+                    f"expected inputs that differ along axis={self.axis} only. "
+                    f"Received: input 0 of shape {first}, input {number} of shape {shape}"
+                )
+        return (*first[:axis], sum(shape[axis] for shape in inputs), *first[axis + 1 :])
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        return (site.library.concat_forward(site.inputs, site.output, self.first_axis(site.output.shape)),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return ConcatGradient(input=input)
+
+
+@configuration
+class ConcatGradient(Gradient):
+    """Gradient of a `Concat` with respect to one input: its slice of the gradient."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Concat)
+        if not site.needs_input_gradient:
+            return ()
+        axis = peer.first_axis(site.output.shape)
+        start = sum(x.shape[axis] for x in site.inputs[: self.input])
+        return (site.library.concat_backward(site.output, site.inputs[self.input], axis, start),)
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], *shape[axis + 1 :])

@@ -1,0 +1,143 @@
+"""What is done to images before a network sees them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import check_boolean, check_integer, configuration, is_number, pair, refuse
+from crossbow.kernels.interface import ImageTransform, PreparedKernel
+from crossbow.ops.initialiser import Values
+from crossbow.ops.kernel import Kernel, Site
+from crossbow.types import Phase, Shape
+
+
+@configuration
+class DataTransform(Kernel):
+    """A window of the image, perhaps mirrored: y = (x − mean) · scale, for images x (N, C, H, W).
+
+    It is the first operator of a graph, and its input the batch, whose pixels are in [0, 1] where the data set is of
+    uint8. y: (N, C, h, w) with crop_size = (h, w). In training, independently for each image:
+
+    1. zeros are put around it, `padding` on each side (H + 2 padding, W + 2 padding);
+    2. a window of h × w is cut out, every place as likely as the others;
+    3. with `mirror`, left and right are exchanged with probability ½.
+
+    In testing the window lies in the middle (⌊·⌋ where there are two middles), and nothing is mirrored: with padding
+    and a crop of the image's own size, that is the image.
+
+    The mean is that of a channel, or, with `mean_image`, of the pixel at its place in the image before padding. Padding
+    is of *pixels* that are 0, so in y it is (0 − mean) · scale; the mean of a padding pixel is that of its channel,
+    with `mean_image` the average over the image.
+
+    The random numbers of an image are Philox4x32-10 of (seed, epoch, index of the image in the data set) and of the
+    operator's place in the graph. So they depend neither on the batch size nor on the number of learners, nor on
+    timing, and two operators would cut different windows of the same image.
+
+    Ports DataTransform.java and datatransform.cu. Fixed from the original: every channel has its own mean (all were
+    written to the first); learners draw different numbers (all streams had one seed); images are mirrored one by one,
+    and not in testing (on the CPU a whole batch was, in testing too). The original stored images with a border, of 0
+    after its own scaling; here the border is the operator's, and of pixels that are 0.
+    """
+
+    reads_batch: ClassVar[bool] = True
+
+    crop_size: int | tuple[int, int] | None = None
+    """The window: one number or (height, width); None is the size of the input."""
+    padding: int = 0
+    """Zeros on each side of the image, ≥ 0."""
+    mirror: bool = False
+    """Whether half of the images are mirrored in training."""
+    mean: float | Sequence[float] | None = None
+    """What is subtracted: a number for all channels or one for each; None is nothing."""
+    mean_image: NDArray[np.floating] | str | os.PathLike[str] | Values | None = None
+    """What is subtracted, pixel by pixel: (C, H, W), of the input's size, or the name of an .npy file of that. It is
+    kept as `Values`."""
+    scale: float | Sequence[float] = 1.0
+    """What is multiplied by afterwards, as 1/σ: a number for all channels or one for each, not 0."""
+
+    def __post_init__(self) -> None:
+        if self.crop_size is not None:
+            object.__setattr__(self, "crop_size", pair(self, "crop_size", 1))
+        check_integer(self, "padding", 0)
+        check_boolean(self, "mirror")
+        if self.mean is not None:
+            object.__setattr__(self, "mean", self._numbers("mean"))
+        object.__setattr__(self, "scale", self._numbers("scale"))
+        if any(value == 0 for value in np.atleast_1d(self.scale)):
+            raise refuse(self, "scale", self.scale, "a number that is not 0, or one for each channel")
+        if self.mean_image is not None:
+            if self.mean is not None:
+                raise refuse(self, "mean_image", "an image", "None where a mean is given")
+            object.__setattr__(self, "mean_image", self._read_image())
+
+    def _numbers(self, name: str) -> float | tuple[float, ...]:
+        value = getattr(self, name)
+        if is_number(value):
+            return float(value)
+        values = value.tolist() if isinstance(value, np.ndarray) else value
+        if not isinstance(values, tuple | list) or not values or not all(is_number(each) for each in values):
+            raise refuse(self, name, value, "a finite number, or one for each channel")
+        return tuple(float(each) for each in values)
+
+    def _read_image(self) -> Values:
+        given = self.mean_image
+        what = "an array of numbers (C, H, W), or the name of an .npy file of one"
+        if isinstance(given, Values):
+            given = given.array
+        elif isinstance(given, str | os.PathLike):
+            try:
+                given = np.load(given, allow_pickle=False)
+            except (OSError, ValueError, EOFError) as error:
+                raise refuse(self, "mean_image", os.fspath(given), f"{what} ({error})") from error
+        if not isinstance(given, np.ndarray) or given.ndim != 3 or given.dtype.kind not in "iuf" or not given.size:
+            received = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
+            raise refuse(self, "mean_image", received, what)
+        return Values(given if given.dtype.kind == "f" else given.astype(np.float64))
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        if len(x) != 4:
+            raise ValueError(f"expected images (N, C, H, W). Received: {x}")
+        n, channels, *size = x
+        for name in ("mean", "scale"):
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) != channels:
+                raise ValueError(f"expected images with {len(value)} channels, as {name}={value} has. Received: {x}")
+        if isinstance(self.mean_image, Values) and self.mean_image.array.shape != x[1:]:
+            mean = self.mean_image.array.shape
+            raise ValueError(f"expected images of the shape of the mean image, {mean}. Received: {x[1:]}")
+        window = self._window(x)
+        if any(part > length + 2 * self.padding for part, length in zip(window, size, strict=True)):
+            raise ValueError(
+                f"expected images of at least {window[0]}×{window[1]}, as crop_size={window} has, with "
+                f"{self.padding} of padding on each side. Received: {x}"
+            )
+        return n, channels, *window
+
+    def _window(self, x: Shape) -> tuple[int, int]:
+        return pair(self, "crop_size", 1) if self.crop_size is not None else (x[2], x[3])
+
+    def transform(self, x: Shape) -> ImageTransform:
+        """The configuration for images (N, C, H, W)."""
+        per_channel = (x[1], 1, 1)
+        if isinstance(self.mean_image, Values):
+            mean = self.mean_image.array.astype(np.float64)
+        else:
+            mean = np.zeros(per_channel) + np.reshape(0.0 if self.mean is None else self.mean, (-1, 1, 1))
+        return ImageTransform(
+            self.padding, self.mirror, mean, np.ones(per_channel) * np.reshape(self.scale, (-1, 1, 1))
+        )
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,), y = site.inputs, site.output
+        transform = self.transform(x.shape)
+        fixed = transform.choices(x.shape, y.shape) == (1, 1) and not self.mirror
+        random = site.phase is Phase.TRAIN and not fixed
+        if not random and x.shape == y.shape and not transform.mean.any() and (transform.scale == 1).all():
+            return (site.library.copy_forward(x, y),)
+        return (site.library.data_transform(x, y, transform, site.seed if random else None, site.key),)

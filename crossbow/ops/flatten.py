@@ -1,0 +1,52 @@
+"""A tensor as a matrix."""
+
+from __future__ import annotations
+
+import math
+
+from crossbow.conf import configuration, is_integer, refuse
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+
+@configuration
+class Flatten(Kernel):
+    """y = x as a matrix: the dimensions before `axis` become one, and those from it on another.
+
+    x: (d_0, …, d_{r-1}); y: (d_0 ⋯ d_{axis-1}, d_axis ⋯ d_{r-1}), the elements in logical order, C, H, W, whatever
+    order they lie in. A negative axis counts from the end, as in ONNX; axis=1 keeps the examples apart. Where the
+    order in memory is already that, as behind a global pooling, y is x's memory.
+
+    The original has no such operator (its InnerProduct flattens, as ours does).
+    """
+
+    axis: int = 1
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.axis):
+            raise refuse(self, "axis", self.axis, "an integer")
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        if not -len(x) <= self.axis <= len(x):
+            raise ValueError(f"expected an input that can be cut at axis={self.axis}. Received: {x}")
+        axis = self.axis if self.axis >= 0 else len(x) + self.axis
+        return (math.prod(x[:axis]), math.prod(x[axis:]))
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        return (site.library.copy_forward(site.inputs[0], site.output),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return FlattenGradient(input=input)
+
+
+@configuration
+class FlattenGradient(Gradient):
+    """Gradient of a `Flatten`: dx = dy, with the dimensions and the order of x."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Flatten)
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.copy_backward(site.output, site.inputs[0]),)

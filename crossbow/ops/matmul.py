@@ -1,0 +1,81 @@
+"""The product of two matrices, or of two stacks of matrices."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from crossbow.conf import check_boolean, configuration
+from crossbow.kernels.interface import MatrixProductGeometry, PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+
+@configuration
+class MatMul(Kernel):
+    """y = a b: the last two dimensions are the matrices, and those before them are broadcast.
+
+    a: (…, m, k), or (…, k, m) with `transpose_a`; b: (…, k, n), or (…, n, k) with `transpose_b`; y: (…, m, n). As in
+    NumPy and ONNX, an a of one dimension is a row and a b of one dimension a column, and y lacks that dimension. The
+    gradient of an input is summed over the dimensions in which it was repeated.
+
+    In the original it is a function in C that no program reaches.
+    """
+
+    number_of_inputs: ClassVar[int | None] = 2
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+    def __post_init__(self) -> None:
+        check_boolean(self, "transpose_a")
+        check_boolean(self, "transpose_b")
+
+    def geometry(self, a: Shape, b: Shape) -> MatrixProductGeometry:
+        """The inputs as stacks of matrices. Raises ValueError where they cannot be multiplied."""
+        received = f"Received: {a} and {b}"
+        if not a or not b:
+            raise ValueError(f"expected inputs of at least one dimension. {received}")
+        for name, shape in (("transpose_a", a), ("transpose_b", b)):
+            if getattr(self, name) and len(shape) == 1:
+                raise ValueError(f"expected at least two dimensions where {name}=True. {received}")
+        first = (1, *a) if len(a) == 1 else a
+        second = (*b, 1) if len(b) == 1 else b
+        rank = max(len(first), len(second))
+        first, second = ((1,) * (rank - len(shape)) + shape for shape in (first, second))
+        geometry = MatrixProductGeometry((first, second), (self.transpose_a, self.transpose_b))
+        if geometry.factor(0)[-1] != geometry.factor(1)[-2]:
+            raise ValueError(
+                f"expected as many columns of a as rows of b, not {geometry.factor(0)[-1]} and "
+                f"{geometry.factor(1)[-2]}. {received}"
+            )
+        try:
+            np.broadcast_shapes(first[:-2], second[:-2])
+        except ValueError:
+            raise ValueError(f"expected equal dimensions, or 1, before those of the matrices. {received}") from None
+        return geometry
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        a, b = inputs
+        *stack, rows, columns = self.geometry(a, b).y
+        return (*stack, *((rows,) if len(a) > 1 else ()), *((columns,) if len(b) > 1 else ()))
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        a, b = site.inputs
+        return (site.library.matmul_forward(a, b, site.output, self.geometry(a.shape, b.shape)),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return MatMulGradient(input=input)
+
+
+@configuration
+class MatMulGradient(Gradient):
+    """Gradient of a `MatMul` with respect to one input: da = dy bᵀ, db = aᵀ dy."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, MatMul)
+        if not site.needs_input_gradient:
+            return ()
+        a, b = site.inputs
+        return (site.library.matmul_backward(site.output, a, b, self.input, peer.geometry(a.shape, b.shape)),)

@@ -1,0 +1,38 @@
+"""The identity."""
+
+from __future__ import annotations
+
+from crossbow.conf import configuration
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+
+@configuration
+class Noop(Kernel):
+    """y = x, of any shape. In a program it costs nothing: y is x's memory.
+
+    Ports NoopStateless.java. Noop.java, which multiplies by a constant variable of ones, is an
+    aid for testing the original's engine, and is left out.
+    """
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        return x
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        return (site.library.copy_forward(site.inputs[0], site.output),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return NoopGradient(input=input)
+
+
+@configuration
+class NoopGradient(Gradient):
+    """Gradient of a `Noop`: dx = dy."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Noop)
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.copy_backward(site.output, site.inputs[0]),)

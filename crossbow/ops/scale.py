@@ -1,0 +1,85 @@
+"""Learned factors, for every channel or any run of axes."""
+
+from __future__ import annotations
+
+from crossbow.conf import (
+    check_boolean,
+    check_integer,
+    check_learning_rate_multipliers,
+    configuration,
+    is_integer,
+    refuse,
+)
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.initialiser import Constant, Initialiser
+from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.types import Shape
+
+
+@configuration
+class Scale(Kernel):
+    """y = weights · x (+ bias), the variables lying along `number_of_axes` axes of x from `axis` on.
+
+    x, y: of any shape; weights, bias: x.shape[axis : axis + number_of_axes]. With axis=1 and number_of_axes=1 that is
+    a factor for every channel, as behind a normalisation without its own. A negative axis counts from the last one.
+
+    It is Caffe's layer with learned factors; the original has the configuration only (Scale.java, never bound).
+    """
+
+    axis: int = 1
+    number_of_axes: int = 1
+    bias: bool = False
+    weight_initialiser: Initialiser = Constant(1.0)
+    bias_initialiser: Initialiser = Constant(0.0)
+    weight_learning_rate_multiplier: float = 1.0
+    """≥ 0; times the solver's learning rate."""
+    bias_learning_rate_multiplier: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not is_integer(self.axis) or self.axis == 0:
+            raise refuse(self, "axis", self.axis, "an integer other than 0, the axis of the examples")
+        check_integer(self, "number_of_axes", 1)
+        check_boolean(self, "bias")
+        check_learning_rate_multipliers(self)
+
+    def first_axis(self, x: Shape) -> int:
+        """The axis where the variables begin, counted from the first. Raises ValueError where they do not fit in."""
+        axis = self.axis if self.axis > 0 else self.axis + len(x)
+        if axis < 1 or axis + self.number_of_axes > len(x):
+            raise ValueError(
+                f"expected an input with number_of_axes={self.number_of_axes} from axis={self.axis} on, "
+                f"the axis of the examples not among them. Received: {x}"
+            )
+        return axis
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        self.first_axis(x)
+        return x
+
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        (x,) = inputs
+        axis = self.first_axis(x)
+        shape = x[axis : axis + self.number_of_axes]
+        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
+        bias = VariableSpec("bias", shape, self.bias_initialiser, self.bias_learning_rate_multiplier)
+        return (weights, bias) if self.bias else (weights,)
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,), weights, bias = site.inputs, site.variables["weights"], site.variables.get("bias")
+        return (site.library.scaling_forward(x, weights, bias, site.output, self.first_axis(x.shape)),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return ScaleGradient(input=input)
+
+
+@configuration
+class ScaleGradient(Gradient):
+    """Gradients of a `Scale`: dweights = Σ dy · x and dbias = Σ dy over the other axes, dx = weights · dy."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Scale)
+        (x,), weights, bias = site.inputs, site.variables["weights"], site.variables.get("bias")
+        dx = x if site.needs_input_gradient else None
+        axis = peer.first_axis(x.shape)
+        return (site.library.scaling_backward(x, site.output, weights, bias, dx, axis),)

@@ -1,0 +1,82 @@
+"""The numbers of solvers' and rules' updates, rewritten when the schedule moves on: kernels read them at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crossbow.conf import SolverConf
+from crossbow.solver import Pace, Update
+from crossbow.synch import Rule
+from crossbow.types import Array
+
+ANY = Pace(rate=1.0, momentum=0.5)
+"""The vectors of an update do not depend on the pace."""
+
+
+@dataclass(frozen=True)
+class PacedUpdate:
+    """An update whose numbers depend on the pace."""
+
+    at: Callable[[Pace], Update]
+    numbers: Mapping[float, Array]
+    """For each multiplier of the learning rate the numbers, in an array that kernels read. Only one where the rate does
+    not matter."""
+
+    @property
+    def update(self) -> Update:
+        """With some numbers."""
+        return self.at(ANY)
+
+    def set(self, pace: Pace) -> None:
+        for multiplier, numbers in self.numbers.items():
+            numbers[:] = self.at(pace.times(multiplier)).coefficients
+
+
+def paced_update(at: Callable[[Pace], Update], multipliers: Sequence[float]) -> PacedUpdate:
+    """The update, with arrays for its numbers."""
+    some = at(ANY).coefficients
+    if some == at(ANY.times(0.5)).coefficients:
+        multipliers = (1.0,)
+    return PacedUpdate(at, {multiplier: np.array(some, np.float64) for multiplier in multipliers})
+
+
+@dataclass
+class Coefficients:
+    """The updates of a learner, or of the synchroniser between devices."""
+
+    rule: Rule
+    solver: SolverConf
+    learners: int
+    multipliers: Sequence[float] = (1.0,)
+    """Of the learning rate, that variables have."""
+    expand: dict[str, float] = field(default_factory=dict)
+    """What `total` stands for in the merge of a single device."""
+    pace: Pace | None = None
+
+    def __post_init__(self) -> None:
+        rule, solver, learners = self.rule, self.solver, self.learners
+
+        def merge(pace: Pace) -> Update:
+            update = rule.merge(solver, pace, learners)
+            return update.expand("total", self.expand) if self.expand else update
+
+        def step(pace: Pace) -> Update:
+            return rule.local_step(solver, pace, learners, synchronises=True)
+
+        def local(pace: Pace) -> Update:
+            return rule.local_step(solver, pace, learners, synchronises=False)
+
+        self.step = paced_update(step, self.multipliers)
+        """The synchronising step."""
+        self.local = paced_update(local, self.multipliers)
+        """A step that does not synchronise."""
+        self.merge = paced_update(merge, self.multipliers)
+
+    def set(self, pace: Pace) -> None:
+        if pace != self.pace:
+            for update in (self.step, self.local, self.merge):
+                update.set(pace)
+            self.pace = pace

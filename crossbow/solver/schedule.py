@@ -1,0 +1,85 @@
+"""Schedules: learning rate and momentum as pure functions of the task number."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from typing import NamedTuple
+
+from crossbow.conf import SolverConf
+
+FINAL_PART = 1e-4
+"""Super-convergence: the rate at the end, as a part of that at the start, unless set."""
+
+
+class Pace(NamedTuple):
+    """What changes of the solver's step while training goes on."""
+
+    rate: float
+    momentum: float
+
+    def times(self, multiplier: float) -> Pace:
+        """That of variables whose learning rate is multiplied."""
+        return Pace(self.rate * multiplier, self.momentum)
+
+
+class Schedule:
+    """The pace (γ, momentum) of a solver configuration at the round whose first task is number t."""
+
+    def __init__(self, solver: SolverConf, tasks_per_epoch: float) -> None:
+        """tasks_per_epoch: batches in an epoch, a fraction where the batch size does not divide the examples."""
+        self.solver = solver
+        self._unit = tasks_per_epoch if solver.learning_rate_step_unit == "epochs" else 1.0
+
+    def __call__(self, task: int) -> Pace:
+        """The pace at task number `task`, counted from 0 over all learners."""
+        solver = self.solver
+        if solver.policy == "clr":
+            return self._cycle(self._time(task))
+        return Pace(self._rate(task), solver.momentum)
+
+    def _rate(self, task: int) -> float:
+        solver, time = self.solver, self._time(task)
+        if solver.policy == "inv":
+            rate = solver.learning_rate * math.pow(1 + solver.gamma * time, -solver.power)
+        elif solver.policy == "exp":
+            rate = solver.learning_rate * math.pow(solver.gamma, time)
+        else:
+            rate = solver.learning_rate * solver.gamma ** self.drops(task)
+        if time < solver.warmup_steps:
+            rate *= min(1.0, (task + 1) / (solver.warmup_steps * self._unit))
+        return rate
+
+    def _cycle(self, time: float) -> Pace:
+        """The triangle, and the end of super-convergence."""
+        solver, half = self.solver, self.solver.step_size
+        assert solver.maximum_learning_rate is not None
+        if solver.super_convergence and time >= 2 * half:
+            last = solver.final_learning_rate
+            last = FINAL_PART * solver.learning_rate if last is None else last
+            done = min(1.0, (time - 2 * half) / solver.annihilation_steps)
+            return Pace(_between(solver.learning_rate, last, done), solver.momentum)
+        position = time % (2 * half)
+        height = min(position, 2 * half - position) / half
+        rate = _between(solver.learning_rate, solver.maximum_learning_rate, height)
+        if solver.minimum_momentum is None:
+            return Pace(rate, solver.momentum)
+        return Pace(rate, _between(solver.momentum, solver.minimum_momentum, height))
+
+    def _time(self, task: int) -> float:
+        """Tasks or epochs since the start. Rounded: 35 tasks of 7/3 an epoch are 15 epochs, not a little less."""
+        return round(task / self._unit, 9)
+
+    def drops(self, task: int) -> int:
+        """How many steps down a stepwise policy has taken at task number `task`: a rule may restart at each."""
+        solver, time = self.solver, self._time(task)
+        if solver.policy == "step":
+            return int(time // solver.step_size)
+        if solver.policy == "multistep" or (solver.policy == "lsr" and time >= solver.warmup_steps):
+            return bisect.bisect_right(solver.step_values, time)
+        return 0
+
+
+def _between(first: float, last: float, part: float) -> float:
+    """So far on the way from the first to the last, exact at both."""
+    return (1 - part) * first + part * last

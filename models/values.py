@@ -1,0 +1,64 @@
+"""What stands behind an option: text to values, and refusing options that do nothing."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from crossbow.types import ConfigurationError
+
+
+def integer(minimum: int) -> Callable[[str], int]:
+    """An integer ≥ minimum."""
+
+    def convert(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = minimum - 1
+        if value < minimum:
+            raise argparse.ArgumentTypeError(f"expected an integer ≥ {minimum}. Received: {text!r}")
+        return value
+
+    return convert
+
+
+def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
+    """A finite number in the range; the configurations check what belongs to them."""
+    bounds = [] if minimum == -math.inf else [f"{'>' if above else '≥'} {minimum:g}"]
+    bounds += [] if maximum == math.inf else [f"≤ {maximum:g}"]
+    expected = " ".join(["a number", " and ".join(bounds)]).strip()
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        good = math.isfinite(value) and (value > minimum if above else value >= minimum) and value <= maximum
+        if not good:
+            raise argparse.ArgumentTypeError(f"expected {expected}. Received: {text!r}")
+        return value
+
+    return convert
+
+
+def integers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected integers, separated by commas. Received: {text!r}") from None
+
+
+def those_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Those of the options that were given: the others keep the configuration's default."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def refuse_others(given: Mapping[str, Any], used: Sequence[str], where: str) -> None:
+    """Raise ConfigurationError for an option that was given and is not used there."""
+    for name, value in given.items():
+        if name not in used:
+            option = name.replace("_", "-")
+            raise ConfigurationError(f"--{option} does nothing with {where}. Received: --{option} {value}")

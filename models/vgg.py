@@ -1,0 +1,159 @@
+"""VGG-16: thirteen 3×3 convolutions. `python -m models.vgg` trains one; `--help` lists the options.
+
+K. Simonyan and A. Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition (arXiv:1409.1556,
+2014), configuration D, in two forms:
+
+cifar     Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/VGG.java), after S. Liu and W. Deng, Very Deep
+          Convolutional Neural Network Based Image Classification Using Small Training Sample Size (ACPR 2015), as in
+          github.com/geifmany/cifar-vgg: batch normalisation behind every ReLU, dropout between the convolutions, one
+          inner product of 512 before the last. 14,991,946 parameters with 10 classes; 15,038,116 with the 100 that the
+          original has, for CIFAR-100.
+imagenet  The paper's: no normalisation, two inner products of 4,096 with dropout. 138,357,544 parameters with 1,000
+          classes of images 224×224.
+
+Weights are Xavier's with the average fan, biases 0: the original's, and what the paper recommends in section 3.1.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from crossbow import Dataflow, Xavier
+from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, Pool, ReLU
+from crossbow.ops.kernel import Kernel
+from crossbow.types import ConfigurationError
+from models.images import add_augmentation, image_transform
+from models.layers import chain, classifier
+from models.script import Defaults, ModelScript
+
+VARIANTS = ("cifar", "imagenet")
+STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+"""Outputs of the convolutions of each stage; a max pooling halves the image behind it."""
+WEIGHTS = Xavier(norm="average")
+
+Layers = list[tuple[str, Kernel]]
+
+
+def vgg(
+    variant: str = "cifar", *, number_of_outputs: int | None = None, transform: DataTransform | None = None
+) -> Dataflow:
+    """The training dataflow, for images (N, C, H, W) of any size; CIFAR's are 3×32×32, ImageNet's 3×224×224.
+
+    number_of_outputs  classes; by default 10 (cifar) or 1,000 (imagenet).
+    transform          what is done to the images first, if anything.
+
+    Raises ConfigurationError for an unknown variant.
+
+    >>> [node.operator.name for node in vgg("imagenet").subgraph.nodes][:6]
+    ['conv1-1', 'relu1-1', 'conv1-2', 'relu1-2', 'pool1', 'conv2-1']
+    """
+    if variant not in VARIANTS:
+        raise ConfigurationError(f"variant must be one of {', '.join(VARIANTS)}. Received: {variant!r}")
+    layers: Layers = [] if transform is None else [("transform", transform)]
+    if variant == "cifar":
+        layers += _cifar(10 if number_of_outputs is None else number_of_outputs)
+    else:
+        layers += _imagenet(1000 if number_of_outputs is None else number_of_outputs)
+    return classifier(*chain(layers))
+
+
+def _cifar(number_of_outputs: int) -> Layers:
+    """Behind a convolution: ReLU, normalisation, and, but for a stage's last, dropout (0.3, from stage 2 on 0.4)."""
+    layers: Layers = []
+    for stage, widths in enumerate(STAGES, start=1):
+        for number, width in enumerate(widths, start=1):
+            place = f"{stage}-{number}"
+            layers += [_convolution(place, width), (f"relu{place}", ReLU()), (f"norm{place}", _norm())]
+            if number < len(widths):
+                layers.append((f"dropout{place}", Dropout(ratio=0.3 if stage == 1 else 0.4)))
+        layers.append(_pool(stage))
+    return [
+        *layers,
+        ("dropout1", Dropout(ratio=0.5)),
+        _inner_product(1, 512),
+        ("relu1", ReLU()),
+        ("norm1", _norm()),
+        ("dropout2", Dropout(ratio=0.5)),
+        _inner_product(2, number_of_outputs),
+    ]
+
+
+def _imagenet(number_of_outputs: int) -> Layers:
+    layers: Layers = []
+    for stage, widths in enumerate(STAGES, start=1):
+        for number, width in enumerate(widths, start=1):
+            layers += [_convolution(f"{stage}-{number}", width), (f"relu{stage}-{number}", ReLU())]
+        layers.append(_pool(stage))
+    for number in (1, 2):
+        layers += [_inner_product(number, 4096), (f"relu{number}", ReLU()), (f"dropout{number}", Dropout(ratio=0.5))]
+    return [*layers, _inner_product(3, number_of_outputs)]
+
+
+def _convolution(place: str, width: int) -> tuple[str, Kernel]:
+    return f"conv{place}", Conv(number_of_outputs=width, kernel_size=3, padding=1, weight_initialiser=WEIGHTS)
+
+
+def _norm() -> BatchNorm:
+    return BatchNorm(epsilon=1e-3, moving_average_fraction=0.99)
+
+
+def _pool(stage: int) -> tuple[str, Kernel]:
+    return f"pool{stage}", Pool(method="max", kernel_size=2, stride=2)
+
+
+def _inner_product(number: int, width: int) -> tuple[str, Kernel]:
+    return f"ip{number}", InnerProduct(number_of_outputs=width, weight_initialiser=WEIGHTS)
+
+
+def _add_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--variant",
+        choices=VARIANTS,
+        default=VARIANTS[0],
+        help="cifar: with batch normalisation, 15 M parameters; imagenet: the paper's, 138 M parameters with images "
+        "224×224 (default: %(default)s)",
+    )
+    add_augmentation(group)
+
+
+CIFAR = Defaults(
+    epochs={"cifar10": 250, "synthetic": 3},
+    batch_size=128,
+    learning_rate=0.1,
+    policy="multistep",
+    gamma=0.5,
+    step_values=tuple(range(20, 241, 20)),
+    learning_rate_step_unit="epochs",
+    momentum=0.9,
+    weight_decay=5e-4,
+)
+"""Those of scripts/benchmarks/vgg.sh, with the batch of VGG.java (the script's is 256)."""
+IMAGENET = Defaults(
+    epochs={"synthetic": 3, "cifar10": 74},
+    batch_size=16,
+    learning_rate=0.001,
+    momentum=0.9,
+    weight_decay=5e-4,
+    image_shape=(3, 224, 224),
+    number_of_classes=1000,
+)
+"""The paper's momentum and weight decay; its learning rate, 0.01 for 256 images, is smaller here, for a small batch."""
+
+SCRIPT = ModelScript(
+    name="vgg",
+    title="Trains VGG-16.",
+    build=lambda options: vgg(options.variant, number_of_outputs=options.classes, transform=image_transform(options)),
+    defaults=CIFAR,
+    add_options=_add_options,
+    choose_defaults=lambda options: IMAGENET if options.variant == "imagenet" else CIFAR,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train as the command line says; returns the exit status."""
+    return SCRIPT.main(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

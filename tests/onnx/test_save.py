@@ -1,0 +1,355 @@
+"""Our networks as ONNX models: onnxruntime computes the same, and what is read again is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+
+from crossbow import Dataflow, DataflowNode, Dataset, GraphError, Operator, Phase, SubGraph
+from crossbow.conf import configuration
+from crossbow.dataflow.derive import derive_prediction
+from crossbow.dataflow.graph import BATCH, Graph, build
+from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.onnx import load, save
+from crossbow.onnx.loading import read
+from crossbow.onnx.saving import make_model, write_operator
+from crossbow.onnx.writer import WRITERS, Writer
+from crossbow.ops import (
+    LRN,
+    BatchNorm,
+    Classify,
+    Concat,
+    Constant,
+    Conv,
+    DataTransform,
+    Dropout,
+    ElementWiseOp,
+    InnerProduct,
+    Kernel,
+    Noop,
+    Pool,
+    ReLU,
+    Scale,
+    SoftMax,
+    SoftMaxLoss,
+    Values,
+)
+from crossbow.testing import run_operator
+from crossbow.types import Shape
+from tests.onnx.adapter import evaluate
+from tests.onnx.models import checking, draw, operators, run_crossbow, run_onnx
+from tests.operators.table import CASES, Case
+from tests.support import blobs, chain, context, perceptron, pictures, training
+
+Array = NDArray[Any]
+
+REFUSED = {
+    "LRN(region=within_channel)": lambda kernel: isinstance(kernel, LRN) and kernel.region == "within_channel",
+    "Pool(method=stochastic)": lambda kernel: isinstance(kernel, Pool) and kernel.method == "stochastic",
+}
+PICTURE = (2, 3, 6, 7)
+MEAN_IMAGE = draw(*PICTURE[1:])
+TRANSFORMS = [
+    DataTransform(),
+    DataTransform(crop_size=5, padding=2, mirror=True),
+    DataTransform(crop_size=(6, 4), mean=0.5, scale=(0.5, 2.0, 3.0)),
+    DataTransform(crop_size=(9, 4), padding=2, mean=(0.5, 0.25, -1.0)),
+    DataTransform(crop_size=(7, 9), padding=1),
+    DataTransform(crop_size=(3, 2), mean_image=MEAN_IMAGE, scale=0.5),
+    DataTransform(mean_image=MEAN_IMAGE),
+]
+ROWS = [
+    case
+    for case in CASES
+    if type(case.kernel) in WRITERS and not any(refuses(case.kernel) for refuses in REFUSED.values())
+]
+
+
+# One operator
+
+
+def written(kernel: Kernel, shapes: tuple[Shape, ...], variables: Mapping[str, Array]) -> onnx.ModelProto:
+    """A model of one operator, with as many inputs as it has."""
+    writer = Writer()
+    names = tuple(f"x{number}" for number in range(len(shapes)))
+    write_operator(writer, 0, kernel, "operator", names, shapes, "y", variables)
+    assert not writer.faults
+    inputs = dict(zip(names, shapes, strict=True))
+    return make_model(writer, inputs, {"y": kernel.output_shape(*shapes)})
+
+
+@pytest.mark.parametrize("case", ROWS, ids=str)
+def test_every_row_of_the_operator_table(case: Case) -> None:
+    """onnxruntime's output, ours, and that of what is read again."""
+    kernel, inputs = case.kernel, [np.asarray(x, np.float64) for x in case.inputs()]
+    specs = [*kernel.variables(*case.shapes), *kernel.running_statistics(*case.shapes)]
+    values = {spec.name: np.abs(draw(*spec.shape)) + 0.5 for spec in specs}
+    own = [spec.name for spec in kernel.variables(*case.shapes)]
+    expected = run_operator(
+        kernel,
+        inputs,
+        variables={name: values[name] for name in own},
+        statistics={name: value for name, value in values.items() if name not in own},
+        phase=Phase.CHECK,
+        dtype=np.float64,
+    ).outputs[0]
+    check(kernel, case, inputs, values, expected)
+
+
+@pytest.mark.parametrize("kernel", TRANSFORMS, ids=repr)
+def test_transforms_of_images(kernel: DataTransform) -> None:
+    """What they do in testing."""
+    x = draw(*PICTURE).astype(np.float64)
+    expected = run_operator(kernel, [x], phase=Phase.CHECK, dtype=np.float64).outputs[0]
+    check(kernel, Case(kernel, (PICTURE,)), [x], {}, expected)
+
+
+def test_a_window_larger_than_an_image_with_a_mean_of_its_own_is_refused() -> None:
+    node = DataflowNode(Operator("it", DataTransform(crop_size=8, padding=1, mean_image=MEAN_IMAGE)))
+    with pytest.raises(GraphError, match=r"^node 'it' \(DataTransform\): expected a window inside the image"):
+        save(checking(SubGraph(node)), "/nowhere", input_shape=PICTURE[1:])
+
+
+def check(kernel: Kernel, case: Case, inputs: list[Array], values: Mapping[str, Array], expected: Array) -> None:
+    """By onnxruntime, and by us when it is read again."""
+    proto = written(kernel, case.shapes, values)
+    named = {f"x{number}": x.astype(np.float32) for number, x in enumerate(inputs)}
+    if onnxruntime_has(case):
+        assert_close(run_onnx(proto, **named), expected)
+    network = read(proto)
+    (step,) = network.outputs.values()
+    assert len(network.steps) == 1
+    assert type(step.kernel) is type(kernel)
+    assert step.name == "operator"
+    again = evaluate(network, named, "reference")[step]
+    np.testing.assert_allclose(again.outputs[0], expected, rtol=1e-6, atol=1e-6)  # type: ignore[union-attr]
+
+
+def onnxruntime_has(case: Case) -> bool:
+    """It has no normalisation of even width or of other than four dimensions, and no padding as wide as the kernel."""
+    kernel, rank = case.kernel, len(case.shapes[0])
+    if isinstance(kernel, LRN):
+        return kernel.size % 2 == 1 and min(kernel.alpha, kernel.beta) > 0 and rank == 4
+    if isinstance(kernel, Pool) and not kernel.global_pooling:
+        g = kernel.geometry(case.shapes[0])
+        return all(max(padding) < k for padding, k in zip(g.padding, g.kernel, strict=True))
+    return True
+
+
+def assert_close(received: Array, expected: Array) -> None:
+    assert received.shape == expected.shape
+    largest = max(float(np.abs(expected).max(initial=0.0)), 1e-30)
+    assert float(np.abs(received - expected).max(initial=0.0)) <= 1e-5 * largest
+
+
+def test_every_operator_that_predicts_can_be_written() -> None:
+    """Those without a writer take labels, or are for training only."""
+    kinds = {type(case.kernel) for case in CASES if not case.kernel.takes_labels and not case.kernel.train_only}
+    assert {kind.__name__ for kind in kinds - WRITERS.keys()} == set()
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if any(refuses(c.kernel) for refuses in REFUSED.values())], ids=str)
+def test_what_onnx_does_not_have_is_refused(case: Case) -> None:
+    node = DataflowNode(Operator("it", case.kernel))
+    with pytest.raises(GraphError, match=r"^node 'it' \(.*\): ONNX has no "):
+        save(checking(SubGraph(node)), "/nowhere", input_shape=case.shapes[0][1:])
+
+
+def test_windows_that_onnx_counts_in_another_way_are_refused() -> None:
+    """A last window would begin behind the input along one axis, and hangs over along the other."""
+    node = DataflowNode(Operator("pool", Pool(kernel_size=2, stride=3)))
+    with pytest.raises(GraphError, match=r"'pool' \(Pool\): ONNX counts other windows than \(2, 3\)"):
+        save(checking(SubGraph(node)), "/nowhere", input_shape=(1, 6, 7))
+    proto = written(Pool(kernel_size=2, stride=3), ((1, 1, 6, 6),), {})
+    assert run_onnx(proto, x0=draw(1, 1, 6, 6)).shape == (1, 1, 2, 2)
+
+
+# Whole networks
+
+
+def residual() -> Dataflow:
+    """Branches, a shared operator, and everything that pictures need."""
+    start, *_, end = chain(
+        Conv(number_of_outputs=4, kernel_size=3, padding=((1, 0), (0, 1)), bias=False),
+        BatchNorm(bias=False),
+        ReLU(mode="clipped"),
+    )
+    shared = DataflowNode(Operator("shared", Conv(number_of_outputs=4, kernel_size=3, padding=1, groups=2)))
+    again, join = shared.shallow_copy(), DataflowNode(Operator("join", ElementWiseOp(coefficients=(1.0, 0.5))))
+    end.connect_to(shared).connect_to(again).connect_to(join)
+    end.connect_to(join)
+    both = DataflowNode(Operator("both", Concat()))
+    join.connect_to(both)
+    end.connect_to(both)
+    rest = chain(
+        Pool(method="average", kernel_size=3, stride=2, padding=1),
+        Scale(bias=True),
+        LRN(size=3),
+        Dropout(),
+        InnerProduct(number_of_outputs=6),
+        ReLU(negative_slope=0.1),
+        Noop(),
+        InnerProduct(number_of_outputs=3, bias=False),
+        SoftMax(),
+        SoftMaxLoss(),
+    )
+    both.connect_to(rest[0])
+    return Dataflow(SubGraph(start)).set_phase(Phase.TRAIN)
+
+
+@pytest.mark.parametrize("learners", [1, 2])
+def test_a_trained_network(tmp_path: Path, learners: int) -> None:
+    """onnxruntime predicts as the context does, and load(save(x)) is x: operators, names, variables, outputs."""
+    dataflow, data = residual(), pictures()
+    path = tmp_path / "model.onnx"
+    with context(dataflow, data=data, learners=learners) as training:
+        training.train(3)
+        save(dataflow, path)
+        x, predicted, variables = data.check.images, training.predict(data.check.images), training.variables  # type: ignore[union-attr]
+        before = derive_prediction(build(dataflow.subgraph.nodes))
+    proto = onnx.load(path)
+    assert proto.producer_name == "crossbow"
+    assert [entry.name for entry in proto.graph.input] == ["input"]
+    assert [entry.name for entry in proto.graph.output] == [before[-1].name]
+    pixels = x.astype(np.float32) / 255
+    assert_close(run_onnx(proto, input=pixels), predicted)
+
+    network = load(path)
+    assert rows(build(network.nodes), x.shape) == rows(before, x.shape)
+    assert_close(run_crossbow(network, pixels), predicted)
+    assert initial_values(network, x.shape[1:]).keys() == variables.keys()
+    for name, value in initial_values(network, x.shape[1:]).items():
+        np.testing.assert_array_equal(value, variables[name])
+
+    save(checking(network), tmp_path / "again.onnx", input_shape=x.shape[1:])
+    assert (tmp_path / "again.onnx").read_bytes() == path.read_bytes()
+
+
+def rows(graph: Graph, batch: Shape) -> list[tuple[Any, ...]]:
+    """What `describe` shows, and the inputs by name; in an order that does not depend on that of the branches."""
+    shapes = infer_shapes(graph, batch)
+    specs = variables_of(graph, batch, shapes)
+    return sorted(
+        (
+            vertex.name,
+            type(vertex.kernel).__name__,
+            [graph[source].name for source in vertex.inputs if source != BATCH],
+            shapes[vertex.order],
+            [(spec.name, spec.shape) for spec in specs.get(vertex.order, ())],
+        )
+        for vertex in graph
+    )
+
+
+def initial_values(network: SubGraph, shape: Shape) -> dict[str, Array]:
+    """By the names that a context gives them."""
+    with context(to_train_on(network), data=_data(shape), learners=1) as fresh:
+        return fresh.variables
+
+
+def to_train_on(network: SubGraph) -> Dataflow:
+    network.tail.connect_to(DataflowNode(Operator("loss of a test", SoftMaxLoss())))
+    dataflow = Dataflow(SubGraph(network.head)).set_phase(Phase.TRAIN)
+    assert dataflow.graph  # now it is made, and the loss can go again
+    network.tail.next.pop()
+    return dataflow
+
+
+def _data(shape: Shape) -> Dataset:
+    return Dataset((draw(8, *shape), np.arange(8) % 3), number_of_classes=3)
+
+
+def test_the_check_dataflow_of_a_user(tmp_path: Path) -> None:
+    """Operators are the training dataflow's; the graph is its own."""
+    dataflow = perceptron()
+    start = DataflowNode(dataflow.subgraph.head.operator)
+    start.connect_to(DataflowNode(Operator("largest", Classify(axis=-1))))
+    check = Dataflow(SubGraph(start)).set_phase(Phase.CHECK)
+    with context(dataflow, check=check) as training:
+        save(check, tmp_path / "model.onnx")
+        hidden = training.variables["InnerProduct0.weights"]
+    x = blobs().check.images.astype(np.float32)  # type: ignore[union-attr]
+    received = run_onnx(onnx.load(tmp_path / "model.onnx"), input=x)
+    assert received.dtype == np.float32
+    np.testing.assert_array_equal(received, (x @ hidden.T).argmax(axis=1))
+
+
+def test_any_batch_size(tmp_path: Path) -> None:
+    dataflow = training(Conv(number_of_outputs=2, kernel_size=3), InnerProduct(number_of_outputs=3))
+    with context(dataflow, data=pictures()):
+        save(dataflow, tmp_path / "model.onnx")
+    proto = onnx.load(tmp_path / "model.onnx")
+    assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
+    for batch in (1, 7):
+        assert run_onnx(proto, input=draw(batch, 1, 8, 8)).shape == (batch, 3)
+
+
+def test_known_initial_values_need_no_context(tmp_path: Path) -> None:
+    weights = draw(2, 3)
+    (node,) = chain(
+        InnerProduct(number_of_outputs=2, weight_initialiser=Values(weights), bias_initialiser=Constant(1.0))
+    )
+    save(checking(SubGraph(node)), tmp_path / "model.onnx", input_shape=(3,))
+    x = draw(4, 3)
+    assert_close(run_onnx(onnx.load(tmp_path / "model.onnx"), input=x), x @ weights.T + 1)
+
+
+def test_an_operator_called_input(tmp_path: Path) -> None:
+    node = DataflowNode(Operator("input", ReLU()))
+    save(checking(SubGraph(node)), tmp_path / "model.onnx", input_shape=(3,))
+    proto = onnx.load(tmp_path / "model.onnx")
+    assert (proto.graph.input[0].name, proto.graph.output[0].name) == ("input_", "input")
+    assert operators(load(tmp_path / "model.onnx")) == [("input", "ReLU")]
+
+
+# Faults
+
+
+@configuration
+class Square(Kernel):
+    """Unknown to ONNX."""
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+
+def test_everything_that_cannot_be_written_is_named_at_once(tmp_path: Path) -> None:
+    nodes = chain(Square(), InnerProduct(number_of_outputs=2), Square())
+    with pytest.raises(GraphError) as caught:
+        save(checking(SubGraph(nodes[0])), tmp_path / "model.onnx", input_shape=(3,))
+    assert [fault.partition(":")[0] for fault in caught.value.faults] == [
+        "node 'Square0' (Square)",
+        "node 'InnerProduct1' (InnerProduct)",
+        "node 'Square2' (Square)",
+    ]
+    assert "expected 'weights' to have a value. Received: a dataflow that no open context holds" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataflow_without_a_shape() -> None:
+    with pytest.raises(GraphError, match="a context has compiled, or input_shape="):
+        save(perceptron(), "/nowhere")
+
+
+def test_after_the_context_is_closed_the_model_is_gone(tmp_path: Path) -> None:
+    dataflow = perceptron()
+    with context(dataflow):
+        pass
+    with pytest.raises(GraphError, match="a dataflow that no open context holds"):
+        save(dataflow, tmp_path / "model.onnx")
+
+
+def test_the_newest_context_is_the_one(tmp_path: Path) -> None:
+    dataflow = perceptron()
+    with context(dataflow, seed=1) as first, context(dataflow, seed=2) as second:
+        first.close()
+        save(dataflow, tmp_path / "model.onnx")
+        expected = second.variables["InnerProduct0.weights"]
+    (found,) = (t for t in onnx.load(tmp_path / "model.onnx").graph.initializer if t.name == "InnerProduct0.weights")
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(found), expected)

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, Operator, SolverConf, SubGraph
+from crossbow.kernels import why_not_onednn
+from crossbow.kernels.native import NativeError
+from crossbow.ops import Constant, Gaussian, InnerProduct, MatFact, MatFactGradient, SoftMax
+from crossbow.synch import SSGD
+from crossbow.testing import check_gradients, run_operator
+from crossbow.types import ConfigurationError, GraphError, LabelRange, TaskError
+from tests.support import KERNELS, chain, context, same_weights
+
+fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+DEVICES = pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
+ROWS, COLUMNS, LATENTS = 12, 9, 2
+STEEP = SolverConf(learning_rate=1e6, momentum=0.9, weight_decay=0.5)
+
+
+def matfact(**values: Any) -> MatFact:
+    wide = Gaussian(std=0.5)
+    defaults = {"rows": ROWS, "columns": COLUMNS, "latents": LATENTS, "users_initialiser": wide}
+    return MatFact(**{**defaults, "items_initialiser": wide, **values})
+
+
+def ratings(check: int = 20) -> Dataset:
+    """All elements of a matrix of rank 2, some of them kept for the test."""
+    generator = np.random.default_rng(0)
+    full = generator.standard_normal((ROWS, LATENTS)) @ generator.standard_normal((LATENTS, COLUMNS))
+    pairs = generator.permutation([(i, j) for i in range(ROWS) for j in range(COLUMNS)]).astype(np.float32)
+    values = full[pairs[:, 0].astype(int), pairs[:, 1].astype(int)].astype(np.float32)
+    return Dataset((pairs[check:], values[check:]), (pairs[:check], values[:check]))
+
+
+def factorise(kernel: MatFact, data: Dataset | None = None, **options: Any) -> ExecutionContext:
+    dataflow = Dataflow(SubGraph(DataflowNode(Operator("mf", kernel))))
+    return context(dataflow, data=data or ratings(), batch_size=8, **options)
+
+
+def test_shapes_and_variables() -> None:
+    kernel = matfact()
+    assert kernel.output_shape((8, 2)) == (1,)
+    assert [(spec.name, spec.shape) for spec in kernel.variables((8, 2))] == [("users", (12, 2)), ("items", (9, 2))]
+    assert kernel.gradient() == MatFactGradient()
+    kernel.check_labels(LabelRange((8,), False, -1, 1), (8, 2))
+
+
+@pytest.mark.parametrize("shape", [(8,), (8, 3), (8, 2, 1)])
+def test_wrong_shapes(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"shape \(N, 2\), a user and an item each\. Received: \(8"):
+        matfact().output_shape(shape)
+
+
+@pytest.mark.parametrize("labels", [LabelRange((8,), True, 0, 1), LabelRange((8, 2), False, 0, 1)])
+def test_wrong_labels(labels: LabelRange) -> None:
+    with pytest.raises(ValueError, match=r"expected floating-point ratings of shape \(8,\). Received: "):
+        matfact().check_labels(labels, (8, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"rows": 0}, "rows must be an integer ≥ 1"),
+        ({"columns": 2**24 + 1}, "columns must be at most 16777216"),
+        ({"latents": 1.5}, "latents must be an integer ≥ 1"),
+        ({"regularisation": -0.1}, "regularisation must be a finite number ≥ 0"),
+        ({"learning_rate": 0}, "learning_rate must be a finite number > 0 or None"),
+    ],
+)
+def test_bad_configurations(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"MatFact: {message}"):
+        matfact(**values)
+
+
+@DEVICES
+def test_numbers_by_hand(device: str) -> None:
+    """User 1 twice, user 0 never, and a third example that is padding."""
+    run = run_operator(
+        MatFact(rows=2, columns=2, latents=2, regularisation=0.5),
+        [np.array([[1, 0], [1, 1], [0, 0]]), np.array([3.0, 4.0, 100.0])],
+        variables={"users": np.array([[9.0, 9.0], [1.0, 2.0]]), "items": np.array([[1.0, 0.0], [0.0, 1.0]])},
+        device=device,
+        examples=2,
+    )
+    # e = 3 − 1 and 4 − 2; |u|² = 5 twice, |v|² = 1 twice
+    assert run.outputs[0].item() == 4 + 4 + 0.5 * (5 + 1 + 5 + 1)
+    # 2 (λ u − e v) of both examples
+    expected = 2 * ((np.array([0.5, 1]) - 2 * np.array([1, 0])) + (np.array([0.5, 1]) - 2 * np.array([0, 1])))
+    np.testing.assert_array_equal(run.variable_gradients["users"], [[0, 0], expected])
+    np.testing.assert_array_equal(run.variable_gradients["items"], [[1 - 4, -8], [-4, 1 - 8]])
+    assert not run.input_gradients[0].any()
+
+
+def test_gradients() -> None:
+    pairs = np.array([[0, 0], [3, 1], [3, 0], [3, 1]])
+    check_gradients(
+        MatFact(rows=4, columns=2, latents=3),
+        [(4, 2), (4,)],
+        labels=np.array([1.0, -2.0, 0.5, 3.0]),
+        draw=lambda generator, shape: pairs.astype(np.float64),
+    )
+
+
+@pytest.mark.parametrize("bad", [-1, 12, 1.5, np.inf])
+@pytest.mark.parametrize("column", [0, 1])
+@DEVICES
+def test_a_number_that_is_no_row(device: str, column: int, bad: float) -> None:
+    pairs = np.zeros((3, 2))
+    pairs[1, column] = bad
+    with pytest.raises((ValueError, NativeError), match="whole number from 0 to"):
+        run_operator(matfact(), [pairs, np.zeros(3)], device=device)
+    run_operator(matfact(), [pairs, np.zeros(3)], device=device, examples=1)  # padding may hold anything
+
+
+@KERNELS
+def test_a_number_that_is_no_row_ends_the_run(kernels: str) -> None:
+    data = ratings()
+    data.train.images[5, 0] = ROWS
+    with factorise(matfact(), data, kernels=kernels) as run, pytest.raises(TaskError, match="in operator 'mf'"):
+        run.train(1)
+
+
+# In a context.
+
+
+@KERNELS
+@pytest.mark.parametrize("learning_rate", [None, 0.05])
+def test_a_matrix_of_low_rank_is_found(learning_rate: float | None, kernels: str) -> None:
+    kernel = matfact(regularisation=1e-4, learning_rate=learning_rate)
+    solver = SolverConf(learning_rate=0.05) if learning_rate is None else STEEP
+    with factorise(kernel, kernels=kernels, solver=solver) as run:
+        before = run.test().loss
+        history = run.train(300)
+        assert history.loss < 0.01  # of a batch
+        assert run.test().loss < 0.01 * before  # of elements that were not shown
+
+
+@KERNELS
+@pytest.mark.parametrize("rule", [None, SSGD()])
+def test_its_own_update_is_a_plain_step_whatever_the_solver(rule: SSGD | None, kernels: str) -> None:
+    models = []
+    for learning_rate, solver in ((None, SolverConf(learning_rate=0.01)), (0.01, STEEP)):
+        with factorise(matfact(learning_rate=learning_rate), kernels=kernels, solver=solver, rule=rule) as run:
+            history = run.train(3)
+            models.append(run.variables)
+            assert history.records[-1].learning_rate == 0.01
+    assert same_weights(*models)
+
+
+def test_its_own_update_is_that_of_the_original() -> None:
+    """One learner's first task: w ← w + η (2 e v − 2 λ u), on the values before the batch."""
+    data, rate, decay = ratings(), 0.05, 0.3
+    kernel = matfact(learning_rate=rate, regularisation=decay)
+    with factorise(kernel, data, learners=1, rule=SSGD(), solver=STEEP, precision="float64") as run:
+        before = run.variables
+        chosen = np.zeros(8, np.intp)
+        run.engine.order.indices(0, chosen)
+        run.engine.run(1, lambda: False, lambda result: None)
+        after = run.variables
+    users, items = before["mf.users"].copy(), before["mf.items"].copy()
+    for (i, j), rating in zip(data.train.images[chosen].astype(int), data.train.labels[chosen], strict=True):
+        u, v = before["mf.users"][i], before["mf.items"][j]
+        error = rating - u @ v
+        users[i] += rate * (2 * error * v - 2 * decay * u)
+        items[j] += rate * (2 * error * u - 2 * decay * v)
+    np.testing.assert_allclose(after["mf.users"], users, rtol=1e-12)
+    np.testing.assert_allclose(after["mf.items"], items, rtol=1e-12)
+
+
+def test_latents_that_start_equal_stay_equal() -> None:
+    """Why the initial values are not 1, as they were in the original."""
+    ones = {"users_initialiser": Constant(1.0), "items_initialiser": Constant(1.0)}
+    with factorise(matfact(**ones, learning_rate=0.01)) as run:
+        run.train(2)
+        users = run.variables["mf.users"]
+    np.testing.assert_array_equal(users[:, 0], users[:, 1])
+    assert len(np.unique(users)) > 1
+
+
+def test_with_its_own_update_it_is_alone() -> None:
+    before = chain(InnerProduct(number_of_outputs=2))[0]
+    before.connect_to(DataflowNode(Operator("mf", matfact(learning_rate=0.1))))
+    with pytest.raises(GraphError, match=r"'mf'.*: it stands between variables and the loss, so it needs a gradient"):
+        context(Dataflow(SubGraph(before)), data=ratings())
+    # Beside it, where nothing of the loss depends on it.
+    fork = chain(SoftMax())[0]
+    fork.connect_to(DataflowNode(Operator("mf", matfact(learning_rate=0.1))))
+    fork.connect_to(DataflowNode(Operator("other", InnerProduct(number_of_outputs=2))))
+    with pytest.raises(GraphError, match=r"'mf'.*: expected no other operator with variables.* Received: 'other'"):
+        context(Dataflow(SubGraph(fork)), data=ratings())
