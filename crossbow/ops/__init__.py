@@ -3,7 +3,7 @@
 from crossbow.ops.accuracy import Accuracy
 from crossbow.ops.array import ArrayGradient
 from crossbow.ops.batch_norm import BatchNorm, BatchNormGradient
-from crossbow.ops.broadcast import Broadcast
+from crossbow.ops.broadcast import Broadcast, BroadcastGradient
 from crossbow.ops.classify import Classify
 from crossbow.ops.concat import Concat, ConcatGradient
 from crossbow.ops.conv import Conv, ConvGradient
@@ -34,6 +34,7 @@ __all__ = [
     "BatchNorm",
     "BatchNormGradient",
     "Broadcast",
+    "BroadcastGradient",
     "Classify",
     "Concat",
     "ConcatGradient",

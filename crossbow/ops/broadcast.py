@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from crossbow.conf import configuration, is_integer, refuse
-from crossbow.ops.kernel import Kernel
+from crossbow.ops.array import ArrayGradient
+from crossbow.ops.kernel import Gradient, Kernel
 from crossbow.types import Array, Shape
 
 
@@ -37,6 +38,9 @@ class Broadcast(Kernel):
             raise ValueError(f"expected an input (N, …) that can be repeated to (N, {sizes}). Received: {x}")
         return (x[0], *self.shape)
 
+    def gradient(self, input: int = 0) -> Gradient:
+        return BroadcastGradient(input=input)
+
     def forward(self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]) -> Array:
         (x,) = inputs
         repeated: Array = xp.broadcast_to(x, (len(x), *self.shape))
@@ -54,3 +58,8 @@ class Broadcast(Kernel):
         dy: NDArray[Any] = output_gradient
         repeated = tuple(axis for axis, size in enumerate(x.shape) if size != dy.shape[axis])
         return [dy.sum(axis=repeated, keepdims=True)], {}
+
+
+@configuration
+class BroadcastGradient(ArrayGradient):
+    """Gradient of a `Broadcast`: the sum over what was repeated."""

@@ -10,9 +10,10 @@ import pytest
 
 from crossbow import Dataflow, DataflowNode, Phase, SubGraph
 from crossbow.compile import Program
-from crossbow.compile.fuse import REQUESTS, relu_fusions
+from crossbow.compile.fuse import REQUESTS, pooled_gradients, relu_fusions
 from crossbow.conf import configuration
-from crossbow.dataflow.graph import Graph
+from crossbow.dataflow.derive import derive_prediction
+from crossbow.dataflow.graph import Graph, build
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.reference import Reference
@@ -25,10 +26,12 @@ from crossbow.ops import (
     ElementWiseOp,
     EuclideanLoss,
     EuclideanLossGradient,
+    Flatten,
     Gaussian,
     GradientDescentOptimiser,
     Noop,
     Pool,
+    PoolGradient,
     ReLU,
     ReLUGradient,
     SoftMax,
@@ -216,7 +219,7 @@ def unfused() -> KernelLibrary:
 
 
 def executed(
-    head: DataflowNode,
+    head: DataflowNode | Graph,
     batch: tuple[int, ...],
     library: KernelLibrary,
     *,
@@ -382,3 +385,280 @@ def compare(actual: dict[str, Numbers], expected: dict[str, Numbers], tolerance:
     for name, value in actual.items():
         scale = max(1e-2, np.abs(expected[name]).max())
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=tolerance * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+def test_a_relu_at_the_end_is_there_when_the_task_has_ended(kernels: str) -> None:
+    conv, end = convolution("conv", 3, 3), relu("end")
+    chain(conv, relu("tanh", mode="tanh"), *classifier())
+    chain(conv.next[0], convolution("loose", 3, 1), end)
+    made, _ = executed(conv, IMAGES, fast())
+    assert elided(made.program) == {"end": "in that of 'loose'"}
+    before = made.output("end").copy()
+    expected = outputs(executed(conv, IMAGES, unfused())[0])["end"]
+    assert (before > 0).any()
+    made.backward()
+    np.testing.assert_array_equal(made.output("end"), before)
+    np.testing.assert_array_equal(before, expected)
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+def test_a_relu_that_is_the_prediction(kernels: str) -> None:
+    head, classes = convolution("conv", 3, 3), inner_product("ip", 5)
+    loss = node("loss", EuclideanLoss())
+    chain(head, classes, relu("prediction"), loss)
+    prediction = derive_prediction(build(SubGraph(head).nodes))
+    assert prediction[-1].name == "prediction"
+    results = []
+    for library in (fast(), unfused()):
+        made, _ = executed(prediction, IMAGES, library, phase=Phase.CHECK)
+        results.append(made.output("prediction").copy())
+        assert ("prediction" in elided(made.program)) == (library.fused_relu != ())
+    np.testing.assert_array_equal(*results)
+    assert (results[0] > 0).any()
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+def test_a_description_says_who_does_it(kernels: str) -> None:
+    made, _ = executed(convolutional(), IMAGES, fast())
+    rows = {row.split()[1]: row for row in made.program.describe().splitlines()[:-1]}
+    assert "(in that of 'groups')" in rows["relu3"]
+    assert "convolution_forward relu" in rows["groups"]
+    assert "(in that of 'max.gradient')" in rows["relu2.gradient"] or "activation_backward" in rows["relu2.gradient"]
+
+
+@pytest.mark.parametrize("kernels", [FAST])
+def test_nothing_is_taken_in_where_numbers_are_checked(kernels: str) -> None:
+    """The library's ReLU makes 0 of NaN: taken in, it would hide what the operator before it has computed."""
+    head = convolutional()
+    program = compile_network(head, IMAGES, dtype=np.float32, library=fast(), check_numerics=True)
+    assert [name for name in elided(program) if "gradient" not in name] == []
+
+
+# The gradient behind a max pooling.
+
+
+def behind(*, mode: str = "relu", negative_slope: float = 0.0, pool: DataflowNode | None = None) -> DataflowNode:
+    """conv → ReLU → pooling → classifier."""
+    function = relu(mode=mode, negative_slope=negative_slope, ceiling=0.7)
+    return chain(convolution("conv", 5, 3, padding=1), function, pool or biggest(), *classifier())
+
+
+def swapped(head: DataflowNode, fusions: dict[int, int] | None = None) -> dict[str, str]:
+    graph = graph_of(head)
+    return {graph[pool].name: graph[relu].name for pool, relu in pooled_gradients(graph, fusions or {}).items()}
+
+
+def test_the_gradient_of_a_max_pooling_and_of_the_activation_before_it() -> None:
+    both = {"max.gradient": "relu.gradient"}
+    assert swapped(behind()) == swapped(behind(mode="tanh")) == swapped(behind(negative_slope=0.1)) == both
+    for kernel in (Pool(method="average"), Pool(method="stochastic"), Noop()):
+        assert swapped(behind(pool=node("max", kernel))) == {}
+    assert swapped(chain(convolution("conv", 3, 3), node("relu", OtherReLU()), biggest(), *classifier())) == {}
+    assert swapped(chain(relu(), biggest(), convolution("conv", 3, 3), *classifier())) == {}  # they have no gradient
+
+
+def test_a_norm_does_without() -> None:
+    head = chain(norm(), relu(), biggest(), *classifier())
+    graph = graph_of(head)
+    assert pooled_gradients(graph, relu_fusions(graph, EVERYTHING)) == {}
+    assert swapped(head) == {"max.gradient": "relu.gradient"}
+
+
+def test_an_activation_that_others_read_has_no_gradient_of_the_pooling_alone() -> None:
+    conv, ahead, total = convolution("conv", 3, 3), relu(), node("sum", ElementWiseOp())
+    chain(conv, ahead, biggest("max", 3, 1, 1), total)
+    chain(ahead, total, *classifier())
+    assert swapped(conv) == {}
+
+
+def test_hand_wired_gradients_of_a_pooling_for_two() -> None:
+    conv, ahead, pool = convolution("conv", 3, 1), relu(), biggest()
+    pooled = node("max.gradient", PoolGradient(), pool)
+    through = node("relu.gradient", ReLUGradient(), ahead)
+    head = wired(conv, ahead, pool, gradients=[pooled, through, node("g", ConvGradient(), conv)])
+    assert swapped(head) == {"max.gradient": "relu.gradient"}
+    chain(pooled, node("also", GradientDescentOptimiser()))
+    assert swapped(head) == {}
+
+
+@pytest.mark.parametrize("kernels", ["reference", FAST])
+@pytest.mark.parametrize("window", [(2, 2, 0), (2, 3, 0), (3, 2, 0), (3, 1, 1), (3, 2, 2), (9, 1, 0)])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"negative_slope": 0.25}, {"mode": "sigmoid"}, {"mode": "tanh"}, {"mode": "clipped"}],
+    ids=["relu", "leaky", "sigmoid", "tanh", "clipped"],
+)
+def test_the_derivative_of_the_pooled_values_is_that_of_their_sources(
+    options: dict[str, Any], window: tuple[int, int, int], kernels: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = fast() if kernels == "onednn" else Reference(np.float64)
+
+    def network() -> DataflowNode:
+        return behind(pool=biggest("max", *window), **options)
+
+    made, loss = executed(network(), IMAGES, library)
+    backward = [step.operator for step in made.program.steps if step.backward and not step.elided]
+    assert backward.index("relu.gradient") < backward.index("max.gradient")
+    assert elided(made.program)["relu.gradient"] == "in that of 'max.gradient'"
+    monkeypatch.setattr("crossbow.compile.compiler.pooled_gradients", lambda graph, fusions: {})
+    apart, expected = executed(network(), IMAGES, library)
+    assert "relu.gradient" not in elided(apart.program)
+    assert loss == expected
+    overlapping = window[1] < window[0]
+    gradients = apart.backward()
+    compare(made.backward(), gradients, (1e-12 if kernels == "reference" else 1e-5) if overlapping else 0)
+    assert np.abs(gradients["conv.weights"]).max() > 1e-3
+
+
+def test_the_activation_need_not_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    head = behind(mode="tanh")
+    program = compile_network(head, IMAGES)
+    monkeypatch.setattr("crossbow.compile.compiler.pooled_gradients", lambda graph, fusions: {})
+    apart = compile_network(head, IMAGES)
+    output = 4 * 5 * 9 * 9 * 8
+    assert apart.plan.lower_bound - program.plan.lower_bound >= output
+
+
+def test_hand_wired_gradients_of_a_pooling() -> None:
+    """In the order that they are given, and computed in the other."""
+    conv, ahead, pool = convolution("conv", 3, 1), relu(mode="tanh"), biggest()
+    passing = node("relu.gradient", ReLUGradient(), ahead)
+    gradients = [node("max.gradient", PoolGradient(), pool), passing, node("g", ConvGradient(), conv)]
+    labels = draw(4, 3, 4, 4, seed=1)
+    made, _ = executed(wired(conv, ahead, pool, gradients=gradients), IMAGES, Reference(np.float64), labels=labels)
+    assert elided(made.program) == {"relu.gradient": "in that of 'max.gradient'"}
+    derived = chain(convolution("conv", 3, 1), relu(mode="tanh"), biggest(), node("loss", EuclideanLoss()))
+    compare(made.backward(), executed(derived, IMAGES, Reference(np.float64), labels=labels)[0].backward(), 0)
+
+
+# Outputs that are their inputs.
+
+BOTH = pytest.mark.parametrize("kernels", ["reference", FAST])
+
+
+def library_of(kernels: str) -> KernelLibrary:
+    return fast() if kernels == "onednn" else Reference(np.float64)
+
+
+def check_alone(made: Execution) -> None:
+    """The gradients are those of the same calls on memory that nobody shares."""
+    made.forward()
+    gradients = made.backward()
+    alone = run_without_sharing(made)[1]
+    for segment in made.program.model:
+        values = np.empty(segment.spec.shape, made.program.model.dtype)
+        segment.storage.unpack(alone[segment.name].reshape(-1), values)
+        np.testing.assert_array_equal(gradients[segment.name], values, err_msg=segment.name)
+
+
+@BOTH
+def test_the_gradient_of_a_sum_is_that_of_its_terms(kernels: str) -> None:
+    head, total = inner_product("ip1", 5), node("sum", ElementWiseOp(coefficients=(1.0, 1.0, 2.0)))
+    for number, mode in enumerate(("tanh", "sigmoid", "clipped")):
+        chain(head, relu(f"relu{number}", mode=mode), total)
+    chain(total, *classifier())
+    made, _ = executed(head, (4, 6), library_of(kernels))
+    assert set(elided(made.program)) == {"sum.gradient0", "sum.gradient1"}
+    places = [made.program.outputs[v.order].offset for v in made.program.graph if v.name.startswith("sum.gradient")]
+    assert places[0] == places[1] != places[2]
+    check_alone(made)
+
+
+@BOTH
+def test_a_chain_of_names_for_one_value(kernels: str) -> None:
+    """Three names, read under each of them, and what reads it might write over it."""
+    head, ahead, total = inner_product("ip1", 5), relu("tanh", mode="tanh"), node("sum", ElementWiseOp())
+    names = [node(f"noop{number}", Noop()) for number in range(3)]
+    chain(head, ahead, *names, total)
+    chain(names[0], relu("relu0", negative_slope=0.5), total)
+    chain(names[1], relu("relu1", mode="sigmoid"), total)
+    chain(ahead, relu("relu2", mode="clipped"), total)
+    chain(total, *classifier())
+    made, loss = executed(head, (4, 6), library_of(kernels))
+    assert {"noop0", "noop1", "noop2"} <= set(elided(made.program))
+    offsets = {made.program.outputs[v.order].offset for v in made.program.graph if v.name.startswith(("noop0", "tanh"))}
+    assert made.program.outputs[1].offset in offsets
+    reference, expected = executed(head, (4, 6), Reference(np.float64))
+    assert loss == pytest.approx(expected, rel=1e-5)
+    compare(made.backward(), reference.backward(), 1e-5)
+    check_alone(made)
+
+
+@BOTH
+def test_a_name_for_the_batch(kernels: str) -> None:
+    """A gradient needs the batch under its other name, behind a ReLU that may be in place."""
+    head, total = node("noop", Noop()), node("sum", ElementWiseOp())
+    chain(head, relu("relu", mode="tanh"), inner_product("ip1", 5), total)
+    chain(head, inner_product("ip2", 5), total, *classifier())
+    made, _ = executed(head, (4, 6), library_of(kernels))
+    assert "noop" in elided(made.program)
+    batch = made.program.steps[0].places["input"]
+    assert made.program.outputs[0] == batch
+    check_alone(made)
+    made.forward()
+    np.testing.assert_array_equal(made.output("noop"), draw(4, 6).astype(made.images.dtype))
+
+
+@BOTH
+@pytest.mark.parametrize("loose_first", [True, False])
+def test_a_name_for_what_is_read_when_the_task_has_ended(loose_first: bool, kernels: str) -> None:
+    head, loose, ahead = inner_product("ip1", 5), node("loose", Noop()), relu(mode="tanh")
+    for other in (loose, ahead) if loose_first else (ahead, loose):
+        chain(head, other)
+    chain(ahead, *classifier())
+    made, _ = executed(head, (4, 6), library_of(kernels))
+    assert "loose" in elided(made.program)
+    weights = made.program.model.export(made.weights)
+    expected = draw(4, 6) @ weights["ip1.weights"].T + weights["ip1.bias"]
+    made.backward()
+    np.testing.assert_allclose(made.output("loose"), expected, rtol=1e-5, atol=1e-6)
+
+
+@BOTH
+def test_a_loss_under_another_name(kernels: str) -> None:
+    """Two names of the probabilities: one for the loss, one for nobody."""
+    head = inner_product("ip1", 3)
+    softmax, again = node("softmax", SoftMax()), node("again", Noop())
+    chain(head, softmax, node("loss", SoftMaxLoss()))
+    chain(softmax, again)
+    made, _ = executed(head, (4, 6), library_of(kernels))
+    before = made.output("again").copy()
+    np.testing.assert_allclose(before.sum(axis=1), 1, rtol=1e-6)
+    check_alone(made)
+    np.testing.assert_array_equal(made.output("again"), before)
+
+
+@BOTH
+@pytest.mark.parametrize(("size", "same"), [(9, True), (3, False)])
+def test_images_as_a_matrix(size: int, same: bool, kernels: str) -> None:
+    """In one place where their order is that of the matrix: behind a global pooling, or where all order is logical."""
+    pool = node("pool", Pool(method="average", kernel_size=size, stride=size))
+    head = chain(convolution("conv", 5, 3, padding=1), pool, node("flatten", Flatten()), *classifier())
+    made, loss = executed(head, IMAGES, library_of(kernels))
+    expected = {"flatten", "flatten.gradient"} if same or kernels == "reference" else set()
+    assert set(elided(made.program)) == expected
+    reference, value = executed(head, IMAGES, Reference(np.float64))
+    assert loss == pytest.approx(value, rel=1e-5)
+    compare(made.backward(), reference.backward(), 1e-5)
+    check_alone(made)
+
+
+@BOTH
+def test_names_between_a_pooling_and_what_is_before_it(kernels: str) -> None:
+    """Noops around the activation and the pooling: their gradients are elsewhere, yet every number is right."""
+    head = chain(
+        convolution("conv", 5, 3, padding=1),
+        node("noop1", Noop()),
+        relu(mode="sigmoid"),
+        biggest(),
+        node("noop2", Noop()),
+        relu("relu2"),
+        *classifier(),
+    )
+    made, loss = executed(head, IMAGES, library_of(kernels))
+    assert {"noop1", "noop2", "relu.gradient"} <= set(elided(made.program))
+    reference, value = executed(head, IMAGES, Reference(np.float64))
+    assert loss == pytest.approx(value, rel=1e-5)
+    compare(made.backward(), reference.backward(), 1e-5)
+    check_alone(made)

@@ -208,7 +208,7 @@ def test_a_pace_of_variables_with_a_multiplier() -> None:
 
 def scheduled(make: Callable[[Any, Any], Any], tasks: int) -> list[tuple[float, float]]:
     """PyTorch's rate and momentum at each step."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
     optimiser = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0, momentum=0.875)
     scheduler, pace = make(torch.optim.lr_scheduler, optimiser), []
     for _ in range(tasks):

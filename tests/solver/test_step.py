@@ -147,7 +147,7 @@ def test_a_constant_rate_steps_as_pytorch(
     momentum: float, method: str, weight_decay: float, regularisation: str
 ) -> None:
     """PyTorch's velocity lacks the learning rate (v' = −v / γ); with a constant rate the weights are the same."""
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
     generator = np.random.default_rng(0)
     start, gradients = generator.standard_normal(20), generator.standard_normal((12, 20))
     weight = torch.nn.Parameter(torch.tensor(start))

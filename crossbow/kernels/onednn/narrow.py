@@ -21,9 +21,8 @@ from typing import Any
 
 import llvmlite.binding
 import numpy as np
-from numba.extending import register_jitable
 
-from crossbow.kernels.compiled import call_address, float32_at, int64_at, native
+from crossbow.kernels.compiled import call_address, float32_at, inlined, int64_at, native
 from crossbow.kernels.interface import Buffers, Call, ConvolutionGeometry, PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn import tile
@@ -239,8 +238,8 @@ def _call(
     return function.call(name, *slots, references=(block, *buffers.values()))
 
 
-@register_jitable  # type: ignore[untyped-decorator]
-def _rows(block: int, tiles: int, a: int, c: int) -> None:
+@inlined
+def _rows(block: int, tiles: Any, a: int, c: int) -> None:
     """All rows of a chunk of columns."""
     slots, parts = int64_at(block), int64_at(tiles)
     slots[_A], slots[_C] = a, c
@@ -251,8 +250,8 @@ def _rows(block: int, tiles: int, a: int, c: int) -> None:
             slots[_C] += 4 * parts[part + 1] * slots[_C_ROW]
 
 
-@register_jitable  # type: ignore[untyped-decorator]
-def _image(b: Any, image: int, number: int) -> int:
+@inlined
+def _image(b: Any, image: int, number: int) -> Any:
     """The address of an image with its padding: its own where there is none, else that of a copy."""
     row = b[_W] * b[_CHANNELS]
     source = image + 4 * number * b[_H] * row

@@ -8,7 +8,7 @@ contiguous in B, C and bias; the elements of A lie anywhere.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from llvmlite import ir
@@ -37,6 +37,10 @@ ADD, RELU, REST = 12, 13, 14
 SLOTS = 15
 
 
+_get_function: Callable[[Any, Any, str], Any] = cgutils.get_or_insert_function
+_register: Callable[[Any, Any], Any] = cgutils.alloca_once
+
+
 class _Tile:
     """Writes the instructions of a tile of `rows` rows, `vectors` whole vectors and perhaps a partial one."""
 
@@ -55,7 +59,7 @@ class _Tile:
     def write(self) -> None:
         builder, slots = self.builder, self.slots
         sums = [
-            [cgutils.alloca_once(builder, ir.VectorType(self.single, width)) for width in self.widths]
+            [_register(builder, ir.VectorType(self.single, width)) for width in self.widths]
             for _ in range(self.rows)
         ]
         zeros = [ir.Constant(ir.VectorType(self.single, width), None) for width in self.widths]
@@ -124,7 +128,7 @@ class _Tile:
         kind = ir.VectorType(self.single, width)
         name = f"llvm.masked.load.v{width}f32.p0v{width}f32"
         signature = ir.FunctionType(kind, [kind.as_pointer(), ir.IntType(32), ir.VectorType(self.bit, width), kind])
-        function = cgutils.get_or_insert_function(self.builder.module, signature, name)
+        function = _get_function(self.builder.module, signature, name)
         return self.builder.call(function, [place, ir.IntType(32)(4), self.mask, ir.Constant(kind, None)])
 
     def _store(self, value: Any, base: Any, index: Any, column: int) -> None:
@@ -136,13 +140,13 @@ class _Tile:
         kind = ir.VectorType(self.single, width)
         name = f"llvm.masked.store.v{width}f32.p0v{width}f32"
         arguments = [kind, kind.as_pointer(), ir.IntType(32), ir.VectorType(self.bit, width)]
-        function = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(ir.VoidType(), arguments), name)
+        function = _get_function(self.builder.module, ir.FunctionType(ir.VoidType(), arguments), name)
         self.builder.call(function, [value, place, ir.IntType(32)(4), self.mask])
 
     def _fma(self, left: Any, right: Any, total: Any) -> Any:
         kind = total.type
         signature = ir.FunctionType(kind, [kind] * 3)
-        function = cgutils.get_or_insert_function(self.builder.module, signature, f"llvm.fma.v{kind.count}f32")
+        function = _get_function(self.builder.module, signature, f"llvm.fma.v{kind.count}f32")
         return self.builder.call(function, [left, right, total])
 
     def _splat(self, value: Any, width: int, kind: Any) -> Any:
@@ -172,7 +176,7 @@ def tile(rows: int, columns: int) -> NativeFunction:
     tail = 0 if rest == 0 else next(width for width in (4, 8, WIDTH) if rest <= width)
 
     def tile_pass(block: int, _1: int, _2: int, _3: int) -> int:
-        _tile(block, rows, vectors, tail)  # type: ignore[call-arg]
+        _tile(block, rows, vectors, tail)
         return 0
 
     tile_pass.__name__ = f"tile_{rows}_{vectors}_{tail}"

@@ -13,14 +13,14 @@ from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_thr
 from crossbow.types import Shape, aligned_zeros
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, draw, memory, tensor, with_storage
 
-X, Y = (6, 20, 12, 12), (6, 50, 8, 8)
+X, Y = (6, 16, 12, 12), (6, 40, 8, 8)
 G = ConvolutionGeometry((5, 5))
 
 
 def layers() -> list[PreparedKernel]:
     """A convolution whose kernels need workspaces (reorders), and an inner product."""
     x, y = tensor(X), tensor(Y)
-    weights, bias = Variable((50, 20, 5, 5), FLOAT32), Variable((50,), FLOAT32)
+    weights, bias = Variable((40, 16, 5, 5), FLOAT32), Variable((40,), FLOAT32)
     forward = ONEDNN.convolution_forward(x, weights, bias, y, G)
     weights = with_storage(weights, forward)
     kernels = [
@@ -39,10 +39,10 @@ class Learner:
             "output": memory(tensor(Y)),
             "input_gradient": memory(tensor(X)),
             "weights_gradient": np.zeros(elements, np.float32),
-            "bias_gradient": np.zeros(50, np.float32),
+            "bias_gradient": np.zeros(40, np.float32),
         }
         buffers = {"input0": memory(tensor(X), self.draw(X, seed)), "weights": self.draw((elements,), seed)}
-        buffers |= {"bias": self.draw((50,), seed), "output_gradient": memory(tensor(Y), self.draw(Y, seed))}
+        buffers |= {"bias": self.draw((40,), seed), "output_gradient": memory(tensor(Y), self.draw(Y, seed))}
         calls: list[Call] = []
         for kernel in kernels:
             workspace = {"workspace": aligned_zeros(kernel.workspace)}
