@@ -3,18 +3,20 @@
 Three convolutions 5×5 and two inner products, 145,578 parameters: A. Krizhevsky's cuda-convnet, layers-18pct (2012), in
 the form of Caffe's examples/cifar10/cifar10_quick_train_test.prototxt.
 
-Ports Crossbow's ConvNet.java (src/test/java/uk/ac/imperial/lsds/crossbow). Where that differs from Caffe's this module
-is as Caffe's, because of it the numbers are published:
+Ports Crossbow's ConvNet.java (src/test/java/uk/ac/imperial/lsds/crossbow). Where the two differ this module follows
+Caffe's, of which parameters and accuracy are published:
 
 pooling     The first one takes the maximum; the original's takes the average. All are without padding, so that 4×4 is
             left; the original meant that, but its padding became 2, and 6×6 was left.
 images      Pixels span 255, around 0: the first weights, N(0, 0.0001), are made for that. The original stored them in
-            [−1, 1], with which the same weights hardly learn.
-momentum    0.9; the original has 0.001, which is its learning rate.
-schedule    The learning rate is a tenth of it after 8 epochs, and 10 epochs are trained, which in Caffe gave 75 %. The
-            original: fixed, 200 epochs (`--learning-rate-policy fixed --epochs 200`).
+            [−1, 1], with which the loss hardly moves from ln 10.
+momentum    0.9; the original has 0.001, the number of its learning rate (`--momentum 0.001`).
+schedule    The learning rate, 0.001, falls to a tenth after 8 of 10 epochs, with which Caffe reaches 75 % in batches of
+            100. The original: fixed, 200 epochs (`--learning-rate-policy fixed --epochs 200`).
+batch       The original's, 128.
 
-Biases have twice the learning rate, in all three.
+Biases have twice the learning rate, in all three. The images are cropped and mirrored in training as with the other
+models for CIFAR; Caffe's and the original's are not (`--no-augmentation`).
 """
 
 from __future__ import annotations

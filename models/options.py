@@ -200,6 +200,11 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         help="start of every random number; the same seed and number of learners give the same weights "
         "(default: %(default)s)",
     )
+    group.add_argument(
+        "--check-numerics",
+        action="store_true",
+        help="end with the names of operator and task where a number is not finite; slow (default: nobody looks)",
+    )
 
 
 # Values
@@ -244,6 +249,7 @@ def configurations(options: argparse.Namespace, defaults: Defaults) -> Configura
             threads_per_learner=options.threads_per_learner,
             kernels=options.kernels,
             precision=options.precision,
+            check_numerics=options.check_numerics,
             seed=options.seed,
         ),
     )

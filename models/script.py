@@ -15,7 +15,7 @@ from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMoni
 from crossbow.runtime.device import cores_text
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.synch import SMA
-from crossbow.types import CrossbowError, DataError, NonFiniteLossError, TaskError
+from crossbow.types import CrossbowError, DataError, NonFiniteError, NonFiniteLossError, TaskError
 from models.curves import write_learning_curves
 from models.options import Defaults, configurations, new_parser
 from models.solver_options import solver_text
@@ -72,8 +72,11 @@ class ModelScript:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return PIPE_CLOSED
         except TaskError as error:
-            # Something is broken in an operator: whoever wrote it needs the traceback, which is that of the cause.
-            traceback.print_exception(error)
+            if isinstance(error.__cause__, NonFiniteError):
+                print(f"{parser.prog}: error: {error}", file=sys.stderr)
+            else:
+                # Something is broken in an operator: whoever wrote it needs the traceback, which is that of the cause.
+                traceback.print_exception(error)
             return FAILED
         except (CrossbowError, OSError) as error:
             if isinstance(error, OSError) and error.filename is None:

@@ -98,6 +98,7 @@ def context(
     devices: str = "cpu",
     kernels: str = "reference",
     precision: str = "float32",
+    check_numerics: bool = False,
     seed: int = 0,
     threads: int | None = 1,
     solver: SolverConf | None = None,
@@ -118,6 +119,7 @@ def context(
             threads_per_learner=threads,
             kernels=kernels,
             precision=precision,
+            check_numerics=check_numerics,
             seed=seed,
         ),
         monitors=monitors,
@@ -150,7 +152,7 @@ class Probe(Kernel):
         return inputs[0]
 
     def forward(self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]) -> Array:
-        _tell(self.action, "forward")
+        tell(self.action, "forward")
         return inputs[0]
 
     def backward(
@@ -161,7 +163,7 @@ class Probe(Kernel):
         variables: Mapping[str, Array],
         output_gradient: Array,
     ) -> tuple[Sequence[Array], Mapping[str, Array]]:
-        _tell(self.action, "backward")
+        tell(self.action, "backward")
         return [output_gradient], {}
 
 
@@ -181,7 +183,7 @@ def new_calls() -> None:
     _calls.clear()
 
 
-def _tell(action: Action, where: str) -> None:
+def tell(action: Action, where: str) -> None:
     thread = threading.current_thread()
     number = _calls[thread.ident or 0, where]
     _calls[thread.ident or 0, where] += 1

@@ -61,6 +61,7 @@ SEVERAL = pytest.mark.parametrize(
     ("devices", "learners"), [("cpu", 1), ("cpu", 2), ("cpu", 3), ("cpu:0/2,cpu:1/2", 1), ("cpu:0/2,cpu:1/2", 2)]
 )
 RULES = pytest.mark.parametrize("rule", [SMA(), SMA(tau=3, base_momentum=0.5), SSGD()], ids=str)
+LIMITS = pytest.mark.parametrize("limit", [None, 0.5], ids=["", "clipped"])
 
 
 class BrokenError(Exception):
@@ -133,20 +134,26 @@ def test_an_operator_that_fails(
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @RULES
-def test_the_base_model_after_a_failure_is_that_of_its_tick(rule: Any, where: str, devices: str) -> None:
+@LIMITS
+def test_the_base_model_after_a_failure_is_that_of_its_tick(
+    limit: float | None, rule: Any, where: str, devices: str
+) -> None:
     """Nothing that the other learners did meanwhile, or that the broken one would have done, is in it."""
+    solver = SolverConf(learning_rate=0.1, clip_gradient_norm=limit)
+    options: dict[str, Any] = {"rule": rule, "devices": devices, "learners": 2, "solver": solver}
     for call in range(4, 10):
         trap = Trap(raising(BrokenError()), where=where, learner=0, call=call)
-        with context(perceptron(Probe(action=trap)), rule=rule, devices=devices, learners=2) as running:
+        with context(perceptron(Probe(action=trap)), **options) as running:
             fails(lambda: running.train(1000), TaskError)
             ticks, broken = running.engine.tick, running.variables
-        with context(perceptron(Probe(action=lambda *_: None)), rule=rule, devices=devices, learners=2) as running:
+        with context(perceptron(Probe(action=lambda *_: None)), **options) as running:
             if ticks:
                 running.train(running.engine.clock.tasks_per_tick * ticks, TASKS)
             assert same_weights(running.variables, broken)
 
 
-def test_a_learner_that_comes_late_to_a_merge_that_was_given_up() -> None:
+@LIMITS
+def test_a_learner_that_comes_late_to_a_merge_that_was_given_up(limit: float | None) -> None:
     """The others have been told to stop; it has not, and merges its part. That must not be seen in the base model."""
     inside, proceed = threading.Event(), threading.Event()
 
@@ -165,11 +172,13 @@ def test_a_learner_that_comes_late_to_a_merge_that_was_given_up() -> None:
 
     new_calls()
     network = perceptron(Probe(action=act), hidden=50)
-    with context(network, rule=SSGD(), learners=2, monitors=[Failing()]) as running:
+    solver = SolverConf(learning_rate=0.1, clip_gradient_norm=limit)
+    options: dict[str, Any] = {"rule": SSGD(), "learners": 2, "solver": solver}
+    with context(network, monitors=[Failing()], **options) as running:
         fails(lambda: running.train(1000), BrokenError)
         broken = running.variables
         assert running.engine.tick == 5
-    with context(perceptron(Probe(action=lambda *_: None), hidden=50), rule=SSGD(), learners=2) as running:
+    with context(perceptron(Probe(action=lambda *_: None), hidden=50), **options) as running:
         running.train(10, TASKS)
         assert same_weights(running.variables, broken)
 

@@ -15,6 +15,7 @@ from crossbow.types import (
     GraphError,
     LabelRange,
     Layout,
+    NonFiniteError,
     NonFiniteLossError,
     Phase,
     Shape,
@@ -133,6 +134,7 @@ def test_a_task_error_knows_task_and_operator() -> None:
         (GraphError, ValueError),
         (DataError, ValueError),
         (NonFiniteLossError, ArithmeticError),
+        (NonFiniteError, ArithmeticError),
         (TaskError, RuntimeError),
     ],
 )

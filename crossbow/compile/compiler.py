@@ -362,7 +362,7 @@ class _Compiler:
         self.draft.steps.append(_DraftStep(name, kernel, roles, backward, elided))
         if self.check_numerics and not elided:
             for role in kernel.writes:
-                if role not in ("kept", "labels"):
+                if role != "kept":
                     check = self.library.check_finite(role.replace("_", " "))
                     self.draft.steps.append(_DraftStep(name, check, {"value": roles[role]}, backward))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from crossbow.conf import check_boolean, check_choice, check_number, configuration
+from crossbow.conf import check_boolean, check_choice, check_learning_rate_multipliers, check_number, configuration
 from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
 from crossbow.ops.initialiser import Constant, Initialiser
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -38,6 +38,9 @@ class BatchNorm(Kernel):
     bias: bool = True
     weight_initialiser: Initialiser = Constant(1.0)
     bias_initialiser: Initialiser = Constant(0.0)
+    weight_learning_rate_multiplier: float = 1.0
+    """What the learning rate is multiplied by for the weights, ≥ 0; 0 keeps them as they are."""
+    bias_learning_rate_multiplier: float = 1.0
     mean_initialiser: Initialiser = Constant(0.0)
     """Of the running mean before the first task; `Values` of a model that comes from elsewhere."""
     variance_initialiser: Initialiser = Constant(1.0)
@@ -47,6 +50,7 @@ class BatchNorm(Kernel):
         check_number(self, "moving_average_fraction", minimum=0, maximum=1)
         check_choice(self, "statistics", ("fixed", "cma"))
         check_boolean(self, "bias")
+        check_learning_rate_multipliers(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
@@ -61,19 +65,17 @@ class BatchNorm(Kernel):
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
         shape = inputs[0][1:2]
-        weights = VariableSpec("weights", shape, self.weight_initialiser)
-        bias = VariableSpec("bias", shape, self.bias_initialiser)
+        weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
+        bias = VariableSpec("bias", shape, self.bias_initialiser, self.bias_learning_rate_multiplier)
         return (weights, bias) if self.bias else (weights,)
 
     def running_statistics(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
         shape = inputs[0][1:2]
         mean = VariableSpec("running_mean", shape, self.mean_initialiser)
         variance = VariableSpec("running_variance", shape, self.variance_initialiser)
-        return (
-            (mean, variance, VariableSpec("count", (1,), Constant(0.0)))
-            if self.statistics == "cma"
-            else (mean, variance)
-        )
+        if self.statistics == "fixed":
+            return (mean, variance)
+        return (mean, variance, VariableSpec("count", (1,), Constant(0.0)))
 
     def setting(self, site: Site) -> BatchNormSetting:
         fraction = self.moving_average_fraction if self.statistics == "fixed" else None

@@ -14,6 +14,7 @@ from crossbow.types import Array
 
 ANY = Pace(rate=1.0, momentum=0.5)
 """The vectors of an update do not depend on the pace."""
+OTHER = Pace(rate=0.5, momentum=0.25)
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,11 @@ class PacedUpdate:
     def update(self) -> Update:
         """With some numbers."""
         return self.at(ANY)
+
+    @property
+    def changes(self) -> bool:
+        """Whether the numbers depend on the pace at all."""
+        return self.at(ANY).coefficients != self.at(OTHER).coefficients
 
     def set(self, pace: Pace) -> None:
         for multiplier, numbers in self.numbers.items():
@@ -74,9 +80,10 @@ class Coefficients:
         self.local = paced_update(local, self.multipliers)
         """A step that does not synchronise."""
         self.merge = paced_update(merge, self.multipliers)
+        self._changing = [update for update in (self.step, self.local, self.merge) if update.changes]
 
     def set(self, pace: Pace) -> None:
         if pace != self.pace:
-            for update in (self.step, self.local, self.merge):
+            for update in self._changing:
                 update.set(pace)
             self.pace = pace

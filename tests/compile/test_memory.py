@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossbow.compile import Lifetime, MemoryPlan, plan_memory
-from crossbow.compile.memory import ALIGNMENT, aligned
+from crossbow.compile import Lifetime, MemoryPlan, memory, plan_memory
+from crossbow.compile.memory import ALIGNMENT, ORDERS, aligned
 
 
 @st.composite
@@ -19,7 +20,8 @@ def lifetimes(draw: st.DrawFn) -> list[Lifetime]:
     for name in range(count):
         first = draw(st.integers(0, 20))
         last = draw(st.integers(first, 21))
-        found.append(Lifetime(name, draw(st.integers(0, 5000)), first, last))
+        nbytes = draw(st.sampled_from([64, 128, 1000]) | st.integers(0, 5000))
+        found.append(Lifetime(name, nbytes, first, last))
     return found
 
 
@@ -27,9 +29,63 @@ def needed(buffers: list[Lifetime], step: int) -> int:
     return sum(aligned(b.nbytes) for b in buffers if b.first <= step <= b.last)
 
 
+def largest_first(buffers: list[Lifetime]) -> int:
+    """Bytes of a plan in which each buffer, the largest first, lies at the lowest place that is free all its life."""
+    rows: dict[int, set[int]] = {}  # by cache line: the steps in which it is taken
+    top = 0
+    for buffer in sorted(buffers, key=lambda b: (-b.nbytes, b.first)):
+        lines, life = aligned(buffer.nbytes) // ALIGNMENT, set(range(buffer.first, buffer.last + 1))
+        start = 0
+        while any(life & rows.get(line, set()) for line in range(start, start + lines)):
+            start += 1
+        for line in range(start, start + lines):
+            rows[line] = rows.get(line, set()) | life
+        top = max(top, start + lines) if lines else top
+    return top * ALIGNMENT
+
+
+@given(lifetimes())
+def test_a_plan_is_never_larger_than_with_the_largest_first(buffers: list[Lifetime]) -> None:
+    assert plan_memory(buffers).arena <= largest_first(buffers)
+
+
+@pytest.mark.parametrize(
+    ("best", "sizes"),
+    [
+        (0, [(4, 3, 6), (3, 1, 2), (2, 2, 2), (4, 2, 4)]),
+        (1, [(2, 3, 6), (5, 0, 2), (4, 3, 4), (2, 2, 5)]),
+        (2, [(5, 5, 5), (5, 2, 2), (1, 3, 6), (4, 1, 3)]),
+        (3, [(3, 0, 2), (2, 0, 2), (3, 1, 3), (4, 3, 3)]),
+        (4, [(5, 0, 2), (4, 3, 6), (2, 2, 4), (2, 4, 5)]),
+    ],
+)
+def test_every_order_is_the_best_somewhere(
+    best: int, sizes: list[tuple[int, int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here it needs what the fullest step needs, and the others more."""
+    buffers = [Lifetime(name, lines * 64, first, last) for name, (lines, first, last) in enumerate(sizes)]
+    plan = plan_memory(buffers)
+    assert plan.arena == plan.lower_bound
+    for number, order in enumerate(ORDERS):
+        monkeypatch.setattr(memory, "ORDERS", (order,))
+        alone = plan_memory(buffers)
+        assert (alone == plan) == (number == best)
+        assert (alone.arena == plan.arena) == (number == best)
+
+
+@given(lifetimes(), st.sampled_from(range(len(ORDERS))))
+def test_buffers_that_live_together_do_not_overlap_in_any_order(buffers: list[Lifetime], order: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "ORDERS", ORDERS[order : order + 1])
+        check_apart(buffers, plan_memory(buffers))
+
+
 @given(lifetimes())
 def test_buffers_that_live_together_do_not_overlap(buffers: list[Lifetime]) -> None:
-    plan = plan_memory(buffers)
+    check_apart(buffers, plan_memory(buffers))
+
+
+def check_apart(buffers: list[Lifetime], plan: MemoryPlan) -> None:
     for one, other in itertools.combinations(buffers, 2):
         if max(one.first, other.first) <= min(one.last, other.last) and one.nbytes and other.nbytes:
             start, start2 = plan.offsets[one.name], plan.offsets[other.name]
@@ -59,6 +115,15 @@ def test_the_arena_is_between_its_bounds(buffers: list[Lifetime]) -> None:
 @given(lifetimes())
 def test_the_same_lifetimes_give_the_same_plan(buffers: list[Lifetime]) -> None:
     assert plan_memory(buffers) == plan_memory(list(buffers))
+
+
+@given(lifetimes())
+def test_names_do_not_count(buffers: list[Lifetime]) -> None:
+    """Nor how they are hashed, which differs from run to run."""
+    names = [f"{random.Random(buffer.name).random()}" for buffer in buffers]
+    named = [Lifetime(name, b.nbytes, b.first, b.last) for name, b in zip(names, buffers, strict=True)]
+    plan, other = plan_memory(buffers), plan_memory(named)
+    assert [plan.offsets[buffer.name] for buffer in buffers] == [other.offsets[name] for name in names]
 
 
 def test_no_buffers_need_no_memory() -> None:

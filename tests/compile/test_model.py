@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from dataclasses import dataclass
 
@@ -201,3 +202,25 @@ def test_initialisers_are_obeyed() -> None:
     model.initialise(vector, 0)
     assert vector[:4].tolist() == [0.25] * 4
     assert not vector[4:].any()  # padding stays zero: it takes part in every linear combination
+
+
+# Learning rates.
+
+
+def test_ranges_with_one_learning_rate() -> None:
+    """Neighbours with the same multiplier are one range, and the padding behind a variable belongs to it."""
+    model = layout((3, 4), (20,), (5,), (1,))  # at 0, 16, 48, 64, and 80 in all
+    assert model.learning_rates == ((slice(0, 80), 1.0),)
+    for multipliers, expected in (
+        ((2.0, 2.0, 2.0, 2.0), ((slice(0, 80), 2.0),)),
+        ((1.0, 2.0, 2.0, 1.0), ((slice(0, 16), 1.0), (slice(16, 64), 2.0), (slice(64, 80), 1.0))),
+        ((0.0, 0.0, 1.0, 0.5), ((slice(0, 48), 0.0), (slice(48, 64), 1.0), (slice(64, 80), 0.5))),
+    ):
+        segments = {
+            key: dataclasses.replace(
+                segment, spec=dataclasses.replace(segment.spec, learning_rate_multiplier=multiplier)
+            )
+            for (key, segment), multiplier in zip(model.segments.items(), multipliers, strict=True)
+        }
+        assert ModelLayout(segments, model.dtype).learning_rates == expected
+    assert layout().learning_rates == ()

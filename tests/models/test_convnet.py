@@ -7,7 +7,16 @@ import pytest
 from crossbow import Gaussian
 from crossbow.ops import Conv, DataTransform, InnerProduct, Pool
 from models.convnet import SCRIPT, convnet, main
-from tests.models.zoo import check_kernels, check_learning, help_of, kernels, parameters, shapes
+from tests.models.zoo import (
+    NEEDS_FAST,
+    check_kernels,
+    check_learning,
+    help_of,
+    kernels,
+    parameters,
+    python_calls,
+    shapes,
+)
 
 CIFAR = (2, 3, 32, 32)
 
@@ -62,6 +71,12 @@ def test_the_check_dataflow() -> None:
 def test_it_learns() -> None:
     transform = DataTransform(mean=0.5, scale=255.0)
     check_learning(convnet(number_of_outputs=2, transform=transform), (3, 32, 32), learning_rate=0.001, epochs=30)
+
+
+@NEEDS_FAST
+def test_a_task_is_one_native_call() -> None:
+    transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)
+    assert python_calls(convnet(number_of_outputs=2, transform=transform), (3, 32, 32)) == []
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from crossbow import (
     ConfigurationError,
     Dataflow,
+    Dataset,
     ExecutionContext,
     Gaussian,
     ModelConf,
@@ -22,7 +24,16 @@ from crossbow import (
 from crossbow.ops import BatchNorm, Conv, DataTransform, InnerProduct
 from crossbow.types import Shape
 from models.resnet import BOTTLENECK_DEPTHS, CIFAR_DEPTHS, DEPTHS, IMAGENET_UNITS, SCRIPT, main, resnet
-from tests.models.zoo import check_kernels, check_learning, help_of, kernels, parameters, shapes
+from tests.models.zoo import (
+    NEEDS_FAST,
+    check_kernels,
+    check_learning,
+    help_of,
+    kernels,
+    parameters,
+    python_calls,
+    shapes,
+)
 
 CIFAR, IMAGENET = (2, 3, 32, 32), (2, 3, 224, 224)
 
@@ -33,7 +44,7 @@ PUBLISHED = {
     44: 658_586,
     56: 853_018,
     110: 1_727_962,
-    # torchvision's, as its documentation lists them (num_params).
+    # torchvision's documentation, num_params.
     18: 11_689_512,
     34: 21_797_672,
     50: 25_557_032,
@@ -41,10 +52,10 @@ PUBLISHED = {
     152: 60_192_808,
 }
 VERSION_2 = {
-    110: 1_727_962,  # He et al. 2016, table 2: 1.7 million, as in version 1
-    50: 25_549_352,  # timm's resnetv2_50, _101 and _152: 25.55, 44.54 and 60.19 million
+    110: 1_727_962,  # He et al. 2016, table 2: 1.7 million
+    # The model cards of timm's resnetv2_50 and resnetv2_101: 25.5 and 44.5 million.
+    50: 25_549_352,
     101: 44_541_480,
-    152: 60_185_128,
 }
 
 
@@ -69,12 +80,6 @@ def test_projections_have_parameters(depth: int) -> None:
     first, second = (resnet(depth, version=version, shortcut="projection") for version in (1, 2))
     assert parameters(first, CIFAR) == PUBLISHED[depth] + convolutions + norms
     assert parameters(second, CIFAR) == PUBLISHED[depth] + convolutions
-
-
-def test_the_originals_resnet_32() -> None:
-    """Its model is 1.79 MB (Koliousis et al. 2019, table 1): with projections, and an inner product of 2×2 places."""
-    model = parameters(resnet(32, shortcut="projection"), CIFAR) + 3 * 64 * 10
-    assert round(4 * model / 2**20, 2) == 1.79
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -173,7 +178,17 @@ def test_it_learns(version: int) -> None:
     check_learning(resnet(20, version=version, number_of_outputs=2), (3, 16, 16), learning_rate=0.05, epochs=8)
 
 
-# The same in PyTorch, written out; no class of it is used twice, so that a mistake would have to be made twice.
+@NEEDS_FAST
+@pytest.mark.parametrize(
+    "options", [{}, {"version": 2, "shortcut": "projection"}, {"depth": 50, "shortcut": "identity"}], ids=str
+)
+def test_a_task_is_one_native_call(options: dict[str, Any]) -> None:
+    transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)
+    network = resnet(**{"depth": 20, "number_of_outputs": 2, "transform": transform, **options})
+    assert python_calls(network, (3, 32, 32)) == []
+
+
+# The same in PyTorch, written out from the papers.
 
 Weights = Mapping[str, NDArray[Any]]
 
@@ -274,8 +289,6 @@ def test_pytorch_computes_the_same(depth: int, version: int, shortcut: str, bott
 
 
 def trained(dataflow: Dataflow, images: NDArray[Any]) -> tuple[Weights, NDArray[Any]]:
-    from crossbow import Dataset
-
     data = Dataset((images, np.arange(len(images)) % 5))
     with ExecutionContext(
         [dataflow, None],
@@ -320,13 +333,13 @@ def test_wrong_depth(capsys: pytest.CaptureFixture[str]) -> None:
     assert "argument --depth: invalid choice: 33 (choose from 18, 20, 32," in lines[-1].replace("'", "")
 
 
-def test_an_option_that_would_do_nothing(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_that_would_do_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--dataset", "synthetic", "--bottleneck-stride", "3x3", "--output-directory", str(tmp_path)]
     assert main(arguments) == 2
     assert "bottleneck_stride belongs to the depths 50, 101, 152" in capsys.readouterr().err
 
 
-def test_it_runs(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = "--depth 20 --version 2 --dataset synthetic --image-shape 3,16,16 --classes 4 --training-examples 32"
     more = f"--test-examples 8 --batch-size 8 --epochs 1 --learners 2 --output-directory {tmp_path}"
     assert main([*arguments.split(), *more.split()]) == 0

@@ -262,6 +262,15 @@ def test_a_loss_that_is_not_a_number(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "failed: " in printed.out
 
 
+def test_the_operator_whose_numbers_are_not_finite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--learning-rate", "1e30", "--epochs", "3", "--learners", "2", "--check-numerics"]
+    assert main(["--output-directory", str(tmp_path), *options]) == 1
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert re.search(r"task \d+ failed in operator '\w+' on learner [01]: NonFiniteError: expected finite", printed.err)
+    assert "failed: " in printed.out
+
+
 def broken(dataflow: Dataflow, **options: object) -> ModelScript:
     return ModelScript("broken", "Breaks.", lambda _: dataflow, Defaults({"digits": 2}, 50, 0.1))
 
@@ -335,6 +344,16 @@ def test_mnist_99_percent(tmp_path: Path) -> None:
     assert outcome.status == 0
     assert "16 images a learner" in outcome.stdout
     assert outcome.log[-1]["test_accuracy"] >= 0.99
+
+
+def test_synthetic_images_of_a_shape_that_is_said(tmp_path: Path) -> None:
+    """The model is built for their classes, and learns them."""
+    options = ["--dataset", "synthetic", "--image-shape", "3,8,9", "--classes", 4, "--training-examples", 600]
+    outcome = run("logistic_regression", tmp_path, *options, "--test-examples", 100, "--epochs", 2, "--learners", 2)
+    assert (outcome.status, outcome.stderr) == (0, "")
+    assert f"{4 * (3 * 8 * 9 + 1):,} parameters" in outcome.stdout
+    assert "synthetic, 600 training and 100 test images 3×8×9" in outcome.stdout
+    assert outcome.log[-1]["test_accuracy"] > 0.9
 
 
 def test_digits_are_what_the_script_says() -> None:

@@ -15,6 +15,9 @@ from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import Kernel
 from crossbow.types import Phase, Shape
 from models.script import ModelScript
+from tests.support import WHY_NOT_FAST
+
+NEEDS_FAST = pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
 
 
 def kernels(dataflow: Dataflow) -> dict[str, Kernel]:
@@ -44,7 +47,7 @@ def check_kernels(dataflow: Dataflow) -> list[Kernel]:
 
 
 def check_learning(dataflow: Dataflow, image: Shape, *, learning_rate: float, epochs: int) -> None:
-    """Training on a few images of two classes lowers the loss of the base model."""
+    """Training on a few images of two classes lowers the loss."""
     data = synthetic(image, 2, training=16, check=8)
     with ExecutionContext(
         [dataflow, None],
@@ -56,6 +59,24 @@ def check_learning(dataflow: Dataflow, image: Shape, *, learning_rate: float, ep
         records = context.train(epochs).records
     first, last = records[0].loss, records[-1].loss
     assert last < 0.7 * first
+
+
+def python_calls(dataflow: Dataflow, image: Shape) -> list[str]:
+    """What of a learner's tasks does not run as one native call on the fast kernels: nothing, it is hoped."""
+    with ExecutionContext(
+        [dataflow, None],
+        data=synthetic(image, 2, training=16, check=8),
+        model=ModelConf(batch_size=8),
+        solver=SolverConf(momentum=0.9, weight_decay=1e-4),
+        system=SystemConf(learners_per_device=2, threads_per_learner=1, kernels="onednn"),
+    ) as context:
+        tasks = context.engine.parts.members[0].learner._tasks
+        assert tasks
+        return [
+            f"{purpose}: {task.calls.native_calls} of {len(task.calls.calls)} calls are native"
+            for (purpose, _), task in tasks.items()
+            if task.calls.native_calls < len(task.calls.calls)
+        ]
 
 
 def help_of(script: ModelScript, arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:

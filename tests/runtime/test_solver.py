@@ -72,7 +72,9 @@ def base_model(running: ExecutionContext) -> Model:
     return Model(variables["InnerProduct0.weights"].copy(), variables["InnerProduct0.bias"].copy())
 
 
-def simulate(running: ExecutionContext, learners: int, multipliers: tuple[float, float] = (1.0, 1.0)) -> Simulation:
+def simulate(
+    running: ExecutionContext, learners: int, multipliers: tuple[float, float] = (1.0, 1.0), ticks: int = TICKS
+) -> Simulation:
     solver = running.solver
     schedule = Schedule(solver, running.engine.tasks_per_epoch)
     simulation = Simulation(
@@ -91,7 +93,7 @@ def simulate(running: ExecutionContext, learners: int, multipliers: tuple[float,
         momentum_at=lambda task: schedule(task).momentum,
     )
     rule = running.model.rule
-    for _ in range(TICKS):
+    for _ in range(ticks):
         if isinstance(rule, SMA):
             simulation.sma_tick(rule.weight(learners), rule.tau, rule.base_momentum)
         else:
@@ -151,6 +153,29 @@ def test_any_number_of_learners(rule: SMA | SSGD, learners: int) -> None:
     with logistic((0.5, 2.0), rule=rule, learners=learners, solver=solver) as running:
         expected = simulate(running, learners, (0.5, 2.0))
         running.train(TICKS * learners, TrainingUnit.TASKS)
+        assert_close(base_model(running), expected.z, 1e-12)
+
+
+@DEVICES
+@pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=repr)
+def test_after_a_warm_up_every_step_down_restarts_the_learners(rule: SMA | SSGD, devices: str) -> None:
+    """The steps that pass during the warm-up come all at once, with its end."""
+    solver = SolverConf(
+        learning_rate=0.2, policy="lsr", gamma=0.5, warmup_steps=16, step_values=(4, 8, 28), momentum=0.9
+    )
+    k = 2 * (devices.count(",") + 1)
+    with logistic(rule=rule, devices=devices, solver=solver) as running:
+        expected, restarts = simulate(running, k, ticks=0), []
+        for tick in range(TICKS):
+            if tick * k in (16, 28):
+                expected.restart()
+                restarts.append(tick)
+            if isinstance(rule, SMA):
+                expected.sma_tick(rule.weight(k), 1, 0.0)
+            else:
+                expected.ssgd_tick()
+        assert len(restarts) == 2
+        running.train(TICKS * k, TrainingUnit.TASKS)
         assert_close(base_model(running), expected.z, 1e-12)
 
 

@@ -39,7 +39,9 @@ class Simulation:
         return {"weights": weights, "gradient": gradient, "velocity": self.velocities[learner]}
 
     def _step(self, learner: int, gradient_of: GradientOf, rate: float, *, synchronises: bool) -> None:
-        step = self.rule.local_step(self.solver, Pace(rate, self.solver.momentum), self.learners, synchronises=synchronises)
+        step = self.rule.local_step(
+            self.solver, Pace(rate, self.solver.momentum), self.learners, synchronises=synchronises
+        )
         step.apply({**self._local(learner, gradient_of), "base": self.base})
 
     def _synchronise(self, gradient_of: GradientOf, rate: float) -> None:

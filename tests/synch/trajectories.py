@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from crossbow import SMA, SSGD, SolverConf
 from crossbow.synch import Rule
@@ -46,11 +47,11 @@ def gradient(learner: int, weight: float) -> float:
     return x * (weight * x - target)
 
 
-def trajectory(rule: Rule, *states: State, momentum: float = 0, weight_decay: float = 0) -> Callable[[object], None]:
+def trajectory(rule: Rule, *states: State, **values: Any) -> Callable[[object], None]:
     """Add a trajectory; the decorated function's docstring shows the working."""
 
     def add(function: object) -> None:
-        solver = SolverConf(learning_rate=RATE, momentum=momentum, weight_decay=weight_decay)
+        solver = SolverConf(learning_rate=RATE, **values)
         ALL.append(Trajectory(function.__name__, rule, solver, states))  # type: ignore[attr-defined]
 
     return add
@@ -114,6 +115,45 @@ def sma_with_weight_decay() -> None:
     2. c = .078125, .265625; d_0 = 1.15625 + .578125 = 1.734375, d_1 = 2.125 + .765625 = 2.890625;
        w_0 = 1.15625 − .43359375 − .078125 = .64453125, w_1 = 1.53125 − .72265625 − .265625 = .54296875;
        z = 1 + .34375 = 1.34375.
+    """
+
+
+@trajectory(
+    SMA(alpha=0.5),
+    ((1.25, 0.5), 2.0),
+    ((1.03125, 1.75), 0.875),
+    ((0.42578125, 0.1875), 1.390625),
+    momentum=0.5,
+    momentum_method="nesterov",
+)
+def sma_with_nesterov() -> None:
+    """α = ½, m = ½: v_i ← ½ v_i − ¼ g_i; w_i ← w_i + ½ v_i − ¼ g_i − c_i.
+
+    0. g = 2, 4: v = −.5, −1: w = 2 − .25 − .5 = 1.25, 2 − .5 − 1 = .5; z = 2.
+    1. c = −.375, −.75; g = 1.25, −2: v_0 = −.25 − .3125 = −.5625, v_1 = −.5 + .5 = 0;
+       w_0 = 1.25 − .28125 − .3125 + .375 = 1.03125, w_1 = .5 + .5 + .75 = 1.75; z = 2 − 1.125 = .875.
+    2. c = .078125, .4375; g = 1.03125, 3: v_0 = −.28125 − .2578125 = −.5390625, v_1 = −.75;
+       w_0 = 1.03125 − .26953125 − .2578125 − .078125 = .42578125, w_1 = 1.75 − .375 − .75 − .4375 = .1875;
+       z = .875 + .515625 = 1.390625.
+    """
+
+
+@trajectory(
+    SMA(alpha=0.5),
+    ((1.375, 0.875), 2.0),
+    ((1.21875, 1.4375), 1.125),
+    ((0.7421875, 0.71875), 1.328125),
+    weight_decay=0.5,
+    regularisation="l1",
+)
+def sma_with_l1() -> None:
+    """α = ½, λ = ½: d_i = g_i + ½ sign(w_i) takes the place of g_i.
+
+    0. d = 2.5, 4.5: w = 2 − .625, 2 − 1.125; z = 2.
+    1. c = −.3125, −.5625; d = 1.375 + .5, −.5 + .5: w_0 = 1.375 − .46875 + .3125 = 1.21875,
+       w_1 = .875 − 0 + .5625 = 1.4375; z = 2 − .875 = 1.125.
+    2. c = .046875, .15625; d = 1.71875, 2.25: w_0 = 1.21875 − .4296875 − .046875 = .7421875,
+       w_1 = 1.4375 − .5625 − .15625 = .71875; z = 1.125 + .203125 = 1.328125.
     """
 
 
@@ -189,4 +229,24 @@ def ssgd_with_momentum_and_weight_decay() -> None:
     """m = ½, λ = ½: v ← ½ v − ¼ (2.5 z − 2 + ½ z) = ½ v − ¼ (3 z − 2). The decay is not halved with the gradients.
 
     0. v = −¼ · 4 = −1: z = 1.   1. v = −.5 − .25 = −.75: z = .25.   2. v = −.375 + .3125 = −.0625: z = .1875.
+    """
+
+
+@trajectory(
+    SSGD(),
+    ((0.6875, 0.6875), 0.6875),
+    ((0.38671875, 0.38671875), 0.38671875),
+    ((0.463623046875, 0.463623046875), 0.463623046875),
+    momentum=0.5,
+    momentum_method="nesterov",
+    weight_decay=0.5,
+    regularisation="l1",
+)
+def ssgd_with_nesterov_and_l1() -> None:
+    """m = ½, λ = ½: d = 2.5 z − 2 + ½ sign(z); v ← ½ v − ¼ d; z ← z + ½ v − ¼ d.
+
+    0. d = 3.5: v = −.875: z = 2 − .4375 − .875 = .6875.
+    1. d = .21875: v = −.4375 − .0546875 = −.4921875: z = .6875 − .24609375 − .0546875 = .38671875.
+    2. d = −.533203125: v = −.24609375 + .13330078125 = −.11279296875:
+       z = .38671875 − .056396484375 + .13330078125 = .463623046875.
     """

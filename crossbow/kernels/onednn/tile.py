@@ -59,8 +59,7 @@ class _Tile:
     def write(self) -> None:
         builder, slots = self.builder, self.slots
         sums = [
-            [_register(builder, ir.VectorType(self.single, width)) for width in self.widths]
-            for _ in range(self.rows)
+            [_register(builder, ir.VectorType(self.single, width)) for width in self.widths] for _ in range(self.rows)
         ]
         zeros = [ir.Constant(ir.VectorType(self.single, width), None) for width in self.widths]
         for row in sums:
@@ -169,12 +168,14 @@ def _tile(typing_context: Any, block: Any, rows: Any, vectors: Any, tail: Any) -
     return types.void(types.int64, rows, vectors, tail), generate
 
 
-@functools.cache
 def tile(rows: int, columns: int) -> NativeFunction:
     """The compiled tile for so many rows (at most ROWS) and columns (at most VECTORS vectors)."""
     vectors, rest = divmod(columns, WIDTH)
-    tail = 0 if rest == 0 else next(width for width in (4, 8, WIDTH) if rest <= width)
+    return _compiled(rows, vectors, 0 if rest == 0 else next(width for width in (4, 8, WIDTH) if rest <= width))
 
+
+@functools.cache
+def _compiled(rows: int, vectors: int, tail: int) -> NativeFunction:
     def tile_pass(block: int, _1: int, _2: int, _3: int) -> int:
         _tile(block, rows, vectors, tail)
         return 0

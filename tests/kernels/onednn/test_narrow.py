@@ -1,0 +1,400 @@
+"""Convolutions with few channels: their kernels against the reference, and when they are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from crossbow import ExecutionContext, TrainingUnit
+from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, PreparedKernel, Variable
+from crossbow.ops import Conv, InnerProduct, Pool, ReLU
+from crossbow.types import Layout, Shape, Tensor, aligned_zeros
+from tests.kernels.onednn.running import (
+    FLOAT32,
+    ONEDNN,
+    REFERENCE,
+    Numbers,
+    close,
+    draw,
+    execute,
+    memory,
+    tensor,
+    unstored,
+    with_storage,
+)
+from tests.kernels.onednn.test_convolution import output_shape
+from tests.support import context, pictures, same_weights, training
+
+if not llvmlite.binding.get_host_cpu_features().get("avx512f"):
+    pytest.skip("these kernels are for AVX-512, which this machine lacks", allow_module_level=True)
+
+from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn import narrow
+
+GUARD = np.float32(-12345.0)
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a learner's stream with one."""
+    use_threads(monkeypatch, 1)
+
+
+def use_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(dnnl, "omp_get_max_threads", lambda: threads)
+
+
+class Guarded:
+    """Arrays that a kernel writes, with memory around them that it must leave alone."""
+
+    def __init__(self) -> None:
+        self.rooms: list[tuple[Numbers, int]] = []
+
+    def new(self, kind: Tensor) -> Numbers:
+        """An activation, or a flat vector."""
+        room = aligned_zeros(kind.nbytes + 512).view(np.float32)
+        room[:] = GUARD
+        inside = room[64 : 64 + kind.elements]
+        inside[:] = np.nan
+        self.rooms.append((room, kind.elements))
+        return kind.view(inside.view(np.uint8))
+
+    def check(self) -> None:
+        for room, elements in self.rooms:
+            assert (room[:64] == GUARD).all()
+            assert (room[64 + elements :] == GUARD).all()
+
+
+def expected_of(
+    x: Numbers, w: Numbers, b: Numbers, dy: Numbers, g: ConvolutionGeometry, *, relu: bool, bias: bool
+) -> dict[str, Numbers]:
+    """The reference's results, in float64."""
+    tx, ty = (tensor(array.shape, np.float64, REFERENCE) for array in (x, dy))
+    weights, biases = (Variable(array.shape, np.dtype(np.float64)) for array in (w, b))
+    buffers = {
+        name: a.astype(np.float64) for name, a in (("input0", x), ("weights", w), ("bias", b), ("output_gradient", dy))
+    }
+    results = {"output": np.zeros(dy.shape), "input_gradient": np.zeros(x.shape), "weights_gradient": np.zeros(w.shape)}
+    results["bias_gradient"] = np.zeros(b.shape)
+    for kernel in (
+        REFERENCE.convolution_forward(tx, weights, biases if bias else None, ty, g, relu=relu),
+        REFERENCE.convolution_backward_data(ty, weights, tx, g),
+        REFERENCE.convolution_backward_weights(tx, ty, weights, biases if bias else None, g),
+    ):
+        execute(kernel, {**buffers, **results}, native=False)
+    return results
+
+
+def outputs_last(w: Numbers) -> Numbers:
+    """(outputs, channels, kh, kw) as (kh, kw, channels, outputs)."""
+    return np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(-1)
+
+
+def compare(shape: Shape, outputs: int, g: ConvolutionGeometry, *, relu: bool = False, bias: bool = True) -> None:
+    """All three kernels, called as they are, against the reference; and again, which must change no bit."""
+    y_shape = output_shape(shape, outputs, g)
+    x, w, dy, b = draw(shape), draw((outputs, shape[1], *g.kernel)), draw(y_shape, 1), draw((outputs,), 2)
+    expected = expected_of(x, w, b, dy, g, relu=relu, bias=bias)
+    tx, ty, guarded = tensor(shape), tensor(y_shape), Guarded()
+    sizes = narrow.sizes(tx, ty, g)
+    assert sizes is not None
+    given_ = {"input0": memory(tx, x), "weights": outputs_last(w), "bias": b, "output_gradient": memory(ty, dy)}
+    before = {name: array.copy() for name, array in given_.items()}
+    results: list[dict[str, Numbers]] = []
+    for _ in range(2):
+        flat = [Tensor((count,), FLOAT32, Layout.PLAIN) for count in (w.size, outputs)]
+        written = dict(zip(expected, map(guarded.new, (ty, tx, *flat)), strict=True))
+        kernels = (narrow.forward(sizes, relu, bias), narrow.backward_data(sizes), narrow.backward_weights(sizes, bias))
+        for kernel in kernels:
+            execute_in_rubbish(kernel, {**given_, **written})
+        results.append({name: written[name] for name in expected if bias or "bias" not in name})
+    guarded.check()
+    for name, array in before.items():
+        assert array.tobytes() == given_[name].tobytes(), f"{name} was written"
+    for name, values in results[0].items():
+        assert values.tobytes() == results[1][name].tobytes(), f"{name} differs from run to run"
+    close(results[0]["output"], expected["output"], w[0].size)
+    close(results[0]["input_gradient"], expected["input_gradient"], w.size // w.shape[1])
+    gradient = results[0]["weights_gradient"].reshape(*g.kernel, shape[1], outputs).transpose(3, 2, 0, 1)
+    terms = y_shape[0] * y_shape[2] * y_shape[3]
+    close(gradient, expected["weights_gradient"], terms)
+    if bias:
+        close(results[0]["bias_gradient"], expected["bias_gradient"], terms)
+
+
+def execute_in_rubbish(kernel: PreparedKernel, buffers: Mapping[str, Numbers]) -> None:
+    """The arena is shared: a workspace begins with anything, and what lies behind it is another's."""
+    room = aligned_zeros(kernel.workspace + 256)
+    room[:] = 0xFF
+    for call in kernel.bind({**buffers, "workspace": room[: kernel.workspace]}):
+        call()  # type: ignore[operator]
+    assert (room[kernel.workspace :] == 0xFF).all()
+
+
+# Numbers.
+
+SIZE = st.integers(1, 3)
+BORDER = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Shape, int, ConvolutionGeometry]:
+    channels, outputs = draw(st.integers(1, 24)), draw(st.integers(1, 60))
+    g = ConvolutionGeometry(
+        (draw(st.integers(1, 5)), draw(st.integers(1, 5))),
+        stride=(draw(SIZE), draw(SIZE)),
+        padding=draw(st.tuples(BORDER, BORDER)),
+        dilation=(draw(SIZE), 1),
+    )
+    around = [sum(border) for border in g.padding]
+    height, width = (
+        draw(st.integers(max(1, extent - more), extent + 7)) for extent, more in zip(g.extent, around, strict=True)
+    )
+    return (draw(st.integers(1, 3)), channels, height, width), outputs, g
+
+
+@settings(max_examples=60)
+@given(convolutions(), st.booleans(), st.booleans())
+@example(((2, 20, 12, 12), 50, ConvolutionGeometry((5, 5))), True, True)
+@example(((2, 1, 28, 28), 20, ConvolutionGeometry((5, 5))), False, True)
+def test_random_shapes(made: tuple[Shape, int, ConvolutionGeometry], relu: bool, bias: bool) -> None:
+    shape, outputs, g = made
+    compare(shape, outputs, g, relu=relu, bias=bias)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "outputs", "g"),
+    [
+        ((2, 5, 6, 7), 20, ConvolutionGeometry((1, 1))),
+        ((2, 5, 6, 7), 20, ConvolutionGeometry((1, 1), stride=(2, 3))),  # pixels between the windows
+        ((2, 5, 6, 7), 20, ConvolutionGeometry((6, 7))),  # one window, the image
+        ((2, 5, 6, 7), 20, ConvolutionGeometry((9, 9), padding=((1, 2), (0, 2)))),  # one window, larger than the image
+        ((2, 5, 6, 7), 20, ConvolutionGeometry((3, 3), padding=((2, 0), (0, 2)))),
+        ((2, 5, 6, 7), 20, ConvolutionGeometry((3, 3), padding=((0, 0), (1, 0)))),  # to the left only
+        ((2, 5, 9, 7), 20, ConvolutionGeometry((3, 2), dilation=(3, 1), padding=((3, 3), (0, 0)))),
+        ((2, 5, 9, 11), 20, ConvolutionGeometry((2, 2), stride=(4, 4))),  # the last rows and columns are never read
+        ((2, 1, 1, 40), 7, ConvolutionGeometry((1, 5))),  # one row; more windows than a tile has rows
+        ((1, 3, 40, 1), 49, ConvolutionGeometry((5, 1))),
+        ((3, 2, 5, 5), 97, ConvolutionGeometry((3, 3), padding=((1, 1), (1, 1)))),  # 7 vectors, in three chunks
+        ((1, 33, 4, 4), 1, ConvolutionGeometry((2, 2))),
+    ],
+)
+def test_odd_shapes(shape: Shape, outputs: int, g: ConvolutionGeometry, relu: bool) -> None:
+    compare(shape, outputs, g, relu=relu)
+
+
+def test_an_image_is_computed_alike_in_every_batch() -> None:
+    """Whatever its place, and whatever its neighbours; padding is 0 also behind a larger number."""
+    g = ConvolutionGeometry((3, 3), padding=((1, 1), (1, 1)))
+    w, x = outputs_last(draw((20, 5, 3, 3))), draw((3, 5, 6, 6))
+    results = []
+    for images in (x, x[::-1], x[1:2]):
+        tx, ty = tensor(images.shape), tensor((len(images), 20, 6, 6))
+        sizes = narrow.sizes(tx, ty, g)
+        assert sizes is not None
+        y = memory(ty)
+        execute_in_rubbish(
+            narrow.forward(sizes, False, False), {"input0": memory(tx, images), "weights": w, "output": y}
+        )
+        results.append(y.copy())
+    np.testing.assert_array_equal(results[0], results[1][::-1])
+    np.testing.assert_array_equal(results[0][1:2], results[2])
+
+
+# When they are taken.
+
+G = ConvolutionGeometry((5, 5))
+FIRST, SECOND = ((4, 1, 28, 28), 20), ((4, 20, 12, 12), 50)
+
+
+def names(shape: Shape, outputs: int, g: ConvolutionGeometry = G, storage: Any = None) -> dict[str, bool]:
+    """Which kernels are those of narrow convolutions, and whether the weights lie as these want them."""
+    tx, ty = tensor(shape), tensor(output_shape(shape, outputs, g))
+    weights = Variable((outputs, shape[1] // g.groups, *g.kernel), FLOAT32, storage)
+    bias = Variable((outputs,), FLOAT32)
+    forward = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
+    assert ("weights" in forward.storages) == (storage is None)
+    if storage is None:
+        weights = with_storage(weights, forward)
+    kernels = {
+        "forward": forward,
+        "weights": ONEDNN.convolution_backward_weights(tx, ty, weights, bias, g),
+        "data": ONEDNN.convolution_backward_data(ty, weights, tx, g),
+    }
+    return {
+        **{name: "narrow" in kernel.name for name, kernel in kernels.items()},
+        "last": str(weights.storage) == "cdba",
+    }
+
+
+ALL = {"forward": True, "weights": True, "data": True, "last": True}
+NONE = {"forward": False, "weights": False, "data": False, "last": False}
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "expected"),
+    [
+        (*FIRST, ALL),
+        (*SECOND, ALL),
+        ((4, 20, 12, 12), 20, ALL),
+        ((4, 32, 12, 12), 64, NONE),
+        ((4, 16, 12, 12), 16, NONE),
+        ((4, 3, 12, 12), 32, NONE),  # three channels are not filled up
+        ((4, 3, 12, 12), 20, ALL),
+        ((4, 1, 28, 28), 32, {"forward": False, "weights": True, "data": False, "last": True}),
+        ((4, 1, 28, 28), 16, {"forward": False, "weights": True, "data": False, "last": True}),
+    ],
+)
+def test_where_vectors_would_not_be_full(shape: Shape, outputs: int, expected: dict[str, bool]) -> None:
+    assert names(shape, outputs) == expected
+
+
+@pytest.mark.parametrize(("shape", "outputs"), [FIRST, SECOND, ((4, 1, 28, 28), 32)])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_not_with_several_threads(shape: Shape, outputs: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_threads(monkeypatch, threads)
+    found = names(shape, outputs)
+    assert {**found, "last": False} == NONE
+
+
+@pytest.mark.parametrize("features", [{}, {"avx2": True}, {"avx512f": False}])
+def test_not_without_avx512(features: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: features)
+    for shape, outputs in (FIRST, SECOND):
+        assert {**names(shape, outputs), "last": False} == NONE
+
+
+@pytest.mark.parametrize(
+    "g",
+    [
+        ConvolutionGeometry((3, 3), groups=5),
+        ConvolutionGeometry((3, 3), dilation=(1, 2)),
+        ConvolutionGeometry((3, 3), dilation=(2, 2)),
+    ],
+)
+def test_not_with_groups_nor_with_gaps_in_a_row(g: ConvolutionGeometry) -> None:
+    assert {**names((4, 20, 12, 12), 50, g), "last": False} == NONE
+    gaps_between_rows = ConvolutionGeometry((3, 3), dilation=(2, 1))
+    assert names((4, 20, 12, 12), 50, gaps_between_rows) == ALL
+
+
+def test_not_where_the_weights_lie_otherwise() -> None:
+    assert names(*SECOND, storage=PlainStorage((50, 20, 5, 5))) == NONE
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(("shape", "outputs"), [FIRST, SECOND])
+def test_the_library_takes_the_same_weights(
+    shape: Shape, outputs: int, relu: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program for another number of threads, on the variables as the first one has laid them out."""
+    y_shape = output_shape(shape, outputs, G)
+    x, w, dy, b = draw(shape), draw((outputs, shape[1], 5, 5)), draw(y_shape, 1), draw((outputs,), 2)
+    expected = expected_of(x, w, b, dy, G, relu=relu, bias=True)
+    tx, ty, bias = tensor(shape), tensor(y_shape), Variable(b.shape, FLOAT32)
+    first = ONEDNN.convolution_forward(tx, Variable(w.shape, FLOAT32), bias, ty, G, relu=relu)
+    weights = with_storage(Variable(w.shape, FLOAT32), first)
+    for threads in (1, 2):
+        use_threads(monkeypatch, threads)
+        kernels = (
+            ONEDNN.convolution_forward(tx, weights, bias, ty, G, relu=relu),
+            ONEDNN.convolution_backward_data(ty, weights, tx, G),
+            ONEDNN.convolution_backward_weights(tx, ty, weights, bias, G),
+        )
+        assert ["narrow" in kernel.name for kernel in kernels] == [threads == 1] * 3
+        assert weights.storage is not None
+        flat = np.zeros(weights.storage.elements, np.float32)
+        weights.storage.pack(w, flat)
+        np.testing.assert_array_equal(flat, outputs_last(w))
+        buffers = {"input0": memory(tx, x), "weights": flat, "bias": b, "output_gradient": memory(ty, dy)}
+        buffers |= {"output": memory(ty), "input_gradient": memory(tx)}
+        buffers |= {"weights_gradient": np.full_like(flat, np.nan), "bias_gradient": np.full_like(b, np.nan)}
+        for kernel in kernels:
+            execute(kernel, buffers)
+        terms = y_shape[0] * y_shape[2] * y_shape[3]
+        close(buffers["output"], expected["output"], w[0].size)
+        close(buffers["input_gradient"], expected["input_gradient"], 25 * outputs)
+        close(unstored(buffers["weights_gradient"], weights.storage, w.shape), expected["weights_gradient"], terms)
+        close(buffers["bias_gradient"], expected["bias_gradient"], terms)
+
+
+# In a model.
+
+
+def network() -> Any:
+    return training(
+        Conv(number_of_outputs=20, kernel_size=3, padding=1),
+        ReLU(),
+        Pool(kernel_size=2, stride=2),
+        Conv(number_of_outputs=50, kernel_size=3),
+        Pool(kernel_size=2, stride=2, rounding="floor"),
+        InnerProduct(number_of_outputs=3),
+    )
+
+
+def made(threads: int, learners: int = 1) -> ExecutionContext:
+    return context(network(), data=pictures(), kernels="onednn", threads=threads, learners=learners)
+
+
+def kernels_of(running: ExecutionContext) -> list[str]:
+    return [step.kernel.name for step in running.engine.program.steps if "convolution" in step.kernel.name]
+
+
+def test_training_checking_and_prediction_share_the_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Models go from one to two threads and back, by way of a file; every number stays what it was."""
+    monkeypatch.undo()  # the streams' own numbers of threads
+    file, again = tmp_path / "model", tmp_path / "again"
+    with made(threads=1) as running:
+        assert [name for name in kernels_of(running) if "narrow" not in name] == []
+        assert running.engine.parts.check_program is not None
+        for program in (running.engine.program, running.engine.parts.check_program):
+            assert {str(segment.storage) for segment in program.model if segment.name.startswith("Conv")} == {
+                "cdba",
+                "plain",
+            }
+        running.train(12, TrainingUnit.TASKS)
+        variables, tested = running.variables, running.test()
+        prediction = running.predict(pictures().train.images)
+        running.save(file)
+    with made(threads=2) as other:
+        assert not any("narrow" in name for name in kernels_of(other))
+        other.load(file)
+        assert same_weights(other.variables, variables)
+        assert other.test().loss == pytest.approx(tested.loss, rel=1e-5)
+        np.testing.assert_allclose(other.predict(pictures().train.images), prediction, rtol=1e-4, atol=1e-6)
+        other.save(again)
+    with made(threads=1) as running:
+        running.load(again)
+        assert same_weights(running.variables, variables)
+        assert running.test() == tested
+        np.testing.assert_array_equal(running.predict(pictures().train.images), prediction)
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3])
+def test_the_same_seed_gives_the_same_weights(learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    results = []
+    for _ in range(2):
+        with made(threads=1, learners=learners) as running:
+            running.train(24, TrainingUnit.TASKS)
+            results.append(running.variables)
+    assert same_weights(*results)
+
+
+def test_one_thread_trains_as_two_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    results = []
+    for threads in (1, 2):
+        with made(threads=threads) as running:
+            running.train(6, TrainingUnit.TASKS)
+            results.append(running.variables)
+    for name, value in results[0].items():
+        np.testing.assert_allclose(results[1][name], value, rtol=0, atol=1e-4 * np.abs(value).max(), err_msg=name)

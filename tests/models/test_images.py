@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+import pytest
+
+from crossbow.ops import DataTransform
+from crossbow.testing import run_operator
+from models.images import add_augmentation, image_transform
+
+
+def transform(dataset: str, *arguments: str, scale: float = 2.0) -> DataTransform:
+    parser = argparse.ArgumentParser()
+    add_augmentation(parser.add_argument_group("model"))
+    options = parser.parse_args(arguments)
+    options.dataset = dataset
+    return image_transform(options, scale)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "arguments", "augmented"),
+    [
+        ("cifar10", [], True),
+        ("cifar10", ["--no-augmentation"], False),
+        ("synthetic", [], False),
+        ("synthetic", ["--augmentation"], True),
+    ],
+)
+def test_which_images_are_augmented(dataset: str, arguments: list[str], augmented: bool) -> None:
+    found = transform(dataset, *arguments)
+    assert (found.padding, found.mirror) == ((4, True) if augmented else (0, False))
+    assert found.output_shape((8, 3, 32, 32)) == (8, 3, 32, 32)
+
+
+def test_pixels_are_around_0() -> None:
+    pixels = np.array([0.0, 0.5, 1.0], np.float32).reshape(1, 1, 1, 3)
+    for scale in (2.0, 255.0):
+        (found,) = run_operator(transform("synthetic", scale=scale), [pixels]).outputs
+        np.testing.assert_allclose(found, pixels * scale - scale / 2)
