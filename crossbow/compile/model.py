@@ -108,8 +108,11 @@ class ModelLayout:
 
 
 def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLayout, Array]], source: str) -> None:
-    """Write variables by name into the vectors that hold them. Raises DataError, having written nothing, where the names
-    are not those of all the layouts together, or a shape or type does not fit."""
+    """Write variables by name into the vectors that hold them.
+
+    Raises DataError, having written nothing, where the names are not those of all the layouts together, or a shape or
+    type does not fit.
+    """
     expected = {segment.name: segment.spec.shape for layout, _ in vectors for segment in layout}
     received = {name: value.shape for name, value in variables.items()}
     if expected != received:

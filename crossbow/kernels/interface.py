@@ -342,8 +342,10 @@ class KernelLibrary(Protocol):
         """input0, output_gradient → weights_gradient[, bias_gradient]."""
 
     def batch_norm_training(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
-        """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, and `…_next` of each statistic,
-        which may be the same memory. kept: what `batch_norm_backward` needs of the batch's statistics."""
+        """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, and `…_next` of each.
+
+        The next of a statistic may be the same memory. kept: what `batch_norm_backward` needs of the batch's.
+        """
 
     def batch_norm_inference(self, x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
         """input0, weights[, bias], running_mean, running_variance → output."""
@@ -535,8 +537,10 @@ class KernelLibrary(Protocol):
         ‖Σ coefficient × vector‖², the squares added up in double precision, always in the same order."""
 
     def clip_coefficients(self, limit: float, clipped: Sequence[bool]) -> PreparedKernel:
-        """squares (float64, 1-D), coefficients → clipped_coefficients (float64, one for each of `clipped`): those marked
-        times min(1, limit / √Σ squares), the others as they are."""
+        """squares (float64, 1-D), coefficients → clipped_coefficients (float64, one for each of `clipped`).
+
+        Those marked are multiplied by min(1, limit / √Σ squares), the others are as they were.
+        """
 
     def wait(self) -> PreparedKernel:
         """flags, abort, state: return once every flag ≥ state[TICK]; until then raise `Aborted` if abort[0] ≠ 0.

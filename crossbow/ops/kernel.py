@@ -49,7 +49,7 @@ class Site:
     needs_input_gradient: bool = True
     """Gradient operators: whether anything upstream trains. If not, only variable gradients are computed."""
     fused_relu: bool = False
-    """Whether the output is that of the ReLU behind this operator; where that says so, its gradient is in this one's."""
+    """Whether the output is that of the ReLU behind this operator; a BatchNorm's gradient then is that of both."""
 
 
 class Kernel:
@@ -87,8 +87,8 @@ class Kernel:
     def running_statistics(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
         """What a training task observes and keeps beside the variables (running means), in order.
 
-        A training kernel reads `name` and writes `name_next`, which may be the same memory; a check kernel reads `name`.
-        They are no parameters: no gradient, no solver. The base model's are the mean of the learners'.
+        A training kernel reads `name` and writes `name_next`, which may be the same memory; a check kernel reads
+        `name`. They are no parameters: no gradient, no solver. The base model's are the mean of the learners'.
         """
         return ()
 

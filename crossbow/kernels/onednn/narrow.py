@@ -1,9 +1,9 @@
 """Convolutions whose numbers of channels do not fill vectors of 16, as products of overlapping windows.
 
 The library pads 20 → 50 channels to 32 → 64, twice the work. In channels-last order a row of a window, kw pixels of C
-channels, is contiguous, and so is the same row of the next window, sw · C elements on. So a row of the output is, for each
-row u of the kernel, the product of a matrix of overlapping rows and one of weights, and tiles (`tile.py`) take the edges in
-smaller vectors. With the weights as (kh, kw · C, O):
+channels, is contiguous, and so is the same row of the next window, sw · C elements on. So a row of the output is, for
+each row u of the kernel, the product of a matrix of overlapping rows and one of weights, and tiles (`tile.py`) take the
+edges in smaller vectors. With the weights as (kh, kw · C, O):
 
     y[i, j]      = b + Σ_u  x[i·sh + u, j·sw …] · w[u]
     dw[u]        = Σ_{n, i, j}  x[i·sh + u, j·sw …]ᵀ · dy[n, i, j]
@@ -30,8 +30,8 @@ from crossbow.kernels.onednn.inner_product import column_sums
 from crossbow.types import Tensor, address
 
 WASTE = 1.3
-"""How many times the work the library has to do, in whole vectors of inputs and outputs, that this gains. 20 → 50 channels,
-5×5 on 12×12 at batch 32, in µs: 1,045 forward, 1,126 weights, 1,116 data; the library: 1,135, 1,256 and 1,413."""
+"""How many times the work the library has to do, in whole vectors of inputs and outputs, that this gains. 20 → 50
+channels, 5×5 on 12×12 at batch 32, in µs: 1,045 forward, 1,126 weights, 1,116 data; the library: 1,135, 1,256, 1,413."""
 FEW = 4
 """Input channels up to which the library does not fill them up to a vector. With a single one its weight gradient is
 slower all the same (1 → 32 channels, 5×5 on 28×28 at batch 16: 211 instead of 163 µs)."""
@@ -214,8 +214,8 @@ class _Chunks:
 _CHUNK = 8
 """Slots of a chunk: first column, columns of the partial vector, and twice a number of tiles, their rows, the tile."""
 _PADDED, _BLOCK, _CHUNKS, _SIZES = 3, 5, 6, 7
-"""Slots of the passes' blocks: three arrays, the padded image or 0, a fourth address; then the tile's block, the number of
-chunks, the sizes, and the chunks themselves."""
+"""Slots of the passes' blocks: three arrays, the padded image or 0, a fourth address; then the tile's block, the number
+of chunks, the sizes, and the chunks themselves."""
 _N, _H, _W, _CHANNELS, _O, _I, _J, _KH, _KW, _SH, _SW, _TOP, _LEFT, _PH, _PW, _DILATION = range(_SIZES, _SIZES + 16)
 _TABLE = _SIZES + 16
 

@@ -1,8 +1,9 @@
 """One register tile of a matrix product, compiled for its size: the kernel of convolutions with few channels.
 
-C[r, :] ← bias + Σ_k A[r, k] · B[k, :], or C[r, :] ← C[r, :] + …, for up to 8 rows and 48 columns. k runs over two nested
-loops with strides of their own, so that A and B may be windows that overlap in memory. The columns of a row are
-contiguous in B, C and bias; the elements of A lie anywhere.
+C[r, :] ← bias + Σ_k A[r, k] · B[k, :], or C[r, :] ← C[r, :] + …, for up to 8 rows and 48 columns. k runs over two
+nested loops with strides of their own, so that A and B may be windows that overlap in memory. The columns of a row are
+contiguous in B, C and bias; the elements of A lie anywhere. NaN passes through the ReLU, as in the reference (oneDNN's
+makes 0 of it).
 """
 
 from __future__ import annotations

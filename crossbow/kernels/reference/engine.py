@@ -30,9 +30,10 @@ def check_finite(*, value: Floats, what: str) -> None:
     if not finite.all():
         first = np.unravel_index(int(np.argmin(finite)), value.shape)
         nans, place = int(np.isnan(value).sum()), ", ".join(str(int(index)) for index in first)
+        infinite = int((~finite).sum()) - nans
         raise NonFiniteError(
-            f"expected finite numbers in the {what}. Received: {nans} NaN and {int((~finite).sum()) - nans} infinite of "
-            f"{value.size}, the first at ({place})"
+            f"expected finite numbers in the {what}. Received: {nans} NaN and {infinite} infinite of {value.size}, the "
+            f"first at ({place})"
         )
 
 
