@@ -31,7 +31,7 @@ from crossbow.types import Tensor, address
 
 WASTE = 1.3
 """How many times the work the library has to do, in whole vectors of inputs and outputs, that this gains. 20 → 50
-channels, 5×5 on 12×12 at batch 32, in µs: 1,045 forward, 1,126 weights, 1,116 data; the library: 1,135, 1,256, 1,413."""
+channels, 5×5 on 12×12 at batch 32, in µs: 1,045 forward, 1,126 weights, 1,116 data; it: 1,135, 1,256, 1,413."""
 FEW = 4
 """Input channels up to which the library does not fill them up to a vector. With a single one its weight gradient is
 slower all the same (1 → 32 channels, 5×5 on 28×28 at batch 16: 211 instead of 163 µs)."""
