@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
@@ -19,6 +20,7 @@ if not llvmlite.binding.get_host_cpu_features().get("avx512f"):
 
 from crossbow.kernels.onednn import tile
 
+ROOT = Path(__file__).parents[3]
 GUARD = np.float32(-12345.0)
 COLUMNS = tile.VECTORS * tile.WIDTH
 
@@ -195,5 +197,5 @@ def test_it_reads_and_writes_nothing_behind_the_last_column() -> None:
         os._exit(0)  # and nobody frees that memory
     """
     arguments: list[Any] = [sys.executable, "-c", textwrap.dedent(script)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "nothing\n"), done.stderr
