@@ -220,7 +220,8 @@ class ExecutionContext:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the base model with its running statistics (safetensors).
 
-        The file is whole or not there: an older one is replaced at the end.
+        The file is whole or not there: an older one is replaced at the end. Missing directories are made. Raises
+        DataError where the path is a directory.
         """
         self._check_open()
         data = safetensors.numpy.save(self.engine.weights, metadata={"format": "crossbow"})
@@ -249,7 +250,9 @@ class ExecutionContext:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is whole or not there: an older one is replaced at the end."""
+    """Write a file that is whole or not there: an older one is replaced at the end. Missing directories are made."""
+    if path.is_dir():
+        raise DataError(f"{path}: expected the name of a file to write. Received: a directory")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:

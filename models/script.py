@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
-from crossbow.runtime.device import cores_text
+from crossbow.runtime.device import cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.synch import SMA
 from crossbow.types import CrossbowError, DataError, NonFiniteError, NonFiniteLossError, TaskError
@@ -110,6 +110,7 @@ class _Run:
         confs = configurations(options, self.defaults)
         options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
         dataflow = self.script.build(options)
+        parse_devices(confs.system.devices)  # a wrong name is said before data are read, or downloaded
         data = confs.data.load()
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
         with ExecutionContext(

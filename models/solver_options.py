@@ -82,8 +82,8 @@ def _add_policy(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         choices=LEARNING_RATE_POLICIES,
         default=defaults.policy,
         help="γ at time t: fixed γ; inv γ (1 + gamma t)^−power; step γ gamma^⌊t / step-size⌋; multistep γ gamma^(step "
-        "values ≤ t); exp γ gamma^t; lsr γ t / warm-up, then multistep; clr cycles from γ to its maximum and back "
-        "(default: %(default)s)",
+        "values ≤ t); exp γ gamma^t; lsr γ (t + 1) / warm-up, then multistep; clr cycles from γ to its maximum and "
+        "back (default: %(default)s)",
     )
     group.add_argument("--gamma", type=number(), metavar="G", help=f"factor or slope of the policy (default: {gamma})")
     group.add_argument("--power", type=number(), metavar="P", help=f"exponent of inv (default: {conf.power})")

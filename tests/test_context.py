@@ -528,6 +528,12 @@ def test_a_file_that_cannot_be_loaded_changes_nothing(how: str, tmp_path: Path) 
         assert same_weights(running.variables, untouched.variables)
 
 
+def test_a_directory_is_not_written_over(tmp_path: Path) -> None:
+    with context() as running, pytest.raises(DataError, match="expected the name of a file to write"):
+        running.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("broken", ["replace", "fsync"])
 def test_a_save_that_fails_leaves_the_old_file(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model"

@@ -241,8 +241,9 @@ def pause(typing_context: Any) -> Any:
     return types.void(), generate
 
 
-SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 50, 50
-"""A wait spins some microseconds, then offers its core some times, then sleeps between looks."""
+SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
+"""A wait spins some microseconds, then offers its core for about a millisecond, then sleeps between looks. A sleep
+lasts at least twice as long as it says, and learners wait for each other at every tick."""
 
 
 @native

@@ -9,7 +9,7 @@ import onnx
 
 from crossbow.dataflow import SubGraph
 from crossbow.onnx import arithmetic, forms, operators, transform  # noqa: F401 - they fill the table of translations
-from crossbow.onnx.network import Network
+from crossbow.onnx.network import Network, check_input_shape
 from crossbow.onnx.reader import Reader
 from crossbow.types import DataError, GraphError, Phase, Shape
 
@@ -40,6 +40,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
         DataError: the file is not there, or is no ONNX model.
         GraphError: what the model needs and Crossbow does not have: every node, operator and attribute of it.
     """
+    check_input_shape("load", input_shape)
     proto = _proto(model)
     network = read(proto, input_shape)
     faults = []

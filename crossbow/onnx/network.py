@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from crossbow.conf import is_integer
 from crossbow.dataflow import DataflowNode, Operator, SubGraph
 from crossbow.ops import Kernel, Noop
-from crossbow.types import Phase, Shape
+from crossbow.types import GraphError, Phase, Shape
 
 ANY_BATCH = 1_000_003
 """Stands for a batch size that a model leaves open: a large prime, so that a number that depends on it shows."""
@@ -65,6 +66,13 @@ class Network:
                 if before in nodes:
                     nodes[before].connect_to(nodes[step])
         return SubGraph(head or nodes[readers[0]])
+
+
+def check_input_shape(where: str, shape: Shape | None) -> None:
+    """Raises GraphError where it is not the sizes of one example."""
+    if shape is not None and not (isinstance(shape, tuple | list) and all(is_integer(n) and n >= 1 for n in shape)):
+        expected = "expected input_shape=(C, H, W) or (features,), each ≥ 1, without the batch's"
+        raise GraphError([f"{where}: {expected}. Received: {shape!r}"])
 
 
 def needed(outputs: Sequence[Step], steps: Sequence[Step]) -> list[Step]:

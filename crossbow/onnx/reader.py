@@ -54,6 +54,7 @@ class Reader:
 
     def run(self) -> Network:
         """Raises GraphError with every fault."""
+        self._check_names()
         if not self.faults:
             for node in self.nodes:
                 if self._is_constant(node):
@@ -104,7 +105,13 @@ class Reader:
             if sizes is None:
                 self.faults.append(f"input {entry.name!r}: expected a tensor. Received: {_kind(entry)}")
                 continue
-            if sizes and given is not None and len(given) == len(sizes) - 1:
+            if sizes and given is not None:
+                if len(given) != len(sizes) - 1:
+                    self.faults.append(
+                        f"input {entry.name!r}: expected an input_shape of {len(sizes) - 1} sizes, those of "
+                        f"{_text(entry)} without the batch's. Received: {given}"
+                    )
+                    continue
                 sizes = [sizes[0], *given]
             if unknown := [place for place, size in enumerate(sizes) if size is None and place > 0]:
                 self.faults.append(
@@ -114,6 +121,20 @@ class Reader:
             shape = tuple(ANY_BATCH if size is None else size for size in sizes)
             self.values[entry.name] = found[entry.name] = Step(entry.name, shape)
         return found
+
+    def _check_names(self) -> None:
+        """What a node reads stands before it."""
+        given = {*self.constants, *(entry.name for entry in self.graph.input)}
+        given.update(sparse.values.name for sparse in self.graph.sparse_initializer)  # a fault already
+        for node in self.nodes:
+            for name in node.input:
+                if name and name not in given:
+                    where = f"node {self._name(node)!r} ({node.op_type})"
+                    self.faults.append(
+                        f"{where}: expected {name!r} to be an input, an initializer or an output of a node before it. "
+                        f"Received: none of that name"
+                    )
+            given.update(node.output)
 
     # Nodes
 

@@ -16,7 +16,7 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.validate import infer_shapes, input_shapes
 from crossbow.onnx import transform, writers  # noqa: F401 - they fill the table
-from crossbow.onnx.network import ANY_BATCH, MARK
+from crossbow.onnx.network import ANY_BATCH, MARK, check_input_shape
 from crossbow.onnx.writer import OPSET, WRITERS, Place, Writer
 from crossbow.ops import Constant, Kernel, Values
 from crossbow.ops.kernel import VariableSpec
@@ -34,17 +34,25 @@ def save(dataflow: Dataflow, path: str | os.PathLike[str], *, input_shape: Shape
     has the shape (N, …) with N free; it is what the first operator gets, so uint8 images have to be converted first, as
     the data set does (divided by 255). Of a DataTransform what it does in testing is written. The output is called like
     the node that computes it, and every node like ours. Numbers are in single precision, operators those of opset 19.
-    The file is whole or not there.
+    The file is whole or not there; missing directories are made.
 
-    In an open context the variables are the base model's. A dataflow that no context holds can be saved where every
-    variable has initial values that are known (`Values`, as those of a loaded model, or `Constant`).
+    In an open context the variables are the base model's. A dataflow that no context has held yet can be saved where
+    every variable has initial values that are known (`Values`, as those of a loaded model, or `Constant`).
 
     Args:
         input_shape: (C, H, W) or (features,): of one example. Where a context has compiled the dataflow, it is known.
 
     Raises:
-        GraphError: an operator has no counterpart in ONNX, the shape is missing, or the variables are not known.
+        GraphError: an operator has no counterpart in ONNX, the shape is missing, or the variables are not known:
+            what a context has trained is gone when it is closed.
+        DataError: the path is a directory.
     """
+    if not isinstance(dataflow, Dataflow):
+        raise TypeError(f"save: expected a Dataflow. Received: {dataflow!r}")
+    check_input_shape("save", input_shape)
+    if dataflow.compiled is not None and dataflow.base_model is None:
+        # Its initial values may be known, but whoever has trained it does not mean those.
+        raise GraphError([f"save: expected a dataflow whose base model is there. Received: {_NO_CONTEXT}"])
     graph = derive_prediction(build(dataflow.subgraph.nodes))
     batch = _batch(dataflow, input_shape)
     model = _write(graph, batch, None if dataflow.base_model is None else dataflow.base_model())

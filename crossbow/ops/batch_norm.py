@@ -6,7 +6,7 @@ import math
 
 from crossbow.conf import check_boolean, check_choice, check_learning_rate_multipliers, check_number, configuration
 from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
-from crossbow.ops.initialiser import Constant, Initialiser
+from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import Phase, Shape
 
@@ -51,6 +51,7 @@ class BatchNorm(Kernel):
         check_choice(self, "statistics", ("fixed", "cma"))
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
+        check_initialisers(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

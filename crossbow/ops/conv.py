@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from crossbow.conf import check_boolean, check_integer, check_learning_rate_multipliers, configuration, refuse
 from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel
-from crossbow.ops.initialiser import Constant, Initialiser, Xavier
+from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.ops.window import Padding, Sizes, check_windows, padding_per_axis, per_axis, spatial_axes, times
 from crossbow.types import Shape
@@ -44,6 +44,7 @@ class Conv(Kernel):
         check_integer(self, "groups", 1)
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
+        check_initialisers(self)
         check_windows(self)
         if self.number_of_outputs % self.groups:
             raise refuse(self, "groups", self.groups, f"a divisor of number_of_outputs={self.number_of_outputs}")

@@ -42,7 +42,7 @@ class EuclideanLoss(Kernel):
 
 @configuration
 class EuclideanLossGradient(Gradient):
-    """Gradient of a `EuclideanLoss`: (x − labels) / examples; rows of padding are 0."""
+    """Gradient of an `EuclideanLoss`: (x − labels) / examples; rows of padding are 0."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, EuclideanLoss)

@@ -150,6 +150,14 @@ class MSRA(Initialiser):
         return math.sqrt(2.0 / _fan(shape, self.norm)) * _normal(shape, generator, self.truncate)
 
 
+def check_initialisers(owner: object) -> None:
+    """Every field of an operator whose name ends with "initialiser" holds one."""
+    for field in dataclasses.fields(owner):  # type: ignore[arg-type]
+        value = getattr(owner, field.name)
+        if field.name.endswith("initialiser") and not isinstance(value, Initialiser):
+            raise refuse(owner, field.name, value, "an initialiser, as Gaussian(std=0.1)")
+
+
 def fans(shape: Shape) -> tuple[float, float]:
     """How many inputs an output sums over, and how many outputs an input reaches: (fan_in, fan_out).
 

@@ -13,7 +13,7 @@ from crossbow.conf import (
     refuse,
 )
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.initialiser import Constant, Initialiser, Xavier
+from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import Shape
 
@@ -45,6 +45,7 @@ class InnerProduct(Kernel):
             raise refuse(self, "axis", self.axis, "an integer ≥ 1, or ≤ −1 to count from the end")
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
+        check_initialisers(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

@@ -29,6 +29,9 @@ class VariableSpec:
     """≥ 0; times the solver's learning rate, for the whole step. 0 keeps the variable as it is."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.initialiser, Initialiser):
+            expected = f"expected an initialiser of {self.name!r}, as Gaussian(std=0.1)"
+            raise ValueError(f"{expected}. Received: {self.initialiser!r}")
         self.initialiser.check(self.name, self.shape)
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from crossbow.conf import SolverConf, check_integer, check_number, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.initialiser import Gaussian, Initialiser
+from crossbow.ops.initialiser import Gaussian, Initialiser, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import Array, LabelRange, Shape
 
@@ -53,6 +53,7 @@ class MatFact(Kernel):
         check_integer(self, "latents", 1)
         check_number(self, "regularisation", minimum=0)
         check_number(self, "learning_rate", minimum=0, above=True, optional=True)
+        check_initialisers(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

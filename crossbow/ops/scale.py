@@ -11,7 +11,7 @@ from crossbow.conf import (
     refuse,
 )
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.initialiser import Constant, Initialiser
+from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import Shape
 
@@ -41,6 +41,7 @@ class Scale(Kernel):
         check_integer(self, "number_of_axes", 1)
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
+        check_initialisers(self)
 
     def first_axis(self, x: Shape) -> int:
         """The axis where the variables begin, counted from the first. Raises ValueError where they do not fit in."""

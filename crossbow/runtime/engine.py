@@ -31,6 +31,8 @@ from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
 
 TASKS_AHEAD = 6
 """Tasks submitted ahead, per learner, at the most. The scheduler fills up to it and sleeps until half are done."""
+LEAST_AHEAD = 2
+"""And at the least. It begins with these, because nobody knows yet how long a task takes."""
 SECONDS_AHEAD = 0.1
 """Of work submitted ahead, where tasks are long: what was submitted has to be waited for when training stops."""
 TICKS_BEHIND = TASKS_AHEAD + 1
@@ -61,7 +63,7 @@ class Engine:
         """Ticks done (while running: submitted)."""
         self._next_result = 0
         self._in_flight = 0
-        self._ahead = TASKS_AHEAD
+        self._ahead = LEAST_AHEAD
         self._reports = Reports()
         self._early: dict[int, Completed] = {}
         self._prediction: Prediction | None = None
@@ -194,7 +196,7 @@ class Engine:
         began, before, learners = time.monotonic(), self._in_flight, self.parts.learners
         self._collect(on_result, before - self._ahead * learners // 2)
         seconds = (time.monotonic() - began) / (before - self._in_flight) * learners
-        self._ahead = max(2, min(TASKS_AHEAD, int(SECONDS_AHEAD / max(seconds, 1e-9))))
+        self._ahead = max(LEAST_AHEAD, min(TASKS_AHEAD, int(SECONDS_AHEAD / max(seconds, 1e-9))))
 
     def _collect_all(self, on_result: OnResult) -> None:
         while self._in_flight:

@@ -24,6 +24,8 @@ from crossbow import (
 from crossbow.ops import BatchNorm, Conv, DataTransform, InnerProduct
 from crossbow.types import Shape
 from models.resnet import BOTTLENECK_DEPTHS, CIFAR_DEPTHS, DEPTHS, IMAGENET_UNITS, SCRIPT, main, resnet
+from tests.compile.checker import check_memory
+from tests.compile.execution import compile_network
 from tests.models.zoo import (
     NEEDS_FAST,
     check_kernels,
@@ -186,6 +188,19 @@ def test_a_task_is_one_native_call(options: dict[str, Any]) -> None:
     transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)
     network = resnet(**{"depth": 20, "number_of_outputs": 2, "transform": transform, **options})
     assert python_calls(network, (3, 32, 32)) == []
+
+
+@NEEDS_FAST
+@pytest.mark.parametrize("transform", [None, DataTransform(padding=4, mirror=True)], ids=["plain", "augmented"])
+def test_training_needs_little_more_memory_than_its_fullest_step(transform: DataTransform | None) -> None:
+    from crossbow.kernels.onednn.library import OneDNN
+
+    graph = resnet(32, transform=transform).graph
+    program = compile_network(graph, (16, *CIFAR[1:]), library=OneDNN(), dtype=np.float32)
+    check_memory(program)
+    plan = program.plan
+    assert plan.lower_bound <= plan.arena <= 1.15 * plan.lower_bound
+    assert plan.arena < plan.without_reuse
 
 
 # The same in PyTorch, written out from the papers.

@@ -201,6 +201,7 @@ def test_logistic_regression(tmp_path: Path) -> None:
         (["--alpha", "1.5"], "SMA: alpha must be a number in (0, 1] or None (1/k). Received: alpha=1.5"),
         (["--batch-size", "5000"], "batch_size must be at most the number of training examples, 1501"),
         (["--devices", "tpu"], "Received: 'tpu'"),
+        (["--devices", "tpu", "--dataset", "mnist", "--data-directory", "/nowhere/mnist"], "Received: 'tpu'"),
         (["--devices", "cpu,cpu"], "devices"),
         (["--dataset", "mnist", "--data-directory", "/nowhere/mnist"], "/nowhere/mnist: expected a directory"),
         (["--rule", "ssgd", "--alpha", "0.5"], "--alpha does nothing with --rule ssgd"),

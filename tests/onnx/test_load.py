@@ -468,6 +468,31 @@ def test_open_sizes_are_refused_unless_they_are_given() -> None:
     assert run_crossbow(load(proto, input_shape=(3, 4, 4)), draw(2, 3, 4, 4)).shape == (2, 3, 1, 1)
 
 
+@pytest.mark.parametrize("shape", ["3,4,4", (3, 0, 4), (3.0, 4, 4), (True,), 3])
+def test_an_input_shape_that_is_none(shape: Any) -> None:
+    proto = model([node("GlobalAveragePool", "x", "y")], ["N", 3, "H", "W"])
+    with pytest.raises(GraphError, match=r"load: expected input_shape=\(C, H, W\) or \(features,\), each ≥ 1"):
+        load(proto, input_shape=shape)
+
+
+@pytest.mark.parametrize("sizes", [["N", 3, "H", "W"], ["N", 3, 4, 4]])
+def test_an_input_shape_of_another_rank(sizes: list[int | str]) -> None:
+    proto = model([node("GlobalAveragePool", "x", "y")], sizes)
+    for shape in ((3, 4), (2, 3, 4, 4)):
+        with pytest.raises(GraphError, match=r"input 'x': expected an input_shape of 3 sizes.* Received: \(") as caught:
+            load(proto, input_shape=shape)
+        assert len(caught.value.faults) == 1
+
+
+def test_what_a_node_reads_and_nothing_gives() -> None:
+    with pytest.raises(GraphError) as caught:
+        load(model([node("Relu", "z", "a", "early"), node("Tanh", "x", "z"), node("Add", "a b", "y")], ["N", 4]))
+    assert [fault.partition(" to be")[0] for fault in caught.value.faults] == [
+        "node 'early' (Relu): expected 'z'",
+        "node 'Add1' (Add): expected 'b'",
+    ]
+
+
 def test_outputs_without_a_row_for_each_example_are_refused() -> None:
     with pytest.raises(GraphError, match="node 'flatten': expected an output with one row for each example"):
         load(model([node("Flatten", "x", "y", "flatten", axis=2)], ["N", 2, 6, 6]))

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from crossbow import Dataflow, DataflowNode, Dataset, GraphError, Operator, Phase, SubGraph
+from crossbow import DataError, Dataflow, DataflowNode, Dataset, GraphError, Operator, Phase, SubGraph
 from crossbow.conf import configuration
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
@@ -343,6 +343,38 @@ def test_after_the_context_is_closed_the_model_is_gone(tmp_path: Path) -> None:
         pass
     with pytest.raises(GraphError, match="a dataflow that no open context holds"):
         save(dataflow, tmp_path / "model.onnx")
+
+
+def test_initial_values_are_not_saved_for_a_base_model_that_is_gone(tmp_path: Path) -> None:
+    """A loaded model's initial values are known; but what was trained is no more."""
+    (node,) = chain(InnerProduct(number_of_outputs=3, weight_initialiser=Values(draw(3, 6))))
+    node.connect_to(DataflowNode(Operator("softmax", SoftMax()))).connect_to(DataflowNode(Operator("l", SoftMaxLoss())))
+    dataflow = Dataflow(SubGraph(node))
+    save(dataflow, tmp_path / "before.onnx", input_shape=(6,))
+    with context(dataflow):
+        save(dataflow, tmp_path / "while.onnx")
+    for shape in (None, (6,)):
+        with pytest.raises(GraphError, match="a dataflow that no open context holds"):
+            save(dataflow, tmp_path / "after.onnx", input_shape=shape)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before.onnx", "while.onnx"]
+
+
+@pytest.mark.parametrize("shape", ["3", (0,), (4.0,)])
+def test_an_input_shape_that_is_none(shape: Any, tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"save: expected input_shape=\(C, H, W\) or \(features,\), each ≥ 1"):
+        save(perceptron(), tmp_path / "model.onnx", input_shape=shape)
+
+
+def test_only_dataflows_are_saved(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"save: expected a Dataflow\. Received: <crossbow.dataflow.subgraph.SubGraph"):
+        save(perceptron().subgraph, tmp_path / "model.onnx")  # type: ignore[arg-type]
+
+
+def test_a_directory_is_not_written_over(tmp_path: Path) -> None:
+    dataflow = perceptron()
+    with context(dataflow), pytest.raises(DataError, match="expected the name of a file to write"):
+        save(dataflow, tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_newest_context_is_the_one(tmp_path: Path) -> None:

@@ -190,8 +190,9 @@ def data_transform(kernel: DataTransform, inputs: Tensors, variables: Mapping[st
         outside[:, :, p : p + x.shape[2], p : p + x.shape[3]] = mean
         mean = outside
     else:
-        mean = torch.zeros(1, c, 1, 1) + torch.tensor(kernel.mean or 0.0).double().reshape(1, -1, 1, 1)
-    normalised = (F.pad(x, (p, p, p, p)) - mean) * torch.tensor(kernel.scale).double().reshape(1, -1, 1, 1)
+        mean = torch.zeros(1, c, 1, 1) + torch.tensor(kernel.mean or 0.0, dtype=torch.float64).reshape(1, -1, 1, 1)
+    scale = torch.tensor(kernel.scale, dtype=torch.float64).reshape(1, -1, 1, 1)
+    normalised = (F.pad(x, (p, p, p, p)) - mean) * scale
     words = image_words(np.stack([np.zeros(n, np.int64), np.arange(n)], axis=1), seed=0, key=0)
     images = []
     for image, (first, second, third, _) in zip(normalised, words.tolist(), strict=True):
@@ -208,7 +209,8 @@ def accuracy(kernel: Accuracy, inputs: Tensors, variables: Mapping[str, torch.Te
     counted = torch.ones_like(labels, dtype=torch.bool)
     if kernel.ignored_label is not None:
         counted = labels != kernel.ignored_label
-    top = p.topk(kernel.top_k, dim=1).indices
+    # Not topk, which promises nothing about equal values.
+    top = p.argsort(dim=1, descending=True, stable=True)[:, : kernel.top_k]
     correct = (top == labels[:, None]).any(dim=1) & counted
     return (correct.sum().double() / counted.sum().clamp(min=1))[None]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import crossbow.ops
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import Kernel, ReLU, SoftMax, SoftMaxLoss
+from crossbow.ops import Accuracy, Classify, Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.testing import OperatorRun, check_gradients, run_operator
 from crossbow.types import Phase
 from tests.operators.table import CASES, TOLERANCES, WITHOUT_KERNELS, Case
@@ -146,13 +146,20 @@ def test_agrees_with_pytorch(case: Case) -> None:
     assert_close(tensors(result), tensors(expected), 1e-12 * (1 + abs(case.offset)))
 
 
-KINKED = [case for case in CASES if isinstance(case.kernel, ReLU) or getattr(case.kernel, "method", "") == "max"]
+KINKED = [
+    case
+    for case in CASES
+    if isinstance(case.kernel, Accuracy | Classify | ReLU) or getattr(case.kernel, "method", "") == "max"
+]
 
 
 def run_on_kinks(case: Case, **options: Any) -> tuple[list[Array], OperatorRun]:
     """Many zeros, many equal maxima."""
-    inputs = [np.random.default_rng(3).integers(-1, 2, shape).astype(np.float32) for shape in case.shapes]
-    return inputs, run_operator(case.kernel, inputs, output_gradient=gradient_for(case), **options)
+    inputs: list[Array] = [np.random.default_rng(3).integers(-1, 2, shape).astype(np.float32) for shape in case.shapes]
+    labels = case.label_array(np.random.default_rng(4))
+    inputs += [] if labels is None else [labels]
+    options = {"output_gradient": gradient_for(case), "examples": case.examples, **options}
+    return inputs, run_operator(case.kernel, inputs, **options)
 
 
 @fast
@@ -169,7 +176,7 @@ def test_agrees_with_pytorch_at_kinks(case: Case) -> None:
     from tests.operators.oracles import run_oracle
 
     inputs, result = run_on_kinks(case, dtype=np.float64)
-    output, gradients, _ = run_oracle(case.kernel, inputs, {}, gradient_for(case))
+    output, gradients, _ = run_oracle(case.kernel, inputs, {}, gradient_for(case), case.examples)
     assert_close(tensors(result), tensors(OperatorRun([output], gradients, {}, {})), 1e-12)
 
 

@@ -1,12 +1,29 @@
 from __future__ import annotations
 
+import dataclasses
 import doctest
 import math
 
 import numpy as np
 import pytest
 
-from crossbow.ops import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, VariableSpec, Xavier, initialiser
+from crossbow.ops import (
+    MSRA,
+    BatchNorm,
+    Constant,
+    Conv,
+    Gaussian,
+    Initialiser,
+    InnerProduct,
+    Kernel,
+    MatFact,
+    Scale,
+    Uniform,
+    Values,
+    VariableSpec,
+    Xavier,
+    initialiser,
+)
 from crossbow.ops.initialiser import fans
 from crossbow.types import ConfigurationError
 
@@ -52,6 +69,30 @@ def test_float64_of_the_shape_reproducible_and_hashable(one: Initialiser) -> Non
     np.testing.assert_array_equal(values, one.fill((5, 4), generator()))
     assert one.fill((3,), generator()).shape == (3,)
     assert len({one, one}) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "needed"),
+    [
+        (Conv, {"number_of_outputs": 3}),
+        (InnerProduct, {"number_of_outputs": 3}),
+        (BatchNorm, {}),
+        (Scale, {}),
+        (MatFact, {"rows": 3, "columns": 4, "latents": 2}),
+    ],
+)
+@pytest.mark.parametrize("value", [0.1, Gaussian, "xavier", None], ids=str)
+def test_what_is_no_initialiser(kind: type[Kernel], needed: dict[str, int], value: object) -> None:
+    names = [field.name for field in dataclasses.fields(kind) if "initialiser" in field.name]  # type: ignore[arg-type]
+    assert len(names) >= 2
+    for name in names:
+        with pytest.raises(ConfigurationError, match=f"{kind.__name__}: {name} must be an initialiser, as .* Received"):
+            kind(**needed, **{name: value})
+
+
+def test_a_variable_without_an_initialiser() -> None:
+    with pytest.raises(ValueError, match=r"expected an initialiser of 'factor', as Gaussian.* Received: 1.0"):
+        VariableSpec("factor", (1,), 1.0)  # type: ignore[arg-type]
 
 
 def test_uniform_stays_in_its_range_and_fills_it() -> None:

@@ -358,6 +358,23 @@ def test_slow_tasks_are_submitted_two_ahead_and_quick_ones_six(
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3])
+def test_it_begins_with_two_ahead(learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A time limit or Ctrl-C in the first tasks, however long they are, waits for no more than these."""
+    with context(learners=learners) as running:
+        scheduler, most = running.engine, [0]
+        submit = scheduler._submit
+
+        def counted(*arguments: Any) -> None:
+            submit(*arguments)
+            most[0] = max(most[0], scheduler._in_flight)
+
+        monkeypatch.setattr(scheduler, "_submit", counted)
+        monkeypatch.setattr(engine, "time", Clock(10.0))
+        running.train(30 * learners, TASKS)
+        assert most[0] == 2 * learners
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3])
 def test_nothing_is_left_behind(learners: int) -> None:
     with context(learners=learners) as running:
         for _ in range(3):
@@ -383,6 +400,7 @@ def test_results_are_handed_on_in_order_and_few_wait(learners: int) -> None:
     network = perceptron(CheckProbe(action=act))
     with context(network, data=data, learners=learners, check_batch_size=2) as running:
         scheduler = running.engine
+        scheduler._ahead = engine.TASKS_AHEAD
         take = scheduler._reports.take
 
         def watched() -> Any:

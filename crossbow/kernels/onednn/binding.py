@@ -23,7 +23,6 @@ STATUSES = (
     "success", "out_of_memory", "invalid_arguments", "unimplemented", "last_impl_reached", "runtime_error",
     "not_required", "invalid_graph", "invalid_graph_op", "invalid_shape", "invalid_data_type",
 )  # fmt: skip
-UNIMPLEMENTED = 3
 
 # Constants, as in dnnl_types.h and dnnl_common_types.h (they are the same in 3.2 and 3.13).
 CPU = 1
