@@ -24,6 +24,9 @@ from tests.support import FAST, KERNELS, context, pictures, training
 
 TASKS = {"onednn": 10_000, "reference": 2_000}
 """The reference kernels do make temporaries; for them fewer tasks must do."""
+JITTER = 2 * HUGE_PAGE
+"""Bytes by which resident memory may differ: the allocator's, which takes and returns a large page at a time. That is 42
+bytes a task in a hundred thousand, two kilobytes in the fewest."""
 SOLVER = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
 PLACES = pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 
@@ -89,7 +92,7 @@ def test_resident_memory_stays(devices: str, kernels: str) -> None:
         before = resident_bytes()
         running.train(TASKS[kernels], TrainingUnit.TASKS)
         gc.collect()
-        assert abs(resident_bytes() - before) < 2**20
+        assert abs(resident_bytes() - before) < JITTER
 
 
 @pytest.mark.slow
@@ -105,7 +108,7 @@ def test_a_hundred_thousand_tasks_need_no_more_memory(kernels: str) -> None:
             gc.collect()
             sizes.append(resident_bytes())
         assert running.engine.tasks >= 100_000
-        assert max(sizes) - min(sizes) < 2**20
+        assert max(sizes) - min(sizes) < JITTER
 
 
 @pytest.mark.parametrize("kernels", [FAST])

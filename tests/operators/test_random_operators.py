@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from crossbow.ops import (
 )
 from crossbow.types import Shape
 from tests.operators import test_random_combinations, test_random_shapes, test_table
-from tests.operators.table import Case
+from tests.operators.table import CASES, Case
 
 fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
 with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
@@ -148,12 +149,13 @@ def transforms(draw: st.DrawFn) -> Case:
     eighths = st.integers(-16, 16).map(lambda n: n / 8)
     per_channel = st.lists(eighths, min_size=shape[1], max_size=shape[1]).map(tuple)
     pixels = st.integers(0, 99).map(lambda seed: np.random.default_rng(seed).integers(-16, 17, shape[1:]) / 8)
-    mean = draw(st.sampled_from(["none", "number", "channels", "pixels"]))
+    means: dict[str, st.SearchStrategy[Any]] = {"number": eighths, "channels": per_channel}
+    mean = draw(st.sampled_from(["none", "pixels", *means]))
     operator = DataTransform(
         crop_size=draw(st.none() | st.just(crop)),  # type: ignore[arg-type]
         padding=padding,
         mirror=draw(st.sampled_from([True, True, False])),
-        mean=draw({"number": eighths, "channels": per_channel}.get(mean, st.none())),
+        mean=draw(means[mean]) if mean in means else None,
         mean_image=Values(draw(pixels)) if mean == "pixels" else None,
         scale=draw(st.just(1.0) | st.sampled_from([-3.0, 0.1, 2.0]) | per_channel.filter(all)),
     )
@@ -263,7 +265,6 @@ def drawn_operators() -> set[type[Kernel]]:
 
 
 def test_every_operator_is_drawn() -> None:
-    found = drawn_operators()
-    missing = {operator.__name__ for operator in test_table.operators() if operator not in found}
-    assert not missing, f"random shapes and configurations leave out {', '.join(sorted(missing))}"
-    assert all(type(each) in found for each in [case.kernel for case in test_table.CASES])
+    wanted = {*test_table.operators(), *(type(case.kernel) for case in CASES)}
+    missing = sorted(operator.__name__ for operator in wanted - drawn_operators())
+    assert not missing, f"random shapes and configurations leave out {', '.join(missing)}"
