@@ -25,8 +25,8 @@ from tests.support import FAST, KERNELS, context, pictures, training
 TASKS = {"onednn": 10_000, "reference": 2_000}
 """The reference kernels do make temporaries; for them fewer tasks must do."""
 JITTER = 2 * HUGE_PAGE
-"""Bytes by which resident memory may differ: the allocator's, which takes and returns a large page at a time. That is 42
-bytes a task in a hundred thousand, two kilobytes in the fewest."""
+"""Bytes by which resident memory may differ: the allocator takes and returns a large page at a time. That is 42 bytes a
+task in a hundred thousand, two kilobytes in the fewest."""
 SOLVER = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
 PLACES = pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 
