@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import inspect
 import platform
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,21 @@ TASK, SLOT, EXAMPLES, TICK = State.TASK, State.SLOT, State.EXAMPLES, State.TICK
 Pass = Callable[[int, int, int, int], int]
 
 
-@functools.cache
-def _salt() -> str:
-    # numba's cache looks only at the file of the function itself, but every pass contains code from this one.
-    return f"{zlib.crc32(Path(__file__).read_bytes()):08x}"
+def _sources(function: Callable[..., Any]) -> set[str]:
+    """The files whose code a pass contains: its own, this one, and those of the functions and modules that it names."""
+    found, globals_ = {__file__, function.__code__.co_filename}, function.__globals__
+    for named in (globals_[name] for name in function.__code__.co_names if name in globals_):
+        if inspect.ismodule(named) and named.__name__.startswith("crossbow."):
+            found.add(str(named.__file__))
+        elif hasattr(named, "py_func"):
+            found |= _sources(named.py_func)
+    return found
+
+
+def _salt(function: Callable[..., Any]) -> str:
+    # numba's cache looks only at the file of the function itself.
+    contents = b"".join(Path(name).read_bytes() for name in sorted(_sources(function)))
+    return f"{zlib.crc32(contents):08x}"
 
 
 class NativeFunction:
@@ -67,7 +80,7 @@ class NativeFunction:
         return self._compiled is not None and bool(getattr(self._compiled, "cache_hits", 0))
 
     def _compile(self) -> Any:
-        self._function.__qualname__ = f"{self.name}_{_salt()}"
+        self._function.__qualname__ = f"{self.name}_{_salt(self._function)}"
         try:
             return numba.cfunc(SIGNATURE, cache=True)(self._function)
         except RuntimeError as error:
@@ -87,9 +100,8 @@ def native(function: Pass) -> NativeFunction:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: make a function that passes call. It stands in the file of its passes, or here, as numba's cache
-    looks at no other; a division by zero in it is no error, as in NumPy (a loop that had to look for one would not
-    become vector code)."""
+    """Decorator: make a function that passes call, by its name and not as an attribute of its module. A division by
+    zero in it is no error, as in NumPy (a loop that had to look for one would not become vector code)."""
     made: Callable[..., Any] = numba.njit(error_model="numpy")(function)
     return made
 
@@ -120,14 +132,19 @@ def prepared_pass(
     reads: Sequence[str],
     writes: Sequence[str],
     *slots: int | float,
+    explain: Callable[[Buffers], object] | None = None,
     **settings: Any,
 ) -> PreparedKernel:
-    """A prepared kernel that is one pass; its block holds the addresses of `reads`, of `writes`, then `slots`."""
+    """A prepared kernel that is one pass; its block holds the addresses of `reads`, of `writes`, then `slots`.
+
+    explain: raises what is to be said of buffers with which the pass failed (`NativeCall.explain`).
+    """
     function.address  # noqa: B018 - compile while preparing, not while binding
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         roles = (*reads, *writes, *(("workspace",) if settings.get("workspace") else ()))
-        return (pass_call(function, name, buffers, roles, *slots),)
+        call = pass_call(function, name, buffers, roles, *slots)
+        return (call if explain is None else replace(call, explain=functools.partial(explain, buffers)),)
 
     return PreparedKernel(f"{name} numba", tuple(reads), tuple(writes), bind, **settings)
 

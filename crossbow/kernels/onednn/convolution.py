@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn import narrow
+from crossbow.kernels.onednn import narrow, winograd
+from crossbow.kernels.onednn.image_convolution import ImageConvolution, image_convolution
 from crossbow.kernels.onednn.memory import (
     BlockedStorage,
     activation,
@@ -29,7 +31,6 @@ from crossbow.kernels.onednn.memory import (
     storage,
     stored,
 )
-from crossbow.kernels.onednn.narrow import Narrow
 from crossbow.kernels.onednn.primitive import Place, Steps, chosen, implementation
 from crossbow.types import Shape, Tensor
 
@@ -43,6 +44,9 @@ TRANSPOSED = {
 
 PADDING_ALLOWED = 1024
 """Elements of padding that are cheaper to carry through solver and averaging than a reorder."""
+
+OWN = (narrow, winograd)
+"""Kernels of our own, each for the convolutions where it gains; they want the weights as `_outputs_last`."""
 
 FEW_OUTPUTS = 32
 """Below this the layout that forward prefers is worth a reorder (3×3, 16 → 16 channels: 334 instead of 429 µs)."""
@@ -61,7 +65,7 @@ class _Convolution:
         dilation = tuple(d - 1 for d in geometry.dilation)
         before, after = zip(*geometry.padding, strict=True)
         self.geometry = (geometry.stride, dilation, before, after)
-        self.narrow = narrow.sizes(x, y, geometry)
+        self.image = image_convolution(x, y, geometry)
         self.forward = self.forward_with(free(self.sizes))
         self.backward_weights = self._backward_weights()
 
@@ -107,15 +111,15 @@ class _Convolution:
         """The layout of the weight gradient, unless it is mostly padding."""
         descriptor = self.gradient_layout
         padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
-        if padded or (self.narrow is not None and narrow.gains_in_weights(self.narrow)):
+        if padded or (self.image is not None and _gaining_in_weights(self.image)):
             descriptor = _outputs_last(self.sizes)
         return self.describe(descriptor)
 
-    def narrow_with(self, weights: Variable) -> Narrow | None:
-        """The sizes for the kernels of narrow convolutions, where these take the variable as it lies."""
-        if self.narrow is None or not same(stored(weights, self.sizes), _outputs_last(self.sizes)):
+    def own_sizes(self, weights: Variable) -> ImageConvolution | None:
+        """The sizes for kernels of our own, where these take the variable as it lies."""
+        if self.image is None or not same(stored(weights, self.sizes), _outputs_last(self.sizes)):
             return None
-        return self.narrow
+        return self.image
 
 
 def forward(
@@ -127,9 +131,10 @@ def forward(
     if weights.storage is None:
         storages["weights"] = kept = convolution.choose_storage()
         weights = Variable(weights.shape, weights.dtype, kept)
-    sizes = convolution.narrow_with(weights)
-    if sizes is not None and narrow.gains(sizes):
-        return replace(narrow.forward(sizes, relu, bias is not None), storages=storages)
+    sizes = convolution.own_sizes(weights)
+    if sizes is not None and (kernels := _gaining(sizes)) is not None:
+        prepared: PreparedKernel = kernels.forward(sizes, relu, bias is not None)
+        return replace(prepared, storages=storages)
     own = stored(weights, convolution.sizes)
     candidates = []
     if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
@@ -155,9 +160,10 @@ def forward(
 def backward_data(dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry) -> PreparedKernel:
     """output_gradient, weights → input_gradient."""
     convolution = _Convolution(dx, weights, None, dy, geometry)
-    sizes = convolution.narrow_with(weights)
-    if sizes is not None and narrow.gains(sizes):
-        return narrow.backward_data(sizes)
+    sizes = convolution.own_sizes(weights)
+    if sizes is not None and (kernels := _gaining(sizes)) is not None:
+        prepared: PreparedKernel = kernels.backward_data(sizes)
+        return prepared
     transposed = TRANSPOSED.get(str(convolution.describe(convolution.gradient_layout)))
     candidates = []
     # With one channel a group, blocks would be padded 256 times over; the library has kernels of its own for that.
@@ -181,9 +187,10 @@ def backward_weights(
 ) -> PreparedKernel:
     """input0, output_gradient → weights_gradient[, bias_gradient]."""
     convolution = _Convolution(x, weights, bias, dy, geometry)
-    sizes = convolution.narrow_with(weights)
-    if sizes is not None and narrow.gains_in_weights(sizes):
-        return narrow.backward_weights(sizes, bias is not None)
+    sizes = convolution.own_sizes(weights)
+    if sizes is not None and (kernels := _gaining_in_weights(sizes)) is not None:
+        prepared: PreparedKernel = kernels.backward_weights(sizes, bias is not None)
+        return prepared
     steps = Steps("convolution_backward_weights")
     own, layout = stored(weights, convolution.sizes), convolution.gradient_layout
     place: Place = "weights_gradient" if same(own, layout) else steps.reserve(nbytes(layout))
@@ -200,6 +207,15 @@ def backward_weights(
     if not isinstance(place, str):
         steps.reorder(layout, place, own, "weights_gradient")
     return steps.prepared(("input0", "output_gradient"), writes)
+
+
+def _gaining(sizes: ImageConvolution) -> Any:
+    """Our own kernels for a convolution and the gradient of its input, where some gain."""
+    return next((kernels for kernels in OWN if kernels.gains(sizes)), None)
+
+
+def _gaining_in_weights(sizes: ImageConvolution) -> Any:
+    return next((kernels for kernels in OWN if kernels.gains_in_weights(sizes)), None)
 
 
 def _sizes(weights: Shape, groups: int) -> Shape:

@@ -216,10 +216,19 @@ def column_sums(arguments: int, _1: int, _2: int, _3: int) -> int:
     return 0
 
 
+def with_bias_gradient(steps: Steps, rows: int, columns: int, bias: bool) -> PreparedKernel:
+    """The kernel of a weight gradient; with a bias the sums of output_gradient, rows × columns, are its gradient."""
+    if not bias:
+        return steps.prepared(("input0", "output_gradient"), ("weights_gradient",))
+    steps.add_pass("bias gradient", column_sums, ("output_gradient", "bias_gradient"), rows, columns)
+    return steps.prepared(("input0", "output_gradient"), ("weights_gradient", "bias_gradient"))
+
+
 def _behind(place: Place, distance: int) -> Place:
     """So many bytes behind a place."""
     if isinstance(place, int):
         return place + distance
+    assert place is not None
     role, start = (place, 0) if isinstance(place, str) else place
     return (role, start + distance)
 

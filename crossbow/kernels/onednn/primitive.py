@@ -15,8 +15,9 @@ from crossbow.types import address
 
 ALIGNMENT = 64
 
-Place = str | int | tuple[str, int]
-"""Where an operand lies: a buffer's role, with a distance in bytes from its start, or an offset in the workspace."""
+Place = str | int | tuple[str, int] | None
+"""Where an operand lies: a buffer's role, with a distance in bytes from its start, or an offset in the workspace; None
+is nowhere, address 0."""
 
 
 def implementation(descriptor: dnnl.Handle) -> str:
@@ -145,6 +146,8 @@ class Steps:
 
 
 def _location(place: Place, buffers: Buffers, workspace: int) -> int:
+    if place is None:
+        return 0
     if isinstance(place, int):
         return workspace + place
     role, distance = (place, 0) if isinstance(place, str) else place

@@ -1,4 +1,5 @@
-"""One register tile of a matrix product, compiled for its size: the kernel of convolutions with few channels.
+"""One register tile of a matrix product, compiled for its size, and products made of tiles: the inside of our own
+convolutions.
 
 C[r, :] ← bias + Σ_k A[r, k] · B[k, :], or C[r, :] ← C[r, :] + …, for up to 8 rows and 48 columns. k runs over two
 nested loops with strides of their own, so that A and B may be windows that overlap in memory. The columns of a row are
@@ -9,14 +10,15 @@ makes 0 of it).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import NativeFunction, instruction, native
+from crossbow.kernels.compiled import NativeFunction, call_address, inlined, instruction, int64_at, native
 
 WIDTH = 16
 """Columns of a vector."""
@@ -183,3 +185,43 @@ def _compiled(rows: int, vectors: int, tail: int) -> NativeFunction:
 
     tile_pass.__name__ = f"tile_{rows}_{vectors}_{tail}"
     return native(tile_pass)
+
+
+class Product:
+    """A product of so many rows and columns, cut evenly into tiles: one with few sums waits for them.
+
+    Its slots in an argument block: those of a tile, the number of chunks of columns, and for each its first column, the
+    columns of its partial vector, and twice a number of tiles, their rows, and the tile.
+    """
+
+    def __init__(self, rows: int, columns: int, strides: Mapping[int, int]) -> None:
+        self.slots = [0] * SLOTS
+        for slot, value in strides.items():
+            self.slots[slot] = value
+        vectors = -(-columns // WIDTH)
+        chunks = -(-vectors // VECTORS)
+        self.slots.append(chunks)
+        bounds = [-(-vectors * part // chunks) * WIDTH for part in range(chunks)] + [columns]
+        for first, last in itertools.pairwise(bounds):
+            self.slots += [first, (last - first) % WIDTH]
+            parts = -(-rows // ROWS)
+            for size, count in ((-(-rows // parts), rows % parts or parts), (rows // parts, -rows % parts)):
+                self.slots += [count, size, tile(size, last - first).address if count else 0]
+
+
+CHUNKS, TABLE, CHUNK = SLOTS, SLOTS + 1, 8
+"""Where a product's slots hold the number of chunks, and the chunks; the slots of one."""
+
+
+@inlined
+def multiply_chunk(product: int, chunk: int, a: int, b: int, c: int, bias: int) -> None:
+    """A chunk of the columns of C, whose first row begins at c, as B's at b and A's at a; bias may be 0."""
+    slots, table = int64_at(product), int64_at(product + 8 * (TABLE + chunk * CHUNK))
+    first = 4 * table[0]
+    slots[A], slots[B], slots[C], slots[BIAS] = a, b + first, c + first, 0 if bias == 0 else bias + first
+    slots[REST] = table[1]
+    for part in range(2, CHUNK, 3):
+        for _ in range(table[part]):
+            call_address(table[part + 2], product, 0, 0, 0)
+            slots[A] += 4 * table[part + 1] * slots[A_ROW]
+            slots[C] += 4 * table[part + 1] * slots[C_ROW]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crossbow import ExecutionContext, TrainingUnit
-from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, PreparedKernel, Storage, Variable
+from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, Variable
 from crossbow.ops import Conv, InnerProduct, Pool, ReLU
-from crossbow.types import Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import Shape
 from tests.kernels.onednn.running import (
     FLOAT32,
     ONEDNN,
-    REFERENCE,
-    Numbers,
     close,
     draw,
     execute,
@@ -35,106 +32,21 @@ from tests.support import context, pictures, same_weights, training
 if not llvmlite.binding.get_host_cpu_features().get("avx512f"):
     pytest.skip("these kernels are for AVX-512, which this machine lacks", allow_module_level=True)
 
-from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn import narrow
-
-GUARD = np.float32(-12345.0)
+from tests.kernels.onednn.own_convolutions import (
+    compare,
+    compute_an_image_in_batches,
+    expected_of,
+    lies_outputs_last,
+    outputs_last,
+    use_threads,
+)
 
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a learner's stream with one."""
     use_threads(monkeypatch, 1)
-
-
-def use_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr(dnnl, "omp_get_max_threads", lambda: threads)
-
-
-class Guarded:
-    """Arrays that a kernel writes, with memory around them that it must leave alone."""
-
-    def __init__(self) -> None:
-        self.rooms: list[tuple[Numbers, int]] = []
-
-    def new(self, kind: Tensor) -> Numbers:
-        """An activation, or a flat vector."""
-        room = aligned_zeros(kind.nbytes + 512).view(np.float32)
-        room[:] = GUARD
-        inside = room[64 : 64 + kind.elements]
-        inside[:] = np.nan
-        self.rooms.append((room, kind.elements))
-        return kind.view(inside.view(np.uint8))
-
-    def check(self) -> None:
-        for room, elements in self.rooms:
-            assert (room[:64] == GUARD).all()
-            assert (room[64 + elements :] == GUARD).all()
-
-
-def expected_of(
-    x: Numbers, w: Numbers, b: Numbers, dy: Numbers, g: ConvolutionGeometry, *, relu: bool, bias: bool
-) -> dict[str, Numbers]:
-    """The reference's results, in float64."""
-    tx, ty = (tensor(array.shape, np.float64, REFERENCE) for array in (x, dy))
-    weights, biases = (Variable(array.shape, np.dtype(np.float64)) for array in (w, b))
-    given_ = {"input0": x, "weights": w, "bias": b, "output_gradient": dy}
-    buffers = {name: array.astype(np.float64) for name, array in given_.items()}
-    results = {"output": np.zeros(dy.shape), "input_gradient": np.zeros(x.shape), "weights_gradient": np.zeros(w.shape)}
-    results["bias_gradient"] = np.zeros(b.shape)
-    for kernel in (
-        REFERENCE.convolution_forward(tx, weights, biases if bias else None, ty, g, relu=relu),
-        REFERENCE.convolution_backward_data(ty, weights, tx, g),
-        REFERENCE.convolution_backward_weights(tx, ty, weights, biases if bias else None, g),
-    ):
-        execute(kernel, {**buffers, **results}, native=False)
-    return results
-
-
-def outputs_last(w: Numbers) -> Numbers:
-    """(outputs, channels, kh, kw) as (kh, kw, channels, outputs)."""
-    return np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(-1)
-
-
-def compare(shape: Shape, outputs: int, g: ConvolutionGeometry, *, relu: bool = False, bias: bool = True) -> None:
-    """All three kernels, called as they are, against the reference; and again, which must change no bit."""
-    y_shape = output_shape(shape, outputs, g)
-    x, w, dy, b = draw(shape), draw((outputs, shape[1], *g.kernel)), draw(y_shape, 1), draw((outputs,), 2)
-    expected = expected_of(x, w, b, dy, g, relu=relu, bias=bias)
-    tx, ty, guarded = tensor(shape), tensor(y_shape), Guarded()
-    sizes = narrow.sizes(tx, ty, g)
-    assert sizes is not None
-    given_ = {"input0": memory(tx, x), "weights": outputs_last(w), "bias": b, "output_gradient": memory(ty, dy)}
-    before = {name: array.copy() for name, array in given_.items()}
-    results: list[dict[str, Numbers]] = []
-    for _ in range(2):
-        flat = [Tensor((count,), FLOAT32, Layout.PLAIN) for count in (w.size, outputs)]
-        written = dict(zip(expected, map(guarded.new, (ty, tx, *flat)), strict=True))
-        kernels = (narrow.forward(sizes, relu, bias), narrow.backward_data(sizes), narrow.backward_weights(sizes, bias))
-        for kernel in kernels:
-            execute_in_rubbish(kernel, {**given_, **written})
-        results.append({name: written[name] for name in expected if bias or "bias" not in name})
-    guarded.check()
-    for name, array in before.items():
-        assert array.tobytes() == given_[name].tobytes(), f"{name} was written"
-    for name, values in results[0].items():
-        assert values.tobytes() == results[1][name].tobytes(), f"{name} differs from run to run"
-    close(results[0]["output"], expected["output"], w[0].size)
-    close(results[0]["input_gradient"], expected["input_gradient"], w.size // w.shape[1])
-    gradient = results[0]["weights_gradient"].reshape(*g.kernel, shape[1], outputs).transpose(3, 2, 0, 1)
-    terms = y_shape[0] * y_shape[2] * y_shape[3]
-    close(gradient, expected["weights_gradient"], terms)
-    if bias:
-        close(results[0]["bias_gradient"], expected["bias_gradient"], terms)
-
-
-def execute_in_rubbish(kernel: PreparedKernel, buffers: Mapping[str, Numbers]) -> None:
-    """The arena is shared: a workspace begins with anything, and what lies behind it is another's."""
-    room = aligned_zeros(kernel.workspace + 256)
-    room[:] = 0xFF
-    for call in kernel.bind({**buffers, "workspace": room[: kernel.workspace]}):
-        call()  # type: ignore[operator]
-    assert (room[kernel.workspace :] == 0xFF).all()
 
 
 # Numbers.
@@ -165,7 +77,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Shape, int, ConvolutionGeometry]:
 @example(((2, 1, 28, 28), 20, ConvolutionGeometry((5, 5))), False, True)
 def test_random_shapes(made: tuple[Shape, int, ConvolutionGeometry], relu: bool, bias: bool) -> None:
     shape, outputs, g = made
-    compare(shape, outputs, g, relu=relu, bias=bias)
+    compare(narrow, shape, outputs, g, relu=relu, bias=bias)
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -187,24 +99,11 @@ def test_random_shapes(made: tuple[Shape, int, ConvolutionGeometry], relu: bool,
     ],
 )
 def test_odd_shapes(shape: Shape, outputs: int, g: ConvolutionGeometry, relu: bool) -> None:
-    compare(shape, outputs, g, relu=relu)
+    compare(narrow, shape, outputs, g, relu=relu)
 
 
 def test_an_image_is_computed_alike_in_every_batch() -> None:
-    """Whatever its place, and whatever its neighbours; padding is 0 also behind a larger number."""
-    g = ConvolutionGeometry((3, 3), padding=((1, 1), (1, 1)))
-    w, x = outputs_last(draw((20, 5, 3, 3))), draw((3, 5, 6, 6))
-    results = []
-    for images in (x, x[::-1], x[1:2]):
-        tx, ty = tensor(images.shape), tensor((len(images), 20, 6, 6))
-        sizes = narrow.sizes(tx, ty, g)
-        assert sizes is not None
-        y = memory(ty)
-        buffers = {"input0": memory(tx, images), "weights": w, "output": y}
-        execute_in_rubbish(narrow.forward(sizes, False, False), buffers)
-        results.append(y.copy())
-    np.testing.assert_array_equal(results[0], results[1][::-1])
-    np.testing.assert_array_equal(results[0][1:2], results[2])
+    compute_an_image_in_batches(narrow, 5, 20)
 
 
 # When they are taken.
@@ -229,13 +128,6 @@ def names(shape: Shape, outputs: int, g: ConvolutionGeometry = G, storage: Any =
     }
     found = {name: "narrow" in kernel.name for name, kernel in kernels.items()}
     return {**found, "last": weights.storage is not None and lies_outputs_last(weights.storage, weights.shape)}
-
-
-def lies_outputs_last(storage: Storage, shape: Shape) -> bool:
-    """Whether the weights lie as (kh, kw, channels, outputs)."""
-    values, flat = draw(shape), np.zeros(storage.elements, np.float32)
-    storage.pack(values, flat)
-    return np.array_equal(flat, outputs_last(values))
 
 
 ALL = {"forward": True, "weights": True, "data": True, "last": True}

@@ -1,0 +1,210 @@
+"""Winograd's convolutions: the transforms, their kernels against the reference, and when they are taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from crossbow import ExecutionContext, TrainingUnit
+from crossbow.kernels.interface import ConvolutionGeometry, Variable
+from crossbow.kernels.onednn import winograd
+from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
+from crossbow.types import Shape
+from tests.kernels.onednn.own_convolutions import (
+    compare,
+    compute_an_image_in_batches,
+    lies_outputs_last,
+    use_threads,
+)
+from tests.kernels.onednn.running import FLOAT32, ONEDNN, tensor, with_storage
+from tests.kernels.onednn.test_convolution import output_shape
+from tests.support import context, pictures, same_weights, training
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a learner's stream with one."""
+    use_threads(monkeypatch, 1)
+
+
+def same(padding: int = 1) -> ConvolutionGeometry:
+    return ConvolutionGeometry((3, 3), padding=((padding, padding), (padding, padding)))
+
+
+# Numbers.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_matrices_compute_a_convolution(seed: int) -> None:
+    """y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ x B)] A, in whole numbers and halves, so that nothing is rounded."""
+    generator = np.random.default_rng(seed)
+    x, w = generator.integers(-9, 10, (4, 4)).astype(float), generator.integers(-9, 10, (3, 3)).astype(float)
+    b, g, a = (np.array(matrix, float) for matrix in (winograd.INPUT, winograd.WEIGHTS, winograd.OUTPUT))
+    y = a @ ((g @ w @ g.T) * (b @ x @ b.T)) @ a.T
+    expected = [[(x[i : i + 3, j : j + 3] * w).sum() for j in range(2)] for i in range(2)]
+    np.testing.assert_array_equal(y, expected)
+
+
+BORDER = st.tuples(st.integers(0, 2), st.integers(0, 2))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Shape, int, ConvolutionGeometry]:
+    g = ConvolutionGeometry((3, 3), padding=draw(st.tuples(BORDER, BORDER)))
+    height, width = (draw(st.integers(max(1, 3 - sum(border)), 10)) for border in g.padding)
+    channels, outputs = (16 * draw(st.integers(1, 5)) for _ in range(2))
+    return (draw(st.integers(1, 5)), channels, height, width), outputs, g
+
+
+@settings(max_examples=60)
+@given(convolutions(), st.booleans(), st.booleans())
+@example(((2, 16, 32, 32), 16, same()), True, True)
+@example(((3, 64, 8, 8), 64, same()), False, False)
+def test_random_shapes(made: tuple[Shape, int, ConvolutionGeometry], relu: bool, bias: bool) -> None:
+    shape, outputs, g = made
+    compare(winograd, shape, outputs, g, relu=relu, bias=bias)
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "outputs", "g"),
+    [
+        ((1, 16, 1, 1), 16, same()),  # one pixel, in the middle of one tile
+        ((1, 16, 1, 1), 16, same(2)),  # more output than input
+        ((2, 16, 3, 3), 16, same(0)),  # one pixel of output
+        ((2, 16, 7, 5), 16, same()),  # tiles over both edges
+        ((2, 16, 2, 131), 16, same()),  # a row of more tiles than a block has
+        ((7, 16, 6, 6), 32, same()),  # 21 rows of tiles: blocks of 21, and images that end inside
+        ((5, 32, 10, 14), 16, same()),  # blocks of 5 rows, which begin inside images
+        ((1, 112, 4, 4), 80, same()),  # chunks of columns of unequal widths
+        ((2, 16, 5, 6), 16, ConvolutionGeometry((3, 3), padding=((2, 0), (0, 1)))),
+    ],
+)
+def test_odd_shapes(shape: Shape, outputs: int, g: ConvolutionGeometry, relu: bool) -> None:
+    compare(winograd, shape, outputs, g, relu=relu)
+
+
+def test_an_image_is_computed_alike_in_every_batch() -> None:
+    compute_an_image_in_batches(winograd, 16, 32)
+
+
+# When they are taken.
+
+
+def taken(shape: Shape, outputs: int, g: ConvolutionGeometry) -> bool:
+    """Whether all three kernels are Winograd's; it is all or none."""
+    tx, ty = tensor(shape), tensor(output_shape(shape, outputs, g))
+    weights = Variable((outputs, shape[1] // g.groups, *g.kernel), FLOAT32)
+    forward = ONEDNN.convolution_forward(tx, weights, None, ty, g)
+    weights = with_storage(weights, forward)
+    kernels = (
+        forward,
+        ONEDNN.convolution_backward_weights(tx, ty, weights, None, g),
+        ONEDNN.convolution_backward_data(ty, weights, tx, g),
+    )
+    found = {"winograd" in kernel.name for kernel in kernels}
+    assert len(found) == 1
+    assert weights.storage is not None
+    if found == {True}:
+        assert lies_outputs_last(weights.storage, weights.shape)
+    return found.pop()
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs", "g", "expected"),
+    [
+        ((8, 16, 32, 32), 16, same(), True),
+        ((8, 64, 8, 8), 64, same(), True),
+        ((8, 64, 7, 7), 64, same(), True),
+        ((8, 64, 8, 8), 64, same(0), True),
+        ((8, 64, 3, 3), 64, same(), False),  # four tiles, mostly over the edges
+        ((8, 512, 4, 4), 512, same(), False),  # few tiles for so many weights
+        ((32, 512, 4, 4), 512, same(), True),
+        ((8, 3, 32, 32), 16, same(), False),
+        ((8, 20, 32, 32), 50, ConvolutionGeometry((3, 3)), False),  # channels that do not fill vectors
+        ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 3), stride=(2, 2), padding=((1, 1), (1, 1))), False),
+        ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 3), dilation=(2, 1), padding=((2, 2), (1, 1))), False),
+        ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 3), groups=2, padding=((1, 1), (1, 1))), False),
+        ((8, 64, 8, 8), 64, ConvolutionGeometry((5, 5), padding=((2, 2), (2, 2))), False),
+        ((8, 64, 8, 8), 64, ConvolutionGeometry((1, 1)), False),
+        ((8, 64, 8, 8), 64, same(3), False),
+    ],
+)
+def test_where_it_gains(shape: Shape, outputs: int, g: ConvolutionGeometry, expected: bool) -> None:
+    assert taken(shape, outputs, g) == expected
+
+
+def test_not_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_threads(monkeypatch, 2)
+    assert not taken((8, 64, 8, 8), 64, same())
+
+
+# In a model.
+
+
+def network() -> Any:
+    """With a ReLU that is taken into a convolution, and a batch whose check differs in size from its training."""
+    return training(
+        Conv(number_of_outputs=16, kernel_size=3, padding=1),
+        ReLU(),
+        Conv(number_of_outputs=32, kernel_size=3, padding=1),
+        ReLU(),
+        Conv(number_of_outputs=32, kernel_size=3, padding=1, bias=False),
+        BatchNorm(),
+        ReLU(),
+        Pool(kernel_size=2, stride=2),
+        InnerProduct(number_of_outputs=3),
+    )
+
+
+def made(threads: int, learners: int = 1) -> ExecutionContext:
+    return context(network(), data=pictures(size=8), kernels="onednn", threads=threads, learners=learners)
+
+
+def winograd_kernels(running: ExecutionContext) -> list[str]:
+    return [step.kernel.name for step in running.engine.program.steps if "winograd" in step.kernel.name]
+
+
+def test_models_go_from_one_thread_to_two_and_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()  # the streams' own numbers of threads
+    file = tmp_path / "model"
+    with made(threads=1) as running:
+        assert len(winograd_kernels(running)) == 6
+        running.train(12, TrainingUnit.TASKS)
+        variables, tested = running.variables, running.test()
+        prediction = running.predict(pictures(size=8).train.images)
+        running.save(file)
+    with made(threads=2) as other:
+        assert winograd_kernels(other) == []
+        other.load(file)
+        assert same_weights(other.variables, variables)
+        assert other.test().loss == pytest.approx(tested.loss, rel=1e-5)
+        np.testing.assert_allclose(other.predict(pictures(size=8).train.images), prediction, rtol=1e-4, atol=1e-6)
+
+
+def test_one_thread_trains_as_two_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    results = []
+    for threads in (1, 2):
+        with made(threads=threads) as running:
+            running.train(6, TrainingUnit.TASKS)
+            results.append(running.variables)
+    for name, value in results[0].items():
+        scale = np.abs(value).max()
+        np.testing.assert_allclose(results[1][name], value, rtol=0, atol=1e-4 * scale, err_msg=name)
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3])
+def test_the_same_seed_gives_the_same_weights(learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    results = []
+    for _ in range(2):
+        with made(threads=1, learners=learners) as running:
+            running.train(24, TrainingUnit.TASKS)
+            results.append(running.variables)
+    assert same_weights(*results)
