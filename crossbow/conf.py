@@ -118,9 +118,10 @@ def check_choice(owner: object, name: str, choices: Sequence[str]) -> None:
 
 
 def check_learning_rate_multipliers(owner: object) -> None:
-    """The fields of an operator with `weights` and `bias` by which it multiplies their learning rate: numbers ≥ 0."""
-    check_number(owner, "weight_learning_rate_multiplier", minimum=0)
-    check_number(owner, "bias_learning_rate_multiplier", minimum=0)
+    """Every field of an operator by which it multiplies the learning rate of a variable is a number ≥ 0."""
+    for field in dataclasses.fields(owner):  # type: ignore[arg-type]
+        if field.name.endswith("_learning_rate_multiplier"):
+            check_number(owner, field.name, minimum=0)
 
 
 def check_boolean(owner: object, name: str) -> None:
@@ -145,6 +146,16 @@ def pair(owner: object, name: str, minimum: int) -> tuple[int, int]:
 LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
 MOMENTUM_METHODS = ("polyak", "nesterov")
 REGULARISATIONS = ("l2", "l1")
+USED_BY = {
+    "gamma": ("inv", "step", "multistep", "exp", "lsr"),
+    "power": ("inv",),
+    "step_size": ("step", "clr"),
+    "step_values": ("multistep", "lsr"),
+    "maximum_learning_rate": ("clr",),
+    "minimum_momentum": ("clr",),
+    "super_convergence": ("clr",),
+}
+"""Fields of SolverConf that only some policies use."""
 
 
 @configuration
@@ -181,6 +192,9 @@ class SolverConf:
 
     `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and the t of inv, exp and clr are counted in
     `learning_rate_step_unit`: tasks, or epochs (a fraction of one, for inv, exp and clr).
+
+    A field that would do nothing beside the others (`gamma` with the policy fixed, `momentum_method` without momentum)
+    must be left at its default.
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
     1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most); clr, Nesterov's
@@ -245,6 +259,7 @@ class SolverConf:
             check_number(self, "gamma", minimum=0)
         self._check_steps()
         self._check_cycle()
+        self._check_use()
 
     def _check_steps(self) -> None:
         """The fields of the policies that step down."""
@@ -272,8 +287,6 @@ class SolverConf:
         check_number(self, "final_learning_rate", minimum=0, optional=True)
         highest, lowest, last = self.maximum_learning_rate, self.minimum_momentum, self.final_learning_rate
         if self.policy != "clr":
-            if self.super_convergence:
-                raise refuse(self, "super_convergence", True, f"False with policy={self.policy!r}")
             return
         if highest is None or highest <= self.learning_rate:
             allowed = f"> learning_rate={self.learning_rate:g} with policy='clr'"
@@ -286,6 +299,23 @@ class SolverConf:
         if self.super_convergence and last is not None and last >= self.learning_rate:
             allowed = f"< learning_rate={self.learning_rate:g} or None with super_convergence=True"
             raise refuse(self, "final_learning_rate", last, allowed)
+
+    def _check_use(self) -> None:
+        """No field is set that does nothing beside the others: whoever sets it expects something of it."""
+        unused = {name: f"policy={self.policy!r}" for name, policies in USED_BY.items() if self.policy not in policies}
+        if not self.super_convergence:
+            unused |= dict.fromkeys(("annihilation_steps", "final_learning_rate"), "super_convergence=False")
+        if self.policy == "fixed" and self.warmup_steps == 0:
+            unused["learning_rate_step_unit"] = "policy='fixed' and warmup_steps=0"
+        if self.momentum == 0:
+            unused["momentum_method"] = "momentum=0"
+        if self.weight_decay == 0:
+            unused["regularisation"] = "weight_decay=0"
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name in unused and value != field.default:
+                allowed = f"left at {field.default!r} with {unused[field.name]}, where it does nothing"
+                raise refuse(self, field.name, value, allowed)
 
 
 @configuration
@@ -342,8 +372,9 @@ class SystemConf:
     seed: int = 0
     """Start of every random number: initial weights, order of the examples, dropout."""
     check_numerics: bool = False
-    """Whether everything that an operator computes is looked through for NaN and infinity, which end the run with the
-    names of operator and task. For finding where numbers go wrong: it is slow."""
+    """Whether everything that an operator computes, in training, testing and prediction, and every variable that the
+    solver or the rule writes is looked through for NaN and infinity, which end the run with the names of operator or
+    variable, and task. For finding where numbers go wrong: it is slow."""
 
     def __post_init__(self) -> None:
         devices = self.devices

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ import safetensors.numpy
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
+from crossbow.dataflow.dataflow import Holder
 from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
@@ -83,12 +85,12 @@ class ExecutionContext:
         self.solver = _own_solver(graph) or self.solver
         check_graph = derive_check(build(training.subgraph.nodes)) if check is None else check.graph
         self.engine = Engine(graph, check_graph, data, self.model, self.solver, self.system, collective)
-        training.compiled = self.engine.program
-        if check is not None:
-            check.compiled = self.engine.parts.check_program
-        self._dataflows = [dataflow for dataflow in (training, check) if dataflow is not None]
-        for dataflow in self._dataflows:
-            dataflow.base_model = self._base_model
+        self._held: list[tuple[Dataflow, Holder]] = []
+        for dataflow, program in ((training, self.engine.program), (check, self.engine.parts.check_program)):
+            if dataflow is not None:
+                holder = Holder(program, functools.partial(_base_model, self.engine))
+                dataflow.hold(holder)
+                self._held.append((dataflow, holder))
         self._monitors = tuple(monitors)
         self._closed = False
 
@@ -104,10 +106,23 @@ class ExecutionContext:
         """End all threads. The base model is gone: save it before."""
         if not self._closed:
             self._closed = True
-            for dataflow in self._dataflows:
-                if dataflow.base_model == self._base_model:
-                    dataflow.base_model = None
+            for dataflow, holder in self._held:
+                dataflow.release(holder)
             self.engine.close()
+
+    def describe(self) -> str:
+        """The compiled programs, for training and (where there is a check set) for testing, as text.
+
+        A line for every kernel, in the order in which they run: its operator, its name, and where its buffers lie. In
+        brackets stands what needs no kernel, because another operator's does it ("in that of 'conv1'") or its output is
+        its input. The last line says what the memory plan is worth.
+        """
+        programs = {"training": self.engine.program, "testing": self.engine.parts.check_program}
+        return "\n\n".join(
+            f"{purpose}, batches of {'×'.join(map(str, program.batch))}\n{program.describe()}"
+            for purpose, program in programs.items()
+            if program is not None
+        )
 
     # Training
 
@@ -191,7 +206,8 @@ class ExecutionContext:
     def predict(self, images: Array) -> Array:
         """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
 
-        Images are in the range of the training images: uint8 in 0..255 if those were, else floating point.
+        Images are in the range of the training images: uint8 in 0..255 if those were, else floating point. Raises
+        DataError where they are not alike, and TaskError where an operator fails; a task is then a batch of the images.
         """
         self._check_open()
         images = np.asarray(images)
@@ -210,12 +226,6 @@ class ExecutionContext:
         """The base model's variables and running statistics by name, as "conv1.weights", "bn1.running_mean": a copy."""
         self._check_open()
         return self.engine.weights
-
-    def _base_model(self) -> dict[tuple[int, str], Array]:
-        """The base model's variables and statistics by operator (its id) and name: a copy."""
-        values, program = self.variables, self.engine.program
-        segments = {**program.model.segments, **program.statistics.segments}
-        return {key: values[segment.name] for key, segment in segments.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the base model with its running statistics (safetensors).
@@ -247,6 +257,13 @@ class ExecutionContext:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
+
+
+def _base_model(engine: Engine) -> dict[tuple[int, str], Array]:
+    """The base model's variables and statistics by operator (its id) and name: a copy."""
+    values, program = engine.weights, engine.program
+    segments = {**program.model.segments, **program.statistics.segments}
+    return {key: values[segment.name] for key, segment in segments.items()}
 
 
 def write_whole(path: Path, data: bytes) -> None:

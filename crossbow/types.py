@@ -171,7 +171,7 @@ class NonFiniteLossError(CrossbowError, ArithmeticError):
 
 
 class NonFiniteError(CrossbowError, ArithmeticError):
-    """An operator computed NaN or infinity (found with `SystemConf(check_numerics=True)`)."""
+    """An operator or the solver computed NaN or infinity (found with `SystemConf(check_numerics=True)`)."""
 
 
 class TaskError(CrossbowError, RuntimeError):

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from crossbow import SolverConf
 from crossbow.conf import LEARNING_RATE_POLICIES, MOMENTUM_METHODS, REGULARISATIONS
 from crossbow.solver.schedule import FINAL_PART
-from models.values import integer, integers, number, refuse_others, those_given
+from models.values import integer, integers, number, those_given
 
 if TYPE_CHECKING:
     from models.options import Defaults
-
-BY_POLICY = {
-    "inv": ("gamma", "power"),
-    "step": ("gamma", "step_size"),
-    "multistep": ("gamma", "step_values"),
-    "exp": ("gamma",),
-    "lsr": ("gamma", "step_values"),
-    "clr": ("step_size", "maximum_learning_rate", "minimum_momentum", "super_convergence"),
-}
-"""The options that belong to each policy."""
-AT_THE_END = ("annihilation_steps", "final_learning_rate")
-"""And to super-convergence."""
 
 
 def add_solver(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
@@ -139,39 +128,15 @@ def _add_cycle(group: argparse._ArgumentGroup) -> None:
 
 
 def solver_conf(options: argparse.Namespace, defaults: Defaults) -> SolverConf:
-    """The options as a configuration. Raises ConfigurationError, also for an option that would do nothing."""
+    """The options as a configuration, which raises ConfigurationError where one of them would do nothing."""
     policy = options.learning_rate_policy
-    used = BY_POLICY.get(policy, ())
-    values = those_given(options, *dict.fromkeys(name for names in BY_POLICY.values() for name in names))
-    refuse_others(values, used, f"--learning-rate-policy {policy}")
-    end = those_given(options, *AT_THE_END)
-    refuse_others(end, AT_THE_END if options.super_convergence else (), "a policy without --super-convergence")
-    unit = those_given(options, "learning_rate_step_unit")
-    if policy == "fixed" and not options.warmup_steps:
-        refuse_others(unit, (), "--learning-rate-policy fixed without --warmup-steps")
+    fields = [field.name for field in dataclasses.fields(SolverConf) if field.name != "policy"]
+    given, own = those_given(options, *fields), {}
     if policy == defaults.policy:
-        unit.setdefault("learning_rate_step_unit", defaults.learning_rate_step_unit)
-        if unit["learning_rate_step_unit"] == defaults.learning_rate_step_unit:
-            own = {"gamma": defaults.gamma, "step_values": defaults.step_values}
-            values = {name: value for name, value in own.items() if name in used} | values
-    method, regularisation = those_given(options, "momentum_method"), those_given(options, "regularisation")
-    if not options.momentum:
-        refuse_others(method, (), "--momentum 0")
-    if not options.weight_decay:
-        refuse_others(regularisation, (), "--weight-decay 0")
-    return SolverConf(
-        learning_rate=options.learning_rate,
-        policy=policy,
-        warmup_steps=options.warmup_steps,
-        momentum=options.momentum,
-        weight_decay=options.weight_decay,
-        **those_given(options, "clip_gradient_norm"),
-        **method,
-        **regularisation,
-        **values,
-        **end,
-        **unit,
-    )
+        own["learning_rate_step_unit"] = defaults.learning_rate_step_unit
+        if given.get("learning_rate_step_unit", defaults.learning_rate_step_unit) == defaults.learning_rate_step_unit:
+            own |= {"gamma": defaults.gamma, "step_values": defaults.step_values}
+    return SolverConf(policy=policy, **{**own, **given})
 
 
 def solver_text(solver: SolverConf) -> str:
@@ -191,12 +156,12 @@ def solver_text(solver: SolverConf) -> str:
     if len(policy) > 1:
         policy.append(f"in {solver.learning_rate_step_unit}")
     momentum = f"momentum {solver.momentum:g}"
-    if solver.policy == "clr" and solver.minimum_momentum is not None:
+    if solver.minimum_momentum is not None:
         momentum += f" to {solver.minimum_momentum:g}"
-    if solver.momentum and solver.momentum_method != "polyak":
+    if solver.momentum_method != "polyak":
         momentum += f" ({solver.momentum_method})"
     decay = f"weight decay {solver.weight_decay:g}"
-    if solver.weight_decay and solver.regularisation != "l2":
+    if solver.regularisation != "l2":
         decay += f" ({solver.regularisation})"
     parts = [f"learning rate {solver.learning_rate:g} ({' '.join(policy)})", momentum, decay]
     if solver.clip_gradient_norm is not None:

@@ -18,6 +18,7 @@ NO_NUMBERS = (None, "1", True, [1], NAN, INFINITY, 1j)
 NO_INTEGERS = (1.5, "1", True, NAN, (1,))
 
 CYCLE: dict[str, object] = {"policy": "clr", "step_size": 3, "maximum_learning_rate": 1, "momentum": 0.9}
+STEPS: dict[str, object] = {"policy": "multistep", "step_values": (3,)}
 ONCE: dict[str, object] = {**CYCLE, "super_convergence": True, "annihilation_steps": 3}
 
 # (configuration, field, what is allowed, bad values, other fields that matter)
@@ -75,7 +76,6 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     (SolverConf, "minimum_momentum", "a finite number ≥ 0 and < 1 or None", (-0.1, 1, *NO_NUMBERS[1:]), {}),
     (SolverConf, "minimum_momentum", "< momentum=0.9 or None with policy='clr'", (0.9, 0.95), CYCLE),
     (SolverConf, "super_convergence", "True or False", (1, None, "yes"), CYCLE),
-    (SolverConf, "super_convergence", "False with policy='fixed'", (True,), {}),
     (SolverConf, "annihilation_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
     (SolverConf, "annihilation_steps", "an integer ≥ 1 with super_convergence=True", (0,), ONCE),
     (SolverConf, "final_learning_rate", "a finite number ≥ 0 or None", (-1, *NO_NUMBERS[1:]), {}),
@@ -92,6 +92,32 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     (SolverConf, "weight_decay", "a finite number ≥ 0", (-1e-4, *NO_NUMBERS), {}),
     (SolverConf, "regularisation", "one of 'l2', 'l1'", ("L2", "none", None, 2), {}),
     (SolverConf, "clip_gradient_norm", "a finite number > 0 or None", (0, -1, *NO_NUMBERS[1:]), {}),
+    # What would do nothing.
+    *(
+        (SolverConf, field, f"left at {default} with {where}, where it does nothing", (value,), others)
+        for field, value, default, where, others in (
+            ("gamma", 0.5, "0.1", "policy='fixed'", {}),
+            ("gamma", 0.5, "0.1", "policy='clr'", CYCLE),
+            ("power", 2, "0.75", "policy='fixed'", {}),
+            ("power", 2, "0.75", "policy='exp'", {"policy": "exp"}),
+            ("step_size", 3, "0", "policy='fixed'", {}),
+            ("step_size", 3, "0", "policy='multistep'", STEPS),
+            ("step_values", (3, 4), "()", "policy='fixed'", {}),
+            ("step_values", (3, 4), "()", "policy='step'", {"policy": "step", "step_size": 3}),
+            ("maximum_learning_rate", 1, "None", "policy='fixed'", {}),
+            ("maximum_learning_rate", 1, "None", "policy='lsr'", {**STEPS, "policy": "lsr", "warmup_steps": 1}),
+            ("minimum_momentum", 0.5, "None", "policy='fixed'", {"momentum": 0.9}),
+            ("minimum_momentum", 0.5, "None", "policy='inv'", {"policy": "inv", "momentum": 0.9}),
+            ("super_convergence", True, "False", "policy='fixed'", {}),
+            ("super_convergence", True, "False", "policy='multistep'", STEPS),
+            ("annihilation_steps", 3, "0", "super_convergence=False", {}),
+            ("annihilation_steps", 3, "0", "super_convergence=False", CYCLE),
+            ("final_learning_rate", 0.001, "None", "super_convergence=False", CYCLE),
+            ("learning_rate_step_unit", "epochs", "'tasks'", "policy='fixed' and warmup_steps=0", {}),
+            ("momentum_method", "nesterov", "'polyak'", "momentum=0", {}),
+            ("regularisation", "l1", "'l2'", "weight_decay=0", {}),
+        )
+    ),
     (ModelConf, "batch_size", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
     (
         ModelConf,
@@ -157,11 +183,14 @@ def test_defaults() -> None:
     [
         (SolverConf, {"learning_rate": 1}),
         (SolverConf, {"learning_rate": Fraction(1, 3)}),
-        (SolverConf, {"learning_rate": np.float32(0.1), "step_size": np.int64(3)}),
+        (SolverConf, {"learning_rate": np.float32(0.1), "policy": "step", "step_size": np.int64(3)}),
         (SolverConf, {"policy": "multistep", "step_values": [1, 2, 30]}),
         (SolverConf, {"policy": "exp", "gamma": 1}),
         (SolverConf, {"momentum": 0.999, "weight_decay": 10}),
-        (SolverConf, {"momentum_method": "nesterov", "regularisation": "l1", "clip_gradient_norm": 3}),
+        (SolverConf, {"momentum": 0.5, "momentum_method": "nesterov"}),
+        (SolverConf, {"weight_decay": 0.5, "regularisation": "l1", "clip_gradient_norm": 3}),
+        (SolverConf, {"warmup_steps": 2, "learning_rate_step_unit": "epochs"}),
+        (SolverConf, {"gamma": 0.1, "power": 0.75, "momentum_method": "polyak"}),  # what they are without a word
         (SolverConf, {**CYCLE, "minimum_momentum": 0}),
         (SolverConf, {**ONCE, "final_learning_rate": 0}),
         (SolverConf, {"policy": "lsr", "step_values": (1,), "warmup_steps": 5}),

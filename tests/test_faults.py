@@ -477,7 +477,11 @@ def test_a_failure_while_predicting() -> None:
     trap = Trap(raising(BrokenError("not today")), call=0)
     with context(perceptron(CheckProbe(action=trap))) as running:
         images = blobs().train.images
-        assert str(fails(lambda: running.predict(images), BrokenError)) == "not today"
+        error = fails(lambda: running.predict(images), TaskError)
+        assert (error.task, error.operator) == (0, "CheckProbe1")
+        expected = "task 0 failed in operator 'CheckProbe1' while predicting: BrokenError: not today"
+        assert str(error) == expected
+        assert isinstance(error.__cause__, BrokenError)
         assert running.predict(images).shape == (40, 3)
         assert_usable(running)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from types import ModuleType
@@ -118,6 +119,26 @@ def test_an_example_to_test_with(learners: int, kernels: str) -> None:
 
 
 @KERNELS
+@pytest.mark.parametrize("learners", [1, 2])
+def test_an_image_to_predict(learners: int, kernels: str) -> None:
+    """A task is a batch of the images. What is left of it is not reported when there are fewer the next time."""
+    images = blobs().train.images.copy()
+    with context(learners=learners, kernels=kernels, check_numerics=True, check_batch_size=8) as running:
+        expected = running.predict(images)
+        poison(images, 21, np.nan)
+        error = fails(running, lambda: running.predict(images))
+        assert (error.task, error.operator) == (2, "batch")
+        assert "in the input. Received: 1 NaN and 0 infinite of 48, the first at (5, 1)" in str(error)
+        np.testing.assert_array_equal(running.predict(images[:3]), expected[:3])
+        error = fails(running, lambda: running.predict(images[21:22]))
+        assert (error.task, error.operator) == (0, "batch")
+        assert_usable(running)
+    with context(learners=learners, kernels=kernels) as running:
+        np.testing.assert_allclose(running.predict(blobs().train.images), expected, rtol=1e-5)
+        assert running.predict(images[21:22]).shape == (1, 3)  # and a ReLU may hide that nothing is behind it
+
+
+@KERNELS
 def test_a_label(kernels: str) -> None:
     x, y = np.zeros((8, 3), np.float32), np.ones((8, 1), np.float32)
     data = Dataset((x, y), (x, y))
@@ -177,6 +198,7 @@ def test_a_weight(network: str, devices: str, learners: int, kernels: str) -> No
         assert "in the output." in str(error)
         running.engine.load(broken, "the test")
         assert fails(running, running.test).operator == head
+        assert fails(running, lambda: running.predict(data.train.images)).operator == head
         running.engine.load(variables, "the test")
         assert_usable(running)
 
@@ -258,6 +280,91 @@ def test_an_operator(
         assert error.task == 7 * k + k - 1
         assert f"in the {role}. Received: " in str(error)
         assert_usable(running)
+
+
+# In the solver's step.
+
+HUGE = 1e30
+"""A gradient that is a number in single precision; the step along it, at a rate of 1e10, is not."""
+
+
+@configuration
+class Steep(Kernel):
+    """The identity, with a variable on which nothing depends; at one call of one learner its gradient is huge."""
+
+    train_only: ClassVar[bool] = True
+
+    trap: Trap
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        return (VariableSpec("slope", (4, 15), Constant(1.0), learning_rate_multiplier=1e11),)
+
+    def forward(self, xp: ModuleType, inputs: Sequence[Any], variables: Mapping[str, Any]) -> Any:
+        return inputs[0]
+
+    def backward(  # type: ignore[no-untyped-def]
+        self, xp: ModuleType, inputs, output, variables, output_gradient
+    ):
+        _now.spoil = False
+        tell(self.trap, "backward")
+        gradient = xp.zeros((4, 15), inputs[0].dtype)
+        gradient[2, 3] = HUGE if _now.spoil else 0
+        return [output_gradient], {"slope": gradient}
+
+
+def steep(k: int) -> Dataflow:
+    """The gradient is huge at the eighth call of the last of k learners."""
+    return perceptron(Steep(trap=Trap(lambda: setattr(_now, "spoil", True), where="backward", learner=k - 1, call=7)))
+
+
+@KERNELS
+@SEVERAL
+@RULES
+@pytest.mark.parametrize("solver", [{}, {"momentum": 0.5}], ids=str)
+def test_a_step(solver: dict[str, Any], rule: Any, devices: str, learners: int, kernels: str) -> None:
+    """Whoever writes the variable, a learner or what merges gradients, names it."""
+    k = learners * (devices.count(",") + 1)
+    conf = SolverConf(learning_rate=0.1, **solver)
+    with context(
+        steep(k), rule=rule, devices=devices, learners=learners, kernels=kernels, solver=conf, check_numerics=True
+    ) as running:
+        error = fails(running)
+        if rule == SSGD():
+            assert error.operator == "average"
+            assert error.task // k == 7
+        else:
+            assert error.operator == "optimiser"
+            assert error.task == 7 * k + k - 1
+        written = "base model's " * (rule == SSGD()) + ("velocity of" if "momentum" in solver else "new value of")
+        assert f"expected finite numbers in the {written} 'Steep1.slope'" in str(error)
+        assert "Received: 0 NaN and 1 infinite of " in str(error)
+        if rule != SSGD() or devices != "cpu" or learners == 1:  # else it is one learner's part of the variable
+            assert "Received: 0 NaN and 1 infinite of 60, the first at (2, 3)" in str(error)
+        assert_usable(running)
+
+
+@KERNELS
+def test_a_step_of_a_part_of_a_variable(kernels: str) -> None:
+    """A learner merges its slice of the vector, whatever variables begin and end in it."""
+    network = perceptron(Steep(trap=Trap(lambda: setattr(_now, "spoil", True), where="backward", learner=1, call=7)))
+    with context(network, rule=SSGD(), learners=3, kernels=kernels, check_numerics=True) as running:
+        error = fails(running)
+    what = r"base model's new value of 'Steep1\.slope' \(elements (\d+) to (\d+) as it lies in memory\)"
+    found = re.search(what + r"\. Received: 0 NaN and 1 infinite of \d+, the first at \((\d+)\)", str(error))
+    assert found is not None
+    first, last, position = map(int, found.groups())
+    assert first + position == 2 * 15 + 3
+    assert (first, last) != (0, 59)
+
+
+@KERNELS
+def test_a_step_that_nobody_checks(kernels: str) -> None:
+    with context(steep(1), learners=1, kernels=kernels) as running, pytest.raises(NonFiniteLossError) as caught:
+        running.train(200, TASKS)
+    assert "the base model has values that are not finite" in str(caught.value)
 
 
 @KERNELS

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -12,7 +14,7 @@ from crossbow.dataflow.graph import BATCH, Graph, Vertex, build
 from crossbow.dataflow.subgraph import SubGraph
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops.kernel import Gradient
-from crossbow.types import Array, Phase, Shape
+from crossbow.types import Array, GraphError, Phase, Shape
 
 
 class Compiled(Protocol):
@@ -25,19 +27,30 @@ class Compiled(Protocol):
         """Bytes of the vertex's output, and where it lies."""
 
 
+@dataclass(frozen=True, eq=False)
+class Holder:
+    """What an open context has made of a dataflow."""
+
+    compiled: Compiled | None
+    base_model: Callable[[], Mapping[tuple[int, str], Array]]
+    """The base model by operator (its id) and variable: a copy."""
+
+
 class Dataflow:
-    """A subgraph for a phase. In a TRAIN dataflow the gradient operators and the optimiser are derived."""
+    """A subgraph for a phase. In a TRAIN dataflow the gradient operators and the optimiser are derived.
+
+    Several contexts may hold one dataflow, one after the other or at once: each compiles it and has a model of its own.
+    """
 
     def __init__(self, subgraph: SubGraph) -> None:
         if not isinstance(subgraph, SubGraph):
             raise TypeError(f"a Dataflow holds a SubGraph. Received: {subgraph!r}")
         self.subgraph = subgraph
         self.phase = Phase.TRAIN
-        self.compiled: Compiled | None = None
-        """The program made of this dataflow, once a context has compiled it; `describe` then shows memory."""
-        self.base_model: Callable[[], Mapping[tuple[int, str], Array]] | None = None
-        """Gives the base model by operator (its id) and variable, while an open context holds the dataflow."""
         self._graph: Graph | None = None
+        self._compiled: Compiled | None = None
+        self._holders: list[weakref.ref[Holder]] = []
+        """In the order in which they came. Weak: a context may be gone without having been closed."""
 
     def set_phase(self, phase: Phase) -> Dataflow:
         """Say what the dataflow is for, and return it."""
@@ -54,22 +67,55 @@ class Dataflow:
             self._graph = derive_training(wired) if self.phase is Phase.TRAIN else derive_check(wired)
         return self._graph
 
+    def hold(self, holder: Holder) -> None:
+        """Note that a context has compiled the dataflow."""
+        self._holders.append(weakref.ref(holder))
+        self._compiled = holder.compiled
+
+    def release(self, holder: Holder) -> None:
+        """Note that the context is closed."""
+        self._holders = [reference for reference in self._holders if reference() not in (None, holder)]
+
+    @property
+    def compiled(self) -> Compiled | None:
+        """The program that a context has made of this dataflow: the last of those that are open, or, where none is, the
+        last of all. `describe` then shows memory."""
+        holders = self._present()
+        return holders[-1].compiled if holders else self._compiled
+
+    @property
+    def base_model(self) -> Callable[[], Mapping[tuple[int, str], Array]] | None:
+        """Gives the base model by operator (its id) and variable, while an open context holds the dataflow.
+
+        Raises GraphError while several do: nobody knows whose is meant.
+        """
+        holders = self._present()
+        if len(holders) > 1:
+            expected = "expected a dataflow that one open context holds, whose base model is meant"
+            advice = "close the others, or give each context a dataflow of its own, Dataflow(dataflow.subgraph)"
+            raise GraphError([f"{expected}. Received: one that {len(holders)} hold; {advice}"])
+        return holders[0].base_model if holders else None
+
+    def _present(self) -> list[Holder]:
+        return [holder for reference in self._holders if (holder := reference()) is not None]
+
     def describe(self, batch: Shape | None = None) -> str:
         """A table: order, node, operator, inputs, output shape, variables, bytes, buffer.
 
         Shapes need the shape of a batch, (N, …): given, or that of the program a context compiled. Bytes and buffer
-        are the compiled program's.
+        are the compiled program's; `ExecutionContext.describe` shows the kernels.
         """
-        if batch is None and self.compiled is not None:
-            batch = self.compiled.batch
+        compiled = self.compiled
+        if batch is None and compiled is not None:
+            batch = compiled.batch
         graph = self.graph
         shapes = None if batch is None else infer_shapes(graph, batch)
         variables = {} if batch is None or shapes is None else variables_of(graph, batch, shapes)
         rows = [("order", "node", "operator", "inputs", "output", "variables", "bytes", "buffer")]
         for vertex in graph:
             size, place = ("", "")
-            if self.compiled is not None and batch == self.compiled.batch:
-                nbytes, place = self.compiled.memory_of(vertex.order)
+            if compiled is not None and batch == compiled.batch:
+                nbytes, place = compiled.memory_of(vertex.order)
                 size = f"{nbytes:,}" if nbytes else ""
             rows.append(
                 (

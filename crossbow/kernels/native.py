@@ -12,7 +12,7 @@ import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -29,10 +29,7 @@ BAD_LABEL = -2
 BAD_INDEX = -3
 """The status of an operator whose input names a row that a variable has not."""
 
-_MEANINGS = {
-    BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)",
-    BAD_INDEX: "an index is not a whole number from 0 to the number of rows − 1",
-}
+_MEANINGS = {BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)"}
 
 
 class NativeError(CrossbowError, RuntimeError):
@@ -51,13 +48,6 @@ def _prototype() -> Callable[[int], Callable[..., int]]:
     return prototype
 
 
-def _raise(name: str, status: int) -> None:
-    """The exception for a status that is not 0."""
-    if status == ABORTED:
-        raise Aborted
-    raise NativeError(name, status)
-
-
 @dataclass(frozen=True, slots=True)
 class NativeCall:
     """A native function with its arguments. Calling it is the readable path; task lists read its numbers instead."""
@@ -70,6 +60,8 @@ class NativeCall:
     """At most four numbers or addresses."""
     references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
     """Whatever the addresses point into; it lives as long as the call."""
+    explain: Callable[[], object] | None = field(default=None, repr=False, compare=False)
+    """Looks at what the call has read after it failed, and raises an exception that says more than a status can."""
 
     def __post_init__(self) -> None:
         if len(self.arguments) > ARGUMENTS:
@@ -79,7 +71,15 @@ class NativeCall:
         padded = (*self.arguments, *[0] * (ARGUMENTS - len(self.arguments)))
         status = _prototype()(self.function)(*padded)
         if status:
-            _raise(self.name, status)
+            self.fail(status)
+
+    def fail(self, status: int) -> NoReturn:
+        """Raise the exception for a status that is not 0."""
+        if status == ABORTED:
+            raise Aborted
+        if self.explain is not None:
+            self.explain()
+        raise NativeError(self.name, status)
 
 
 class _NativeRun:
@@ -98,8 +98,8 @@ class _NativeRun:
         self.run = _prototype()(run_table.address)
         self.arguments = (address(self._table), len(calls), address(self.failed), 0)
 
-    def raise_failure(self, status: int) -> None:
-        _raise(self.calls[int(self.failed[0])].name, status)
+    def fail(self, status: int) -> NoReturn:
+        self.calls[int(self.failed[0])].fail(status)
 
 
 class TaskList:
@@ -140,7 +140,8 @@ class TaskList:
         return sum(len(part.calls) for part in self._parts if isinstance(part, _NativeRun))
 
     def run(self) -> None:
-        """Execute the calls in order. Raises whatever a call raises; `NativeError` or `Aborted` for a native one."""
+        """Execute the calls in order. Raises whatever a call raises; for a native one `NativeError`, `Aborted`, or what
+        its `explain` raises."""
         whole = self._whole
         if whole is None:
             self._run_parts()
@@ -148,7 +149,7 @@ class TaskList:
         status = whole.run(*whole.arguments)
         if status:
             self.failed = self.names[int(whole.failed[0])]
-            whole.raise_failure(status)
+            whole.fail(status)
 
     def _run_parts(self) -> None:
         for part in self._parts:
@@ -156,7 +157,7 @@ class TaskList:
                 status = part.run(*part.arguments)
                 if status:
                     self.failed = self.names[part.first + int(part.failed[0])]
-                    part.raise_failure(status)
+                    part.fail(status)
             else:
                 index, call = part
                 try:

@@ -8,9 +8,10 @@ from pathlib import Path
 import onnx
 
 from crossbow.dataflow import SubGraph
-from crossbow.onnx import arithmetic, forms, operators, transform  # noqa: F401 - they fill the table of translations
+from crossbow.onnx import data_transform  # noqa: F401 - it fills the tables
 from crossbow.onnx.network import Network, check_input_shape
-from crossbow.onnx.reader import Reader
+from crossbow.onnx.reading import activations, arithmetic, layers, special_cases  # noqa: F401 - they fill the table
+from crossbow.onnx.reading.graph import Reader
 from crossbow.types import DataError, GraphError, Phase, Shape
 
 
@@ -19,7 +20,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
 
     A node becomes the operator of its name. Weights, biases and running statistics become the initial values
     (`Values`) of variables, which train like any others; every node has variables of its own, even where several
-    read one initializer. The batch size is free, whether the model leaves it open or not.
+    read one initializer. A factor that is one number for the whole tensor becomes a coefficient, which does not train.
 
     The result has no loss. Append one at the `tail`, behind a SoftMax if the model ends before it::
 
@@ -30,15 +31,18 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
 
     The model must have one input that is no initializer, one output, and operators of opset 6 or later. What can be
     computed without the input is computed. Reshape, Transpose, Squeeze and their kind are read where they flatten,
-    or change nothing.
+    or change nothing. The size of the batch is free whatever the model says: exporters often write that of their
+    example.
 
     Args:
         model: a path, or a model in memory.
-        input_shape: the sizes of an input without the batch's, (C, H, W), where the model leaves them open.
+        input_shape: the sizes of an input without the batch's, (C, H, W). It is needed where the model leaves some of
+            them open, and fills in those; the sizes that the model fixes have to be the same.
 
     Raises:
         DataError: the file is not there, or is no ONNX model.
-        GraphError: what the model needs and Crossbow does not have: every node, operator and attribute of it.
+        GraphError: what the model needs and Crossbow does not have: every node, operator and attribute of it; or an
+            input_shape that is not the model's.
     """
     check_input_shape("load", input_shape)
     proto = _proto(model)

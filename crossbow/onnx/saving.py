@@ -9,21 +9,20 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-import crossbow
 from crossbow.context import write_whole
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.validate import infer_shapes, input_shapes
-from crossbow.onnx import transform, writers  # noqa: F401 - they fill the table
-from crossbow.onnx.network import ANY_BATCH, MARK, check_input_shape
-from crossbow.onnx.writer import OPSET, WRITERS, Place, Writer
-from crossbow.ops import Constant, Kernel, Values
+from crossbow.onnx import data_transform  # noqa: F401 - it fills the tables
+from crossbow.onnx.network import ANY_BATCH, check_input_shape
+from crossbow.onnx.writing import operators  # noqa: F401 - it fills the table
+from crossbow.onnx.writing.model import Writer, make_model
+from crossbow.onnx.writing.table import write_operator
+from crossbow.ops import Constant, Values
 from crossbow.ops.kernel import VariableSpec
 from crossbow.types import Array, GraphError, Shape
 
-IR_VERSION = 9
-"""The version of the file format that goes with the operators."""
 _NO_CONTEXT = "a dataflow that no open context holds; save it inside `with ExecutionContext([dataflow, …]) as context:`"
 
 
@@ -36,26 +35,36 @@ def save(dataflow: Dataflow, path: str | os.PathLike[str], *, input_shape: Shape
     the node that computes it, and every node like ours. Numbers are in single precision, operators those of opset 19.
     The file is whole or not there; missing directories are made.
 
-    In an open context the variables are the base model's. A dataflow that no context has held yet can be saved where
-    every variable has initial values that are known (`Values`, as those of a loaded model, or `Constant`).
+    The variables are the base model's of the context that holds the dataflow: between calls of `train`, or in
+    `Monitor.record`. A dataflow that no context has held yet can be saved where every variable has initial values that
+    are known (`Values`, as those of a loaded model, or `Constant`). Weights are a context's, not an operator's: another
+    dataflow of the same operators, held by none, is saved as they began.
+
+    What is for training only and ONNX has no notion of is kept in the model's metadata, where `load` finds it and other
+    runtimes do not look: multipliers of the learning rate, random windows and mirrors, and that a BatchNorm takes the
+    plain mean of all batches ("cma"), and of how many so far. Dropout predicts nothing, and is left out.
 
     Args:
-        input_shape: (C, H, W) or (features,): of one example. Where a context has compiled the dataflow, it is known.
+        input_shape: (C, H, W) or (features,): of one example. Where a context has compiled the dataflow, it is known;
+            another one is allowed where the variables are the same, as those of convolutions for images of any size.
 
     Raises:
-        GraphError: an operator has no counterpart in ONNX, the shape is missing, or the variables are not known:
-            what a context has trained is gone when it is closed.
+        GraphError: an operator has no counterpart in ONNX, the shape is missing or does not fit the variables, or
+            these are not known: what a context has trained is gone when it is closed; or two open contexts hold the
+            dataflow, each with a base model of its own.
+        CrossbowError: the context is training.
         DataError: the path is a directory.
     """
     if not isinstance(dataflow, Dataflow):
         raise TypeError(f"save: expected a Dataflow. Received: {dataflow!r}")
     check_input_shape("save", input_shape)
-    if dataflow.compiled is not None and dataflow.base_model is None:
+    base_model = dataflow.base_model
+    if dataflow.compiled is not None and base_model is None:
         # Its initial values may be known, but whoever has trained it does not mean those.
         raise GraphError([f"save: expected a dataflow whose base model is there. Received: {_NO_CONTEXT}"])
     graph = derive_prediction(build(dataflow.subgraph.nodes))
     batch = _batch(dataflow, input_shape)
-    model = _write(graph, batch, None if dataflow.base_model is None else dataflow.base_model())
+    model = _write(graph, batch, None if base_model is None else base_model())
     write_whole(Path(path), model.SerializeToString())
 
 
@@ -71,7 +80,10 @@ def _batch(dataflow: Dataflow, input_shape: Shape | None) -> Shape:
 
 def _write(graph: Graph, batch: Shape, known: Mapping[tuple[int, str], Array] | None) -> onnx.ModelProto:
     """The model of a graph whose last vertex is the output."""
-    shapes = infer_shapes(graph, batch)
+    try:
+        shapes = infer_shapes(graph, batch)
+    except GraphError as error:
+        raise GraphError([fault.replace(str(ANY_BATCH), "N") for fault in error.faults]) from None
     names = {vertex.name for vertex in graph}
     source = "input"
     while source in names:
@@ -92,49 +104,17 @@ def _write(graph: Graph, batch: Shape, known: Mapping[tuple[int, str], Array] | 
             writer.fault(vertex.name, kernel, f"expected {unknown} to have a value. Received: {_NO_CONTEXT}")
             continue
         found = {name: value for name, value in variables.items() if value is not None}
+        others = [spec for spec in specs if found[spec.name].shape != spec.shape]
+        if others:
+            wanted = ", ".join(f"{spec.name!r} has shape {found[spec.name].shape}" for spec in others)
+            received = f"{batch[1:]}, with which it has {', '.join(str(spec.shape) for spec in others)}"
+            writer.fault(vertex.name, kernel, f"expected an input_shape with which {wanted}. Received: {received}")
+            continue
         write_operator(writer, vertex.order, kernel, vertex.name, inputs, given, output, found)
     if writer.faults:
         raise GraphError(writer.faults)
     last = graph[-1].order
     return make_model(writer, {source: batch}, {values[last]: shapes[last]})
-
-
-def write_operator(
-    writer: Writer,
-    order: int,
-    kernel: Kernel,
-    name: str,
-    inputs: tuple[str, ...],
-    shapes: tuple[Shape, ...],
-    output: str,
-    variables: Mapping[str, Array],
-) -> None:
-    """Add the nodes of one operator, or a fault where ONNX has none such."""
-    write = WRITERS.get(type(kernel))
-    if write is None:
-        writer.fault(name, kernel, "ONNX has no such operator")
-        return
-    mark = f"{MARK} {order} {type(kernel).__name__} {name}"
-    write(Place(writer, kernel, name, inputs, shapes, kernel.output_shape(*shapes), output, variables, mark))
-
-
-def make_model(writer: Writer, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape]) -> onnx.ModelProto:
-    """The model of the nodes that have been written, checked. A first size of ANY_BATCH is left open."""
-    model = onnx.helper.make_model(
-        onnx.helper.make_graph(
-            writer.nodes,
-            "crossbow",
-            [_tensor(name, shape) for name, shape in inputs.items()],
-            [_tensor(name, shape) for name, shape in outputs.items()],
-            [onnx.numpy_helper.from_array(array, name) for name, array in writer.initializers.items()],
-        ),
-        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name=MARK,
-        producer_version=crossbow.__version__,
-    )
-    onnx.checker.check_model(model, full_check=True)
-    return model
 
 
 def _value(spec: VariableSpec, operator: int, known: Mapping[tuple[int, str], Array] | None) -> Array | None:
@@ -144,8 +124,3 @@ def _value(spec: VariableSpec, operator: int, known: Mapping[tuple[int, str], Ar
     if isinstance(spec.initialiser, Values | Constant):
         return spec.initialiser.fill(spec.shape, np.random.default_rng(0)).astype(np.float32)
     return None
-
-
-def _tensor(name: str, shape: Shape) -> onnx.ValueInfoProto:
-    sizes = ["N" if size == ANY_BATCH else size for size in shape]
-    return onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, sizes)

@@ -44,6 +44,8 @@ class BatchNorm(Kernel):
     mean_initialiser: Initialiser = Constant(0.0)
     """Of the running mean before the first task; `Values` of a model that comes from elsewhere."""
     variance_initialiser: Initialiser = Constant(1.0)
+    count_initialiser: Initialiser = Constant(0.0)
+    """Of the number of batches of which these are the mean; with statistics="cma"."""
 
     def __post_init__(self) -> None:
         check_number(self, "epsilon", minimum=0, above=True)
@@ -76,7 +78,7 @@ class BatchNorm(Kernel):
         variance = VariableSpec("running_variance", shape, self.variance_initialiser)
         if self.statistics == "fixed":
             return (mean, variance)
-        return (mean, variance, VariableSpec("count", (1,), Constant(0.0)))
+        return (mean, variance, VariableSpec("count", (1,), self.count_initialiser))
 
     def setting(self, site: Site) -> BatchNormSetting:
         fraction = self.moving_average_fraction if self.statistics == "fixed" else None

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, check_integer, check_number, configuration, refuse
+from crossbow.conf import (
+    SolverConf,
+    check_integer,
+    check_learning_rate_multipliers,
+    check_number,
+    configuration,
+    refuse,
+)
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.initialiser import Gaussian, Initialiser, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -20,13 +27,13 @@ class MatFact(Kernel):
 
     x: (N, 2), the user's and the item's number as floating-point numbers; labels: the ratings, floating point, (N,);
     the loss, a sum over the real examples of the batch: (1,). users: (rows, latents); items: (columns, latents);
-    λ = `regularisation`. A number that is no row of `users` or `items` ends the task with an error.
+    λ = `regularisation`. A number that is no row of `users` or `items` ends the task with a DataError.
 
     Without `learning_rate` it is a loss like any other: its gradient, Σ_n 2 (λ u − e v) for the row of a user and
     Σ_n 2 (λ v − e u) for that of an item, goes to the solver. With `learning_rate` η the update is the original's,
     u ← u + η (2 e v − 2 λ u) and likewise v, both from the values before the batch, whatever the context's SolverConf
     says; the operator must then be the only one with variables. That update is a solver's step with rate η, without
-    momentum and decay, so it takes part in averaging as every other.
+    momentum and decay, so it takes part in averaging as every other, and the multipliers are of η.
 
     Ports MatFact.java and matfact.cu. Fixed from the original: the initial values can be chosen (they were forced to
     1, and latents that start equal stay equal, so that only one was learnt); the reported loss has the λ terms whose
@@ -44,6 +51,9 @@ class MatFact(Kernel):
     learning_rate: float | None = None
     users_initialiser: Initialiser = Gaussian(std=0.1)
     items_initialiser: Initialiser = Gaussian(std=0.1)
+    users_learning_rate_multiplier: float = 1.0
+    """≥ 0; times the learning rate, the solver's or one's own. 0 keeps the users as they are."""
+    items_learning_rate_multiplier: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
@@ -53,6 +63,7 @@ class MatFact(Kernel):
         check_integer(self, "latents", 1)
         check_number(self, "regularisation", minimum=0)
         check_number(self, "learning_rate", minimum=0, above=True, optional=True)
+        check_learning_rate_multipliers(self)
         check_initialisers(self)
 
     def output_shape(self, *inputs: Shape) -> Shape:
@@ -62,9 +73,10 @@ class MatFact(Kernel):
         return (1,)
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        users, items = (self.rows, self.latents), (self.columns, self.latents)
         return (
-            VariableSpec("users", (self.rows, self.latents), self.users_initialiser),
-            VariableSpec("items", (self.columns, self.latents), self.items_initialiser),
+            VariableSpec("users", users, self.users_initialiser, self.users_learning_rate_multiplier),
+            VariableSpec("items", items, self.items_initialiser, self.items_learning_rate_multiplier),
         )
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:

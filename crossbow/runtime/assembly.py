@@ -127,6 +127,7 @@ class Assembly:
             len(self.devices),
             self.dtype,
             self.program.model.learning_rates,
+            self.program.model if self.system.check_numerics else None,
         )
         replicas = [new_replica(self.program, self.rule, self.solver) for _ in self.device_of]
         self.members = [self._member(number, averaging, replicas) for number in range(self.learners)]

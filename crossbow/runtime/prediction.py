@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from crossbow.compile import Memory, compile_graph
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.kernels.interface import State
+from crossbow.kernels.native import TaskList
 from crossbow.runtime.assembly import Assembly, batch_source
 from crossbow.runtime.learner import BoundTask, bind_task
 from crossbow.runtime.tick import new_state
-from crossbow.types import Array, GraphError, Phase, aligned_zeros
+from crossbow.types import Array, GraphError, Phase, TaskError, aligned_zeros
 
 
 class Prediction:
@@ -34,6 +37,7 @@ class Prediction:
                 phase=Phase.CHECK,
                 model=parts.program.model,
                 statistics=parts.program.statistics,
+                check_numerics=parts.system.check_numerics,
             )
         )
         arena, self.state = aligned_zeros(self.program.plan.arena), new_state()
@@ -51,12 +55,28 @@ class Prediction:
             raise GraphError([f"node {graph[-1].name!r}: {expected}. Received: {self.output.shape}"])
 
     def __call__(self, images: Array, parity: int) -> Array:
-        """The output for (N, …) images; `parity` says which of z's buffers is the current one."""
-        batch = self.slots.shape[1]
+        """The output for (N, …) images; `parity` says which of z's buffers is the current one.
+
+        A task is a batch of the images, counted from 0. Raises TaskError.
+        """
+        batch, calls = self.slots.shape[1], self.tasks[parity].calls
         result: Array = np.empty((len(images), *self.output.shape[1:]), self.output.dtype)
-        for start in range(0, len(images), batch):
+        for task, start in enumerate(range(0, len(images), batch)):
             part = images[start : start + batch]
             self.slots[0, : len(part)] = part
-            self.stream.call(self.tasks[parity].calls.run)
+            self.slots[0, len(part) :] = part[-1]  # not earlier images: a number that is not finite would be reported
+            self.stream.call(functools.partial(_run, calls, task))
             result[start : start + len(part)] = self.output[: len(part)]
         return result
+
+
+def _run(calls: TaskList, task: int) -> None:
+    try:
+        calls.run()
+    except BaseException as error:
+        operator = calls.failed or "task"
+        raise TaskError(
+            f"task {task} failed in operator {operator!r} while predicting: {type(error).__name__}: {error}",
+            task=task,
+            operator=operator,
+        ) from error

@@ -11,7 +11,8 @@ SMA, one device; every learner is a party, for a slice of z:
 
     signal ready → forward → wait ready (all) → merge own slice → signal merged → backward → wait merged (all) → step
 
-(A large weight gradient that its kernel offers in cache-sized blocks is computed in the step, block by block.)
+(A large weight gradient that its kernel offers in cache-sized blocks is computed in the step, block by block. Where
+numbers are checked, those that a merge or a step writes are looked through at once, before anything is signalled.)
 So z is averaged beside the forward pass, and the waits are over before they begin unless learners drift by half a
 task. A rule that sends gradients merges after the backward pass instead:
 
@@ -35,14 +36,15 @@ that to the synchroniser, behind the all-reduce:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from crossbow.compile import BoundBlock, BoundStep, Parts
+from crossbow.compile import BoundBlock, BoundStep, ModelLayout, Parts
 from crossbow.conf import SolverConf
-from crossbow.kernels.interface import KernelLibrary, State
+from crossbow.kernels.interface import KernelLibrary, PlainStorage, State
 from crossbow.runtime.coefficients import Coefficients, PacedUpdate
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.solver import Update
@@ -70,6 +72,15 @@ class Flags:
         self.abort[:] = 0
 
 
+WRITTEN = {
+    "weights": "new value of",
+    "velocity": "velocity of",
+    "base_next": "base model's new value of",
+    "base_velocity": "base model's velocity of",
+}
+"""What updates write, in words."""
+
+
 @dataclass(frozen=True)
 class Averaging:
     """What the pieces of a tick are made of."""
@@ -84,6 +95,8 @@ class Averaging:
     dtype: np.dtype[np.generic]
     runs: Sequence[tuple[slice, float]] = ()
     """Ranges of the vectors with one multiplier of the learning rate, where not all is one; see `ModelLayout`."""
+    checked: ModelLayout | None = None
+    """How variables lie in the vectors, where what updates write is looked through (`SystemConf.check_numerics`)."""
 
     @property
     def multipliers(self) -> tuple[float, ...]:
@@ -118,14 +131,31 @@ class Averaging:
 
     def adjust(self, name: str, paced: PacedUpdate, vectors: dict[str, Array], place: slice) -> list[BoundStep]:
         """An update of the vectors, given cut to that place: one combination for every learning rate in it."""
-        if len(paced.numbers) == 1:
-            return self.combine(name, paced.update, vectors, *paced.numbers.values())
         steps: list[BoundStep] = []
-        for run, multiplier in self.runs:
-            first, last = max(run.start, place.start) - place.start, min(run.stop, place.stop) - place.start
-            if first < last:
-                part = {vector: values[first:last] for vector, values in vectors.items()}
-                steps += self.combine(name, paced.update, part, paced.numbers[multiplier])
+        if len(paced.numbers) == 1:
+            steps += self.combine(name, paced.update, vectors, *paced.numbers.values())
+        else:
+            for run, multiplier in self.runs:
+                part = _cut(run, place)
+                if part.start < part.stop:
+                    cut = {vector: values[part] for vector, values in vectors.items()}
+                    steps += self.combine(name, paced.update, cut, paced.numbers[multiplier])
+        return [*steps, *self.look_through(name, paced.update, vectors, place)]
+
+    def look_through(self, name: str, update: Update, vectors: dict[str, Array], place: slice) -> list[BoundStep]:
+        """Behind an update of vectors that are cut to that place: look for numbers that are not finite, by variable."""
+        steps: list[BoundStep] = []
+        for target, segment in itertools.product((target for target, _ in update.steps), self.checked or ()):
+            part = _cut(slice(segment.offset, segment.offset + segment.storage.elements), place)
+            if part.start >= part.stop:
+                continue
+            what, values = f"{WRITTEN.get(target, target)} {segment.name!r}", vectors[target][part]
+            if values.size == segment.storage.elements and isinstance(segment.storage, PlainStorage):
+                values = values.reshape(segment.spec.shape)
+            else:
+                start = part.start + place.start - segment.offset
+                what += f" (elements {start} to {start + values.size - 1} as it lies in memory)"
+            steps += [BoundStep(name, call) for call in self.library.check_finite(what).bind({"value": values})]
         return steps
 
     def square(self, terms: Terms, vectors: dict[str, Array], square: Array) -> list[BoundStep]:
@@ -165,6 +195,11 @@ class Averaging:
             part = {name: vector[piece] for name, vector in vectors.items()}
             steps += self.adjust("optimiser", paced, part, piece)
         return steps
+
+
+def _cut(whole: slice, place: slice) -> slice:
+    """What of a range lies in a place, counted from the beginning of that. It is empty where start ≥ stop."""
+    return slice(max(whole.start, place.start) - place.start, min(whole.stop, place.stop) - place.start)
 
 
 def _without(whole: slice, part: slice) -> list[slice]:

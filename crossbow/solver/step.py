@@ -34,7 +34,7 @@ def solver_step(
     """
     into = into or weights
     sign = f"sign of {weights}"
-    signs = ((sign, weights),) if solver.regularisation == "l1" and solver.weight_decay else ()
+    signs = ((sign, weights),) if solver.regularisation == "l1" else ()
     descent = {gradient: -pace.rate}
     if solver.weight_decay:
         descent[sign if signs else weights] = -pace.rate * solver.weight_decay

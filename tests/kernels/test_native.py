@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +68,25 @@ def test_a_native_failure_names_its_operator(python_before: int) -> None:
     assert caught.value.status == 5
     assert tasks.failed == "second"
     assert str(cell[0]).endswith("23")
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_native_call_may_explain_its_failure(alone: bool) -> None:
+    cell, asked = np.zeros(1, np.int64), []
+
+    def explain() -> None:
+        asked.append(int(cell[0]))
+        if cell[0] > 3:
+            raise LookupError(f"expected at most 3. Received: {cell[0]}")
+
+    failing = [replace(adding(cell, amount, status=5), explain=explain) for amount in (3, 4)]
+    run = [call if alone else TaskList([call], ["a"]).run for call in failing]
+    replace(adding(cell, 0), explain=explain)()  # nobody is asked where nothing fails
+    with pytest.raises(NativeError, match=r"add 3.*status 5"):  # it has nothing to say
+        run[0]()
+    with pytest.raises(LookupError, match="Received: 34"):
+        run[1]()
+    assert asked == [3, 34]
 
 
 def test_a_python_exception_passes_untouched() -> None:

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from crossbow.onnx.loading import read
 from crossbow.onnx.network import Network, Step
-from crossbow.onnx.translation import TRANSLATIONS, Translation
+from crossbow.onnx.reading.table import TRANSLATIONS, Translation
 from crossbow.ops import Dropout
 from crossbow.testing import OperatorRun, run_operator
 from crossbow.types import GraphError, Phase
+from tests.onnx import losses
 from tests.onnx.cases import OnnxCase
 
 Array = NDArray[Any]
@@ -36,7 +37,8 @@ def is_ours(case: OnnxCase) -> bool:
 
 def is_form(case: OnnxCase) -> bool:
     """Whether it has them all if some amount to one that it has."""
-    return not is_ours(case) and bool(case.operators - FOLDED) and case.operators <= TRANSLATIONS.keys() | FOLDED
+    known = bool(case.operators - FOLDED) and case.operators <= TRANSLATIONS.keys() | FOLDED
+    return not is_ours(case) and (known or losses.is_loss(case))
 
 
 def run(case: OnnxCase, inputs: Sequence[Any], device: str = "reference") -> dict[str, Any]:
@@ -53,6 +55,8 @@ def translate(case: OnnxCase, inputs: Sequence[Any]) -> tuple[Network, dict[str,
     What our operators have as variables is given as initializers. Where that is refused, fewer inputs are, and at last
     none: a matrix of weights is an input of MatMul as well, and a constant as large as the batch only that.
     """
+    if losses.is_loss(case):
+        return losses.translate(case, inputs)
     refused: list[GraphError] = []
     for first in (0, 2, None):
         model, activations = _prepare(case, inputs, first)
@@ -108,6 +112,8 @@ def evaluate(network: Network, inputs: Mapping[str, Array], device: str) -> dict
     for step in network.steps:
         assert step.kernel is not None
         arrays = [_output(results[before]) for before in step.inputs]
+        if step.kernel.takes_labels:
+            arrays[-1] = arrays[-1].astype(np.int64)
         results[step] = run_operator(step.kernel, arrays, phase=step.phase, device=device, dtype=dtype)
     return results
 
@@ -151,7 +157,7 @@ def _outputs(model: onnx.ModelProto, network: Network, results: Mapping[Step, Op
                 continue
             step = network.outputs[node.output[0]]
             if index == 0:
-                found[name] = _output(results[step])
+                found[name] = _output(results[step]).reshape(() if step.kernel and step.kernel.is_loss else step.shape)
             else:
                 found[name] = SECONDARY[node.op_type](step, results, index)
     return found
@@ -178,9 +184,15 @@ def _running_statistics(step: Step, results: Mapping[Step, OperatorRun | Array],
     return kept + (run.statistics["running_variance"] - kept) * (m - 1) / m
 
 
+def _log_probabilities(step: Step, results: Mapping[Step, OperatorRun | Array], index: int) -> Array:
+    """Our loss has no such output; the softmax before it has the probabilities."""
+    return np.log(_output(results[step.inputs[0]]))
+
+
 SECONDARY: Mapping[str, Callable[[Step, Mapping[Step, OperatorRun | Array], int], Array]] = {
     "Dropout": _dropout_mask,
     "BatchNormalization": _running_statistics,
+    "SoftmaxCrossEntropyLoss": _log_probabilities,
 }
 """How other outputs than the first are had, which `load` refuses where a model uses them."""
 

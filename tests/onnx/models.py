@@ -17,6 +17,7 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import build
 from crossbow.kernels import select_library
 from crossbow.kernels.interface import State
+from crossbow.onnx import load
 from crossbow.runtime.assembly import batch_source
 from crossbow.types import aligned_zeros
 
@@ -85,6 +86,16 @@ def run_crossbow(subgraph: SubGraph, x: Array, *, fast: bool = False) -> Array:
     for step in program.bind(memory).forward:
         step.call()
     return program.output(len(graph) - 1, memory).copy()
+
+
+X = draw(3, 2, 6, 6)
+
+
+def same(proto: onnx.ModelProto, x: Array = X) -> SubGraph:
+    """Load a model, and compare its outputs with onnxruntime's."""
+    network = load(proto)
+    np.testing.assert_allclose(run_crossbow(network, x), run_onnx(proto, x=x), rtol=1e-5, atol=1e-5)
+    return network
 
 
 def operators(subgraph: SubGraph) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from crossbow import DataError, Dataflow, DataflowNode, GraphError, Operator, SubGraph
-from crossbow.onnx import load, translation
+from crossbow.onnx import load
+from crossbow.onnx.reading import node as reading_node
 from crossbow.ops import (
     BatchNorm,
-    Broadcast,
     Conv,
     Dropout,
     ElementWiseOp,
@@ -29,11 +30,10 @@ from crossbow.ops import (
     SoftMaxLoss,
     Values,
 )
-from tests.onnx.models import constant, draw, kernel_of, model, node, operators, run_crossbow, run_onnx
+from tests.onnx.models import X, draw, kernel_of, model, node, operators, run_crossbow, run_onnx, same
 from tests.support import KERNELS, WHY_NOT_FAST, context, pictures
 
 Array = NDArray[Any]
-X = draw(3, 2, 6, 6)
 
 
 def convolutional(batch: int | str = "N", **more: Any) -> onnx.ModelProto:
@@ -63,13 +63,6 @@ def convolutional(batch: int | str = "N", **more: Any) -> onnx.ModelProto:
         "b2": draw(3),
     }
     return model(nodes, [batch, 2, 6, 6], **{**weights, **more})
-
-
-def same(proto: onnx.ModelProto, x: Array = X) -> SubGraph:
-    """Load a model, and compare its outputs with onnxruntime's."""
-    network = load(proto)
-    np.testing.assert_allclose(run_crossbow(network, x), run_onnx(proto, x=x), rtol=1e-5, atol=1e-5)
-    return network
 
 
 # What comes out
@@ -118,7 +111,7 @@ def test_a_model_that_does_nothing() -> None:
 
 
 def test_doctests() -> None:
-    assert doctest.testmod(translation).failed == 0
+    assert doctest.testmod(reading_node).failed == 0
 
 
 def test_from_a_file(tmp_path: Path) -> None:
@@ -166,152 +159,6 @@ def test_an_input_that_several_nodes_read() -> None:
 def test_nodes_on_which_nothing_depends_are_left_out() -> None:
     nodes = [node("Relu", "x", "y", "relu"), node("NonZero", "x", "z", "unused")]
     assert operators(load(model(nodes, ["N", 4]))) == [("relu", "ReLU")]
-
-
-# Forms
-
-
-def test_a_reshape_that_flattens_and_one_that_does_nothing() -> None:
-    nodes = [
-        node("Reshape", "x same", "a"),
-        node("Reshape", "a flat", "b", "flatten"),
-        node("Reshape", "b last", "y"),
-    ]
-    shapes = {"same": [0, 2, -1, 6], "flat": [-1, 72], "last": [0, -1]}
-    proto = model(nodes, ["N", 2, 6, 6], **{name: np.array(shape) for name, shape in shapes.items()})
-    assert operators(same(proto)) == [("flatten", "Flatten")]
-
-
-def test_a_reshape_to_the_shape_that_the_model_computes() -> None:
-    """As PyTorch exports x.view(x.size(0), -1)."""
-    nodes = [
-        node("Relu", "x", "r", "relu"),
-        node("Shape", "r", "s"),
-        constant("zero", 0, np.int64),
-        node("Gather", "s zero", "n", axis=0),
-        constant("axes", [0], np.int64),
-        node("Unsqueeze", "n axes", "n1"),
-        constant("rest", [-1], np.int64),
-        node("Concat", "n1 rest", "t", axis=0),
-        node("Reshape", "r t", "y", "view"),
-    ]
-    assert operators(same(model(nodes, ["N", 2, 6, 6]))) == [("relu", "ReLU"), ("view", "Flatten")]
-
-
-def test_a_fixed_batch_in_a_reshape() -> None:
-    proto = model([node("Reshape", "x shape", "y", "view")], [3, 2, 6, 6], shape=np.array([3, 72]))
-    assert operators(same(proto)) == [("view", "Flatten")]
-
-
-@pytest.mark.parametrize("shape", [[-1, 6], [36, -1], [2, 108], [-1, 2, 36], [1, -1]])
-def test_a_reshape_that_mixes_examples_or_does_something_else_is_refused(shape: list[int]) -> None:
-    with pytest.raises(
-        GraphError, match=r"^node 'view' \(Reshape\): expected \(N, 2, 6, 6\) to stay, or to become a row"
-    ):
-        load(model([node("Reshape", "x shape", "y", "view")], ["N", 2, 6, 6], shape=np.array(shape)))
-
-
-def test_dimensions_of_size_one_come_and_go() -> None:
-    nodes = [
-        node("GlobalAveragePool", "x", "g", "mean"),
-        node("Squeeze", "g axes", "s", "squeeze"),
-        node("Transpose", "t", "u", perm=[0, 1]),
-        node("Relu", "u", "y", "relu"),
-    ]
-    nodes.insert(2, node("Identity", "s", "t", "same"))
-    proto = model(nodes, ["N", 2, 6, 6], axes=np.array([2, -1]))
-    assert [kind for _, kind in operators(same(proto))] == ["Pool", "Flatten", "Noop", "ReLU"]
-
-
-@pytest.mark.parametrize("perm", [[0, 2, 3, 1], [1, 0, 2, 3], None])
-def test_a_transpose_that_moves_elements_is_refused(perm: list[int] | None) -> None:
-    attributes = {} if perm is None else {"perm": perm}
-    with pytest.raises(GraphError, match=r"'turn' .* moves nothing but dimensions of size 1"):
-        load(model([node("Transpose", "x", "y", "turn", **attributes)], ["N", 2, 6, 6]))
-
-
-def test_the_batch_keeps_its_place_even_if_its_size_is_one() -> None:
-    with pytest.raises(GraphError, match=r"'turn' .* moves nothing but dimensions of size 1"):
-        load(model([node("Transpose", "x", "y", "turn", perm=[1, 0, 2])], [1, 1, 5]))
-
-
-@pytest.mark.parametrize("keepdims", [0, 1])
-@pytest.mark.parametrize("opset", [13, 18])
-def test_the_mean_over_all_places_is_a_global_pooling(keepdims: int, opset: int) -> None:
-    if opset < 18:
-        proto = model([node("ReduceMean", "x", "y", axes=[2, 3], keepdims=keepdims)], ["N", 2, 6, 6], opset=opset)
-    else:
-        nodes = [node("ReduceMean", "x axes", "y", keepdims=keepdims)]
-        proto = model(nodes, ["N", 2, 6, 6], opset=opset, axes=np.array([-1, 2]))
-    kinds = [kind for _, kind in operators(same(proto))]
-    assert kinds == ["Pool"] + ["Flatten"] * (1 - keepdims)
-
-
-# Constants beside activations
-
-
-def test_a_factor_and_a_term_for_every_channel_are_one_scale() -> None:
-    nodes = [node("Mul", "x f", "m", "scale"), node("Add", "m b", "y", "shift")]
-    network = same(model(nodes, ["N", 2, 6, 6], f=draw(2, 1, 1), b=draw(1, 2, 1, 1)))
-    assert operators(network) == [("scale", "Scale")]
-    kernel = kernel_of(network, "scale")
-    assert (kernel.axis, kernel.number_of_axes, kernel.bias) == (1, 1, True)
-    assert (kernel.weight_learning_rate_multiplier, kernel.bias_learning_rate_multiplier) == (1, 1)
-
-
-def test_numbers_of_the_model_do_not_train() -> None:
-    nodes = [
-        constant("mean", np.reshape([0.5, 0.25], (1, 2, 1, 1))),
-        node("Sub", "x mean", "a", "centre"),
-        constant("std", np.reshape([2.0, 4.0], (2, 1, 1))),
-        node("Div", "a std", "b", "divide"),
-        constant("half", 0.5),
-        node("Mul", "b half", "c", "half_of"),
-        node("Sub", "half c", "y", "rest"),
-    ]
-    network = same(model(nodes, ["N", 2, 6, 6]))
-    kinds = ["Scale", "Scale", "ElementWiseOp", "Scale"]
-    assert operators(network) == list(zip(["centre", "divide", "half_of", "rest"], kinds, strict=True))
-    for name in ("centre", "divide", "rest"):
-        assert kernel_of(network, name).weight_learning_rate_multiplier == 0
-    assert kernel_of(network, "rest").bias_learning_rate_multiplier == 0
-    assert kernel_of(network, "half_of") == ElementWiseOp(coefficients=(0.5,))
-
-
-def test_a_number_and_a_parameter_stay_apart() -> None:
-    nodes = [
-        constant("f", np.reshape([2.0, 3.0], (2, 1, 1))),
-        node("Mul", "x f", "m", "fix"),
-        node("Add", "m b", "y", "learn"),
-    ]
-    network = same(model(nodes, ["N", 2, 6, 6], b=draw(2, 1, 1)))
-    assert operators(network) == [("fix", "Scale"), ("learn", "Scale")]
-    assert kernel_of(network, "fix").weight_learning_rate_multiplier == 0
-    assert kernel_of(network, "learn").bias_learning_rate_multiplier == 1
-
-
-def test_an_initializer_that_is_added_trains() -> None:
-    kernel = kernel_of(same(model([node("Add", "x b", "y", "add")], ["N", 2, 6, 6], b=draw(2, 6, 1))), "add")
-    assert (kernel.axis, kernel.number_of_axes) == (1, 2)
-    assert (kernel.weight_learning_rate_multiplier, kernel.bias_learning_rate_multiplier) == (0, 1)
-
-
-@pytest.mark.parametrize("shape", [(3, 1, 1, 1), (1, 2, 2, 6, 6), (7,)])
-def test_constants_that_differ_between_examples_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(GraphError, match=r"'add' \(Add\): expected a constant that is"):
-        load(model([node("Add", "x b", "y", "add")], [3, 2, 6, 6], b=draw(*shape)))
-
-
-def test_a_weight_for_every_channel_of_every_example() -> None:
-    """Squeeze and excitation."""
-    nodes = [
-        node("GlobalAveragePool", "x", "g", "squeeze"),
-        node("Sigmoid", "g", "s", "excite"),
-        node("Mul", "x s", "y", "weigh"),
-    ]
-    network = same(model(nodes, ["N", 2, 6, 6]))
-    assert kernel_of(network, "weigh.input1") == Broadcast(shape=(2, 6, 6))
-    assert kernel_of(network, "weigh") == ElementWiseOp(type="product")
 
 
 # Versions
@@ -423,6 +270,15 @@ def test_an_unknown_attribute_is_named() -> None:
         load(proto)
 
 
+def test_a_loss_is_not_read() -> None:
+    proto = model([node("SoftmaxCrossEntropyLoss", "x t", "y", "loss")], ["N", 4])
+    proto.graph.input.append(helper.make_tensor_value_info("t", onnx.TensorProto.INT64, ["N"]))
+    with pytest.raises(
+        GraphError, match=r"^node 'loss' .*: expected the network without its loss; append one, as Soft"
+    ):
+        load(proto)
+
+
 def test_several_inputs_or_outputs_are_refused() -> None:
     proto = model([node("Add", "x z", "y")], ["N", 4])
     proto.graph.input.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, ["N", 4]))
@@ -466,6 +322,29 @@ def test_open_sizes_are_refused_unless_they_are_given() -> None:
     with pytest.raises(GraphError, match=r"input 'x': .* give input_shape=.* Received: \(N, 3, H, W\), open at 2, 3"):
         load(proto)
     assert run_crossbow(load(proto, input_shape=(3, 4, 4)), draw(2, 3, 4, 4)).shape == (2, 3, 1, 1)
+
+
+@pytest.mark.parametrize("batch", ["N", 1])
+def test_an_input_shape_fills_in_what_is_open(batch: int | str) -> None:
+    """The size of the batch, which it leaves out, is free even where the model has one."""
+    network = load(
+        model([node("Conv", "x w", "y", "c")], [batch, 3, "H", 5], w=draw(2, 3, 3, 3)), input_shape=(3, 4, 5)
+    )
+    assert run_crossbow(network, draw(2, 3, 4, 5)).shape == (2, 2, 2, 3)
+    fixed = convolutional(batch)
+    assert operators(load(fixed, input_shape=(2, 6, 6))) == operators(load(fixed))
+
+
+@pytest.mark.parametrize("sizes", [[1, 3, 4, 4], ["N", 3, "H", 4], ["N", 2, "H", "W"]])
+def test_an_input_shape_that_is_not_the_models(sizes: list[int | str]) -> None:
+    proto = model([node("GlobalAveragePool", "x", "y")], sizes)
+    said = re.escape(f"({', '.join(map(str, sizes))})")
+    with pytest.raises(
+        GraphError,
+        match=rf"^input 'x': expected an input_shape with the sizes that the model fixes, those of {said} without the "
+        r"batch's. Received: \(3, 4, 5\)$",
+    ):
+        load(proto, input_shape=(3, 4, 5))
 
 
 @pytest.mark.parametrize("shape", ["3,4,4", (3, 0, 4), (3.0, 4, 4), (True,), 3])

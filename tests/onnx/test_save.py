@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,15 +14,25 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 
-from crossbow import DataError, Dataflow, DataflowNode, Dataset, GraphError, Operator, Phase, SubGraph
+from crossbow import (
+    DataError,
+    Dataflow,
+    DataflowNode,
+    Dataset,
+    GraphError,
+    Operator,
+    Phase,
+    SubGraph,
+)
 from crossbow.conf import configuration
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.onnx import load, save
 from crossbow.onnx.loading import read
-from crossbow.onnx.saving import make_model, write_operator
-from crossbow.onnx.writer import WRITERS, Writer
+from crossbow.onnx.training_settings import FIELDS, settings_of
+from crossbow.onnx.writing.model import Writer, make_model
+from crossbow.onnx.writing.table import WRITERS, write_operator
 from crossbow.ops import (
     LRN,
     BatchNorm,
@@ -43,7 +56,7 @@ from crossbow.ops import (
 from crossbow.testing import run_operator
 from crossbow.types import Shape
 from tests.onnx.adapter import evaluate
-from tests.onnx.models import checking, draw, operators, run_crossbow, run_onnx
+from tests.onnx.models import checking, draw, kernel_of, operators, run_crossbow, run_onnx
 from tests.operators.table import CASES, Case
 from tests.support import blobs, chain, context, perceptron, pictures, training
 
@@ -110,6 +123,68 @@ def test_transforms_of_images(kernel: DataTransform) -> None:
     check(kernel, Case(kernel, (PICTURE,)), [x], {}, expected)
 
 
+MULTIPLIERS = {"weight_learning_rate_multiplier": 0.5, "bias_learning_rate_multiplier": 2.0}
+SETTINGS = {
+    BatchNorm(statistics="cma"): {"statistics": "cma"},
+    BatchNorm(weight_learning_rate_multiplier=0): {"weight_learning_rate_multiplier": 0},
+    Conv(number_of_outputs=2, kernel_size=3, **MULTIPLIERS): MULTIPLIERS,
+    InnerProduct(number_of_outputs=2, **MULTIPLIERS): MULTIPLIERS,
+    InnerProduct(number_of_outputs=2, axis=2, **MULTIPLIERS): MULTIPLIERS,
+    Scale(bias=True, **MULTIPLIERS): MULTIPLIERS,
+    DataTransform(mirror=True, padding=np.int64(3)): {"mirror": True, "padding": 3},
+}
+
+
+@pytest.mark.parametrize("kernel", SETTINGS, ids=repr)
+def test_what_an_operator_does_in_training_only_is_metadata(kernel: Kernel) -> None:
+    specs = [*kernel.variables(PICTURE), *kernel.running_statistics(PICTURE)]
+    values = {spec.name: np.abs(draw(*spec.shape)) for spec in specs}
+    proto = written(kernel, (PICTURE,), values)
+    ((key, text),) = ((entry.key, entry.value) for entry in proto.metadata_props)
+    count = {"count": float(values["count"][0])} if "count" in values else {}
+    assert (key, json.loads(text)) == ("crossbow.training", {"0": {**SETTINGS[kernel], **count}})
+    assert run_onnx(proto, x0=draw(*PICTURE)).shape == kernel.output_shape(PICTURE)
+    (step,) = read(proto).outputs.values()
+    assert step.kernel is not None
+    assert settings_of(step.kernel, {}) == SETTINGS[kernel]
+
+
+def cumulative() -> onnx.ModelProto:
+    kernel = BatchNorm(statistics="cma")
+    specs = [*kernel.variables(PICTURE), *kernel.running_statistics(PICTURE)]
+    return written(kernel, (PICTURE,), {spec.name: np.abs(draw(*spec.shape)) for spec in specs})
+
+
+def test_metadata_of_others_is_not_read() -> None:
+    proto = cumulative()
+    proto.producer_name = "another"
+    (step,) = read(proto).outputs.values()
+    assert isinstance(step.kernel, BatchNorm)
+    assert step.kernel.statistics == "fixed"
+
+
+def test_settings_name_fields_of_the_operators() -> None:
+    assert all({*names} <= {field.name for field in dataclasses.fields(kind)} for kind, names in FIELDS.items())  # type: ignore[arg-type]
+    multiplied = {type(case.kernel) for case in ROWS if hasattr(case.kernel, "weight_learning_rate_multiplier")}
+    assert multiplied <= FIELDS.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{", r"^metadata 'crossbow.training': expected what save has written. Received: '\{'$"),
+        ("[]", r"^metadata 'crossbow.training': expected what save has written"),
+        ('{"0": {"epsilon": 1}}', r"^node 'operator' \(BatchNorm.*\): expected settings of a BatchNorm .*: epsilon$"),
+        ('{"0": {"statistics": "none"}}', r"^node 'operator' \(BatchNorm.*\): BatchNorm: statistics"),
+    ],
+)
+def test_metadata_that_save_has_not_written(text: str, expected: str) -> None:
+    proto = cumulative()
+    proto.metadata_props[0].value = text
+    with pytest.raises(GraphError, match=expected):
+        read(proto)
+
+
 def test_a_window_larger_than_an_image_with_a_mean_of_its_own_is_refused() -> None:
     node = DataflowNode(Operator("it", DataTransform(crop_size=8, padding=1, mean_image=MEAN_IMAGE)))
     with pytest.raises(GraphError, match=r"^node 'it' \(DataTransform\): expected a window inside the image"):
@@ -127,6 +202,7 @@ def check(kernel: Kernel, case: Case, inputs: list[Array], values: Mapping[str, 
     assert len(network.steps) == 1
     assert type(step.kernel) is type(kernel)
     assert step.name == "operator"
+    assert settings_of(step.kernel, {}) == settings_of(kernel, {})
     again = evaluate(network, named, "reference")[step]
     np.testing.assert_allclose(again.outputs[0], expected, rtol=1e-6, atol=1e-6)  # type: ignore[union-attr]
 
@@ -280,6 +356,26 @@ def test_the_check_dataflow_of_a_user(tmp_path: Path) -> None:
     np.testing.assert_array_equal(received, (x @ hidden.T).argmax(axis=1))
 
 
+def test_a_cumulative_mean_stays_one(tmp_path: Path) -> None:
+    """And in further training the next batch is one of many."""
+    kernels = (Conv(number_of_outputs=2, kernel_size=3), BatchNorm(statistics="cma"), InnerProduct(number_of_outputs=3))
+    dataflow, data, path = training(*kernels), pictures(), tmp_path / "model.onnx"
+    with context(dataflow, data=data) as first:
+        first.train(2)
+        save(dataflow, path)
+        x, predicted, variables = data.check.images, first.predict(data.check.images), first.variables  # type: ignore[union-attr]
+    network = load(path)
+    assert kernel_of(network, "BatchNorm1").statistics == "cma"
+    loaded = initial_values(network, x.shape[1:])
+    assert loaded.keys() == variables.keys()
+    for name, value in loaded.items():
+        np.testing.assert_array_equal(value, variables[name])
+    assert loaded["BatchNorm1.count"] > 1
+    pixels = x.astype(np.float32) / 255
+    assert_close(run_onnx(onnx.load(path), input=pixels), predicted)
+    assert_close(run_crossbow(network, pixels), predicted)
+
+
 def test_any_batch_size(tmp_path: Path) -> None:
     dataflow = training(Conv(number_of_outputs=2, kernel_size=3), InnerProduct(number_of_outputs=3))
     with context(dataflow, data=pictures()):
@@ -337,28 +433,6 @@ def test_a_dataflow_without_a_shape() -> None:
         save(perceptron(), "/nowhere")
 
 
-def test_after_the_context_is_closed_the_model_is_gone(tmp_path: Path) -> None:
-    dataflow = perceptron()
-    with context(dataflow):
-        pass
-    with pytest.raises(GraphError, match="a dataflow that no open context holds"):
-        save(dataflow, tmp_path / "model.onnx")
-
-
-def test_initial_values_are_not_saved_for_a_base_model_that_is_gone(tmp_path: Path) -> None:
-    """A loaded model's initial values are known; but what was trained is no more."""
-    (node,) = chain(InnerProduct(number_of_outputs=3, weight_initialiser=Values(draw(3, 6))))
-    node.connect_to(DataflowNode(Operator("softmax", SoftMax()))).connect_to(DataflowNode(Operator("l", SoftMaxLoss())))
-    dataflow = Dataflow(SubGraph(node))
-    save(dataflow, tmp_path / "before.onnx", input_shape=(6,))
-    with context(dataflow):
-        save(dataflow, tmp_path / "while.onnx")
-    for shape in (None, (6,)):
-        with pytest.raises(GraphError, match="a dataflow that no open context holds"):
-            save(dataflow, tmp_path / "after.onnx", input_shape=shape)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["before.onnx", "while.onnx"]
-
-
 @pytest.mark.parametrize("shape", ["3", (0,), (4.0,)])
 def test_an_input_shape_that_is_none(shape: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"save: expected input_shape=\(C, H, W\) or \(features,\), each ≥ 1"):
@@ -377,11 +451,20 @@ def test_a_directory_is_not_written_over(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_newest_context_is_the_one(tmp_path: Path) -> None:
-    dataflow = perceptron()
-    with context(dataflow, seed=1) as first, context(dataflow, seed=2) as second:
-        first.close()
-        save(dataflow, tmp_path / "model.onnx")
-        expected = second.variables["InnerProduct0.weights"]
-    (found,) = (t for t in onnx.load(tmp_path / "model.onnx").graph.initializer if t.name == "InnerProduct0.weights")
-    np.testing.assert_array_equal(onnx.numpy_helper.to_array(found), expected)
+@pytest.mark.parametrize(
+    ("shape", "received"),
+    [((1, 12, 12), "(1, 12, 12), with which"), ((2, 8, 8), "(2, 8, 8), with which"), ((12,), "(N, 12)")],
+)
+def test_an_input_shape_that_the_variables_do_not_fit(tmp_path: Path, shape: Shape, received: str) -> None:
+    dataflow = training(Conv(number_of_outputs=2, kernel_size=3), InnerProduct(number_of_outputs=3))
+    with context(dataflow, data=pictures()), pytest.raises(GraphError, match=re.escape(f"Received: {received}")):
+        save(dataflow, tmp_path / "model.onnx", input_shape=shape)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_images_of_another_size(tmp_path: Path) -> None:
+    """A network of convolutions has the same variables."""
+    dataflow = training(Conv(number_of_outputs=3, kernel_size=3), Pool(method="average", global_pooling=True))
+    with context(dataflow, data=pictures()):
+        save(dataflow, tmp_path / "model.onnx", input_shape=(1, 12, 10))
+    assert run_onnx(onnx.load(tmp_path / "model.onnx"), input=draw(2, 1, 12, 10)).shape == (2, 3, 1, 1)

@@ -126,6 +126,12 @@ def test_layers_one_by_one() -> None:
         nn.Sequential(nn.Flatten(), nn.Linear(256, 4), nn.Tanh(), nn.Linear(4, 2, bias=False), nn.Softmax(1)),
         nn.Sequential(nn.Flatten(), nn.BatchNorm1d(256), nn.LeakyReLU(0.2), nn.Dropout(0.3)),
         nn.Sigmoid(),
+        nn.Sequential(nn.ZeroPad2d((1, 2, 0, 3)), nn.Conv2d(1, 3, 3, padding=1)),
+        nn.Sequential(nn.Conv2d(1, 3, 1), nn.PReLU(3)),
+        nn.PReLU(),
+        nn.Hardsigmoid(),
+        nn.Hardswish(),
+        nn.SiLU(),
     ]
     x = draw(3, 1, 16, 16)
     for layer in layers:

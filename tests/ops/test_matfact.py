@@ -7,11 +7,10 @@ import pytest
 
 from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, Operator, SolverConf, SubGraph
 from crossbow.kernels import why_not_onednn
-from crossbow.kernels.native import NativeError
 from crossbow.ops import Constant, Gaussian, InnerProduct, MatFact, MatFactGradient, SoftMax
 from crossbow.synch import SSGD
 from crossbow.testing import check_gradients, run_operator
-from crossbow.types import ConfigurationError, GraphError, LabelRange, TaskError
+from crossbow.types import ConfigurationError, DataError, GraphError, LabelRange, TaskError
 from tests.support import KERNELS, chain, context, same_weights
 
 fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
@@ -68,6 +67,8 @@ def test_wrong_labels(labels: LabelRange) -> None:
         ({"latents": 1.5}, "latents must be an integer ≥ 1"),
         ({"regularisation": -0.1}, "regularisation must be a finite number ≥ 0"),
         ({"learning_rate": 0}, "learning_rate must be a finite number > 0 or None"),
+        ({"users_learning_rate_multiplier": -1}, "users_learning_rate_multiplier must be a finite number ≥ 0"),
+        ({"items_learning_rate_multiplier": "1"}, "items_learning_rate_multiplier must be a finite number ≥ 0"),
     ],
 )
 def test_bad_configurations(values: dict[str, Any], message: str) -> None:
@@ -104,23 +105,44 @@ def test_gradients() -> None:
     )
 
 
-@pytest.mark.parametrize("bad", [-1, 12, 1.5, np.inf])
+@pytest.mark.parametrize("bad", [-1, 12, 1.5, 2**24, np.inf])
 @pytest.mark.parametrize("column", [0, 1])
 @DEVICES
 def test_a_number_that_is_no_row(device: str, column: int, bad: float) -> None:
     pairs = np.zeros((3, 2))
     pairs[1, column] = bad
-    with pytest.raises((ValueError, NativeError), match="whole number from 0 to"):
+    with pytest.raises(DataError) as caught:
         run_operator(matfact(), [pairs, np.zeros(3)], device=device)
+    expected = ("11 for every user", "8 for every item")[column]
+    received = f"{bad}, in example 1 of the batch"
+    assert str(caught.value) == f"expected a whole number from 0 to {expected}. Received: {received}"
     run_operator(matfact(), [pairs, np.zeros(3)], device=device, examples=1)  # padding may hold anything
 
 
 @KERNELS
-def test_a_number_that_is_no_row_ends_the_run(kernels: str) -> None:
-    data = ratings()
-    data.train.images[5, 0] = ROWS
-    with factorise(matfact(), data, kernels=kernels) as run, pytest.raises(TaskError, match="in operator 'mf'"):
+@pytest.mark.parametrize("learners", [1, 2])
+def test_a_number_that_is_no_row_ends_the_run(learners: int, kernels: str) -> None:
+    """In training as in testing; what has to be looked for in the data is named, and the context stays usable."""
+    data, chosen = ratings(), np.zeros(8, np.intp)
+    assert data.check is not None
+    data.train.images[5, 0], data.check.images[9, 1] = ROWS, -3
+    text = (
+        "'mf' on learner {}: DataError: expected a whole number from 0 to {}. Received: {}, in example {} of the batch"
+    )
+    with factorise(matfact(), data, kernels=kernels, learners=learners, check_batch_size=8) as run:
+        with pytest.raises(TaskError) as caught:
+            run.train(1)
+        task = caught.value.task
+        run.engine.order.indices(task, chosen)
+        assert text.format(task % learners, "11 for every user", ROWS, list(chosen).index(5)) in str(caught.value)
+        assert isinstance(caught.value.__cause__, DataError)
+        with pytest.raises(TaskError) as caught:
+            run.test()
+        assert text.format(1 % learners, "8 for every item", -3, 1) in str(caught.value)
+        assert (caught.value.task, caught.value.operator) == (1, "mf")
+        data.train.images[5, 0], data.check.images[9, 1] = 0, 0
         run.train(1)
+        assert np.isfinite(run.test().loss)
 
 
 # In a context.
@@ -168,6 +190,27 @@ def test_its_own_update_is_that_of_the_original() -> None:
         items[j] += rate * (2 * error * u - 2 * decay * v)
     np.testing.assert_allclose(after["mf.users"], users, rtol=1e-12)
     np.testing.assert_allclose(after["mf.items"], items, rtol=1e-12)
+
+
+@KERNELS
+@pytest.mark.parametrize("learning_rate", [None, 0.01], ids=["the solver's", "its own"])
+@pytest.mark.parametrize("rule", [None, SSGD()], ids=["sma", "ssgd"])
+def test_multipliers_of_the_learning_rate(rule: SSGD | None, learning_rate: float | None, kernels: str) -> None:
+    """Users keep their values; items go three times as far in the first tick, or as far at three times the rate."""
+    steps = {}
+    for users, items, scale in ((1, 1, 1), (0, 3, 1), (1, 1, 3)):
+        own = None if learning_rate is None else learning_rate * scale
+        kernel = matfact(learning_rate=own, users_learning_rate_multiplier=users, items_learning_rate_multiplier=items)
+        solver = SolverConf(learning_rate=0.01 * scale) if learning_rate is None else STEEP
+        with factorise(kernel, kernels=kernels, solver=solver, rule=rule, learners=1) as run:
+            before = run.variables
+            run.engine.run(1 if rule else 2, lambda: False, lambda result: None)  # SMA's z is a tick behind
+            steps[users, items, scale] = {name: value - before[name] for name, value in run.variables.items()}
+    plain, multiplied, steep = steps.values()
+    assert np.abs(plain["mf.users"]).max() > 0
+    assert not multiplied["mf.users"].any()
+    np.testing.assert_allclose(multiplied["mf.items"], 3 * plain["mf.items"], rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(multiplied["mf.items"], steep["mf.items"], rtol=1e-5, atol=1e-8)
 
 
 def test_latents_that_start_equal_stay_equal() -> None:

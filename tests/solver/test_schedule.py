@@ -193,7 +193,7 @@ def test_a_cycle_in_epochs() -> None:
     st.integers(1, 9), st.integers(1, 9), st.booleans(), st.sampled_from(["tasks", "epochs"]), st.integers(0, 10_000)
 )
 def test_a_cycle_stays_between_its_ends(half: int, end: int, once: bool, unit: str, task: int) -> None:
-    conf = {**MOVING, "step_size": half, "annihilation_steps": end, "super_convergence": once}
+    conf = {**MOVING, "step_size": half} | ({"super_convergence": True, "annihilation_steps": end} if once else {})
     schedule = Schedule(SolverConf(**conf, learning_rate_step_unit=unit), 7 / 3)  # type: ignore[arg-type]
     rate, momentum = schedule(task)
     assert (1e-4 if once else 1) <= rate <= 5
@@ -305,7 +305,9 @@ policies = st.sampled_from(
 def test_rates_are_positive_and_do_not_rise(
     policy: dict[str, object], unit: str, tasks_per_epoch: float, task: int
 ) -> None:
-    conf = SolverConf(learning_rate=0.5, learning_rate_step_unit=unit, momentum=0.75, **policy)  # type: ignore[arg-type]
+    if policy["policy"] != "fixed":
+        policy = {**policy, "learning_rate_step_unit": unit}
+    conf = SolverConf(learning_rate=0.5, momentum=0.75, **policy)  # type: ignore[arg-type]
     schedule = Schedule(conf, tasks_per_epoch)
     assert 0 <= schedule(task + 1).rate <= schedule(task).rate <= 0.5
     assert schedule(task).momentum == 0.75

@@ -63,10 +63,6 @@ def test_nesterov_as_caffe_writes_it() -> None:
     assert run(update, weights=3, gradient=2, velocity=-1) == {"weights": 0.6875, "gradient": 2, "velocity": -1.875}
 
 
-def test_nesterov_without_momentum_is_plain() -> None:
-    assert step(SolverConf(momentum_method="nesterov"), 0.5) == step(SolverConf(), 0.5)
-
-
 @pytest.mark.parametrize(("weight", "expected"), [(3.0, 1.875), (-3.0, -3.875), (0.0, -1.0)])
 def test_l1(weight: float, expected: float) -> None:
     """λ = ¼: w ← w − ½·(2 + ¼·sign(w)): 3 − 1 − ⅛, −3 − 1 + ⅛, and 0 − 1, as the sign of 0 is 0."""
@@ -84,11 +80,10 @@ def test_l1_with_momentum() -> None:
 
 
 def test_l1_is_of_the_vector_that_is_stepped() -> None:
-    """That of z, under a rule that merges gradients; nothing is added without a decay."""
+    """That of z, under a rule that merges gradients."""
     names = {"weights": "base", "gradient": "total", "velocity": "base_velocity", "into": "base_next"}
     update = step(SolverConf(weight_decay=0.25, regularisation="l1"), 0.5, **names)
     assert run(update, base=-4, total=2, base_next=7) == {"base": -4, "total": 2, "base_next": -4.875}
-    assert step(SolverConf(regularisation="l1"), 0.5) == step(SolverConf(), 0.5)
 
 
 def test_the_momentum_is_that_of_the_pace() -> None:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from crossbow.kernels.compiled import EXAMPLES, float32_at, float64_at, inlined, int64_at, native, prepared_pass
-from crossbow.kernels.interface import PreparedKernel, Variable
+from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
 from crossbow.kernels.native import BAD_INDEX
+from crossbow.kernels.reference.factorisation import named_rows
 
 READS = ("input0", "labels", "state", "users", "items")
 
@@ -16,18 +17,23 @@ READS = ("input0", "labels", "state", "users", "items")
 def forward(users: Variable, items: Variable, regularisation: float) -> PreparedKernel:
     """input0, labels, state, users, items → output (1,)."""
     numbers = (*_sizes(users, items), float(regularisation))
-    return prepared_pass("factorisation_forward", squared_errors, READS, ("output",), *numbers)
+    return prepared_pass("factorisation_forward", squared_errors, READS, ("output",), *numbers, explain=_explain)
 
 
 def backward(users: Variable, items: Variable, regularisation: float) -> PreparedKernel:
     """input0, labels, state, users, items → users_gradient, items_gradient."""
     writes, numbers = ("users_gradient", "items_gradient"), (*_sizes(users, items), float(regularisation))
-    return prepared_pass("factorisation_backward", squared_errors_gradient, READS, writes, *numbers)
+    return prepared_pass("factorisation_backward", squared_errors_gradient, READS, writes, *numbers, explain=_explain)
 
 
 def _sizes(users: Variable, items: Variable) -> tuple[int, int, int]:
     """Rows of users, rows of items, latents."""
     return users.shape[0], items.shape[0], users.shape[1]
+
+
+def _explain(buffers: Buffers) -> None:
+    """Raise what the reference kernel raises where a number is no row."""
+    named_rows(**{role: buffers[role] for role in ("input0", "state", "users", "items")})
 
 
 @inlined

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from crossbow.kernels.interface import State
 from crossbow.kernels.reference.prepare import Floats
-from crossbow.types import Array
+from crossbow.types import Array, DataError
 
 Indices = NDArray[np.intp]
 
@@ -25,7 +25,7 @@ def forward(
     regularisation: float,
 ) -> None:
     """Σ (r − u · v)² + λ (|u|² + |v|²)."""
-    rows, columns = _indices(input0, state, users, items)
+    rows, columns = named_rows(input0=input0, state=state, users=users, items=items)
     u, v = users[rows], items[columns]
     error = labels[: len(rows)] - (u * v).sum(axis=1)
     output[0] = np.square(error).sum() + regularisation * (np.square(u).sum() + np.square(v).sum())
@@ -43,7 +43,7 @@ def backward(
     regularisation: float,
 ) -> None:
     """du = Σ 2 (λ u − e v), dv = Σ 2 (λ v − e u), each in its row."""
-    rows, columns = _indices(input0, state, users, items)
+    rows, columns = named_rows(input0=input0, state=state, users=users, items=items)
     u, v = users[rows], items[columns]
     error = (labels[: len(rows)] - (u * v).sum(axis=1))[:, np.newaxis]
     users_gradient[...] = 0
@@ -52,16 +52,18 @@ def backward(
     np.add.at(items_gradient, columns, 2 * (regularisation * v - error * u))
 
 
-def _indices(x: Floats, state: Array, users: Floats, items: Floats) -> tuple[Indices, Indices]:
-    """The rows of users and items that the real examples name."""
-    real = x[: int(state[State.EXAMPLES])]
+def named_rows(*, input0: Floats, state: Array, users: Floats, items: Floats) -> tuple[Indices, Indices]:
+    """The rows of users and items that the real examples name. Raises DataError where there is no such row."""
+    real = input0[: int(state[State.EXAMPLES])]
     found = []
     for column, (name, table) in enumerate((("user", users), ("item", items))):
         numbers = real[:, column]
         good = (numbers >= 0) & (numbers < len(table)) & (numbers == np.floor(numbers))
         if not good.all():
-            raise ValueError(
-                f"expected a whole number from 0 to {len(table) - 1} for every {name}. Received: {numbers[~good][0]:g}"
+            example = int(np.argmin(good))
+            raise DataError(
+                f"expected a whole number from 0 to {len(table) - 1} for every {name}. "
+                f"Received: {numbers[example]:.9g}, in example {example} of the batch"
             )
         found.append(numbers.astype(np.intp))
     return found[0], found[1]

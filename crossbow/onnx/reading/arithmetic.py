@@ -1,4 +1,4 @@
-"""Sums, products and maxima of tensors, and of a tensor with a constant, which becomes a Scale."""
+"""Sums, products, maxima and minima of tensors, and of a tensor with a constant, which becomes a Scale."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossbow.onnx.network import Step
-from crossbow.onnx.translation import Node, Numbers, Refused, reads, reads_group, shortest
+from crossbow.onnx.reading.node import Node, Numbers, Refused, shortest
+from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import Broadcast, Constant, ElementWiseOp, Scale, Values
 from crossbow.types import Shape
 
@@ -25,6 +26,13 @@ def max_of_all(node: Node) -> Step:
     return node.apply(ElementWiseOp(type="max"), *_all(node))
 
 
+@reads("Min", versions=(6, 8, 12, 13))
+def min_of_all(node: Node) -> Step:
+    """−max(−x_i)."""
+    steps = [negated(node, step, f"negated{number}") for number, step in enumerate(_all(node))]
+    return negated(node, node.apply(ElementWiseOp(type="max"), *steps, part="max"))
+
+
 @reads("Mean", versions=(6, 8, 13))
 def mean_of_all(node: Node) -> Step:
     count = node.inputs
@@ -33,7 +41,11 @@ def mean_of_all(node: Node) -> Step:
 
 @reads("Neg", versions=(6, 13))
 def negative(node: Node) -> Step:
-    return node.apply(ElementWiseOp(type="sum", coefficients=(-1.0,)), node.step())
+    return negated(node, node.step())
+
+
+def negated(node: Node, x: Step, part: str = "") -> Step:
+    return node.apply(ElementWiseOp(type="sum", coefficients=(-1.0,)), x, part=part)
 
 
 @reads("Add", versions=BINARY, attributes="broadcast axis")
@@ -109,6 +121,11 @@ class Term:
     def number(cls, value: float) -> Term:
         return cls(np.array(value, np.float32), True)
 
+    @property
+    def value(self) -> float:
+        """Of a term that is one number."""
+        return shortest(self.array.reshape(-1)[0])
+
     def times(self, factor: float) -> Term:
         return Term(self.array * self.array.dtype.type(factor), self.fixed)
 
@@ -147,15 +164,14 @@ def _scaled(node: Node, x: Step, factor: Term) -> Step:
     return affine(node, x, factor, bias)
 
 
-def affine(node: Node, x: Step, factor: Term | None, bias: Term | None) -> Step:
+def affine(node: Node, x: Step, factor: Term | None, bias: Term | None, part: str = "") -> Step:
     """x · factor + bias: coefficients where it is one number, else a Scale."""
     if factor is not None and bias is None and factor.array.size == 1 and factor.run(x.shape):
-        number = shortest(factor.array.reshape(-1)[0])
-        return node.apply(ElementWiseOp(type="sum", coefficients=(number,)), x)
-    return _scale(node, x, Term.number(1.0) if factor is None else factor, bias)
+        return node.apply(ElementWiseOp(type="sum", coefficients=(factor.value,)), x, part=part)
+    return _scale(node, x, Term.number(1.0) if factor is None else factor, bias, part)
 
 
-def _scale(node: Node, x: Step, factor: Term, bias: Term | None) -> Step:
+def _scale(node: Node, x: Step, factor: Term, bias: Term | None, part: str = "") -> Step:
     if len(x.shape) < 2:
         raise Refused(f"expected an input of two dimensions or more. Received: {x.shape}")
     runs = [term.run(x.shape) for term in (factor, bias) if term is not None and term.run(x.shape) != (1, 2)]
@@ -169,7 +185,7 @@ def _scale(node: Node, x: Step, factor: Term, bias: Term | None) -> Step:
         bias_learning_rate_multiplier=0.0 if bias is not None and bias.fixed else 1.0,
         bias_initialiser=Constant() if bias is None else Values(bias.along(x.shape, first, last)),
     )
-    return node.apply(kernel, x)
+    return node.apply(kernel, x, part=part)
 
 
 def _all(node: Node) -> list[Step]:

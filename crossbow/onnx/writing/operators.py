@@ -9,7 +9,8 @@ import numpy as np
 import onnx
 
 from crossbow.kernels.interface import PoolingGeometry
-from crossbow.onnx.writer import Place, writes
+from crossbow.onnx.writing.place import Place
+from crossbow.onnx.writing.table import writes
 from crossbow.ops import (
     LRN,
     BatchNorm,
@@ -87,7 +88,6 @@ def matmul(place: Place) -> None:
 
 @writes(BatchNorm)
 def batch_norm(place: Place) -> None:
-    """How running statistics are kept is written as a momentum: the mean of all tasks is read again as a moving one."""
     kernel = place.kernel
     assert isinstance(kernel, BatchNorm)
     place.add(

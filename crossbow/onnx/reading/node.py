@@ -1,8 +1,8 @@
-"""What the translation of an ONNX node sees, and the tables of translations."""
+"""An ONNX node as the function that reads it sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,12 @@ import onnx
 from numpy.typing import NDArray
 
 from crossbow.onnx.network import FILLER, Step
+from crossbow.onnx.training_settings import Settings, with_settings
 from crossbow.ops import Kernel
 from crossbow.types import Phase
 
 if TYPE_CHECKING:
-    from crossbow.onnx.reader import Reader
+    from crossbow.onnx.reading.graph import Reader
 
 Numbers = NDArray[Any]
 
@@ -35,60 +36,6 @@ class Constant:
     """Whether it stands in the graph as a number, and is no initializer."""
 
 
-@dataclass(frozen=True)
-class Translation:
-    """How nodes of one ONNX operator are read."""
-
-    read: Callable[[Node], Step]
-    versions: tuple[int, ...]
-    """Versions of the operator (opsets that changed it) that `read` knows."""
-    attributes: frozenset[str]
-    constants: tuple[int, ...]
-    """Inputs that must be constants, as weights."""
-    variables: tuple[int, ...]
-    """Those, and inputs that become variables where they are constants."""
-    is_form: bool
-    """Whether Crossbow has no such operator: it is read only where it amounts to one that it has, as a Reshape that
-    flattens."""
-
-
-TRANSLATIONS: dict[str, Translation] = {}
-GROUPS: dict[str, tuple[Callable[[Sequence[Node]], Step], int]] = {}
-"""By our operator's class: how the nodes that `save` wrote for one operator are read, if they are at least so many."""
-
-
-def reads(
-    op_type: str,
-    *,
-    versions: tuple[int, ...],
-    attributes: str = "",
-    constants: tuple[int, ...] = (),
-    variables: tuple[int, ...] = (),
-    is_form: bool = False,
-) -> Callable[[Callable[[Node], Step]], Callable[[Node], Step]]:
-    """Enter a function into the table of translations."""
-
-    def enter(function: Callable[[Node], Step]) -> Callable[[Node], Step]:
-        known = frozenset(attributes.split())
-        both = tuple({*constants, *variables})
-        TRANSLATIONS[op_type] = Translation(function, versions, known, constants, both, is_form)
-        return function
-
-    return enter
-
-
-def reads_group(
-    name: str, least: int = 2
-) -> Callable[[Callable[[Sequence[Node]], Step]], Callable[[Sequence[Node]], Step]]:
-    """Enter a function into the table of groups."""
-
-    def enter(function: Callable[[Sequence[Node]], Step]) -> Callable[[Sequence[Node]], Step]:
-        GROUPS[name] = function, least
-        return function
-
-    return enter
-
-
 class Node:
     """An ONNX node as its translation sees it."""
 
@@ -96,6 +43,8 @@ class Node:
         self.reader, self.proto, self.name, self.version = reader, proto, name, version
         self.own = False
         """Whether `save` wrote it."""
+        self.settings: Settings = {}
+        """Of training, of the operator for which it did."""
         self._attributes = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
 
     # Attributes
@@ -187,6 +136,8 @@ class Node:
 
         `part` tells the steps of one node apart; the last one has none.
         """
+        if self.settings and not part:
+            kernel = with_settings(kernel, self.settings)
         shapes = [step.shape for step in inputs]
         shape = kernel.output_shape(*shapes)
         kernel.variables(*shapes)

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.onnx.network import Step
-from crossbow.onnx.translation import Node, Numbers, Refused, reads_group, shortest
-from crossbow.onnx.writer import Place, writes
+from crossbow.onnx.reading.node import Node, Numbers, Refused, shortest
+from crossbow.onnx.reading.table import reads_group
+from crossbow.onnx.writing.place import Place
+from crossbow.onnx.writing.table import writes
 from crossbow.ops import DataTransform, Values
 
 
@@ -42,7 +44,7 @@ def write(place: Place) -> None:
 
 @reads_group("DataTransform", least=1)
 def read(nodes: Sequence[Node]) -> Step:
-    """The operator that does the same in testing; random windows and mirrors of training are not in the model."""
+    """The operator that does the same in testing; what it does in training is in the model's metadata."""
     found = {node.proto.op_type: node for node in nodes}
     x = nodes[0].step()
     size, padding = list(x.shape[2:]), 0

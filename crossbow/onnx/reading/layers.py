@@ -1,4 +1,4 @@
-"""From ONNX operators to ours: one small function each."""
+"""Layers: weighted ones, normalisation, pooling, and those that put tensors together or take them apart."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.onnx.arithmetic import Term, affine, together
 from crossbow.onnx.network import Step
-from crossbow.onnx.translation import Node, Numbers, Refused, reads, reads_group
+from crossbow.onnx.reading.arithmetic import Term, affine, negated, together
+from crossbow.onnx.reading.node import Node, Numbers, Refused
+from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import (
     LRN,
     BatchNorm,
@@ -23,13 +24,14 @@ from crossbow.ops import (
     MatMul,
     Noop,
     Pool,
-    ReLU,
     SoftMax,
     Values,
 )
 from crossbow.ops.window import Padding, Sizes
 from crossbow.types import Phase, Shape
 
+Border = Sequence[tuple[int, int]]
+"""What is put around an image: before and behind, for each spatial dimension."""
 WINDOW = "auto_pad dilations kernel_shape pads strides"
 
 # Weighted operators
@@ -37,13 +39,18 @@ WINDOW = "auto_pad dilations kernel_shape pads strides"
 
 @reads("Conv", versions=(1, 11, 22), attributes=f"{WINDOW} group", constants=(1, 2))
 def conv(node: Node) -> Step:
-    x, weights = node.step(), node.weights(1)
+    return convolution(node, node.step())
+
+
+def convolution(node: Node, x: Step, border: Border | None = None) -> Step:
+    """The step of a Conv, on zeros put around x besides its own padding."""
+    weights = node.weights(1)
     kernel = weights.shape[2:]
     if node.integers("kernel_shape", kernel) != kernel:
         raise Refused(
             f"expected kernel_shape to be that of the weights, {kernel}. Received: {node.integers('kernel_shape')}"
         )
-    window = _Window(node, x.shape[2:], kernel)
+    window = _Window(node, x.shape[2:], kernel, border)
     return node.apply(
         Conv(
             number_of_outputs=len(weights),
@@ -219,7 +226,8 @@ def global_average_pool(node: Node) -> Step:
 class _Window:
     """Stride, padding and dilation of a node's windows over so many spatial dimensions."""
 
-    def __init__(self, node: Node, sizes: Shape, kernel: Shape) -> None:
+    def __init__(self, node: Node, sizes: Shape, kernel: Shape, border: Border | None = None) -> None:
+        """border: what has been put around the input, to become padding too."""
         ones = (1,) * len(kernel)
         self.stride = node.integers("strides", ones) or ones
         self.dilation = node.integers("dilations", ones) or ones
@@ -228,7 +236,10 @@ class _Window:
                 f"expected kernel, strides and dilations for {len(sizes)} dimensions. "
                 f"Received: {kernel}, {self.stride}, {self.dilation}"
             )
-        self.padding = paddings(self._pairs(node, sizes, kernel))
+        outer = border or ((0, 0),) * len(sizes)
+        padded = tuple(size + sum(pair) for size, pair in zip(sizes, outer, strict=True))
+        inner = self._pairs(node, padded, kernel)
+        self.padding = paddings([(a + c, b + d) for (a, b), (c, d) in zip(inner, outer, strict=True)])
 
     def _pairs(self, node: Node, sizes: Shape, kernel: Shape) -> list[tuple[int, int]]:
         mode = node.text("auto_pad", "NOTSET")
@@ -261,27 +272,7 @@ def paddings(pairs: Sequence[tuple[int, int]]) -> Padding:
     return tuple(pairs)
 
 
-# Activation functions
-
-
-@reads("Relu", versions=(6, 13, 14))
-def relu(node: Node) -> Step:
-    return node.apply(ReLU(), node.step())
-
-
-@reads("LeakyRelu", versions=(6, 16), attributes="alpha")
-def leaky_relu(node: Node) -> Step:
-    return node.apply(ReLU(negative_slope=node.number("alpha", 0.01)), node.step())
-
-
-@reads("Sigmoid", versions=(6, 13))
-def sigmoid(node: Node) -> Step:
-    return node.apply(ReLU(mode="sigmoid"), node.step())
-
-
-@reads("Tanh", versions=(6, 13))
-def tanh(node: Node) -> Step:
-    return node.apply(ReLU(mode="tanh"), node.step())
+# Others
 
 
 @reads("Softmax", versions=(1, 11, 13), attributes="axis")
@@ -317,7 +308,16 @@ def flatten(node: Node) -> Step:
 
 @reads("ArgMax", versions=(1, 11, 12, 13), attributes="axis keepdims select_last_index")
 def arg_max(node: Node) -> Step:
-    x = node.step()
+    return _classify(node, node.step())
+
+
+@reads("ArgMin", versions=(1, 11, 12, 13), attributes="axis keepdims select_last_index")
+def arg_min(node: Node) -> Step:
+    """arg max −x."""
+    return _classify(node, negated(node, node.step(), "negated"))
+
+
+def _classify(node: Node, x: Step) -> Step:
     kernel = Classify(
         axis=place(node, len(x.shape), 0),
         ties="last" if node.integer("select_last_index", 0) else "first",

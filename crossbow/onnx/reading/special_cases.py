@@ -7,7 +7,9 @@ import math
 import numpy as np
 
 from crossbow.onnx.network import Step
-from crossbow.onnx.translation import Node, Refused, reads
+from crossbow.onnx.reading.layers import convolution, one_or_all
+from crossbow.onnx.reading.node import Node, Refused
+from crossbow.onnx.reading.table import reads
 from crossbow.ops import Broadcast, Flatten, Pool, ReLU
 from crossbow.types import Shape
 
@@ -57,7 +59,7 @@ def transpose(node: Node) -> Step:
     return reshaped(node, x, tuple(x.shape[axis] for axis in order))
 
 
-@reads("Cast", versions=(6, 9, 13, 19, 21, 23, 24, 25), attributes="to saturate round_mode", is_form=True)
+@reads("Cast", versions=(6, 9, 13, 19, 21, 23, 24, 25, 28), attributes="to saturate round_mode", is_form=True)
 def cast(node: Node) -> Step:
     """From one floating-point type to another: the network computes in one of its own."""
     if node.integer("to", 1) not in (1, 11):
@@ -105,15 +107,78 @@ def clip(node: Node) -> Step:
     is_form=True,
 )
 def reduce_mean(node: Node) -> Step:
-    """Over all spatial dimensions, it is a global average."""
+    """Over spatial dimensions, it is an average pooling."""
+    return _reduced(node, "average")
+
+
+@reads(
+    "ReduceMax",
+    versions=(1, 11, 12, 13, 18, 20),
+    attributes="axes keepdims noop_with_empty_axes",
+    constants=(1,),
+    is_form=True,
+)
+def reduce_max(node: Node) -> Step:
+    """Over spatial dimensions, it is a maximum pooling."""
+    return _reduced(node, "max")
+
+
+def _reduced(node: Node, method: str) -> Step:
     x = node.step()
-    axes = _axes(node, 1 if node.version >= 18 else None, len(x.shape))
-    if axes != set(range(2, len(x.shape))) or len(x.shape) < 3:
-        which = "all" if axes is None else sorted(axes)
-        raise Refused(f"expected the mean over all dimensions behind the channels. Received: {which} of {x.shape}")
+    axes, spatial = _axes(node, 1 if node.version >= 18 else None, len(x.shape)), range(2, len(x.shape))
+    if not axes or not axes <= set(spatial):
+        which = sorted(axes) if axes else "all"
+        raise Refused(f"expected dimensions behind the channels to be reduced. Received: {which} of {x.shape}")
+    pooling = Pool(method=method, global_pooling=True)
+    if axes != set(spatial):
+        window = one_or_all([x.shape[axis] if axis in axes else 1 for axis in spatial])
+        pooling = Pool(method=method, kernel_size=window, stride=window)
     if node.integer("keepdims", 1):
-        return node.apply(Pool(method="average", global_pooling=True), x)
-    return node.apply(Flatten(), node.apply(Pool(method="average", global_pooling=True), x, part="mean"))
+        return node.apply(pooling, x)
+    if axes != set(spatial):
+        raise Refused(
+            f"expected keepdims=1 where places are left. Received: keepdims=0, and {sorted(axes)} of {x.shape}"
+        )
+    return node.apply(Flatten(), node.apply(pooling, x, part=method))
+
+
+@reads(
+    "Pad",
+    versions=(2, 11, 13, 18, 19, 21, 23, 24, 25),
+    attributes="mode pads value",
+    constants=(1, 2, 3),
+    is_form=True,
+)
+def pad(node: Node) -> Step:
+    """Zeros around an image that only a Conv reads are padding of its own."""
+    x, mode = node.step(), node.text("mode", "constant")
+    border = _border(node, len(x.shape))
+    if not any(map(any, border)):
+        return x
+    value = node.number("value", 0.0) if node.version < 11 else node.single(2, 0.0)
+    follower = node.follower("Conv")
+    if mode != "constant" or value or follower is None or any(map(any, border[:2])) or min(map(min, border)) < 0:
+        what = f"{mode} {value:g}" if mode == "constant" else mode
+        raise Refused(
+            "expected zeros around each channel, for one Conv that alone reads them, as its padding. "
+            f"Received: {what}, {border}" + (", and no such Conv" if follower is None else "")
+        )
+    convolved = convolution(follower, x, border[2:])
+    node.absorb(follower)
+    return convolved
+
+
+def _border(node: Node, rank: int) -> list[tuple[int, int]]:
+    """What is put before and behind, for each dimension."""
+    given = node.integers("pads") if node.version < 11 else node.constant(1)
+    numbers = [] if given is None else [int(number) for number in given]
+    chosen = node.constant(3)
+    axes = range(rank) if chosen is None else [int(axis) % rank for axis in chosen]
+    border = [(0, 0)] * rank
+    half = len(numbers) // 2
+    for axis, before, behind in zip(axes, numbers[:half], numbers[half:], strict=True):
+        border[axis] = before, behind
+    return border
 
 
 def reshaped(node: Node, x: Step, shape: Shape) -> Step:

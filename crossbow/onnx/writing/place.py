@@ -1,32 +1,18 @@
-"""Writing an ONNX graph: what the function of an operator sees, and the table of these functions."""
+"""One of our operators in its graph, as the function that writes it sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
 from crossbow.onnx.network import FILLER
+from crossbow.onnx.writing.model import Writer
 from crossbow.ops import Kernel
 from crossbow.types import Array, Shape
-
-OPSET = 19
-"""The version of the ONNX operators that is written: the first whose average pooling knows dilation."""
-
-
-@dataclass
-class Writer:
-    """Nodes and initializers in the making, and what cannot be written."""
-
-    nodes: list[onnx.NodeProto] = field(default_factory=list)
-    initializers: dict[str, Array] = field(default_factory=dict)
-    faults: list[str] = field(default_factory=list)
-
-    def fault(self, name: str, kernel: Kernel, text: str) -> None:
-        self.faults.append(f"node {name!r} ({type(kernel).__name__}): {text}")
 
 
 @dataclass(frozen=True)
@@ -71,17 +57,3 @@ class Place:
 
     def fault(self, text: str) -> None:
         self.writer.fault(self.name, self.kernel, text)
-
-
-WRITERS: dict[type[Kernel], Callable[[Place], None]] = {}
-
-
-def writes(*kinds: type[Kernel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Enter a function into the table."""
-
-    def enter(function: Callable[..., None]) -> Callable[..., None]:
-        for kind in kinds:
-            WRITERS[kind] = function
-        return function
-
-    return enter

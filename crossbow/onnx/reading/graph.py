@@ -14,11 +14,15 @@ import onnx.reference
 import onnx.shape_inference
 
 from crossbow.onnx.network import ANY_BATCH, MARK, Network, Step, needed
-from crossbow.onnx.translation import GROUPS, TRANSLATIONS, Constant, Node, Numbers, Refused, Translation
+from crossbow.onnx.reading.node import Constant, Node, Numbers, Refused
+from crossbow.onnx.reading.table import GROUPS, TRANSLATIONS, Translation
+from crossbow.onnx.training_settings import Settings, read_settings
 from crossbow.types import GraphError, Shape
 
 FIRST_OPSET = 6
 """The oldest version of the ONNX operators that is read."""
+LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
+"""Operators that are none of a network: what is loaded gets its loss, and the labels, from whoever trains it."""
 FOLDED_ELEMENTS = 1 << 28
 """The largest constant that is computed while reading."""
 
@@ -40,6 +44,7 @@ class Reader:
         self.folded: set[str] = set()
         """First outputs of the nodes that have been computed, or are at fault."""
         self.own = model.producer_name == MARK
+        self.settings = self._settings()
         self.nodes = self._live_nodes()
         self.inputs = self._inputs(input_shape)
         self.uses = Counter(name for node in self.nodes for name in node.input)
@@ -86,6 +91,13 @@ class Reader:
             self.faults.append(f"initializer {sparse.values.name!r}: expected a dense tensor. Received: a sparse one")
         return {t.name: Constant(onnx.numpy_helper.to_array(t)) for t in self.graph.initializer}
 
+    def _settings(self) -> Mapping[str, Settings]:
+        try:
+            return read_settings(self.model) if self.own else {}
+        except ValueError as error:
+            self.faults.append(str(error))
+            return {}
+
     def _live_nodes(self) -> list[onnx.NodeProto]:
         """The nodes on which the outputs depend."""
         wanted = {output.name for output in self.graph.output}
@@ -109,6 +121,12 @@ class Reader:
                 if len(given) != len(sizes) - 1:
                     self.faults.append(
                         f"input {entry.name!r}: expected an input_shape of {len(sizes) - 1} sizes, those of "
+                        f"{_text(entry)} without the batch's. Received: {given}"
+                    )
+                    continue
+                if any(size not in (None, asked) for size, asked in zip(sizes[1:], given, strict=True)):
+                    self.faults.append(
+                        f"input {entry.name!r}: expected an input_shape with the sizes that the model fixes, those of "
                         f"{_text(entry)} without the batch's. Received: {given}"
                     )
                     continue
@@ -199,7 +217,8 @@ class Reader:
         if proto.domain in ("", "ai.onnx") and onnx.defs.has(proto.op_type, self.opset):
             version = onnx.defs.get_schema(proto.op_type, self.opset).since_version
         node = Node(self, proto, name, version)
-        node.own = mark is not None
+        if mark is not None:
+            node.own, node.settings = True, self.settings.get(mark[0], {})
         return node
 
     def _name(self, proto: onnx.NodeProto) -> str:
@@ -216,6 +235,9 @@ class Reader:
         """The node's translation, or None with a fault for everything that is wrong whatever its inputs are."""
         proto = node.proto
         translation = TRANSLATIONS.get(proto.op_type) if proto.domain in ("", "ai.onnx") else None
+        if translation is None and proto.op_type in LOSSES:
+            self.fault(node, "expected the network without its loss; append one, as SoftMaxLoss, to what is loaded")
+            return None
         if translation is None:
             where = f" of {proto.domain}" if proto.domain not in ("", "ai.onnx") else ""
             self.fault(node, f"Crossbow has no operator {proto.op_type}{where}")

@@ -1,0 +1,189 @@
+"""Parts of a step, each beside what it replaced, on one thread.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.pieces
+
+Convolutions with kernels of our own (`kernels/onednn/winograd.py`, `narrow.py`) beside oneDNN's, in all three
+directions; the solver's step over vectors that lie in large pages of memory beside the same in small ones. The two take
+turns; times are the least, ratios the medians of the rounds'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.machine import describe_machine
+from benchmarks.report import markdown, paired, spread
+from crossbow import SolverConf
+from crossbow.kernels.interface import Assignment, Buffers, ConvolutionGeometry, PreparedKernel, Variable
+from crossbow.kernels.native import TaskList
+from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn import convolution
+from crossbow.kernels.onednn.library import FLOAT32, OneDNN
+from crossbow.solver.schedule import Pace
+from crossbow.solver.step import solver_step
+from crossbow.types import Tensor, aligned_zeros
+
+Vector = NDArray[np.float32]
+Run = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Square images, kernels, and the same padding on all sides."""
+
+    images: int
+    channels: int
+    size: int
+    outputs: int
+    kernel: int
+    padding: int
+
+    def __str__(self) -> str:
+        sizes = f"{self.channels} → {self.outputs}, {self.kernel}×{self.kernel} on {self.size}×{self.size}"
+        return f"{sizes}, batch {self.images}"
+
+
+CONVOLUTIONS = (
+    Convolution(32, 16, 32, 16, 3, 1),
+    Convolution(32, 32, 16, 32, 3, 1),
+    Convolution(32, 64, 8, 64, 3, 1),
+    Convolution(8, 128, 16, 128, 3, 1),
+    Convolution(32, 512, 4, 512, 3, 1),
+    Convolution(32, 1, 28, 20, 5, 0),
+    Convolution(32, 20, 12, 50, 5, 0),
+)
+VECTORS = {"step over 1.11 M weights": 1_111_000, "step over 0.43 M weights": 431_000}
+"""As many as both LeNets have."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Seconds of every round."""
+
+    name: str
+    part: str
+    ours: Sequence[float]
+    other: Sequence[float]
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        microseconds = (f"{1e6 * min(times):,.0f}" for times in (self.ours, self.other))
+        return (self.name, self.part, *microseconds, spread(paired(self.other, self.ours)).text(".2f"))
+
+
+def vector(elements: int) -> Vector:
+    """Random numbers in large pages, from 2 MB on."""
+    made: Vector = aligned_zeros(4 * elements).view(np.float32)
+    made[:] = np.random.default_rng(elements).standard_normal(elements)
+    return made
+
+
+def small_pages(elements: int) -> Vector:
+    """The same in pages of 4 KiB."""
+    room = mmap.mmap(-1, 4 * elements)
+    room.madvise(mmap.MADV_NOHUGEPAGE)
+    made: Vector = np.frombuffer(room, np.float32)
+    made[:] = vector(elements)
+    return made
+
+
+def task(kernel: PreparedKernel, buffers: Buffers) -> Run:
+    """The calls of a kernel as a task list has them."""
+    bound = kernel.bind({**buffers, "workspace": aligned_zeros(max(64, kernel.workspace))})
+    return TaskList(list(bound), [kernel.name] * len(bound)).run
+
+
+def directions(case: Convolution, own: bool) -> dict[str, Run]:
+    """Forward and both gradients, with kernels of our own or oneDNN's."""
+    library, kept = OneDNN(), convolution.OWN
+    g = ConvolutionGeometry((case.kernel,) * 2, padding=((case.padding,) * 2,) * 2)
+    rest = case.size + 2 * case.padding - case.kernel + 1
+    x_shape, y_shape = (case.images, case.channels, case.size, case.size), (case.images, case.outputs, rest, rest)
+    x, y = (Tensor(shape, FLOAT32, library.layout(shape)) for shape in (x_shape, y_shape))
+    weights = Variable((case.outputs, case.channels, case.kernel, case.kernel), FLOAT32)
+    convolution.OWN = kept if own else ()
+    try:
+        forward = library.convolution_forward(x, weights, None, y, g)
+        weights = Variable(weights.shape, FLOAT32, forward.storages["weights"])
+        kernels = {
+            "forward": forward,
+            "data": library.convolution_backward_data(y, weights, x, g),
+            "weights": library.convolution_backward_weights(x, y, weights, None, g),
+        }
+    finally:
+        convolution.OWN = kept
+    assert weights.storage is not None
+    arrays = {name: x.view(vector(x.elements).view(np.uint8)) for name in ("input0", "input_gradient")}
+    arrays |= {name: y.view(vector(y.elements).view(np.uint8)) for name in ("output", "output_gradient")}
+    arrays |= {name: vector(weights.storage.elements) for name in ("weights", "weights_gradient")}
+    return {part: task(kernel, arrays) for part, kernel in kernels.items()}
+
+
+def step(elements: int, new: Callable[[int], Vector]) -> Run:
+    """SGD with momentum and weight decay, pulled towards z, as SMA's learners do it."""
+    solver = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
+    update = solver_step(solver, Pace(0.01, 0.9), pull=0.1)
+    names = dict.fromkeys(name for target, terms in update.steps for name in (target, *terms))
+    numbers = np.array([number for _, terms in update.steps for number in terms.values()])
+    assignments = [Assignment(target, tuple(terms)) for target, terms in update.steps]
+    kernel = OneDNN().linear_combination(assignments, FLOAT32)
+    return task(kernel, {**{name: new(elements) for name in names}, "coefficients": numbers})
+
+
+def seconds(run: Run, least: float) -> float:
+    """Of a call, over as many as take so long."""
+    count, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < least or count == 0:
+        run()
+        count += 1
+    return passed / count
+
+
+def measure(name: str, ours: Mapping[str, Run], other: Mapping[str, Run], rounds: int, least: float) -> list[Piece]:
+    pieces = []
+    for part, run in ours.items():
+        times: list[list[float]] = [[], []]
+        run()
+        other[part]()
+        for number in range(rounds):
+            for which in (0, 1) if number % 2 else (1, 0):
+                times[which].append(seconds((run, other[part])[which], least))
+        pieces.append(Piece(name, part, *times))
+    return pieces
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.pieces", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15, help="turns of both (default: 15)")
+    parser.add_argument("--seconds", type=float, default=0.02, help="of a turn (default: 0.02)")
+    options = parser.parse_args(arguments)
+    if dnnl.omp_get_max_threads() != 1:
+        parser.error("these are measured on one thread: set OMP_NUM_THREADS=1")
+    for name, value in describe_machine().items():
+        print(f"- {name}: {value}")
+    head = ("convolution", "direction", "ours, µs", "oneDNN, µs", "oneDNN ÷ ours")
+    rows = []
+    for case in CONVOLUTIONS:
+        ours, other = (directions(case, own) for own in (True, False))
+        rows += measure(str(case), ours, other, options.rounds, options.seconds)
+    print("\n" + markdown(head, [piece.row for piece in rows]))
+    steps = []
+    for name, elements in VECTORS.items():
+        large, small = ({"": step(elements, new)} for new in (vector, small_pages))
+        steps += measure(name, large, small, options.rounds, options.seconds)
+    print(
+        "\n" + markdown(("pass", "", "large pages, µs", "small, µs", "small ÷ large"), [piece.row for piece in steps])
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""What an operator does in training only, which ONNX has no notion of: kept in the metadata of a model.
+
+Other runtimes do not look at it; `load` finds in it what `save` has put there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import onnx
+
+from crossbow.onnx.network import MARK
+from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, InnerProduct, Kernel, Scale
+from crossbow.types import Array
+
+KEY = f"{MARK}.training"
+"""Of the entry: for each operator, by its place in the graph, the fields that are not as by default, as JSON."""
+_MULTIPLIERS = ("weight_learning_rate_multiplier", "bias_learning_rate_multiplier")
+FIELDS: Mapping[type[Kernel], tuple[str, ...]] = {
+    BatchNorm: (*_MULTIPLIERS, "statistics"),
+    Conv: _MULTIPLIERS,
+    DataTransform: ("mirror", "padding"),
+    InnerProduct: _MULTIPLIERS,
+    Scale: _MULTIPLIERS,
+}
+
+Settings = Mapping[str, Any]
+
+
+COUNT = "count"
+"""Among the settings: of how many batches the statistics of a BatchNorm are the mean."""
+
+
+def settings_of(kernel: Kernel, variables: Mapping[str, Array]) -> Settings:
+    """Those of an operator that are not as by default."""
+    default = {field.name: field.default for field in dataclasses.fields(kernel)}  # type: ignore[arg-type]
+    found = {name: getattr(kernel, name) for name in FIELDS.get(type(kernel), ())}
+    settings = {name: value for name, value in found.items() if value != default[name]}
+    if isinstance(kernel, BatchNorm) and COUNT in variables:
+        settings[COUNT] = float(variables[COUNT].item())
+    return settings
+
+
+def with_settings(kernel: Kernel, settings: Settings) -> Kernel:
+    """The operator with these settings. Raises ValueError where they are none of it."""
+    fields: dict[str, Any] = dict(settings)
+    unknown = settings.keys() - {*FIELDS.get(type(kernel), ())}
+    if isinstance(kernel, BatchNorm) and COUNT in settings:
+        fields["count_initialiser"] = Constant(fields.pop(COUNT))
+        unknown -= {COUNT}
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        wanted = f"settings of a {type(kernel).__name__}"
+        raise ValueError(f"expected {wanted} in the metadata {KEY!r}. Received: {names}")
+    changed: Kernel = dataclasses.replace(kernel, **fields)  # type: ignore[type-var]
+    return changed
+
+
+def write_settings(model: onnx.ModelProto, settings: Mapping[int, Settings]) -> None:
+    """Those of all operators, where there are any."""
+    if settings:
+        text = json.dumps(settings, sort_keys=True, default=lambda number: number.item())  # NumPy's too
+        onnx.helper.set_model_props(model, {KEY: text})
+
+
+def read_settings(model: onnx.ModelProto) -> Mapping[str, Settings]:
+    """By the operator's place in the graph, as its mark has it. Raises ValueError."""
+    for entry in model.metadata_props:
+        if entry.key == KEY:
+            try:
+                found = json.loads(entry.value)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+                raise ValueError(f"metadata {KEY!r}: expected what save has written. Received: {entry.value[:100]!r}")
+            return found
+    return {}
