@@ -45,7 +45,7 @@ TRANSPOSED = {
 PADDING_ALLOWED = 1024
 """Elements of padding that are cheaper to carry through solver and averaging than a reorder."""
 
-OWN = (narrow, winograd)
+OWN = (winograd, narrow)
 """Kernels of our own, each for the convolutions where it gains; they want the weights as `_outputs_last`."""
 
 FEW_OUTPUTS = 32

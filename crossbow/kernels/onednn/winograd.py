@@ -1,34 +1,33 @@
-"""Convolutions of 3×3 by Winograd's minimal filtering: 2.25 times fewer products than windows have.
+"""Convolutions of 3×3 and 5×5 by Winograd's minimal filtering: with two to four times fewer products than windows have.
 
-An output of 2×2 pixels is computed from the 4×4 pixels below it, as Lavin and Gray, "Fast Algorithms for Convolutional
-Neural Networks" (2015), F(2×2, 3×3). With B, G and A as in `INPUT`, `WEIGHTS` and `OUTPUT`, for every such tile t and
-every of the 16 points p:
+The output is cut into tiles of m×m, each computed from the (m + r − 1)² pixels below it, as Lavin and Gray, "Fast
+Algorithms for Convolutional Neural Networks" (2015). With A, G and B as in `winograd_transforms.py`, for every tile t
+and every point p of a grid of (m + r − 1)²:
 
     V[p, t] = (Bᵀ x[t] B)[p]        U[p] = (G w Gᵀ)[p]        M[p, t] = V[p, t] · U[p]        y[t] = Aᵀ M[:, t] A
 
-M[p] is a product of matrices, tiles × channels and channels × outputs, and takes nearly all the time. The gradient of
-the input is the same with the kernel turned by half a turn and its two numbers of channels exchanged. That of the
-weights is the transpose of the above:
+M[p] is a product of matrices, tiles × channels and channels × outputs, and takes most of the time. The gradients are
+the transposes of that:
 
     D[p, t] = (A dy[t] Aᵀ)[p]       P[p] = Σ_t V[p, t]ᵀ · D[p, t]       dw = Gᵀ P G
+                                    Q[p, t] = D[p, t] · U[p]ᵀ           dx = Σ_t B Q[:, t] Bᵀ, where t lies
 
-A block of tiles at a time passes through all steps, so that its V and M stay in the cache. One thread only.
+A block of tiles at a time passes through all steps, so that its points stay in the cache. Rounding: with 6 points in a
+row the errors are about four times those of a sum of products, with 4 less than those. One thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+import functools
+from dataclasses import dataclass, replace
 
 import numpy as np
-from llvmlite import ir
-from numba import types
 
-from crossbow.kernels.compiled import float64_at, inlined, instruction, int64_at, native
+from crossbow.kernels.compiled import inlined, int64_at, native
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import image_convolution as sizing
 from crossbow.kernels.onednn import tile
+from crossbow.kernels.onednn import winograd_transforms as transforms
 from crossbow.kernels.onednn.image_convolution import (
     ImageConvolution,
     clear_padded,
@@ -38,380 +37,370 @@ from crossbow.kernels.onednn.image_convolution import (
 from crossbow.kernels.onednn.inner_product import with_bias_gradient
 from crossbow.kernels.onednn.primitive import Place, Steps
 from crossbow.kernels.onednn.tile import WIDTH, Product, multiply_chunk
+from crossbow.kernels.onednn.winograd_transforms import run_transform, transform_slots, transpose_square
 from crossbow.types import address
 
-Matrix = tuple[tuple[float, ...], ...]
-
-INPUT: Matrix = ((1, 0, -1, 0), (0, 1, 1, 0), (0, -1, 1, 0), (0, 1, 0, -1))
-"""Bᵀ: 4×4 pixels to 4×4 points."""
-WEIGHTS: Matrix = ((1, 0, 0), (0.5, 0.5, 0.5), (0.5, -0.5, 0.5), (0, 0, 1))
-"""G: 3×3 weights to 4×4 points."""
-OUTPUT: Matrix = ((1, 1, 1, 0), (0, 1, -1, -1))
-"""Aᵀ: 4×4 points to 2×2 pixels."""
-POINTS = 16
-
-
-def _transposed(matrix: Matrix) -> Matrix:
-    return tuple(zip(*matrix, strict=True))
-
-
-def _sandwich(matrix: Matrix, finish: bool = False) -> Any:
-    """The instruction `target ← matrix · source · matrixᵀ` on grids of vectors of 16 numbers.
-
-    Arguments: the address of source's first vector and its distances in bytes between rows and columns; the same of
-    target. With `finish`, two more: the address of a vector that is added to all of target, and a float32: what is
-    less becomes it.
-    """
-    vector = ir.VectorType(ir.FloatType(), WIDTH)
-
-    def combination(builder: Any, row: Sequence[float], values: Sequence[Any]) -> Any:
-        total = None
-        for factor, value in zip(row, values, strict=True):
-            if factor == 0:
-                continue
-            if abs(factor) != 1:
-                value = builder.fmul(value, ir.Constant(vector, [abs(factor)] * WIDTH))
-            if total is None:
-                total = value if factor > 0 else builder.fneg(value)
-            else:
-                total = builder.fadd(total, value) if factor > 0 else builder.fsub(total, value)
-        return total
-
-    def places(builder: Any, place: Sequence[Any], size: int) -> list[list[Any]]:
-        base, row_step, column_step = place
-        word = ir.IntType(64)
-        columns = [builder.mul(column_step, word(column)) for column in range(size)]
-        rows = [builder.add(base, builder.mul(row_step, word(row))) for row in range(size)]
-        return [[builder.inttoptr(builder.add(row, column), vector.as_pointer()) for column in columns] for row in rows]
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        source, target = arguments[:3], arguments[3:6]
-        grid = [[builder.load(place, align=4) for place in row] for row in places(builder, source, len(matrix[0]))]
-        # Rows first: row i of matrix · source.
-        columns = [[combination(builder, row, column) for row in matrix] for column in zip(*grid, strict=True)]
-        result = [[combination(builder, row, line) for row in matrix] for line in zip(*columns, strict=True)]
-        if finish:
-            shift = builder.load(builder.inttoptr(arguments[6], vector.as_pointer()), align=4)
-            undefined = ir.Constant(vector, ir.Undefined)
-            first = builder.insert_element(undefined, arguments[7], ir.IntType(32)(0))
-            floor = builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None))
-        for line, row in zip(result, places(builder, target, len(matrix)), strict=True):
-            for value, place in zip(line, row, strict=True):
-                if finish:
-                    value = builder.fadd(value, shift)
-                    value = builder.select(builder.fcmp_ordered("<", value, floor), floor, value)
-                builder.store(value, place, align=4)
-        return context.get_dummy_value()
-
-    words = [types.int64] * 6
-    if finish:
-
-        @instruction
-        def finished(typing_context: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
-            return types.void(*words, types.int64, types.float32), generate
-
-        return finished
-
-    @instruction
-    def made(typing_context: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any) -> Any:
-        return types.void(*words), generate
-
-    return made
-
-
-_transform_input = _sandwich(INPUT)
-_transform_weights = _sandwich(WEIGHTS)
-_transform_output = _sandwich(OUTPUT, finish=True)
-_transform_gradient = _sandwich(_transposed(OUTPUT))
-_weights_gradient = _sandwich(_transposed(WEIGHTS))
-
-
-def _transposed_vectors() -> Any:
-    """The instruction that writes the transpose of 16 × 16 numbers: source, its distance in bytes between rows, and
-    those of target."""
-    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), WIDTH)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def place(base: Any, step: Any, row: int) -> Any:
-            return builder.inttoptr(builder.add(base, builder.mul(step, word(row))), vector.as_pointer())
-
-        rows = [builder.load(place(arguments[0], arguments[1], row), align=4) for row in range(WIDTH)]
-        distance = 1
-        while distance < WIDTH:  # rows i and i + distance exchange squares of that size
-            for low in (row for row in range(WIDTH) if not row & distance):
-                high = low + distance
-                lanes = [[lane & ~distance | (lane & distance and WIDTH) for lane in range(WIDTH)]]
-                lanes.append([lane + distance for lane in lanes[0]])
-                masks = [ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), chosen) for chosen in lanes]
-                rows[low], rows[high] = (builder.shuffle_vector(rows[low], rows[high], mask) for mask in masks)
-            distance *= 2
-        for number, row in enumerate(rows):
-            builder.store(row, place(arguments[2], arguments[3], number), align=4)
-        return context.get_dummy_value()
-
-    @instruction
-    def made(typing_context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
-        return types.void(*[types.int64] * 4), generate
-
-    return made
-
-
-_transpose = _transposed_vectors()
-
-
-TILES = 64
+TILES = {3: (4, 2), 5: (2,)}
+"""For a kernel, the tiles that are tried; larger ones would lose digits."""
+BLOCK = 64
 """Tiles of a block, about: so many that a product is worth its call, so few that the points lie in the cache."""
-FEWER_PRODUCTS = 1.7
-"""How many times fewer products than with windows pay for the transforms. It is 2.25 where the output is made of whole
-tiles; on 7×7 it is 1.72, which gains a tenth, on 3×3 1.27, which loses a third."""
-CHANNELS_A_TILE = 8
-"""For how many channels there has to be a tile in the batch: the transformed weights of 512 channels are 16 MB."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """A convolution's output in tiles, in blocks of whole rows of tiles; a block may go over several images."""
+
+    sizes: ImageConvolution
+    outputs: int
+    """Of a tile, in a row."""
+
+    @property
+    def points(self) -> int:
+        return (self.outputs + self.kernel - 1) ** 2
+
+    @property
+    def kernel(self) -> int:
+        return self.sizes.kernel[0]
+
+    @property
+    def down(self) -> int:
+        return -(-self.sizes.rows // self.outputs)
+
+    @property
+    def across(self) -> int:
+        return -(-self.sizes.columns // self.outputs)
+
+    @property
+    def work(self) -> float:
+        """In products with windows; see `gains`."""
+        c, o, tiles = self.sizes.channels, self.sizes.outputs, self.sizes.images * self.down * self.across
+        weights = IN_CACHE if 4 * self.points * c * o <= CACHE else IN_MEMORY
+        return self.points * (tiles * (c * o + TRANSFORM * (c + o)) + weights * c * o)
 
 
 def gains(sizes: ImageConvolution) -> bool:
     """Whether such a convolution is faster here than with the library."""
-    if (sizes.kernel, sizes.stride, sizes.dilation) != ((3, 3), (1, 1), 1) or max(map(max, sizes.padding)) > 2:
-        return False
-    if sizes.channels % WIDTH or sizes.outputs % WIDTH:
-        return False
-    tiles = -(-sizes.rows // 2) * -(-sizes.columns // 2)
-    enough = CHANNELS_A_TILE * sizes.images * tiles >= max(sizes.channels, sizes.outputs)
-    return enough and 9 * sizes.rows * sizes.columns >= FEWER_PRODUCTS * POINTS * tiles
+    return _tiling(sizes) is not None
 
 
 gains_in_weights = gains
 
+TRANSFORM = 6
+"""Products that take as long as the transforms of a number of input or output to, or from, a point."""
+CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
+"""Bytes of a core's cache; products that take as long as the transforms of a weight to a point, and reading it there:
+where all of them lie in the cache, and where not."""
+GAIN = 1.1
+"""By what the work has to be less than with windows."""
+
+
+@functools.cache
+def _tiling(sizes: ImageConvolution) -> Tiling | None:
+    """The tiles with the least work, where that is less than the library's."""
+    (kernel, width), around = sizes.kernel, max(map(max, sizes.padding))
+    if kernel != width or kernel not in TILES or sizes.stride != (1, 1) or sizes.dilation != 1 or around >= kernel:
+        return None
+    if min(sizes.channels, sizes.outputs) < WIDTH:
+        return None
+    best = min((Tiling(sizes, outputs) for outputs in TILES[kernel]), key=lambda tiling: tiling.work)
+    channels = -(-sizes.channels // WIDTH) * WIDTH * -(-sizes.outputs // WIDTH) * WIDTH
+    windows = sizes.images * sizes.rows * sizes.columns * kernel**2 * channels
+    return best if GAIN * best.work <= windows else None
+
 
 def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
     """input0, weights[, bias] → output."""
-    steps = Steps(f"convolution_forward{' relu' if relu else ''} winograd")
-    _add_products(steps, sizes, ("input0", "weights", "output"), "bias" if bias else None, relu)
+    steps, blocks = Steps(f"convolution_forward{' relu' if relu else ''} winograd"), _Blocks(_chosen(sizes))
+    strides = {tile.OUTER: 1, tile.INNER: sizes.channels, tile.A_ROW: sizes.channels, tile.A_INNER: 1}
+    strides |= {tile.B_INNER: sizes.outputs, tile.C_ROW: sizes.outputs}
+    product = Product(blocks.tiles, sizes.outputs, strides)
+    zeros = np.zeros(sizes.outputs, np.float32)
+    steps.add_pass(
+        "pass",
+        forward_pass,
+        ("input0", "weights", "output", *blocks.reserve(steps), "bias" if bias else None),
+        address(zeros),
+        *blocks.slots,
+        *blocks.input_slots,
+        *blocks.output_slots(0.0 if relu else -np.inf),
+        *blocks.weights_slots,
+        *product.slots,
+        references=(zeros,),
+    )
     return steps.prepared(("input0", "weights", "bias") if bias else ("input0", "weights"), ("output",))
 
 
 def backward_data(sizes: ImageConvolution) -> PreparedKernel:
     """output_gradient, weights → input_gradient."""
-    steps = Steps("convolution_backward_data winograd")
-    (top, bottom), (left, right) = sizes.padding
-    turned = replace(
-        sizes,
-        height=sizes.rows,
-        width=sizes.columns,
-        channels=sizes.outputs,
-        outputs=sizes.channels,
-        rows=sizes.height,
-        columns=sizes.width,
-        padding=((2 - top, 2 - bottom), (2 - left, 2 - right)),
+    steps, blocks = Steps("convolution_backward_data winograd"), _Blocks(_chosen(sizes))
+    strides = {tile.OUTER: 1, tile.INNER: sizes.outputs, tile.A_ROW: sizes.outputs, tile.A_INNER: 1}
+    strides |= {tile.B_INNER: sizes.channels, tile.C_ROW: sizes.channels}
+    product = Product(blocks.tiles, sizes.channels, strides)
+    transposed = steps.reserve(4 * sizes.kernel[0] ** 2 * sizes.channels * sizes.outputs)
+    steps.add_pass(
+        "pass",
+        data_pass,
+        ("output_gradient", "weights", "input_gradient", *blocks.reserve(steps), transposed),
+        *blocks.slots,
+        *blocks.input_gradient_slots,
+        *blocks.output_gradient_slots,
+        *blocks.weights_slots,
+        *product.slots,
     )
-    _add_products(steps, turned, ("output_gradient", "weights", "input_gradient"), turned_by_half=True)
     return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
 
 
 def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
     """input0, output_gradient → weights_gradient[, bias_gradient]."""
-    steps, blocks = Steps("convolution_backward_weights winograd"), _Blocks(sizes)
+    steps, blocks = Steps("convolution_backward_weights winograd"), _Blocks(_chosen(sizes))
     strides = {tile.OUTER: 1, tile.INNER: blocks.tiles, tile.A_ROW: 1, tile.A_INNER: sizes.channels}
     strides |= {tile.B_INNER: sizes.outputs, tile.C_ROW: sizes.outputs}
     product = Product(sizes.channels, sizes.outputs, strides)
-    places = (
-        *("input0", "output_gradient", "weights_gradient"),
-        *blocks.reserve(steps),
-        steps.reserve(_points(sizes.channels * sizes.outputs)),
+    places = ("input0", "output_gradient", "weights_gradient", *blocks.reserve(steps))
+    steps.add_pass(
+        "pass",
+        weights_pass,
+        places,
+        *blocks.slots,
+        *blocks.input_slots,
+        *blocks.output_gradient_slots,
+        *blocks.weights_gradient_slots,
+        *product.slots,
     )
-    steps.add_pass("pass", weights_pass, places, *blocks.slots, *product.slots)
     return with_bias_gradient(steps, sizes.images * sizes.rows * sizes.columns, sizes.outputs, bias)
 
 
-class _Blocks:
-    """The tiles of a convolution, in blocks of whole rows of tiles; a block may go over several images."""
+def _chosen(sizes: ImageConvolution) -> Tiling:
+    """The tiles that gain, or, where none do, the smallest."""
+    return _tiling(sizes) or Tiling(sizes, TILES[sizes.kernel[0]][-1])
 
-    def __init__(self, sizes: ImageConvolution) -> None:
-        down, across = -(-sizes.rows // 2), -(-sizes.columns // 2)
+
+class _Blocks:
+    """What both passes need to know of the tiles of a convolution."""
+
+    def __init__(self, tiling: Tiling) -> None:
+        self.tiling, sizes = tiling, tiling.sizes
+        m, r, down, across = tiling.outputs, tiling.kernel, tiling.down, tiling.across
         rows = sizes.images * down
-        self.rows = max(
-            count for count in range(1, rows + 1) if rows % count == 0 and count * across <= max(TILES, across)
-        )
+        self.rows = max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * across <= BLOCK))
         self.tiles = self.rows * across
         (top, _), (left, _) = sizes.padding
-        # Room for whole tiles, at the lower and right edge of input and output.
-        inside = replace(
-            sizes, padding=((top, 2 * down + 2 - top - sizes.height), (left, 2 * across + 2 - left - sizes.width))
-        )
-        outside = replace(
+        # Room for whole tiles, at the lower and right edges of input and output.
+        below, beside = m * down + r - 1 - top - sizes.height, m * across + r - 1 - left - sizes.width
+        self.inside = replace(sizes, padding=((top, below), (left, beside)))
+        self.outside = replace(
             sizes,
             height=sizes.rows,
             width=sizes.columns,
             channels=sizes.outputs,
-            padding=((0, 2 * down - sizes.rows), (0, 2 * across - sizes.columns)),
+            padding=((0, m * down - sizes.rows), (0, m * across - sizes.columns)),
         )
-        self.inside, self.outside = inside, outside
-        self.slots = (self.rows, down, across, *inside.slots, *outside.slots)
+        elements = (self.tiles * sizes.channels, self.tiles * sizes.outputs, sizes.channels * sizes.outputs)
+        # Between the points is a gap: at distances of whole pages all of them would want the same place in the cache.
+        self.steps = tuple(4 * (count + WIDTH) for count in elements)
+        self.slots = (self.rows, down, across, m, tiling.points, *self.steps, *self.inside.slots, *self.outside.slots)
 
     def reserve(self, steps: Steps) -> tuple[Place, ...]:
         """Places of an image of the input with its padding, one of the output if that is not made of whole tiles, and
-        the points of a block's input and output."""
+        the points of a block's input and output, and of the weights."""
         image = steps.reserve(self.inside.padded_bytes)
         result = steps.reserve(self.outside.padded_bytes) if self.outside.has_padding else None
-        points = (steps.reserve(_points(self.tiles * sizes.channels)) for sizes in (self.inside, self.outside))
-        return (image, result, *points)
+        return (image, result, *(steps.reserve(self.tiling.points * step) for step in self.steps))
+
+    def _slots(self, which: int, slots: dict[int, int | float]) -> list[int | float]:
+        return transform_slots(which, self.tiling.outputs, self.tiling.kernel, slots)
+
+    def _pixels(self, sizes: ImageConvolution, step: int, reads: bool) -> dict[int, int | float]:
+        """Of a transform between an image's rows of tiles and their points."""
+        pixel, m = 4 * sizes.channels, self.tiling.outputs
+        image, points = (m * pixel, sizes.padded[1] * pixel, pixel), (pixel, self._side * step, step)
+        source, target = (image, points) if reads else (points, image)
+        return {
+            **dict(zip((transforms.SOURCE_TILE, transforms.SOURCE_ROW, transforms.SOURCE_COLUMN), source, strict=True)),
+            **dict(zip((transforms.TARGET_TILE, transforms.TARGET_ROW, transforms.TARGET_COLUMN), target, strict=True)),
+            transforms.TILES: self.tiling.across,
+            transforms.ELEMENTS: sizes.channels,
+        }
+
+    @property
+    def _side(self) -> int:
+        """Points in a row."""
+        return self.tiling.outputs + self.tiling.kernel - 1
+
+    @property
+    def input_slots(self) -> list[int | float]:
+        return self._slots(transforms.INPUT, self._pixels(self.inside, self.steps[0], reads=True))
+
+    @property
+    def input_gradient_slots(self) -> list[int | float]:
+        return self._slots(transforms.INPUT_GRADIENT, self._pixels(self.inside, self.steps[0], reads=False))
+
+    @property
+    def output_gradient_slots(self) -> list[int | float]:
+        return self._slots(transforms.OUTPUT_GRADIENT, self._pixels(self.outside, self.steps[1], reads=True))
+
+    def output_slots(self, floor: float) -> list[int | float]:
+        slots = self._pixels(self.outside, self.steps[1], reads=False)
+        return self._slots(transforms.OUTPUT, {**slots, transforms.FLOOR: floor})
+
+    @property
+    def weights_slots(self) -> list[int | float]:
+        elements = self.tiling.sizes.channels * self.tiling.sizes.outputs
+        slots: dict[int, int | float] = {
+            transforms.SOURCE_ROW: self.tiling.kernel * 4 * elements,
+            transforms.SOURCE_COLUMN: 4 * elements,
+            transforms.TARGET_ROW: self._side * self.steps[2],
+            transforms.TARGET_COLUMN: self.steps[2],
+            transforms.TILES: 1,
+            transforms.ELEMENTS: elements,
+        }
+        return self._slots(transforms.WEIGHTS, slots)
+
+    @property
+    def weights_gradient_slots(self) -> list[int | float]:
+        elements = self.tiling.sizes.channels * self.tiling.sizes.outputs
+        slots: dict[int, int | float] = {
+            transforms.SOURCE_ROW: self._side * self.steps[2],
+            transforms.SOURCE_COLUMN: self.steps[2],
+            transforms.TARGET_ROW: self.tiling.kernel * 4 * elements,
+            transforms.TARGET_COLUMN: 4 * elements,
+            transforms.TILES: 1,
+            transforms.ELEMENTS: elements,
+        }
+        return self._slots(transforms.WEIGHTS_GRADIENT, slots)
 
 
-def _points(elements: int) -> int:
-    """Bytes of 16 matrices. Between them is a gap: at distances of whole pages, 16 numbers would want the same place in
-    the cache."""
-    return POINTS * 4 * (elements + WIDTH)
-
-
-def _add_products(
-    steps: Steps,
-    sizes: ImageConvolution,
-    roles: tuple[str, str, str],
-    bias: str | None = None,
-    relu: bool = False,
-    turned_by_half: bool = False,
-) -> None:
-    blocks = _Blocks(sizes)
-    strides = {tile.OUTER: 1, tile.INNER: sizes.channels, tile.A_ROW: sizes.channels, tile.A_INNER: 1}
-    strides |= {tile.B_INNER: sizes.outputs, tile.C_ROW: sizes.outputs}
-    product = Product(blocks.tiles, sizes.outputs, strides)
-    places = (
-        *roles,
-        *blocks.reserve(steps),
-        steps.reserve(_points(sizes.channels * sizes.outputs)),
-        bias,
-        steps.reserve(9 * 4 * sizes.channels * sizes.outputs) if turned_by_half else None,
-    )
-    floor, zeros = 0.0 if relu else -np.inf, np.zeros(sizes.outputs, np.float32)
-    steps.add_pass(
-        "pass", products_pass, places, floor, address(zeros), *blocks.slots, *product.slots, references=(zeros,)
-    )
-
-
+# Places of both passes' blocks, behind three operands.
 _IMAGE, _RESULT, _INSIDE, _OUTSIDE, _KERNEL = range(3, 8)
-"""Places of both passes' blocks behind three operands: an image with its padding, an image of the output or 0, the
-points of a block's input, of its output, and those of the weights."""
-_ROWS, _DOWN, _ACROSS = range(3)
-"""Slots of the tiles: rows of tiles in a block, rows and columns of tiles in an image; then the sizes of both sides."""
-_SIZES_INSIDE, _SIZES_OUTSIDE = 3, 3 + sizing.SIZES
-_PRODUCT = 3 + 2 * sizing.SIZES
+"""An image with its padding; one of the output, or 0; the points of a block's input and output, and of the weights."""
+# And what follows them.
+_ROWS, _DOWN, _ACROSS, _OUTPUTS, _POINTS, _INSIDE_STEP, _OUTSIDE_STEP, _KERNEL_STEP = range(8)
+"""Rows of tiles in a block; rows and columns of tiles in an image; a tile's outputs in a row; points; the bytes between
+two points."""
+_SIZES_INSIDE = 8 * 8
+_SIZES_OUTSIDE = _SIZES_INSIDE + 8 * sizing.SIZES
+_FIRST = _SIZES_OUTSIDE + 8 * sizing.SIZES
+_SECOND = _FIRST + 8 * (1 + transforms.SLOTS)
+_THIRD = _SECOND + 8 * (1 + transforms.SLOTS)
+_PRODUCT = _THIRD + 8 * (1 + transforms.SLOTS)
+"""In bytes: the sizes of both sides; the transforms of input, of output and of weights; the product."""
 
 
 @inlined
-def _read_rows(tiles: int, first: int, source: int, image: int, points: int) -> None:
-    """The points of a block's input: a copy of every image with padding, and its tiles of 4×4."""
-    t, inside = int64_at(tiles), tiles + 8 * _SIZES_INSIDE
-    s = int64_at(inside)
+def _read_rows(tiles: int, sizes: int, transform: int, first: int, source: int, image: int, points: int) -> None:
+    """A block's points, from images that pass through one with padding where `image` is not 0."""
+    t, s = int64_at(tiles), int64_at(sizes)
     pixel = 4 * s[sizing.CHANNELS]
-    line, step = pixel * s[sizing.PADDED_WIDTH], pixel * t[_ROWS] * t[_ACROSS] + 4 * WIDTH
     for row in range(t[_ROWS]):
         number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
-        if i == 0:
-            copy_into_padded(inside, source + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel, image)
-        for j in range(t[_ACROSS]):
-            corner, target = image + 2 * i * line + 2 * j * pixel, points + (row * t[_ACROSS] + j) * pixel
-            for vector in range(0, pixel, 4 * WIDTH):
-                _transform_input(corner + vector, line, pixel, target + vector, 4 * step, step)
+        start = source + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel
+        if image != 0:
+            if i == 0:
+                copy_into_padded(sizes, start, image)
+            start = image
+        line = start + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
+        run_transform(transform, line, points + row * t[_ACROSS] * pixel)
 
 
 @inlined
-def _read_gradient(tiles: int, first: int, source: int, image: int, points: int) -> None:
-    """The points of a block's output gradient; image is 0 where it is made of whole tiles."""
-    t, outside = int64_at(tiles), tiles + 8 * _SIZES_OUTSIDE
-    s = int64_at(outside)
+def _write_rows(tiles: int, first: int, points: int, image: int, target: int) -> None:
+    """The output of a block from its points; by way of an image with room for whole tiles where `image` is not 0."""
+    t, sizes = int64_at(tiles), tiles + _SIZES_OUTSIDE
+    s = int64_at(sizes)
     pixel = 4 * s[sizing.CHANNELS]
-    line, step = pixel * s[sizing.PADDED_WIDTH], pixel * t[_ROWS] * t[_ACROSS] + 4 * WIDTH
-    for row in range(t[_ROWS]):
-        number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
-        own = source + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel
-        if image != 0 and i == 0:
-            copy_into_padded(outside, own, image)
-        for j in range(t[_ACROSS]):
-            corner = (own if image == 0 else image) + 2 * i * line + 2 * j * pixel
-            target = points + (row * t[_ACROSS] + j) * pixel
-            for vector in range(0, pixel, 4 * WIDTH):
-                _transform_gradient(corner + vector, line, pixel, target + vector, 4 * step, step)
-
-
-@inlined
-def _write_rows(tiles: int, first: int, points: int, image: int, target: int, bias: int, floor: float) -> None:
-    """The output of a block from its points; image is 0 where it is made of whole tiles."""
-    t, outside = int64_at(tiles), tiles + 8 * _SIZES_OUTSIDE
-    s = int64_at(outside)
-    pixel = 4 * s[sizing.CHANNELS]
-    line, step = pixel * s[sizing.PADDED_WIDTH], pixel * t[_ROWS] * t[_ACROSS] + 4 * WIDTH
     for row in range(t[_ROWS]):
         number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
         own = target + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel
-        for j in range(t[_ACROSS]):
-            source = points + (row * t[_ACROSS] + j) * pixel
-            corner = (own if image == 0 else image) + 2 * i * line + 2 * j * pixel
-            for vector in range(0, pixel, 4 * WIDTH):
-                _transform_output(
-                    source + vector, 4 * step, step, corner + vector, line, pixel, bias + vector, np.float32(floor)
-                )
+        line = (own if image == 0 else image) + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
+        run_transform(tiles + _SECOND, points + row * t[_ACROSS] * pixel, line)
         if image != 0 and i == t[_DOWN] - 1:
-            copy_from_padded(outside, image, own)
+            copy_from_padded(sizes, image, own)
 
 
 @inlined
-def _multiply_points(product: int, a: int, a_step: int, b: int, b_step: int, c: int, c_step: int) -> None:
-    for point in range(POINTS):
-        for chunk in range(int64_at(product)[tile.CHUNKS]):
-            multiply_chunk(product, chunk, a + point * a_step, b + point * b_step, c + point * c_step, 0)
+def _add_rows(tiles: int, first: int, points: int, image: int, target: int) -> None:
+    """The gradient of the input from a block's points; tiles overlap, in an image with padding."""
+    t, sizes = int64_at(tiles), tiles + _SIZES_INSIDE
+    s = int64_at(sizes)
+    pixel = 4 * s[sizing.CHANNELS]
+    for row in range(t[_ROWS]):
+        number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
+        if i == 0:
+            clear_padded(sizes, image)
+        line = image + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
+        run_transform(tiles + _FIRST, points + row * t[_ACROSS] * pixel, line)
+        if i == t[_DOWN] - 1:
+            copy_from_padded(sizes, image, target + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel)
 
 
 @inlined
-def _transpose_taps(weights: int, target: int, rows: int, columns: int) -> None:
-    """Nine matrices of columns × rows to rows × columns."""
-    for tap in range(0, 9 * 4 * rows * columns, 4 * rows * columns):
+def _multiply_points(tiles: int, a: int, a_step: int, b: int, b_step: int, c: int, c_step: int) -> None:
+    for point in range(int64_at(tiles)[_POINTS]):
+        for chunk in range(int64_at(tiles + _PRODUCT)[tile.CHUNKS]):
+            places = a + point * a_step, b + point * b_step, c + point * c_step
+            multiply_chunk(tiles + _PRODUCT, chunk, places[0], places[1], places[2], 0)
+
+
+@inlined
+def _transpose_taps(weights: int, target: int, taps: int, rows: int, columns: int) -> None:
+    """Matrices of columns × rows to rows × columns, in squares; the last ones begin inside those before."""
+    for tap in range(0, taps * 4 * rows * columns, 4 * rows * columns):
         for row in range(0, rows, WIDTH):
+            r = min(row, rows - WIDTH)
             for column in range(0, columns, WIDTH):
-                source = weights + tap + 4 * (column * rows + row)
-                _transpose(source, 4 * rows, target + tap + 4 * (row * columns + column), 4 * columns)
+                c = min(column, columns - WIDTH)
+                source = weights + tap + 4 * (c * rows + r)
+                transpose_square(source, 4 * rows, target + tap + 4 * (r * columns + c), 4 * columns)
 
 
 @native
-def products_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: source, weights, target, and as `_IMAGE` says; bias or 0; room for the transposed weights, where they are
-    to be turned; least value; address of zeros; tiles; product."""
-    b, tiles = int64_at(arguments), np.int64(arguments) + 8 * 12
-    t, product = int64_at(tiles), tiles + 8 * _PRODUCT
-    inside, outside = int64_at(tiles + 8 * _SIZES_INSIDE), int64_at(tiles + 8 * _SIZES_OUTSIDE)
-    c, o, images = inside[sizing.CHANNELS], outside[sizing.CHANNELS], inside[sizing.IMAGES]
-    weights, tap, step = b[1], 4 * c * o, 4 * (c * o + WIDTH)
-    count = t[_ROWS] * t[_ACROSS]
-    if b[9] != 0:
-        _transpose_taps(weights, b[9], c, o)
-        weights, tap = b[9] + 8 * tap, -tap  # the last one first
-    for index in range(0, 4 * c * o, 4 * WIDTH):
-        _transform_weights(weights + index, 3 * tap, tap, b[_KERNEL] + index, 4 * step, step)
-    clear_padded(tiles + 8 * _SIZES_INSIDE, b[_IMAGE])
-    bias, floor = b[8] if b[8] != 0 else b[11], float64_at(arguments)[10]
-    for first in range(0, images * t[_DOWN], t[_ROWS]):
-        _read_rows(tiles, first, b[0], b[_IMAGE], b[_INSIDE])
-        a_step, c_step = 4 * (count * c + WIDTH), 4 * (count * o + WIDTH)
-        _multiply_points(product, b[_INSIDE], a_step, b[_KERNEL], step, b[_OUTSIDE], c_step)
-        _write_rows(tiles, first, b[_OUTSIDE], b[_RESULT], b[2], bias, floor)
+def forward_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: x, weights, y, and as `_IMAGE` says; bias or 0; address of zeros; then as `_ROWS` says."""
+    b, tiles = int64_at(arguments), np.int64(arguments) + 8 * 10
+    t, inside = int64_at(tiles), tiles + _SIZES_INSIDE
+    run_transform(tiles + _THIRD, b[1], b[_KERNEL])
+    int64_at(tiles + _SECOND + 8)[transforms.SHIFT] = b[8] if b[8] != 0 else b[9]
+    clear_padded(inside, b[_IMAGE])
+    for first in range(0, int64_at(inside)[sizing.IMAGES] * t[_DOWN], t[_ROWS]):
+        _read_rows(tiles, inside, tiles + _FIRST, first, b[0], b[_IMAGE], b[_INSIDE])
+        steps = t[_INSIDE_STEP], t[_KERNEL_STEP], t[_OUTSIDE_STEP]
+        _multiply_points(tiles, b[_INSIDE], steps[0], b[_KERNEL], steps[1], b[_OUTSIDE], steps[2])
+        _write_rows(tiles, first, b[_OUTSIDE], b[_RESULT], b[2])
+    return 0
+
+
+@native
+def data_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: dy, weights, dx, and as `_IMAGE` says; room for the transposed weights; then as `_ROWS` says."""
+    b, tiles = int64_at(arguments), np.int64(arguments) + 8 * 9
+    t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
+    s = int64_at(inside)
+    taps = s[sizing.KERNEL_ROWS] * s[sizing.KERNEL_COLUMNS]
+    _transpose_taps(b[1], b[8], taps, int64_at(outside)[sizing.CHANNELS], s[sizing.CHANNELS])
+    run_transform(tiles + _THIRD, b[8], b[_KERNEL])
+    if b[_RESULT] != 0:
+        clear_padded(outside, b[_RESULT])
+    for first in range(0, s[sizing.IMAGES] * t[_DOWN], t[_ROWS]):
+        _read_rows(tiles, outside, tiles + _SECOND, first, b[0], b[_RESULT], b[_OUTSIDE])
+        steps = t[_OUTSIDE_STEP], t[_KERNEL_STEP], t[_INSIDE_STEP]
+        _multiply_points(tiles, b[_OUTSIDE], steps[0], b[_KERNEL], steps[1], b[_INSIDE], steps[2])
+        _add_rows(tiles, first, b[_INSIDE], b[_IMAGE], b[2])
     return 0
 
 
 @native
 def weights_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, dy, dw, and as `_IMAGE` says; tiles; product."""
+    """Block: x, dy, dw, and as `_IMAGE` says; then as `_ROWS` says."""
     b, tiles = int64_at(arguments), np.int64(arguments) + 8 * 8
-    t, product = int64_at(tiles), tiles + 8 * _PRODUCT
-    inside, outside = int64_at(tiles + 8 * _SIZES_INSIDE), int64_at(tiles + 8 * _SIZES_OUTSIDE)
-    c, o, images = inside[sizing.CHANNELS], outside[sizing.CHANNELS], inside[sizing.IMAGES]
-    tap, step, count = 4 * c * o, 4 * (c * o + WIDTH), t[_ROWS] * t[_ACROSS]
-    clear_padded(tiles + 8 * _SIZES_INSIDE, b[_IMAGE])
+    t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
+    clear_padded(inside, b[_IMAGE])
     if b[_RESULT] != 0:
-        clear_padded(tiles + 8 * _SIZES_OUTSIDE, b[_RESULT])
-    for first in range(0, images * t[_DOWN], t[_ROWS]):
-        _read_rows(tiles, first, b[0], b[_IMAGE], b[_INSIDE])
-        _read_gradient(tiles, first, b[1], b[_RESULT], b[_OUTSIDE])
-        int64_at(product)[tile.ADD] = 0 if first == 0 else 1
-        a_step, b_step = 4 * (count * c + WIDTH), 4 * (count * o + WIDTH)
-        _multiply_points(product, b[_INSIDE], a_step, b[_OUTSIDE], b_step, b[_KERNEL], step)
-    for index in range(0, tap, 4 * WIDTH):
-        _weights_gradient(b[_KERNEL] + index, 4 * step, step, b[2] + index, 3 * tap, tap)
+        clear_padded(outside, b[_RESULT])
+    for first in range(0, int64_at(inside)[sizing.IMAGES] * t[_DOWN], t[_ROWS]):
+        _read_rows(tiles, inside, tiles + _FIRST, first, b[0], b[_IMAGE], b[_INSIDE])
+        _read_rows(tiles, outside, tiles + _SECOND, first, b[1], b[_RESULT], b[_OUTSIDE])
+        int64_at(tiles + _PRODUCT)[tile.ADD] = 0 if first == 0 else 1
+        steps = t[_INSIDE_STEP], t[_OUTSIDE_STEP], t[_KERNEL_STEP]
+        _multiply_points(tiles, b[_INSIDE], steps[0], b[_OUTSIDE], steps[1], b[_KERNEL], steps[2])
+    run_transform(tiles + _THIRD, b[_KERNEL], b[2])
     return 0

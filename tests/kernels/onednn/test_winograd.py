@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crossbow import ExecutionContext, TrainingUnit
 from crossbow.kernels.interface import ConvolutionGeometry, Variable
-from crossbow.kernels.onednn import winograd
+from crossbow.kernels.onednn import winograd, winograd_transforms
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
 from tests.kernels.onednn.own_convolutions import (
@@ -39,32 +39,41 @@ def same(padding: int = 1) -> ConvolutionGeometry:
 # Numbers.
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_matrices_compute_a_convolution(seed: int) -> None:
-    """y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ x B)] A, in whole numbers and halves, so that nothing is rounded."""
-    generator = np.random.default_rng(seed)
-    x, w = generator.integers(-9, 10, (4, 4)).astype(float), generator.integers(-9, 10, (3, 3)).astype(float)
-    b, g, a = (np.array(matrix, float) for matrix in (winograd.INPUT, winograd.WEIGHTS, winograd.OUTPUT))
-    y = a @ ((g @ w @ g.T) * (b @ x @ b.T)) @ a.T
-    expected = [[(x[i : i + 3, j : j + 3] * w).sum() for j in range(2)] for i in range(2)]
-    np.testing.assert_array_equal(y, expected)
+@pytest.mark.parametrize(("outputs", "kernel"), [(2, 3), (4, 3), (2, 5)])
+def test_the_matrices_compute_a_convolution(outputs: int, kernel: int) -> None:
+    """y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ x B)] A, in fractions, so that nothing is rounded."""
+    a, g, b = (np.array(winograd_transforms.matrices(outputs, kernel)[name], object) for name in "AGB")
+    generator, size = np.random.default_rng(0), outputs + kernel - 1
+    x, w = (generator.integers(-9, 10, (count, count)).astype(object) for count in (size, kernel))
+    y = a.T @ ((g @ w @ g.T) * (b.T @ x @ b)) @ a
+    around = range(outputs)
+    assert y.tolist() == [[(x[i : i + kernel, j : j + kernel] * w).sum() for j in around] for i in around]
 
 
-BORDER = st.tuples(st.integers(0, 2), st.integers(0, 2))
+def test_the_matrices_are_the_known_ones() -> None:
+    """Of F(2×2, 3×3), as Lavin and Gray give them, up to the signs of two points."""
+    found = winograd_transforms.matrices(2, 3)
+    assert [list(map(float, row)) for row in found["G"]] == [[-1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]
+    assert [list(map(int, row)) for row in zip(*found["A"], strict=True)] == [[1, 1, 1, 0], [0, 1, -1, 1]]
+
+
+BORDER = {3: st.tuples(st.integers(0, 2), st.integers(0, 2)), 5: st.tuples(st.integers(0, 4), st.integers(0, 4))}
 
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Shape, int, ConvolutionGeometry]:
-    g = ConvolutionGeometry((3, 3), padding=draw(st.tuples(BORDER, BORDER)))
-    height, width = (draw(st.integers(max(1, 3 - sum(border)), 10)) for border in g.padding)
-    channels, outputs = (16 * draw(st.integers(1, 5)) for _ in range(2))
-    return (draw(st.integers(1, 5)), channels, height, width), outputs, g
+    kernel = draw(st.sampled_from([3, 5]))
+    g = ConvolutionGeometry((kernel, kernel), padding=draw(st.tuples(BORDER[kernel], BORDER[kernel])))
+    height, width = (draw(st.integers(max(1, kernel - sum(border)), 14)) for border in g.padding)
+    channels, outputs = (draw(st.integers(16, 70)) for _ in range(2))
+    return (draw(st.integers(1, 9)), channels, height, width), outputs, g
 
 
-@settings(max_examples=60)
+@settings(max_examples=80)
 @given(convolutions(), st.booleans(), st.booleans())
 @example(((2, 16, 32, 32), 16, same()), True, True)
 @example(((3, 64, 8, 8), 64, same()), False, False)
+@example(((8, 20, 12, 12), 50, ConvolutionGeometry((5, 5))), True, True)
 def test_random_shapes(made: tuple[Shape, int, ConvolutionGeometry], relu: bool, bias: bool) -> None:
     shape, outputs, g = made
     compare(winograd, shape, outputs, g, relu=relu, bias=bias)
@@ -78,15 +87,31 @@ def test_random_shapes(made: tuple[Shape, int, ConvolutionGeometry], relu: bool,
         ((1, 16, 1, 1), 16, same(2)),  # more output than input
         ((2, 16, 3, 3), 16, same(0)),  # one pixel of output
         ((2, 16, 7, 5), 16, same()),  # tiles over both edges
-        ((2, 16, 2, 131), 16, same()),  # a row of more tiles than a block has
-        ((7, 16, 6, 6), 32, same()),  # 21 rows of tiles: blocks of 21, and images that end inside
-        ((5, 32, 10, 14), 16, same()),  # blocks of 5 rows, which begin inside images
+        ((2, 16, 2, 331), 16, same()),  # a row of more tiles than a block has
+        ((7, 16, 6, 6), 32, same()),  # blocks of several images
+        ((5, 32, 20, 28), 16, same()),  # blocks of rows, which begin inside images
         ((1, 112, 4, 4), 80, same()),  # chunks of columns of unequal widths
+        ((2, 17, 8, 8), 31, same()),  # vectors that begin inside those before
         ((2, 16, 5, 6), 16, ConvolutionGeometry((3, 3), padding=((2, 0), (0, 1)))),
+        ((2, 16, 9, 9), 16, ConvolutionGeometry((5, 5), padding=((4, 4), (0, 4)))),
+        ((1, 16, 5, 5), 33, ConvolutionGeometry((5, 5))),
     ],
 )
 def test_odd_shapes(shape: Shape, outputs: int, g: ConvolutionGeometry, relu: bool) -> None:
     compare(winograd, shape, outputs, g, relu=relu)
+
+
+@pytest.mark.parametrize(
+    ("images", "tile"),
+    [(1, 4), (1, 2)],
+)
+def test_every_tile(images: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "TILES", {3: (tile,)})
+    winograd._tiling.cache_clear()
+    try:
+        compare(winograd, (images, 24, 11, 13), 40, same(), relu=True)
+    finally:
+        winograd._tiling.cache_clear()
 
 
 def test_an_image_is_computed_alike_in_every_batch() -> None:
@@ -122,15 +147,16 @@ def taken(shape: Shape, outputs: int, g: ConvolutionGeometry) -> bool:
         ((8, 64, 8, 8), 64, same(), True),
         ((8, 64, 7, 7), 64, same(), True),
         ((8, 64, 8, 8), 64, same(0), True),
-        ((8, 64, 3, 3), 64, same(), False),  # four tiles, mostly over the edges
+        ((8, 20, 12, 12), 50, ConvolutionGeometry((5, 5)), True),
+        ((8, 64, 3, 3), 64, same(), False),  # a tile of 4×4, and its transforms, for 9 pixels
         ((8, 512, 4, 4), 512, same(), False),  # few tiles for so many weights
         ((32, 512, 4, 4), 512, same(), True),
         ((8, 3, 32, 32), 16, same(), False),
-        ((8, 20, 32, 32), 50, ConvolutionGeometry((3, 3)), False),  # channels that do not fill vectors
         ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 3), stride=(2, 2), padding=((1, 1), (1, 1))), False),
         ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 3), dilation=(2, 1), padding=((2, 2), (1, 1))), False),
         ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 3), groups=2, padding=((1, 1), (1, 1))), False),
-        ((8, 64, 8, 8), 64, ConvolutionGeometry((5, 5), padding=((2, 2), (2, 2))), False),
+        ((8, 64, 8, 8), 64, ConvolutionGeometry((7, 7), padding=((3, 3), (3, 3))), False),
+        ((8, 64, 8, 8), 64, ConvolutionGeometry((3, 5), padding=((1, 1), (2, 2))), False),
         ((8, 64, 8, 8), 64, ConvolutionGeometry((1, 1)), False),
         ((8, 64, 8, 8), 64, same(3), False),
     ],
