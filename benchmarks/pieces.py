@@ -56,7 +56,10 @@ CONVOLUTIONS = (
     Convolution(32, 32, 16, 32, 3, 1),
     Convolution(32, 64, 8, 64, 3, 1),
     Convolution(8, 128, 16, 128, 3, 1),
+    Convolution(8, 64, 7, 64, 3, 1),
     Convolution(32, 512, 4, 512, 3, 1),
+    Convolution(37, 512, 8, 512, 3, 1),
+    Convolution(8, 32, 12, 64, 5, 0),
     Convolution(32, 1, 28, 20, 5, 0),
     Convolution(32, 20, 12, 50, 5, 0),
 )

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import inspect
 import platform
 import threading
 import zlib
@@ -41,21 +40,13 @@ TASK, SLOT, EXAMPLES, TICK = State.TASK, State.SLOT, State.EXAMPLES, State.TICK
 Pass = Callable[[int, int, int, int], int]
 
 
-def _sources(function: Callable[..., Any]) -> set[str]:
-    """The files whose code a pass contains: its own, this one, and those of the functions and modules that it names."""
-    found, globals_ = {__file__, function.__code__.co_filename}, function.__globals__
-    for named in (globals_[name] for name in function.__code__.co_names if name in globals_):
-        if inspect.ismodule(named) and named.__name__.startswith("crossbow."):
-            found.add(str(named.__file__))
-        elif hasattr(named, "py_func"):
-            found |= _sources(named.py_func)
-    return found
+def _checksum(folder: Path) -> str:
+    """Of all Python files in a folder and below."""
+    return f"{zlib.crc32(b''.join(path.read_bytes() for path in sorted(folder.rglob('*.py')))):08x}"
 
 
-def _salt(function: Callable[..., Any]) -> str:
-    # numba's cache looks only at the file of the function itself.
-    contents = b"".join(Path(name).read_bytes() for name in sorted(_sources(function)))
-    return f"{zlib.crc32(contents):08x}"
+_SALT = _checksum(Path(__file__).parent)
+"""numba's cache looks only at the file of a pass itself, but a pass contains code and constants of others."""
 
 
 class NativeFunction:
@@ -80,7 +71,7 @@ class NativeFunction:
         return self._compiled is not None and bool(getattr(self._compiled, "cache_hits", 0))
 
     def _compile(self) -> Any:
-        self._function.__qualname__ = f"{self.name}_{_salt(self._function)}"
+        self._function.__qualname__ = f"{self.name}_{_SALT}"
         try:
             return numba.cfunc(SIGNATURE, cache=True)(self._function)
         except RuntimeError as error:
@@ -100,8 +91,8 @@ def native(function: Pass) -> NativeFunction:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: make a function that passes call, by its name and not as an attribute of its module. A division by
-    zero in it is no error, as in NumPy (a loop that had to look for one would not become vector code)."""
+    """Decorator: make a function that passes call. A division by zero in it is no error, as in NumPy (a loop that had
+    to look for one would not become vector code)."""
     made: Callable[..., Any] = numba.njit(error_model="numpy")(function)
     return made
 

@@ -26,7 +26,7 @@ def test_every_piece_is_measured() -> None:
     done = run(1)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
-    assert sum("→" in row for row in rows) == 3 * 7
+    assert sum("→" in row for row in rows) == 3 * 10
     assert sum("step over" in row for row in rows) == 2
 
 

@@ -268,3 +268,17 @@ print(done, why_not_onednn())
 """
     assert run_python(program).startswith("[1, 2] ")
     assert "numba" in run_python(program)
+
+
+def test_a_change_of_any_kernels_file_is_another_checksum(tmp_path: Path) -> None:
+    """A pass contains constants of other files: compiled before one changed, it must not be found again."""
+    below = tmp_path / "below"
+    below.mkdir()
+    (tmp_path / "a.py").write_text("ONE = 1")
+    (below / "b.py").write_text("TWO = 2")
+    before = compiled._checksum(tmp_path)
+    (below / "b.py").write_text("TWO = 3")
+    assert compiled._checksum(tmp_path) != before
+    (below / "b.py").write_text("TWO = 2")
+    assert compiled._checksum(tmp_path) == before
+    assert compiled._checksum(Path(compiled.__file__).parent) == compiled._SALT

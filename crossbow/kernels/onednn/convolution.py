@@ -1,17 +1,17 @@
 """Two-dimensional convolution and its gradients.
 
-Activations are channels-last, where the direct kernels run at the processor's peak. They want the weights in blocks of
-16 × 16 channels, forward and weight gradient in the same one, the data gradient in its transpose: so a replica keeps
-the former, unless padding the channels to whole blocks would lengthen every pass of solver and averaging; then it keeps
-(height, width, in, out) and the kernels reorder (5 to 10 µs for the 25,000 weights of a 20 → 50 channel layer, which
-takes 300 µs).
+Activations are channels-last, where the library's direct kernels run at the processor's peak. They want the weights
+in blocks of 16 × 16 channels, forward and weight gradient in the same one, the data gradient in its transpose: so a
+replica keeps the former. It keeps (height, width, in, out) where kernels of our own gain, which want that, and where
+padding the channels to whole blocks would lengthen every pass of solver and averaging; the library's kernels then
+reorder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Protocol
 
 from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
@@ -45,8 +45,23 @@ TRANSPOSED = {
 PADDING_ALLOWED = 1024
 """Elements of padding that are cheaper to carry through solver and averaging than a reorder."""
 
-OWN = (winograd, narrow)
-"""Kernels of our own, each for the convolutions where it gains; they want the weights as `_outputs_last`."""
+
+class OwnKernels(Protocol):
+    """A module of kernels of our own; they want the weights as `_outputs_last`."""
+
+    def gains(self, sizes: ImageConvolution) -> bool: ...
+
+    def gains_in_weights(self, sizes: ImageConvolution) -> bool: ...
+
+    def forward(self, sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel: ...
+
+    def backward_data(self, sizes: ImageConvolution) -> PreparedKernel: ...
+
+    def backward_weights(self, sizes: ImageConvolution, bias: bool) -> PreparedKernel: ...
+
+
+OWN: tuple[OwnKernels, ...] = (winograd, narrow)
+"""The first that gains is taken."""
 
 FEW_OUTPUTS = 32
 """Below this the layout that forward prefers is worth a reorder (3×3, 16 → 16 channels: 334 instead of 429 µs)."""
@@ -108,7 +123,7 @@ class _Convolution:
         return storage(self.shape, descriptor, self.sizes)
 
     def choose_storage(self) -> BlockedStorage:
-        """The layout of the weight gradient, unless it is mostly padding."""
+        """The layout of the library's weight gradient, or that of our own kernels."""
         descriptor = self.gradient_layout
         padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
         if padded or (self.image is not None and _gaining_in_weights(self.image)):
@@ -133,8 +148,7 @@ def forward(
         weights = Variable(weights.shape, weights.dtype, kept)
     sizes = convolution.own_sizes(weights)
     if sizes is not None and (kernels := _gaining(sizes)) is not None:
-        prepared: PreparedKernel = kernels.forward(sizes, relu, bias is not None)
-        return replace(prepared, storages=storages)
+        return replace(kernels.forward(sizes, relu, bias is not None), storages=storages)
     own = stored(weights, convolution.sizes)
     candidates = []
     if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
@@ -162,8 +176,7 @@ def backward_data(dy: Tensor, weights: Variable, dx: Tensor, geometry: Convoluti
     convolution = _Convolution(dx, weights, None, dy, geometry)
     sizes = convolution.own_sizes(weights)
     if sizes is not None and (kernels := _gaining(sizes)) is not None:
-        prepared: PreparedKernel = kernels.backward_data(sizes)
-        return prepared
+        return kernels.backward_data(sizes)
     transposed = TRANSPOSED.get(str(convolution.describe(convolution.gradient_layout)))
     candidates = []
     # With one channel a group, blocks would be padded 256 times over; the library has kernels of its own for that.
@@ -189,8 +202,7 @@ def backward_weights(
     convolution = _Convolution(x, weights, bias, dy, geometry)
     sizes = convolution.own_sizes(weights)
     if sizes is not None and (kernels := _gaining_in_weights(sizes)) is not None:
-        prepared: PreparedKernel = kernels.backward_weights(sizes, bias is not None)
-        return prepared
+        return kernels.backward_weights(sizes, bias is not None)
     steps = Steps("convolution_backward_weights")
     own, layout = stored(weights, convolution.sizes), convolution.gradient_layout
     place: Place = "weights_gradient" if same(own, layout) else steps.reserve(nbytes(layout))
@@ -209,12 +221,12 @@ def backward_weights(
     return steps.prepared(("input0", "output_gradient"), writes)
 
 
-def _gaining(sizes: ImageConvolution) -> Any:
+def _gaining(sizes: ImageConvolution) -> OwnKernels | None:
     """Our own kernels for a convolution and the gradient of its input, where some gain."""
     return next((kernels for kernels in OWN if kernels.gains(sizes)), None)
 
 
-def _gaining_in_weights(sizes: ImageConvolution) -> Any:
+def _gaining_in_weights(sizes: ImageConvolution) -> OwnKernels | None:
     return next((kernels for kernels in OWN if kernels.gains_in_weights(sizes)), None)
 
 

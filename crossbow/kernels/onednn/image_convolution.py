@@ -1,4 +1,4 @@
-"""Sizes of the convolutions that we have kernels of our own for, and their images with padding around them."""
+"""Sizes of the convolutions that we have kernels of our own for, and images with padding around them."""
 
 from __future__ import annotations
 
@@ -10,31 +10,26 @@ import numpy as np
 from crossbow.kernels.compiled import float32_at, inlined, int64_at
 from crossbow.kernels.interface import ConvolutionGeometry
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn.primitive import Steps
 from crossbow.types import Tensor
 
-(IMAGES, HEIGHT, WIDTH, CHANNELS, OUTPUTS, ROWS, COLUMNS, KERNEL_ROWS, KERNEL_COLUMNS) = range(9)
-(ROW_STRIDE, COLUMN_STRIDE, TOP, LEFT, PADDED_HEIGHT, PADDED_WIDTH, DILATION) = range(9, 16)
-"""Where the sizes lie in an argument block; rows and columns are those of the output."""
+IMAGES, HEIGHT, WIDTH, CHANNELS, TOP, LEFT, PADDED_HEIGHT, PADDED_WIDTH = range(8)
+"""Where the sizes of images lie in an argument block; padding is before, the padded sizes are with that behind."""
+IMAGE_SIZES = 8
+OUTPUTS, ROWS, COLUMNS, KERNEL_ROWS, KERNEL_COLUMNS, ROW_STRIDE, COLUMN_STRIDE, DILATION = range(8, 16)
+"""And behind those of its input the sizes of a convolution; rows and columns are the output's."""
 SIZES = 16
 
 
 @dataclass(frozen=True)
-class ImageConvolution:
-    """Sizes of a convolution on images of (height, width, channels)."""
+class PaddedImages:
+    """Images of (height, width, channels), and the padding that a kernel wants around them: (before, behind)."""
 
     images: int
     height: int
     width: int
     channels: int
-    outputs: int
-    rows: int
-    columns: int
-    """Of the output."""
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
     padding: tuple[tuple[int, int], tuple[int, int]]
-    dilation: int
-    """Of rows; columns have none."""
 
     @property
     def padded(self) -> tuple[int, int]:
@@ -42,29 +37,51 @@ class ImageConvolution:
         return self.height + top + bottom, self.width + left + right
 
     @property
+    def slots(self) -> tuple[int, ...]:
+        """As they lie in argument blocks."""
+        (top, _), (left, _) = self.padding
+        return (self.images, self.height, self.width, self.channels, top, left, *self.padded)
+
+    def reserve(self, steps: Steps) -> int | None:
+        """Room for one image with its padding, where there is any."""
+        height, width = self.padded
+        if (height, width) == (self.height, self.width):
+            return None
+        return steps.reserve(4 * height * width * self.channels)
+
+
+@dataclass(frozen=True)
+class ImageConvolution:
+    """Sizes of a convolution on images."""
+
+    input: PaddedImages
+    outputs: int
+    rows: int
+    columns: int
+    """Of the output."""
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: int
+    """Of rows; columns have none."""
+
+    @property
+    def channels(self) -> int:
+        return self.input.channels
+
+    @property
     def window(self) -> int:
         """Elements of a row of a window."""
         return self.kernel[1] * self.channels
 
     @property
-    def padded_bytes(self) -> int:
-        """Of an image with its padding."""
-        height, width = self.padded
-        return 4 * height * width * self.channels
-
-    @property
-    def has_padding(self) -> bool:
-        return self.padded != (self.height, self.width)
+    def positions(self) -> int:
+        """Of windows, in all images."""
+        return self.input.images * self.rows * self.columns
 
     @property
     def slots(self) -> tuple[int, ...]:
         """As they lie in argument blocks."""
-        (top, _), (left, _) = self.padding
-        height, width = self.padded
-        return (
-            *(self.images, self.height, self.width, self.channels, self.outputs, self.rows, self.columns),
-            *(*self.kernel, *self.stride, top, left, height, width, self.dilation),
-        )
+        return (*self.input.slots, self.outputs, self.rows, self.columns, *self.kernel, *self.stride, self.dilation)
 
 
 def image_convolution(x: Tensor, y: Tensor, geometry: ConvolutionGeometry) -> ImageConvolution | None:
@@ -76,43 +93,47 @@ def image_convolution(x: Tensor, y: Tensor, geometry: ConvolutionGeometry) -> Im
     (images, channels, height, width), (_, outputs, rows, columns) = x.shape, y.shape
     (kh, kw), (sh, sw) = geometry.kernel, geometry.stride
     (top, bottom), (left, right) = geometry.padding
-    padding, kernel, stride = ((top, bottom), (left, right)), (kh, kw), (sh, sw)
-    return ImageConvolution(
-        images, height, width, channels, outputs, rows, columns, kernel, stride, padding, geometry.dilation[0]
-    )
+    before = PaddedImages(images, height, width, channels, ((top, bottom), (left, right)))
+    return ImageConvolution(before, outputs, rows, columns, (kh, kw), (sh, sw), geometry.dilation[0])
 
 
 @inlined
-def clear_padded(sizes: int, image: int) -> None:
-    """Before the first image: padding is 0, and stays that."""
+def clear_image(sizes: int, image: int) -> None:
+    """An image with its padding becomes 0."""
     s, pixels = int64_at(sizes), float32_at(image)
     for index in range(s[PADDED_HEIGHT] * s[PADDED_WIDTH] * s[CHANNELS]):
         pixels[index] = np.float32(0)
 
 
 @inlined
-def copy_into_padded(sizes: int, source: int, image: int) -> None:
-    """An image into the middle of one with padding."""
-    s, pixels, copy = int64_at(sizes), float32_at(source), float32_at(image)
-    start, step, row = (
-        (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS],
-        s[PADDED_WIDTH] * s[CHANNELS],
-        s[WIDTH] * s[CHANNELS],
-    )
+def image_with_padding(sizes: int, images: int, number: int, padded: int) -> int:
+    """The address of an image with its padding: its own where `padded` is 0, else that, where it is copied to.
+
+    Image 0 has to be asked for first: it clears the padding, which stays clear.
+    """
+    s = int64_at(sizes)
+    row = s[WIDTH] * s[CHANNELS]
+    own: int = images + 4 * number * s[HEIGHT] * row
+    if padded == 0:
+        return own
+    if number == 0:
+        clear_image(sizes, padded)
+    pixels, copy = float32_at(own), float32_at(padded)
+    start, step = (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS], s[PADDED_WIDTH] * s[CHANNELS]
     for line in range(s[HEIGHT]):
         for index in range(row):
             copy[start + line * step + index] = pixels[line * row + index]
+    return padded
 
 
 @inlined
-def copy_from_padded(sizes: int, image: int, target: int) -> None:
-    """The middle of an image with padding."""
-    s, pixels, copy = int64_at(sizes), float32_at(image), float32_at(target)
-    start, step, row = (
-        (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS],
-        s[PADDED_WIDTH] * s[CHANNELS],
-        s[WIDTH] * s[CHANNELS],
-    )
-    for line in range(s[HEIGHT]):
-        for index in range(row):
-            copy[line * row + index] = pixels[start + line * step + index]
+def image_without_padding(sizes: int, padded: int, images: int, number: int) -> None:
+    """The way back: what lies inside the padding becomes an image. Nothing where `padded` is 0."""
+    s = int64_at(sizes)
+    row = s[WIDTH] * s[CHANNELS]
+    if padded != 0:
+        pixels, copy = float32_at(padded), float32_at(images + 4 * number * s[HEIGHT] * row)
+        start, step = (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS], s[PADDED_WIDTH] * s[CHANNELS]
+        for line in range(s[HEIGHT]):
+            for index in range(row):
+                copy[line * row + index] = pixels[start + line * step + index]

@@ -14,30 +14,28 @@ One thread only; with padding, images pass through a padded copy.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, inlined, int64_at, native
+from crossbow.kernels.compiled import float32_at, int64_at, native
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import image_convolution as sizing
 from crossbow.kernels.onednn import tile
 from crossbow.kernels.onednn.image_convolution import (
     ImageConvolution,
-    clear_padded,
-    copy_from_padded,
-    copy_into_padded,
+    clear_image,
+    image_with_padding,
+    image_without_padding,
 )
 from crossbow.kernels.onednn.inner_product import with_bias_gradient
 from crossbow.kernels.onednn.primitive import Steps
 from crossbow.kernels.onednn.tile import Product, multiply_chunk
 
 WASTE = 1.3
-"""How many times the work the library has to do, in whole vectors of inputs and outputs, that this gains. 20 → 50
-channels, 5×5 on 12×12 at batch 32, in µs: 1,045 forward, 1,126 weights, 1,116 data; it: 1,135, 1,256, 1,413."""
+"""How many times the work the library has to do, in whole vectors of inputs and outputs, that this gains
+(`python -m benchmarks.pieces`)."""
 FEW = 4
 """Input channels up to which the library does not fill them up to a vector. With a single one its weight gradient is
-slower all the same (1 → 32 channels, 5×5 on 28×28 at batch 16: 211 instead of 163 µs)."""
+slower all the same."""
 
 
 def gains(sizes: ImageConvolution) -> bool:
@@ -52,7 +50,7 @@ def gains_in_weights(sizes: ImageConvolution) -> bool:
 
 
 def _whole(channels: int) -> int:
-    return -(-channels // tile.WIDTH) * tile.WIDTH
+    return -(-channels // tile.LANES) * tile.LANES
 
 
 def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
@@ -61,7 +59,7 @@ def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
         tile.OUTER: sizes.kernel[0],
         tile.INNER: sizes.window,
         tile.A_ROW: sizes.stride[1] * sizes.channels,
-        tile.A_OUTER: sizes.dilation * sizes.padded[1] * sizes.channels,
+        tile.A_OUTER: sizes.dilation * sizes.input.padded[1] * sizes.channels,
         tile.A_INNER: 1,
         tile.B_OUTER: sizes.window * sizes.outputs,
         tile.B_INNER: sizes.outputs,
@@ -70,7 +68,7 @@ def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
     }
     product = Product(sizes.columns, sizes.outputs, strides)
     steps = Steps(f"convolution_forward{' relu' if relu else ''} narrow")
-    places = ("input0", "weights", "output", _padded_image(steps, sizes), "bias" if bias else None)
+    places = ("input0", "weights", "output", sizes.input.reserve(steps), "bias" if bias else None)
     steps.add_pass("pass", forward_pass, places, *sizes.slots, *product.slots)
     return steps.prepared(("input0", "weights", "bias") if bias else ("input0", "weights"), ("output",))
 
@@ -81,7 +79,7 @@ def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
         tile.OUTER: sizes.rows,
         tile.INNER: sizes.columns,
         tile.A_ROW: 1,
-        tile.A_OUTER: sizes.stride[0] * sizes.padded[1] * sizes.channels,
+        tile.A_OUTER: sizes.stride[0] * sizes.input.padded[1] * sizes.channels,
         tile.A_INNER: sizes.stride[1] * sizes.channels,
         tile.B_OUTER: sizes.columns * sizes.outputs,
         tile.B_INNER: sizes.outputs,
@@ -89,9 +87,9 @@ def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
     }
     product = Product(sizes.window, sizes.outputs, strides)
     steps = Steps("convolution_backward_weights narrow")
-    places = ("input0", "output_gradient", "weights_gradient", _padded_image(steps, sizes), None)
+    places = ("input0", "output_gradient", "weights_gradient", sizes.input.reserve(steps), None)
     steps.add_pass("pass", weights_pass, places, *sizes.slots, *product.slots)
-    return with_bias_gradient(steps, sizes.images * sizes.rows * sizes.columns, sizes.outputs, bias)
+    return with_bias_gradient(steps, sizes.positions, sizes.outputs, bias)
 
 
 def backward_data(sizes: ImageConvolution) -> PreparedKernel:
@@ -108,31 +106,14 @@ def backward_data(sizes: ImageConvolution) -> PreparedKernel:
     product = Product(sizes.columns, sizes.window, strides)
     steps = Steps("convolution_backward_data narrow")
     transposed = steps.reserve(4 * sizes.kernel[0] * sizes.outputs * sizes.window)
-    places = ("output_gradient", "weights", "input_gradient", _padded_image(steps, sizes), transposed)
+    places = ("output_gradient", "weights", "input_gradient", sizes.input.reserve(steps), transposed)
     steps.add_pass("pass", data_pass, places, *sizes.slots, *product.slots)
     return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
-
-
-def _padded_image(steps: Steps, sizes: ImageConvolution) -> int | None:
-    return steps.reserve(sizes.padded_bytes) if sizes.has_padding else None
 
 
 _SIZES = 5
 """Where the sizes begin in the passes' blocks, behind five addresses; the product follows them."""
 _PRODUCT = _SIZES + sizing.SIZES
-
-
-@inlined
-def _image(sizes: int, images: int, number: int, padded: int) -> Any:
-    """The address of an image with its padding: its own where there is none, else that of a copy."""
-    s = int64_at(sizes)
-    source = images + 4 * number * s[sizing.HEIGHT] * s[sizing.WIDTH] * s[sizing.CHANNELS]
-    if padded == 0:
-        return source
-    if number == 0:
-        clear_padded(sizes, padded)
-    copy_into_padded(sizes, source, padded)
-    return padded
 
 
 @native
@@ -141,7 +122,7 @@ def forward_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
     b, sizes, product = int64_at(arguments), np.int64(arguments) + 8 * _SIZES, np.int64(arguments) + 8 * _PRODUCT
     s = int64_at(sizes)
     for n in range(s[sizing.IMAGES]):
-        image = _image(sizes, b[0], n, b[3])
+        image = image_with_padding(sizes, b[0], n, b[3])
         for chunk in range(int64_at(product)[tile.CHUNKS]):
             for i in range(s[sizing.ROWS]):
                 a = image + 4 * i * s[sizing.ROW_STRIDE] * s[sizing.PADDED_WIDTH] * s[sizing.CHANNELS]
@@ -162,7 +143,7 @@ def weights_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
     b, sizes, product = int64_at(arguments), np.int64(arguments) + 8 * _SIZES, np.int64(arguments) + 8 * _PRODUCT
     s, window = int64_at(sizes), int64_at(sizes)[sizing.KERNEL_COLUMNS] * int64_at(sizes)[sizing.CHANNELS]
     for n in range(s[sizing.IMAGES]):
-        image = _image(sizes, b[0], n, b[3])
+        image = image_with_padding(sizes, b[0], n, b[3])
         int64_at(product)[tile.ADD] = 0 if n == 0 else 1
         for chunk in range(int64_at(product)[tile.CHUNKS]):
             for u in range(s[sizing.KERNEL_ROWS]):
@@ -192,7 +173,7 @@ def data_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
     for n in range(s[sizing.IMAGES]):
         own = b[2] + 4 * n * s[sizing.HEIGHT] * s[sizing.WIDTH] * s[sizing.CHANNELS]
         image = own if b[3] == 0 else b[3]
-        clear_padded(sizes, image)
+        clear_image(sizes, image)
         for u in range(s[sizing.KERNEL_ROWS]):
             for chunk in range(int64_at(product)[tile.CHUNKS]):
                 for i in range(s[sizing.ROWS]):
@@ -205,6 +186,5 @@ def data_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
                         * s[sizing.CHANNELS]
                     )
                     multiply_chunk(product, chunk, a, b[4] + 4 * u * outputs * window, row, 0)
-        if b[3] != 0:
-            copy_from_padded(sizes, image, own)
+        image_without_padding(sizes, b[3], b[2], n)
     return 0

@@ -20,7 +20,7 @@ from numba.core import cgutils
 
 from crossbow.kernels.compiled import NativeFunction, call_address, inlined, instruction, int64_at, native
 
-WIDTH = 16
+LANES = 16
 """Columns of a vector."""
 ROWS = 8
 """Rows of a tile at the most."""
@@ -53,7 +53,7 @@ class _Tile:
         self.builder, self.rows = builder, rows
         pointer = builder.inttoptr(block, self.word.as_pointer())
         self.slots = [builder.load(builder.gep(pointer, [self.word(slot)])) for slot in range(SLOTS)]
-        self.widths = [WIDTH] * vectors + ([tail] if tail else [])
+        self.widths = [LANES] * vectors + ([tail] if tail else [])
         self.mask: Any = None
         if tail:
             lanes = ir.Constant(ir.VectorType(self.word, tail), list(range(tail)))
@@ -115,7 +115,7 @@ class _Tile:
                 yield offset, column, self.builder.load(place), zero
 
     def _place(self, base: Any, index: Any, column: int) -> Any:
-        place = self.builder.add(index, self.word(WIDTH * column))
+        place = self.builder.add(index, self.word(LANES * column))
         address = self.builder.add(base, self.builder.shl(place, self.word(2)))
         return self.builder.inttoptr(address, ir.VectorType(self.single, self.widths[column]).as_pointer())
 
@@ -173,8 +173,8 @@ def _tile(typing_context: Any, block: Any, rows: Any, vectors: Any, tail: Any) -
 
 def tile(rows: int, columns: int) -> NativeFunction:
     """The compiled tile for so many rows (at most ROWS) and columns (at most VECTORS vectors)."""
-    vectors, rest = divmod(columns, WIDTH)
-    return _compiled(rows, vectors, 0 if rest == 0 else next(width for width in (4, 8, WIDTH) if rest <= width))
+    vectors, rest = divmod(columns, LANES)
+    return _compiled(rows, vectors, 0 if rest == 0 else next(width for width in (4, 8, LANES) if rest <= width))
 
 
 @functools.cache
@@ -198,12 +198,12 @@ class Product:
         self.slots = [0] * SLOTS
         for slot, value in strides.items():
             self.slots[slot] = value
-        vectors = -(-columns // WIDTH)
+        vectors = -(-columns // LANES)
         chunks = -(-vectors // VECTORS)
         self.slots.append(chunks)
-        bounds = [-(-vectors * part // chunks) * WIDTH for part in range(chunks)] + [columns]
+        bounds = [-(-vectors * part // chunks) * LANES for part in range(chunks)] + [columns]
         for first, last in itertools.pairwise(bounds):
-            self.slots += [first, (last - first) % WIDTH]
+            self.slots += [first, (last - first) % LANES]
             parts = -(-rows // ROWS)
             for size, count in ((-(-rows // parts), rows % parts or parts), (rows // parts, -rows % parts)):
                 self.slots += [count, size, tile(size, last - first).address if count else 0]

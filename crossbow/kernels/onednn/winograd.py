@@ -12,14 +12,17 @@ the transposes of that:
     D[p, t] = (A dy[t] Aᵀ)[p]       P[p] = Σ_t V[p, t]ᵀ · D[p, t]       dw = Gᵀ P G
                                     Q[p, t] = D[p, t] · U[p]ᵀ           dx = Σ_t B Q[:, t] Bᵀ, where t lies
 
-A block of tiles at a time passes through all steps, so that its points stay in the cache. Rounding: with 6 points in a
-row the errors are about four times those of a sum of products, with 4 less than those. One thread only.
+A block of tiles at a time passes through all steps, so that its points stay in the cache. One thread only.
+
+Rounding: with 6 points in a row the errors are about four times those of a sum of products, with 4 less than those.
+They are relative to the largest number of a tile's input, not of a window: a number that is not finite, or huge,
+spreads to every output of its tiles, and infinity becomes NaN.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -30,13 +33,14 @@ from crossbow.kernels.onednn import tile
 from crossbow.kernels.onednn import winograd_transforms as transforms
 from crossbow.kernels.onednn.image_convolution import (
     ImageConvolution,
-    clear_padded,
-    copy_from_padded,
-    copy_into_padded,
+    PaddedImages,
+    clear_image,
+    image_with_padding,
+    image_without_padding,
 )
 from crossbow.kernels.onednn.inner_product import with_bias_gradient
 from crossbow.kernels.onednn.primitive import Place, Steps
-from crossbow.kernels.onednn.tile import WIDTH, Product, multiply_chunk
+from crossbow.kernels.onednn.tile import LANES, Product, multiply_chunk
 from crossbow.kernels.onednn.winograd_transforms import run_transform, transform_slots, transpose_square
 from crossbow.types import address
 
@@ -44,6 +48,15 @@ TILES = {3: (4, 2), 5: (2,)}
 """For a kernel, the tiles that are tried; larger ones would lose digits."""
 BLOCK = 64
 """Tiles of a block, about: so many that a product is worth its call, so few that the points lie in the cache."""
+
+
+TRANSFORM = 6
+"""Products that take as long as the transform of a number of input or output to, or from, a point."""
+CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
+"""Bytes of a core's cache; products that take as long as the transform of a weight to a point, and reading it there:
+where all of them lie in the cache, and where not."""
+GAIN = 1.15
+"""By what the work has to be less than with windows."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +68,13 @@ class Tiling:
     """Of a tile, in a row."""
 
     @property
-    def points(self) -> int:
-        return (self.outputs + self.kernel - 1) ** 2
-
-    @property
     def kernel(self) -> int:
         return self.sizes.kernel[0]
+
+    @property
+    def side(self) -> int:
+        """Points in a row."""
+        return self.outputs + self.kernel - 1
 
     @property
     def down(self) -> int:
@@ -71,11 +85,22 @@ class Tiling:
         return -(-self.sizes.columns // self.outputs)
 
     @property
+    def rows(self) -> int:
+        """Of tiles, in all images."""
+        return self.sizes.input.images * self.down
+
+    @property
+    def block(self) -> int:
+        """Rows of tiles in a block; the last one may have fewer."""
+        blocks = -(-self.rows // max(1, BLOCK // self.across))
+        return -(-self.rows // blocks)
+
+    @property
     def work(self) -> float:
-        """In products with windows; see `gains`."""
-        c, o, tiles = self.sizes.channels, self.sizes.outputs, self.sizes.images * self.down * self.across
-        weights = IN_CACHE if 4 * self.points * c * o <= CACHE else IN_MEMORY
-        return self.points * (tiles * (c * o + TRANSFORM * (c + o)) + weights * c * o)
+        """In products of two numbers."""
+        c, o, tiles = self.sizes.channels, self.sizes.outputs, self.rows * self.across
+        weights = IN_CACHE if 4 * self.side**2 * c * o <= CACHE else IN_MEMORY
+        return self.side**2 * (tiles * (c * o + TRANSFORM * (c + o)) + weights * c * o)
 
 
 def gains(sizes: ImageConvolution) -> bool:
@@ -85,89 +110,64 @@ def gains(sizes: ImageConvolution) -> bool:
 
 gains_in_weights = gains
 
-TRANSFORM = 6
-"""Products that take as long as the transforms of a number of input or output to, or from, a point."""
-CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
-"""Bytes of a core's cache; products that take as long as the transforms of a weight to a point, and reading it there:
-where all of them lie in the cache, and where not."""
-GAIN = 1.1
-"""By what the work has to be less than with windows."""
-
 
 @functools.cache
 def _tiling(sizes: ImageConvolution) -> Tiling | None:
     """The tiles with the least work, where that is less than the library's."""
-    (kernel, width), around = sizes.kernel, max(map(max, sizes.padding))
+    (kernel, width), around = sizes.kernel, max(map(max, sizes.input.padding))
     if kernel != width or kernel not in TILES or sizes.stride != (1, 1) or sizes.dilation != 1 or around >= kernel:
         return None
-    if min(sizes.channels, sizes.outputs) < WIDTH:
+    if min(sizes.channels, sizes.outputs) < LANES:
         return None
     best = min((Tiling(sizes, outputs) for outputs in TILES[kernel]), key=lambda tiling: tiling.work)
-    channels = -(-sizes.channels // WIDTH) * WIDTH * -(-sizes.outputs // WIDTH) * WIDTH
-    windows = sizes.images * sizes.rows * sizes.columns * kernel**2 * channels
-    return best if GAIN * best.work <= windows else None
+    return best if GAIN * best.work <= _library_work(sizes) else None
+
+
+def _library_work(sizes: ImageConvolution) -> int:
+    """Products with windows, in whole vectors of channels, without those of padding."""
+    x = sizes.input
+    taps = x.images
+    for size, count, kernel, (before, _) in zip(
+        (x.height, x.width), (sizes.rows, sizes.columns), sizes.kernel, x.padding, strict=True
+    ):
+        taps *= sum(min(first + kernel, size) - max(first, 0) for first in range(-before, count - before))
+    return taps * -(-sizes.channels // LANES) * LANES * -(-sizes.outputs // LANES) * LANES
 
 
 def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
     """input0, weights[, bias] → output."""
     steps, blocks = Steps(f"convolution_forward{' relu' if relu else ''} winograd"), _Blocks(_chosen(sizes))
-    strides = {tile.OUTER: 1, tile.INNER: sizes.channels, tile.A_ROW: sizes.channels, tile.A_INNER: 1}
-    strides |= {tile.B_INNER: sizes.outputs, tile.C_ROW: sizes.outputs}
-    product = Product(blocks.tiles, sizes.outputs, strides)
+    places = ("input0", "weights", "output", *blocks.reserve(steps), "bias" if bias else None)
     zeros = np.zeros(sizes.outputs, np.float32)
-    steps.add_pass(
-        "pass",
-        forward_pass,
-        ("input0", "weights", "output", *blocks.reserve(steps), "bias" if bias else None),
-        address(zeros),
-        *blocks.slots,
-        *blocks.input_slots,
-        *blocks.output_slots(0.0 if relu else -np.inf),
-        *blocks.weights_slots,
-        *product.slots,
-        references=(zeros,),
-    )
+    inside, outside = blocks.input_slots, blocks.output_slots(0.0 if relu else -np.inf)
+    products = blocks.products(sizes.channels, sizes.outputs)
+    slots = (address(zeros), *blocks.slots, *inside, *outside, *blocks.weights_slots, *products)
+    steps.add_pass("pass", forward_pass, places, *slots, references=(zeros,))
     return steps.prepared(("input0", "weights", "bias") if bias else ("input0", "weights"), ("output",))
 
 
 def backward_data(sizes: ImageConvolution) -> PreparedKernel:
     """output_gradient, weights → input_gradient."""
     steps, blocks = Steps("convolution_backward_data winograd"), _Blocks(_chosen(sizes))
-    strides = {tile.OUTER: 1, tile.INNER: sizes.outputs, tile.A_ROW: sizes.outputs, tile.A_INNER: 1}
-    strides |= {tile.B_INNER: sizes.channels, tile.C_ROW: sizes.channels}
-    product = Product(blocks.tiles, sizes.channels, strides)
     transposed = steps.reserve(4 * sizes.kernel[0] ** 2 * sizes.channels * sizes.outputs)
-    steps.add_pass(
-        "pass",
-        data_pass,
-        ("output_gradient", "weights", "input_gradient", *blocks.reserve(steps), transposed),
-        *blocks.slots,
-        *blocks.input_gradient_slots,
-        *blocks.output_gradient_slots,
-        *blocks.weights_slots,
-        *product.slots,
-    )
+    places = ("output_gradient", "weights", "input_gradient", *blocks.reserve(steps), transposed)
+    inside, outside = blocks.input_gradient_slots, blocks.output_gradient_slots
+    products = blocks.products(sizes.outputs, sizes.channels)
+    steps.add_pass("pass", data_pass, places, 0, *blocks.slots, *inside, *outside, *blocks.weights_slots, *products)
     return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
 
 
 def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
     """input0, output_gradient → weights_gradient[, bias_gradient]."""
     steps, blocks = Steps("convolution_backward_weights winograd"), _Blocks(_chosen(sizes))
-    strides = {tile.OUTER: 1, tile.INNER: blocks.tiles, tile.A_ROW: 1, tile.A_INNER: sizes.channels}
+    places = ("input0", "output_gradient", "weights_gradient", *blocks.reserve(steps), None)
+    strides = {tile.OUTER: 1, tile.A_ROW: 1, tile.A_INNER: sizes.channels}
     strides |= {tile.B_INNER: sizes.outputs, tile.C_ROW: sizes.outputs}
-    product = Product(sizes.channels, sizes.outputs, strides)
-    places = ("input0", "output_gradient", "weights_gradient", *blocks.reserve(steps))
-    steps.add_pass(
-        "pass",
-        weights_pass,
-        places,
-        *blocks.slots,
-        *blocks.input_slots,
-        *blocks.output_gradient_slots,
-        *blocks.weights_gradient_slots,
-        *product.slots,
-    )
-    return with_bias_gradient(steps, sizes.images * sizes.rows * sizes.columns, sizes.outputs, bias)
+    product = Product(sizes.channels, sizes.outputs, strides).slots
+    inside, outside = blocks.input_slots, blocks.output_gradient_slots
+    slots = (0, *blocks.slots, *inside, *outside, *blocks.weights_gradient_slots, len(product), *product)
+    steps.add_pass("pass", weights_pass, places, *slots)
+    return with_bias_gradient(steps, sizes.positions, sizes.outputs, bias)
 
 
 def _chosen(sizes: ImageConvolution) -> Tiling:
@@ -176,56 +176,40 @@ def _chosen(sizes: ImageConvolution) -> Tiling:
 
 
 class _Blocks:
-    """What both passes need to know of the tiles of a convolution."""
+    """What the passes need to know of the tiles of a convolution."""
 
     def __init__(self, tiling: Tiling) -> None:
         self.tiling, sizes = tiling, tiling.sizes
-        m, r, down, across = tiling.outputs, tiling.kernel, tiling.down, tiling.across
-        rows = sizes.images * down
-        self.rows = max(n for n in range(1, rows + 1) if rows % n == 0 and (n == 1 or n * across <= BLOCK))
-        self.tiles = self.rows * across
-        (top, _), (left, _) = sizes.padding
+        m, r, down, across, x = tiling.outputs, tiling.kernel, tiling.down, tiling.across, sizes.input
+        (top, _), (left, _) = x.padding
         # Room for whole tiles, at the lower and right edges of input and output.
-        below, beside = m * down + r - 1 - top - sizes.height, m * across + r - 1 - left - sizes.width
-        self.inside = replace(sizes, padding=((top, below), (left, beside)))
-        self.outside = replace(
-            sizes,
-            height=sizes.rows,
-            width=sizes.columns,
-            channels=sizes.outputs,
-            padding=((0, m * down - sizes.rows), (0, m * across - sizes.columns)),
-        )
-        elements = (self.tiles * sizes.channels, self.tiles * sizes.outputs, sizes.channels * sizes.outputs)
+        below, beside = m * down + r - 1 - top - x.height, m * across + r - 1 - left - x.width
+        self.inside = PaddedImages(x.images, x.height, x.width, x.channels, ((top, below), (left, beside)))
+        rest = ((0, m * down - sizes.rows), (0, m * across - sizes.columns))
+        self.outside = PaddedImages(x.images, sizes.rows, sizes.columns, sizes.outputs, rest)
+        tiles = tiling.block * across
+        elements = (tiles * sizes.channels, tiles * sizes.outputs, sizes.channels * sizes.outputs)
         # Between the points is a gap: at distances of whole pages all of them would want the same place in the cache.
-        self.steps = tuple(4 * (count + WIDTH) for count in elements)
-        self.slots = (self.rows, down, across, m, tiling.points, *self.steps, *self.inside.slots, *self.outside.slots)
+        self.steps = tuple(4 * (count + LANES) for count in elements)
+        counts = (tiling.rows, tiling.block, down, across, m, tiling.side**2, r**2)
+        self.slots = (*counts, *self.steps, *self.inside.slots, *self.outside.slots)
 
     def reserve(self, steps: Steps) -> tuple[Place, ...]:
-        """Places of an image of the input with its padding, one of the output if that is not made of whole tiles, and
-        the points of a block's input and output, and of the weights."""
-        image = steps.reserve(self.inside.padded_bytes)
-        result = steps.reserve(self.outside.padded_bytes) if self.outside.has_padding else None
-        return (image, result, *(steps.reserve(self.tiling.points * step) for step in self.steps))
+        """Places of an image of the input with its padding and one of the output, where these have any, and of the
+        points of a block's input and output, and of the weights."""
+        points = (steps.reserve(self.tiling.side**2 * step) for step in self.steps)
+        return (self.inside.reserve(steps), self.outside.reserve(steps), *points)
 
-    def _slots(self, which: int, slots: dict[int, int | float]) -> list[int | float]:
-        return transform_slots(which, self.tiling.outputs, self.tiling.kernel, slots)
-
-    def _pixels(self, sizes: ImageConvolution, step: int, reads: bool) -> dict[int, int | float]:
-        """Of a transform between an image's rows of tiles and their points."""
-        pixel, m = 4 * sizes.channels, self.tiling.outputs
-        image, points = (m * pixel, sizes.padded[1] * pixel, pixel), (pixel, self._side * step, step)
-        source, target = (image, points) if reads else (points, image)
-        return {
-            **dict(zip((transforms.SOURCE_TILE, transforms.SOURCE_ROW, transforms.SOURCE_COLUMN), source, strict=True)),
-            **dict(zip((transforms.TARGET_TILE, transforms.TARGET_ROW, transforms.TARGET_COLUMN), target, strict=True)),
-            transforms.TILES: self.tiling.across,
-            transforms.ELEMENTS: sizes.channels,
-        }
-
-    @property
-    def _side(self) -> int:
-        """Points in a row."""
-        return self.tiling.outputs + self.tiling.kernel - 1
+    def products(self, inner: int, columns: int) -> list[int]:
+        """Of a block's tiles with weights: how many slots the first has, for whole blocks, and the second, for the
+        last one."""
+        strides = {tile.OUTER: 1, tile.INNER: inner, tile.A_ROW: inner, tile.A_INNER: 1}
+        strides |= {tile.B_INNER: columns, tile.C_ROW: columns}
+        rows, block = self.tiling.rows, self.tiling.block
+        whole, last = (
+            Product(count * self.tiling.across, columns, strides).slots for count in (block, rows % block or block)
+        )
+        return [len(whole), *whole, *last]
 
     @property
     def input_slots(self) -> list[int | float]:
@@ -235,172 +219,177 @@ class _Blocks:
     def input_gradient_slots(self) -> list[int | float]:
         return self._slots(transforms.INPUT_GRADIENT, self._pixels(self.inside, self.steps[0], reads=False))
 
-    @property
-    def output_gradient_slots(self) -> list[int | float]:
-        return self._slots(transforms.OUTPUT_GRADIENT, self._pixels(self.outside, self.steps[1], reads=True))
-
     def output_slots(self, floor: float) -> list[int | float]:
         slots = self._pixels(self.outside, self.steps[1], reads=False)
         return self._slots(transforms.OUTPUT, {**slots, transforms.FLOOR: floor})
 
     @property
+    def output_gradient_slots(self) -> list[int | float]:
+        return self._slots(transforms.OUTPUT_GRADIENT, self._pixels(self.outside, self.steps[1], reads=True))
+
+    @property
     def weights_slots(self) -> list[int | float]:
-        elements = self.tiling.sizes.channels * self.tiling.sizes.outputs
-        slots: dict[int, int | float] = {
-            transforms.SOURCE_ROW: self.tiling.kernel * 4 * elements,
-            transforms.SOURCE_COLUMN: 4 * elements,
-            transforms.TARGET_ROW: self._side * self.steps[2],
-            transforms.TARGET_COLUMN: self.steps[2],
-            transforms.TILES: 1,
-            transforms.ELEMENTS: elements,
-        }
-        return self._slots(transforms.WEIGHTS, slots)
+        return self._slots(transforms.WEIGHTS, self._taps(reads=True))
 
     @property
     def weights_gradient_slots(self) -> list[int | float]:
-        elements = self.tiling.sizes.channels * self.tiling.sizes.outputs
-        slots: dict[int, int | float] = {
-            transforms.SOURCE_ROW: self._side * self.steps[2],
-            transforms.SOURCE_COLUMN: self.steps[2],
-            transforms.TARGET_ROW: self.tiling.kernel * 4 * elements,
-            transforms.TARGET_COLUMN: 4 * elements,
-            transforms.TILES: 1,
+        return self._slots(transforms.WEIGHTS_GRADIENT, self._taps(reads=False))
+
+    def _slots(self, which: int, slots: dict[int, int | float]) -> list[int | float]:
+        return transform_slots(which, self.tiling.outputs, self.tiling.kernel, slots)
+
+    def _pixels(self, images: PaddedImages, step: int, reads: bool) -> dict[int, int | float]:
+        """Of a transform from a row of tiles of images to points, or back."""
+        pixel = 4 * images.channels
+        tiles = (self.tiling.outputs * pixel, images.padded[1] * pixel, pixel)
+        return self._between(tiles, (pixel, self.tiling.side * step, step), reads, self.tiling.across, images.channels)
+
+    def _taps(self, reads: bool) -> dict[int, int | float]:
+        """Of a transform from weights to points, or back."""
+        elements, step = self.tiling.sizes.channels * self.tiling.sizes.outputs, self.steps[2]
+        taps = (0, self.tiling.kernel * 4 * elements, 4 * elements)
+        return self._between(taps, (0, self.tiling.side * step, step), reads, 1, elements)
+
+    @staticmethod
+    def _between(
+        grid: tuple[int, ...], points: tuple[int, ...], reads: bool, tiles: int, elements: int
+    ) -> dict[int, int | float]:
+        source, target = (grid, points) if reads else (points, grid)
+        return {
+            **dict(zip((transforms.SOURCE_TILE, transforms.SOURCE_ROW, transforms.SOURCE_COLUMN), source, strict=True)),
+            **dict(zip((transforms.TARGET_TILE, transforms.TARGET_ROW, transforms.TARGET_COLUMN), target, strict=True)),
+            transforms.TILES: tiles,
             transforms.ELEMENTS: elements,
         }
-        return self._slots(transforms.WEIGHTS_GRADIENT, slots)
 
 
-# Places of both passes' blocks, behind three operands.
-_IMAGE, _RESULT, _INSIDE, _OUTSIDE, _KERNEL = range(3, 8)
-"""An image with its padding; one of the output, or 0; the points of a block's input and output, and of the weights."""
-# And what follows them.
-_ROWS, _DOWN, _ACROSS, _OUTPUTS, _POINTS, _INSIDE_STEP, _OUTSIDE_STEP, _KERNEL_STEP = range(8)
-"""Rows of tiles in a block; rows and columns of tiles in an image; a tile's outputs in a row; points; the bytes between
-two points."""
-_SIZES_INSIDE = 8 * 8
-_SIZES_OUTSIDE = _SIZES_INSIDE + 8 * sizing.SIZES
-_FIRST = _SIZES_OUTSIDE + 8 * sizing.SIZES
-_SECOND = _FIRST + 8 * (1 + transforms.SLOTS)
-_THIRD = _SECOND + 8 * (1 + transforms.SLOTS)
-_PRODUCT = _THIRD + 8 * (1 + transforms.SLOTS)
-"""In bytes: the sizes of both sides; the transforms of input, of output and of weights; the product."""
+# The passes' argument blocks. First come addresses:
+_IMAGE, _RESULT, _INSIDE, _OUTSIDE, _KERNEL, _MORE, _ZEROS = range(3, 10)
+"""Behind three operands: an image of the input with its padding or 0, one of the output or 0; the points of a block's
+input and output, and of the weights; the bias, or room for the transposed weights; zeros instead of a bias."""
+_TILES = 8 * 10
+"""And then, so many bytes behind the beginning, the tiles:"""
+_COUNT, _BLOCK, _DOWN, _ACROSS, _OUTPUTS, _POINTS, _TAPS, _INSIDE_STEP, _OUTSIDE_STEP, _KERNEL_STEP = range(10)
+"""Rows of tiles, and in a block; rows and columns of tiles in an image; a tile's outputs in a row; points; taps of the
+kernel; the bytes between two points."""
+_SIZES_INSIDE = 8 * 10
+_SIZES_OUTSIDE = _SIZES_INSIDE + 8 * sizing.IMAGE_SIZES
+_TRANSFORM_INSIDE = _SIZES_OUTSIDE + 8 * sizing.IMAGE_SIZES
+_TRANSFORM_OUTSIDE = _TRANSFORM_INSIDE + 8 * (1 + transforms.SLOTS)
+_TRANSFORM_WEIGHTS = _TRANSFORM_OUTSIDE + 8 * (1 + transforms.SLOTS)
+_PRODUCT_SLOTS = _TRANSFORM_WEIGHTS + 8 * (1 + transforms.SLOTS)
+_PRODUCT = _PRODUCT_SLOTS + 8
+"""In bytes behind the tiles: sizes of the input's and the output's images; the transforms; products."""
 
 
 @inlined
-def _read_rows(tiles: int, sizes: int, transform: int, first: int, source: int, image: int, points: int) -> None:
-    """A block's points, from images that pass through one with padding where `image` is not 0."""
+def _read_rows(
+    tiles: int, sizes: int, transform: int, first: int, count: int, source: int, image: int, points: int
+) -> None:
+    """Points from rows of tiles of images, which pass through one with padding where `image` is not 0."""
     t, s = int64_at(tiles), int64_at(sizes)
-    pixel = 4 * s[sizing.CHANNELS]
-    for row in range(t[_ROWS]):
+    pixel, start = 4 * s[sizing.CHANNELS], image
+    for row in range(count):
         number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
-        start = source + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel
-        if image != 0:
-            if i == 0:
-                copy_into_padded(sizes, start, image)
-            start = image
+        if i == 0 or image == 0:
+            start = image_with_padding(sizes, source, number, image)
         line = start + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
         run_transform(transform, line, points + row * t[_ACROSS] * pixel)
 
 
 @inlined
-def _write_rows(tiles: int, first: int, points: int, image: int, target: int) -> None:
-    """The output of a block from its points; by way of an image with room for whole tiles where `image` is not 0."""
-    t, sizes = int64_at(tiles), tiles + _SIZES_OUTSIDE
-    s = int64_at(sizes)
+def _write_rows(
+    tiles: int, sizes: int, transform: int, first: int, count: int, points: int, image: int, target: int, clear: bool
+) -> None:
+    """The way back. clear: the transform adds to what is there."""
+    t, s = int64_at(tiles), int64_at(sizes)
     pixel = 4 * s[sizing.CHANNELS]
-    for row in range(t[_ROWS]):
+    for row in range(count):
         number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
-        own = target + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel
-        line = (own if image == 0 else image) + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
-        run_transform(tiles + _SECOND, points + row * t[_ACROSS] * pixel, line)
-        if image != 0 and i == t[_DOWN] - 1:
-            copy_from_padded(sizes, image, own)
-
-
-@inlined
-def _add_rows(tiles: int, first: int, points: int, image: int, target: int) -> None:
-    """The gradient of the input from a block's points; tiles overlap, in an image with padding."""
-    t, sizes = int64_at(tiles), tiles + _SIZES_INSIDE
-    s = int64_at(sizes)
-    pixel = 4 * s[sizing.CHANNELS]
-    for row in range(t[_ROWS]):
-        number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
-        if i == 0:
-            clear_padded(sizes, image)
-        line = image + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
-        run_transform(tiles + _FIRST, points + row * t[_ACROSS] * pixel, line)
+        start = image if image != 0 else target + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel
+        if clear and i == 0:
+            clear_image(sizes, start)
+        line = start + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
+        run_transform(transform, points + row * t[_ACROSS] * pixel, line)
         if i == t[_DOWN] - 1:
-            copy_from_padded(sizes, image, target + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel)
+            image_without_padding(sizes, image, target, number)
 
 
 @inlined
-def _multiply_points(tiles: int, a: int, a_step: int, b: int, b_step: int, c: int, c_step: int) -> None:
+def _multiply_points(tiles: int, product: int, a: int, a_step: int, b: int, b_step: int, c: int, c_step: int) -> None:
     for point in range(int64_at(tiles)[_POINTS]):
-        for chunk in range(int64_at(tiles + _PRODUCT)[tile.CHUNKS]):
-            places = a + point * a_step, b + point * b_step, c + point * c_step
-            multiply_chunk(tiles + _PRODUCT, chunk, places[0], places[1], places[2], 0)
+        for chunk in range(int64_at(product)[tile.CHUNKS]):
+            multiply_chunk(product, chunk, a + point * a_step, b + point * b_step, c + point * c_step, 0)
+
+
+@inlined
+def _product_for(tiles: int, count: int) -> int:
+    """That for so many rows of tiles."""
+    t = int64_at(tiles)
+    whole = count == t[_BLOCK]
+    return tiles + _PRODUCT if whole else tiles + _PRODUCT + 8 * int64_at(tiles + _PRODUCT_SLOTS)[0]
 
 
 @inlined
 def _transpose_taps(weights: int, target: int, taps: int, rows: int, columns: int) -> None:
     """Matrices of columns × rows to rows × columns, in squares; the last ones begin inside those before."""
     for tap in range(0, taps * 4 * rows * columns, 4 * rows * columns):
-        for row in range(0, rows, WIDTH):
-            r = min(row, rows - WIDTH)
-            for column in range(0, columns, WIDTH):
-                c = min(column, columns - WIDTH)
+        for row in range(0, rows, LANES):
+            r = min(row, rows - LANES)
+            for column in range(0, columns, LANES):
+                c = min(column, columns - LANES)
                 source = weights + tap + 4 * (c * rows + r)
                 transpose_square(source, 4 * rows, target + tap + 4 * (r * columns + c), 4 * columns)
 
 
 @native
 def forward_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, weights, y, and as `_IMAGE` says; bias or 0; address of zeros; then as `_ROWS` says."""
-    b, tiles = int64_at(arguments), np.int64(arguments) + 8 * 10
-    t, inside = int64_at(tiles), tiles + _SIZES_INSIDE
-    run_transform(tiles + _THIRD, b[1], b[_KERNEL])
-    int64_at(tiles + _SECOND + 8)[transforms.SHIFT] = b[8] if b[8] != 0 else b[9]
-    clear_padded(inside, b[_IMAGE])
-    for first in range(0, int64_at(inside)[sizing.IMAGES] * t[_DOWN], t[_ROWS]):
-        _read_rows(tiles, inside, tiles + _FIRST, first, b[0], b[_IMAGE], b[_INSIDE])
-        steps = t[_INSIDE_STEP], t[_KERNEL_STEP], t[_OUTSIDE_STEP]
-        _multiply_points(tiles, b[_INSIDE], steps[0], b[_KERNEL], steps[1], b[_OUTSIDE], steps[2])
-        _write_rows(tiles, first, b[_OUTSIDE], b[_RESULT], b[2])
+    """Operands: x, weights, y."""
+    b, tiles = int64_at(arguments), np.int64(arguments) + _TILES
+    t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
+    a_step, b_step, c_step = t[_INSIDE_STEP], t[_KERNEL_STEP], t[_OUTSIDE_STEP]
+    run_transform(tiles + _TRANSFORM_WEIGHTS, b[1], b[_KERNEL])
+    int64_at(tiles + _TRANSFORM_OUTSIDE + 8)[transforms.SHIFT] = b[_MORE] if b[_MORE] != 0 else b[_ZEROS]
+    for first in range(0, t[_COUNT], t[_BLOCK]):
+        count = min(t[_BLOCK], t[_COUNT] - first)
+        _read_rows(tiles, inside, tiles + _TRANSFORM_INSIDE, first, count, b[0], b[_IMAGE], b[_INSIDE])
+        product = _product_for(tiles, count)
+        _multiply_points(tiles, product, b[_INSIDE], a_step, b[_KERNEL], b_step, b[_OUTSIDE], c_step)
+        _write_rows(tiles, outside, tiles + _TRANSFORM_OUTSIDE, first, count, b[_OUTSIDE], b[_RESULT], b[2], False)
     return 0
 
 
 @native
 def data_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: dy, weights, dx, and as `_IMAGE` says; room for the transposed weights; then as `_ROWS` says."""
-    b, tiles = int64_at(arguments), np.int64(arguments) + 8 * 9
+    """Operands: dy, weights, dx."""
+    b, tiles = int64_at(arguments), np.int64(arguments) + _TILES
     t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
-    s = int64_at(inside)
-    taps = s[sizing.KERNEL_ROWS] * s[sizing.KERNEL_COLUMNS]
-    _transpose_taps(b[1], b[8], taps, int64_at(outside)[sizing.CHANNELS], s[sizing.CHANNELS])
-    run_transform(tiles + _THIRD, b[8], b[_KERNEL])
-    if b[_RESULT] != 0:
-        clear_padded(outside, b[_RESULT])
-    for first in range(0, s[sizing.IMAGES] * t[_DOWN], t[_ROWS]):
-        _read_rows(tiles, outside, tiles + _SECOND, first, b[0], b[_RESULT], b[_OUTSIDE])
-        steps = t[_OUTSIDE_STEP], t[_KERNEL_STEP], t[_INSIDE_STEP]
-        _multiply_points(tiles, b[_OUTSIDE], steps[0], b[_KERNEL], steps[1], b[_INSIDE], steps[2])
-        _add_rows(tiles, first, b[_INSIDE], b[_IMAGE], b[2])
+    a_step, b_step, c_step = t[_OUTSIDE_STEP], t[_KERNEL_STEP], t[_INSIDE_STEP]
+    channels, outputs = int64_at(inside)[sizing.CHANNELS], int64_at(outside)[sizing.CHANNELS]
+    _transpose_taps(b[1], b[_MORE], t[_TAPS], outputs, channels)
+    run_transform(tiles + _TRANSFORM_WEIGHTS, b[_MORE], b[_KERNEL])
+    for first in range(0, t[_COUNT], t[_BLOCK]):
+        count = min(t[_BLOCK], t[_COUNT] - first)
+        _read_rows(tiles, outside, tiles + _TRANSFORM_OUTSIDE, first, count, b[0], b[_RESULT], b[_OUTSIDE])
+        product = _product_for(tiles, count)
+        _multiply_points(tiles, product, b[_OUTSIDE], a_step, b[_KERNEL], b_step, b[_INSIDE], c_step)
+        _write_rows(tiles, inside, tiles + _TRANSFORM_INSIDE, first, count, b[_INSIDE], b[_IMAGE], b[2], True)
     return 0
 
 
 @native
 def weights_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, dy, dw, and as `_IMAGE` says; then as `_ROWS` says."""
-    b, tiles = int64_at(arguments), np.int64(arguments) + 8 * 8
+    """Operands: x, dy, dw."""
+    b, tiles = int64_at(arguments), np.int64(arguments) + _TILES
     t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
-    clear_padded(inside, b[_IMAGE])
-    if b[_RESULT] != 0:
-        clear_padded(outside, b[_RESULT])
-    for first in range(0, int64_at(inside)[sizing.IMAGES] * t[_DOWN], t[_ROWS]):
-        _read_rows(tiles, inside, tiles + _FIRST, first, b[0], b[_IMAGE], b[_INSIDE])
-        _read_rows(tiles, outside, tiles + _SECOND, first, b[1], b[_RESULT], b[_OUTSIDE])
-        int64_at(tiles + _PRODUCT)[tile.ADD] = 0 if first == 0 else 1
-        steps = t[_INSIDE_STEP], t[_OUTSIDE_STEP], t[_KERNEL_STEP]
-        _multiply_points(tiles, b[_INSIDE], steps[0], b[_OUTSIDE], steps[1], b[_KERNEL], steps[2])
-    run_transform(tiles + _THIRD, b[_KERNEL], b[2])
+    a_step, b_step, c_step = t[_INSIDE_STEP], t[_OUTSIDE_STEP], t[_KERNEL_STEP]
+    product = tiles + _PRODUCT
+    for first in range(0, t[_COUNT], t[_BLOCK]):
+        count = min(t[_BLOCK], t[_COUNT] - first)
+        _read_rows(tiles, inside, tiles + _TRANSFORM_INSIDE, first, count, b[0], b[_IMAGE], b[_INSIDE])
+        _read_rows(tiles, outside, tiles + _TRANSFORM_OUTSIDE, first, count, b[1], b[_RESULT], b[_OUTSIDE])
+        int64_at(product)[tile.INNER] = count * t[_ACROSS]
+        int64_at(product)[tile.ADD] = 0 if first == 0 else 1
+        _multiply_points(tiles, product, b[_INSIDE], a_step, b[_OUTSIDE], b_step, b[_KERNEL], c_step)
+    run_transform(tiles + _TRANSFORM_WEIGHTS, b[_KERNEL], b[2])
     return 0

@@ -22,7 +22,7 @@ from llvmlite import ir
 from numba import types
 
 from crossbow.kernels.compiled import NativeFunction, call_address, float64_at, inlined, instruction, int64_at, native
-from crossbow.kernels.onednn.tile import WIDTH
+from crossbow.kernels.onednn.tile import LANES
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
@@ -88,16 +88,16 @@ SOURCE, SOURCE_TILE, SOURCE_ROW, SOURCE_COLUMN = range(4)
 """Where the first tile lies, and distances in bytes: between tiles, and between the rows and columns of one."""
 TARGET, TARGET_TILE, TARGET_ROW, TARGET_COLUMN = range(4, 8)
 TILES, ELEMENTS = 8, 9
-"""How many, each of so many numbers in every place: at least WIDTH."""
+"""How many, each of so many numbers in every place: at least LANES."""
 SHIFT, FLOOR = 10, 11
 """Of OUTPUT: the address of as many numbers, which are added; a float: what is less becomes it (NaN stays)."""
 SLOTS = 12
 
 
 class _Sandwich:
-    """Writes `target ← matrix · source · matrixᵀ` for grids of vectors of WIDTH numbers."""
+    """Writes `target ← matrix · source · matrixᵀ` for grids of vectors of LANES numbers."""
 
-    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), WIDTH)
+    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
 
     def __init__(self, builder: Any, matrix: Matrix, from_points: bool) -> None:
         self.builder, self.matrix, self.from_points = builder, matrix, from_points
@@ -144,7 +144,7 @@ class _Sandwich:
         builder, total = self.builder, None
         terms = [(factor, value) for factor, value in zip(factors, values, strict=True) if factor]
         for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, term[0] < 0)):
-            constant = ir.Constant(self.vector, [float(factor)] * WIDTH)
+            constant = ir.Constant(self.vector, [float(factor)] * LANES)
             if abs(factor) != 1:
                 total = builder.fmul(value, constant) if total is None else self._fma(value, constant, total)
             elif total is None:
@@ -154,7 +154,7 @@ class _Sandwich:
         return total
 
     def _fma(self, left: Any, right: Any, total: Any) -> Any:
-        name = f"llvm.fma.v{WIDTH}f32"
+        name = f"llvm.fma.v{LANES}f32"
         function = self.builder.module.globals.get(name)
         if function is None:
             function = ir.Function(self.builder.module, ir.FunctionType(self.vector, [self.vector] * 3), name)
@@ -174,8 +174,8 @@ class _Sandwich:
 
     def added(self, skipped: Any) -> Callable[[Any, Any], Any]:
         """The value added to what is there, but for the first lanes."""
-        builder, lanes = self.builder, ir.VectorType(self.word, WIDTH)
-        new = builder.icmp_signed(">=", ir.Constant(lanes, list(range(WIDTH))), self._splat(skipped, lanes))
+        builder, lanes = self.builder, ir.VectorType(self.word, LANES)
+        new = builder.icmp_signed(">=", ir.Constant(lanes, list(range(LANES))), self._splat(skipped, lanes))
 
         def finish(value: Any, place: Any) -> Any:
             before = builder.load(place, align=4)
@@ -186,7 +186,7 @@ class _Sandwich:
     def _splat(self, value: Any, kind: Any) -> Any:
         undefined, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
         first = self.builder.insert_element(undefined, value, lane(0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(lane, WIDTH), None))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(lane, LANES), None))
 
 
 @instruction
@@ -219,10 +219,10 @@ def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
         b = int64_at(block)
         source, source_row, source_column = b[SOURCE], b[SOURCE_ROW], b[SOURCE_COLUMN]
         target, target_row, target_column = b[TARGET], b[TARGET_ROW], b[TARGET_COLUMN]
-        shift, floor, last = b[SHIFT], np.float32(float64_at(block)[FLOOR]), b[ELEMENTS] - WIDTH
+        shift, floor, last = b[SHIFT], np.float32(float64_at(block)[FLOOR]), b[ELEMENTS] - LANES
         for tile in range(b[TILES]):
             here, there = source + tile * b[SOURCE_TILE], target + tile * b[TARGET_TILE]
-            for first in range(0, b[ELEMENTS], WIDTH):
+            for first in range(0, b[ELEMENTS], LANES):
                 start = min(first, last)  # the last vector begins inside the one before where they do not fit
                 place = 4 * start
                 _sandwich(
@@ -237,22 +237,22 @@ def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
 
 @instruction
 def transpose_square(typing_context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
-    """The transpose of WIDTH × WIDTH numbers: addresses, and distances in bytes between rows."""
-    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), WIDTH)
+    """The transpose of LANES × LANES numbers: addresses, and distances in bytes between rows."""
+    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         def place(base: Any, step: Any, row: int) -> Any:
             return builder.inttoptr(builder.add(base, builder.mul(step, word(row))), vector.as_pointer())
 
-        rows = [builder.load(place(arguments[0], arguments[1], row), align=4) for row in range(WIDTH)]
+        rows = [builder.load(place(arguments[0], arguments[1], row), align=4) for row in range(LANES)]
         distance = 1
-        while distance < WIDTH:  # rows i and i + distance exchange squares of that size
-            low_lanes = [lane - distance + WIDTH if lane & distance else lane for lane in range(WIDTH)]
+        while distance < LANES:  # rows i and i + distance exchange squares of that size
+            low_lanes = [lane - distance + LANES if lane & distance else lane for lane in range(LANES)]
             masks = [
-                ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), [lane + more for lane in low_lanes])
+                ir.Constant(ir.VectorType(ir.IntType(32), LANES), [lane + more for lane in low_lanes])
                 for more in (0, distance)
             ]
-            for low in (row for row in range(WIDTH) if not row & distance):
+            for low in (row for row in range(LANES) if not row & distance):
                 pair = rows[low], rows[low + distance]
                 rows[low], rows[low + distance] = (builder.shuffle_vector(*pair, mask) for mask in masks)
             distance *= 2

@@ -22,12 +22,12 @@ from crossbow.kernels.onednn import tile
 
 ROOT = Path(__file__).parents[3]
 GUARD = np.float32(-12345.0)
-COLUMNS = tile.VECTORS * tile.WIDTH
+COLUMNS = tile.VECTORS * tile.LANES
 
 
 def block(rows: int, columns: int, slots: dict[int, int]) -> list[int]:
     values = [0] * tile.SLOTS
-    for slot, value in {tile.REST: columns % tile.WIDTH, tile.OUTER: 1, **slots}.items():
+    for slot, value in {tile.REST: columns % tile.LANES, tile.OUTER: 1, **slots}.items():
         values[slot] = value
     return values
 

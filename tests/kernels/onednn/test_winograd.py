@@ -13,15 +13,18 @@ from hypothesis import strategies as st
 from crossbow import ExecutionContext, TrainingUnit
 from crossbow.kernels.interface import ConvolutionGeometry, Variable
 from crossbow.kernels.onednn import winograd, winograd_transforms
+from crossbow.kernels.onednn.image_convolution import image_convolution
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
 from tests.kernels.onednn.own_convolutions import (
     compare,
     compute_an_image_in_batches,
+    execute_in_rubbish,
     lies_outputs_last,
+    outputs_last,
     use_threads,
 )
-from tests.kernels.onednn.running import FLOAT32, ONEDNN, tensor, with_storage
+from tests.kernels.onednn.running import FLOAT32, ONEDNN, draw, memory, tensor, with_storage
 from tests.kernels.onednn.test_convolution import output_shape
 from tests.support import context, pictures, same_weights, training
 
@@ -90,6 +93,7 @@ def test_random_shapes(made: tuple[Shape, int, ConvolutionGeometry], relu: bool,
         ((2, 16, 2, 331), 16, same()),  # a row of more tiles than a block has
         ((7, 16, 6, 6), 32, same()),  # blocks of several images
         ((5, 32, 20, 28), 16, same()),  # blocks of rows, which begin inside images
+        ((37, 16, 8, 8), 32, same()),  # a last block with fewer rows
         ((1, 112, 4, 4), 80, same()),  # chunks of columns of unequal widths
         ((2, 17, 8, 8), 31, same()),  # vectors that begin inside those before
         ((2, 16, 5, 6), 16, ConvolutionGeometry((3, 3), padding=((2, 0), (0, 1)))),
@@ -112,6 +116,25 @@ def test_every_tile(images: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> 
         compare(winograd, (images, 24, 11, 13), 40, same(), relu=True)
     finally:
         winograd._tiling.cache_clear()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_not_finite_spreads_no_further_than_its_tiles(bad: float) -> None:
+    shape = (1, 16, 16, 16)
+    x, w, sizes = (
+        draw(shape),
+        outputs_last(draw((16, 16, 3, 3))),
+        image_convolution(tensor(shape), tensor(shape), same()),
+    )
+    assert sizes is not None
+    x[0, 3, 6, 9] = bad
+    y = memory(tensor(shape))
+    buffers = {"input0": memory(tensor(shape), x), "weights": w, "output": y}
+    execute_in_rubbish(winograd.forward(sizes, False, False), buffers)
+    rows, columns = np.nonzero(~np.isfinite(y).all(axis=(0, 1)))
+    windows = {(i, j) for i in (5, 6, 7) for j in (8, 9, 10)}
+    tiles = {(i, j) for i in range(4, 8) for j in range(8, 12)}
+    assert windows <= set(zip(rows.tolist(), columns.tolist(), strict=True)) <= tiles
 
 
 def test_an_image_is_computed_alike_in_every_batch() -> None:
