@@ -7,8 +7,10 @@ import difflib
 import functools
 import math
 import numbers
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform
+
+import numpy as np
 
 from crossbow.types import ConfigurationError, TrainingUnit
 
@@ -62,7 +64,24 @@ def configuration(cls: type[T]) -> type[T]:
 
 def refuse(owner: object, name: str, value: object, allowed: str) -> ConfigurationError:
     """The error for a bad value of a field of `owner`."""
-    return ConfigurationError(f"{type(owner).__name__}: {name} must be {allowed}. Received: {name}={value!r}")
+    return ConfigurationError(f"{type(owner).__name__}: {name} must be {allowed}. Received: {name}={shown(value)}")
+
+
+def shown(value: object) -> str:
+    """A value as an error shows it: of an array its shape and type, else its repr.
+
+    >>> print(shown((np.zeros((3, 2)), "cpu")))
+    (an array of shape (3, 2), float64, 'cpu')
+    """
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}, {value.dtype}"
+    if isinstance(value, tuple | list) and any(isinstance(each, np.ndarray) for each in value):
+        left, right = "()" if isinstance(value, tuple) else "[]"
+        return left + ", ".join(map(shown, value)) + right
+    try:
+        return repr(value)
+    except ValueError:  # an integer of thousands of digits
+        return f"one of type {type(value).__name__} that is too long to show"
 
 
 def is_integer(value: object) -> bool:
@@ -70,7 +89,13 @@ def is_integer(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(float(value))
+    """Whether it is a finite number that a float can hold."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(float(value))
+    except OverflowError:  # an integer or a fraction
+        return False
 
 
 def check_integer(owner: object, name: str, minimum: int, *, optional: bool = False) -> None:
@@ -113,8 +138,16 @@ def check_number(
 
 def check_choice(owner: object, name: str, choices: Sequence[str]) -> None:
     value = getattr(owner, name)
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:  # an array would be compared element by element
         raise refuse(owner, name, value, "one of " + ", ".join(repr(choice) for choice in choices))
+
+
+def check_unused(owner: object, why: str, *names: str) -> None:
+    """These fields, which do nothing beside the others, are at their defaults: whoever sets one expects something."""
+    for field in dataclasses.fields(owner):  # type: ignore[arg-type]
+        value = getattr(owner, field.name)
+        if field.name in names and value != field.default:
+            raise refuse(owner, field.name, value, f"left at {field.default!r} with {why}, where it does nothing")
 
 
 def check_learning_rate_multipliers(owner: object) -> None:
@@ -158,6 +191,34 @@ USED_BY = {
 """Fields of SolverConf that only some policies use."""
 
 
+def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The fields of a SolverConf with these values that do nothing: by name, the fields that are the reason.
+
+    >>> idle_fields({**vars(SolverConf()), "policy": "inv", "gamma": 0, "momentum": 0.9, "weight_decay": 1e-4})["power"]
+    ('policy', 'gamma')
+    """
+    policy = values["policy"]
+    idle: dict[str, tuple[str, ...]] = {name: ("policy",) for name, used in USED_BY.items() if policy not in used}
+    if not values["super_convergence"]:
+        idle |= dict.fromkeys(("annihilation_steps", "final_learning_rate"), ("super_convergence",))
+    if values["momentum"] == 0:
+        idle["momentum_method"] = ("momentum",)
+    if values["weight_decay"] == 0:
+        idle["regularisation"] = ("weight_decay",)
+    constant: tuple[str, ...] = ()  # the fields that make the policy's rate so
+    if policy == "fixed":
+        constant = ("policy",)
+    elif policy == "inv" and values["gamma"] == 0:
+        idle["power"] = constant = ("policy", "gamma")
+    elif policy == "inv" and values["power"] == 0:
+        idle["gamma"] = constant = ("policy", "power")
+    elif policy == "exp" and values["gamma"] == 1:
+        constant = ("policy", "gamma")
+    if constant and values["warmup_steps"] == 0:
+        idle["learning_rate_step_unit"] = (*constant, "warmup_steps")
+    return idle
+
+
 @configuration
 class SolverConf:
     """How a learner steps along its gradient g, of all variables together, from weights w, with a velocity v::
@@ -193,8 +254,9 @@ class SolverConf:
     `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and the t of inv, exp and clr are counted in
     `learning_rate_step_unit`: tasks, or epochs (a fraction of one, for inv, exp and clr).
 
-    A field that would do nothing beside the others (`gamma` with the policy fixed, `momentum_method` without momentum)
-    must be left at its default.
+    A field that would do nothing beside the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
+    `momentum_method` without momentum) must be left at its default. A step with gamma = 1 is not nothing: at every step
+    of step, multistep and lsr the learners start again from the base model, without velocity.
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
     1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most); clr, Nesterov's
@@ -302,20 +364,10 @@ class SolverConf:
 
     def _check_use(self) -> None:
         """No field is set that does nothing beside the others: whoever sets it expects something of it."""
-        unused = {name: f"policy={self.policy!r}" for name, policies in USED_BY.items() if self.policy not in policies}
-        if not self.super_convergence:
-            unused |= dict.fromkeys(("annihilation_steps", "final_learning_rate"), "super_convergence=False")
-        if self.policy == "fixed" and self.warmup_steps == 0:
-            unused["learning_rate_step_unit"] = "policy='fixed' and warmup_steps=0"
-        if self.momentum == 0:
-            unused["momentum_method"] = "momentum=0"
-        if self.weight_decay == 0:
-            unused["regularisation"] = "weight_decay=0"
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.name in unused and value != field.default:
-                allowed = f"left at {field.default!r} with {unused[field.name]}, where it does nothing"
-                raise refuse(self, field.name, value, allowed)
+        values = vars(self)
+        texts = {name: f"{float(value):g}" if is_number(value) else repr(value) for name, value in values.items()}
+        for name, reasons in idle_fields(values).items():
+            check_unused(self, " and ".join(f"{reason}={texts[reason]}" for reason in reasons), name)
 
 
 @configuration
@@ -372,9 +424,10 @@ class SystemConf:
     seed: int = 0
     """Start of every random number: initial weights, order of the examples, dropout."""
     check_numerics: bool = False
-    """Whether everything that an operator computes, in training, testing and prediction, and every variable that the
-    solver or the rule writes is looked through for NaN and infinity, which end the run with the names of operator or
-    variable, and task. For finding where numbers go wrong: it is slow."""
+    """Whether everything that an operator computes, in training, testing and prediction, every variable that the solver
+    or the rule writes, what devices add up for it, and the learners' mean of running statistics is looked through for
+    NaN and infinity, which end the run with the names of operator or variable, and task. For finding where numbers go
+    wrong: it is slow."""
 
     def __post_init__(self) -> None:
         devices = self.devices
@@ -386,10 +439,9 @@ class SystemConf:
         ):
             raise refuse(self, "devices", devices, "'cpu', 'cpu:i/n', or several of those separated by commas")
         object.__setattr__(self, "devices", tuple(name.strip() for name in names))
-        if self.learners_per_device != "auto":
-            value = self.learners_per_device
-            if not is_integer(value) or int(value) < 1:
-                raise refuse(self, "learners_per_device", value, "an integer ≥ 1 or 'auto'")
+        value = self.learners_per_device
+        if not (value == "auto" if isinstance(value, str) else is_integer(value) and value >= 1):
+            raise refuse(self, "learners_per_device", value, "an integer ≥ 1 or 'auto'")
         check_integer(self, "threads_per_learner", 1, optional=True)
         check_choice(self, "kernels", ("auto", "reference", "onednn"))
         check_choice(self, "precision", ("float32", "float64"))

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-import secrets
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -14,13 +12,14 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from crossbow.conf import ModelConf, SolverConf, SystemConf
+from crossbow.conf import ModelConf, SolverConf, SystemConf, is_number, shown
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.dataflow import Holder
 from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
+from crossbow.files import checked_path, reason, write_whole
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
@@ -67,7 +66,10 @@ class ExecutionContext:
             ("system", system, SystemConf),
         ):
             if not isinstance(value, kind) and (value is not None or name == "data"):
-                raise ConfigurationError(f"ExecutionContext: {name} must be a {kind.__name__}. Received: {value!r}")
+                raise ConfigurationError(
+                    f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}"
+                )
+        self._monitors = _checked_monitors(monitors)
         self.model = model or ModelConf()
         self.solver = solver or SolverConf()
         self.system = system or SystemConf()
@@ -91,7 +93,6 @@ class ExecutionContext:
                 holder = Holder(program, functools.partial(_base_model, self.engine))
                 dataflow.hold(holder)
                 self._held.append((dataflow, holder))
-        self._monitors = tuple(monitors)
         self._closed = False
 
     def __enter__(self) -> ExecutionContext:
@@ -192,6 +193,10 @@ class ExecutionContext:
             raise ConfigurationError(f"duration_unit must be a DurationUnit. Received: duration_unit={duration_unit!r}")
         if test and self.data.check is None:
             raise ConfigurationError("train_and_test needs check data. Received: a Dataset without")
+        if duration is not None and not (is_number(duration) and duration > 0):
+            raise ConfigurationError(f"duration must be a finite number > 0. Received: duration={shown(duration)}")
+        if count is None and duration is None and target_loss is None and target_accuracy is None:
+            raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
         return TrainingRun(self.engine, limits, self._monitors, test=test).run()
@@ -210,7 +215,10 @@ class ExecutionContext:
         DataError where they are not alike, and TaskError where an operator fails; a task is then a batch of the images.
         """
         self._check_open()
-        images = np.asarray(images)
+        try:
+            images = np.asarray(images)
+        except ValueError as error:  # rows of different lengths
+            raise DataError(f"predict: expected an array of images. Received: {reason(error)}") from error
         train = self.data.train.images
         if images.shape[1:] != train.shape[1:]:
             raise DataError(
@@ -219,6 +227,7 @@ class ExecutionContext:
             )
         if images.dtype != train.dtype and not (images.dtype.kind == "f" and train.dtype.kind == "f"):
             raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
+        _check_fits(images, self.engine.parts.dtype)
         return self.engine.predict(images)
 
     @property
@@ -231,26 +240,30 @@ class ExecutionContext:
         """Write the base model with its running statistics (safetensors).
 
         The file is whole or not there: an older one is replaced at the end. Missing directories are made. Raises
-        DataError where the path is a directory.
+        DataError where it cannot be written.
         """
         self._check_open()
+        path = checked_path("save", path)
         data = safetensors.numpy.save(self.engine.weights, metadata={"format": "crossbow"})
-        write_whole(Path(path), data)
+        write_whole(path, data)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a base model written by `save`, and start every learner from it.
 
-        Raises DataError, having changed nothing, where the file is not whole or does not fit the model.
+        Raises DataError, having changed nothing, where the file is not whole, does not fit the model, or has numbers
+        that are not finite.
         """
         self._check_open()
-        path = Path(path)
-        if not path.is_file():
-            raise DataError(f"{path}: expected a saved model. Received: no such file")
+        path = checked_path("load", path)
         try:
+            if not path.is_file():
+                raise DataError(f"{path}: expected a saved model. Received: no such file")
             variables: dict[str, Any] = safetensors.numpy.load_file(path)
+        except DataError:
+            raise
         except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
             # TypeError and AttributeError: a type of number that NumPy does not have, as bfloat16.
-            raise DataError(f"{path}: expected a saved model (safetensors). Received: {error}") from error
+            raise DataError(f"{path}: expected a saved model (safetensors). Received: {reason(error)}") from error
         self.engine.load(variables, str(path))
 
     def _check_open(self) -> None:
@@ -266,21 +279,26 @@ def _base_model(engine: Engine) -> dict[tuple[int, str], Array]:
     return {key: values[segment.name] for key, segment in segments.items()}
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is whole or not there: an older one is replaced at the end. Missing directories are made."""
-    if path.is_dir():
-        raise DataError(f"{path}: expected the name of a file to write. Received: a directory")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        with partial.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
+    """Raises DataError where a finite number becomes infinite in the type that is computed in."""
+    if images.dtype.kind == "f" and images.dtype.itemsize > dtype.itemsize and images.size:
+        largest = np.max(np.abs(images), where=np.isfinite(images), initial=0)
+        with np.errstate(over="ignore"):
+            fits = np.isfinite(largest.astype(dtype))
+        if not fits:
+            raise DataError(f"predict: expected numbers that {dtype} can hold. Received: {largest:g}")
+
+
+def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:
+    if not isinstance(monitors, Iterable):
+        raise ConfigurationError(f"ExecutionContext: monitors must be a list of them. Received: {shown(monitors)}")
+    given = tuple(monitors)
+    for monitor in given:
+        if not isinstance(monitor, Monitor):
+            raise ConfigurationError(
+                f"ExecutionContext: monitors must be of crossbow.Monitor. Received: {shown(monitor)} among them"
+            )
+    return given
 
 
 def _training_graph(training: Dataflow, batch: Shape) -> Graph:
@@ -315,12 +333,14 @@ def _own_solver(graph: Graph) -> SolverConf | None:
 def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Dataflow | None]:
     expected = "[train, check], where check may be None"
     if not isinstance(dataflows, Sequence) or len(dataflows) not in (1, 2):
-        raise ConfigurationError(f"ExecutionContext: expected the dataflows {expected}. Received: {dataflows!r}")
+        raise ConfigurationError(f"ExecutionContext: expected the dataflows {expected}. Received: {shown(dataflows)}")
     training, check = (*dataflows, None)[:2]
     if not isinstance(training, Dataflow) or training.phase is not Phase.TRAIN:
-        raise ConfigurationError(f"ExecutionContext: expected a dataflow of Phase.TRAIN first. Received: {training!r}")
+        raise ConfigurationError(
+            f"ExecutionContext: expected a dataflow of Phase.TRAIN first. Received: {shown(training)}"
+        )
     if check is not None and (not isinstance(check, Dataflow) or check.phase is not Phase.CHECK):
         raise ConfigurationError(
-            f"ExecutionContext: expected a dataflow of Phase.CHECK second, or None. Received: {check!r}"
+            f"ExecutionContext: expected a dataflow of Phase.CHECK second, or None. Received: {shown(check)}"
         )
     return training, check

@@ -6,6 +6,7 @@ import ctypes
 import enum
 import functools
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,6 +143,28 @@ def _madvise() -> Callable[[int, int, int], int] | None:
     function.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
     made: Callable[[int, int, int], int] = function
     return made
+
+
+def physical_memory() -> int:
+    """Bytes of memory that the machine has; where it does not say, more than any has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return sys.maxsize
+
+
+def bytes_text(nbytes: int) -> str:
+    """Bytes as people write them.
+
+    >>> bytes_text(512), bytes_text(25_340_000_000), bytes_text(10**22)
+    ('512 B', '25.3 GB', '10,000.0 EB')
+    """
+    power = min((len(str(nbytes)) - 1) // 3, len(_BYTES) - 1)
+    tenths = nbytes * 10 // 1000**power
+    return f"{tenths // 10:,}{f'.{tenths % 10}' if power else ''} {_BYTES[power]}"
+
+
+_BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 class CrossbowError(Exception):

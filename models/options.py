@@ -268,7 +268,7 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     if SYNTHETIC in defaults.epochs:
         given = those_given(options, "image_shape", *SYNTHETIC_SIZES)
         if options.dataset != SYNTHETIC:
-            refuse_others(given, (), f"--dataset {options.dataset}")
+            refuse_others(given, f"with --dataset {options.dataset}")
         shape = given.pop("image_shape", shape)
         sizes |= {SYNTHETIC_SIZES[name][0]: size for name, size in given.items()}
     return DataSource(options.dataset, options.data_directory, shape, **sizes)
@@ -278,5 +278,5 @@ def _rule(options: argparse.Namespace) -> Rule:
     given = those_given(options, "alpha", "tau", "base_momentum")
     if options.rule == SMA.name:
         return SMA(**given)
-    refuse_others(given, (), f"--rule {options.rule}")
+    refuse_others(given, f"with --rule {options.rule}")
     return SSGD()

@@ -34,6 +34,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from crossbow import Dataflow, DataflowNode, Gaussian, Xavier
+from crossbow.conf import is_integer, shown
 from crossbow.ops import BatchNorm, Concat, Conv, DataTransform, ElementWiseOp, Initialiser, InnerProduct, Pool, ReLU
 from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
@@ -194,8 +195,8 @@ def _norm(name: str, x: DataflowNode) -> DataflowNode:
 
 
 def _check(name: str, value: object, allowed: Sequence[object]) -> None:
-    if isinstance(value, bool | float) or value not in allowed:
-        raise ConfigurationError(f"{name} must be one of {_names(allowed)}. Received: {value!r}")
+    if not (is_integer(value) or isinstance(value, str)) or value not in allowed:
+        raise ConfigurationError(f"{name} must be one of {_names(allowed)}. Received: {shown(value)}")
 
 
 def _names(values: Sequence[object]) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
+from crossbow.files import make_directory, reason
 from crossbow.runtime.device import cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.synch import SMA
@@ -68,8 +69,7 @@ class ModelScript:
             print(f"{parser.prog}: interrupted", file=sys.stderr)
             return INTERRUPTED
         except BrokenPipeError:
-            # Python flushes stdout once more at exit; that must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _silence_stdout()
             return PIPE_CLOSED
         except TaskError as error:
             if isinstance(error.__cause__, NonFiniteError):
@@ -78,12 +78,30 @@ class ModelScript:
                 # Something is broken in an operator: whoever wrote it needs the traceback, which is that of the cause.
                 traceback.print_exception(error)
             return FAILED
-        except (CrossbowError, OSError) as error:
-            if isinstance(error, OSError) and error.filename is None:
-                raise
+        except CrossbowError as error:
             print(f"{parser.prog}: error: {error}", file=sys.stderr)
             return FAILED if isinstance(error, NonFiniteLossError) else WRONG
+        except OSError as error:
+            print(f"{parser.prog}: error: {_where(error)}: {reason(error)}", file=sys.stderr)
+            return WRONG
         return 0
+
+
+def _where(error: OSError) -> str:
+    """What could not be read or written."""
+    if error.filename is not None:
+        return str(error.filename)
+    try:
+        print(flush=True)
+    except OSError:
+        _silence_stdout()
+        return "standard output"
+    return "a file or a call of the system"
+
+
+def _silence_stdout() -> None:
+    """Python flushes stdout once more at exit; that must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Records(Monitor):
@@ -122,7 +140,7 @@ class _Run:
             monitors=[JsonLinesMonitor(self.log), self.records, console],
         ) as context:
             _print_configuration(self.script, options, context, data)
-            _prepare_directory(options.output_directory)
+            _prepare_directory(options.output_directory, self.log, self.picture)
             try:
                 with console:
                     history = context.train_and_test(
@@ -140,7 +158,6 @@ class _Run:
         if not history.records:
             print(f"{reason}nothing was recorded, and no picture is drawn", flush=True)
             return
-        drawn = self._draw(history)
         done = history.records[-1]
         images = done.tasks * context.model.batch_size
         parts = context.engine.parts
@@ -155,7 +172,8 @@ class _Run:
                 f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s "
                 f"({_count(best.epoch, 'epoch')})"
             )
-        print(f"log {self.log}; {drawn}", flush=True)
+        sys.stdout.flush()  # before the picture, which may fail
+        print(f"log {self.log}; {self._draw(history)}", flush=True)
 
     def _draw(self, history: History) -> str:
         """Write the picture; returns what to say of it."""
@@ -165,17 +183,21 @@ class _Run:
             write_learning_curves(history.records, self.picture, title)
         except DataError as error:
             return f"no picture: {error}"
+        except OSError as error:
+            return f"no picture: {self.picture}: {reason(error)}"
         return f"picture {self.picture}"
 
 
-def _prepare_directory(directory: Path) -> None:
-    """Make the output directory; raises DataError where nothing can be written into it."""
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataError(f"{directory}: expected a directory to write to. Received: {error.strerror}") from error
+def _prepare_directory(directory: Path, log: Path, picture: Path) -> None:
+    """Make the output directory; raises DataError where nothing, or not these files, can be written into it."""
+    make_directory(directory)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise DataError(f"{directory}: expected a directory to write to. Received: one without permission to write")
+    for file in (log, picture):
+        if file.is_dir():
+            raise DataError(f"{file}: expected the name of a file to write. Received: a directory")
+    if log.exists() and not os.access(log, os.W_OK):  # an older picture is replaced, whatever its permissions
+        raise DataError(f"{log}: expected a file to write. Received: one without permission to write")
 
 
 def _print_configuration(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from crossbow import SolverConf
-from crossbow.conf import LEARNING_RATE_POLICIES, MOMENTUM_METHODS, REGULARISATIONS
+from crossbow.conf import LEARNING_RATE_POLICIES, MOMENTUM_METHODS, REGULARISATIONS, idle_fields
 from crossbow.solver.schedule import FINAL_PART
-from models.values import integer, integers, number, those_given
+from models.values import integer, integers, number, option_text, refuse_others, those_given
 
 if TYPE_CHECKING:
     from models.options import Defaults
@@ -128,15 +128,30 @@ def _add_cycle(group: argparse._ArgumentGroup) -> None:
 
 
 def solver_conf(options: argparse.Namespace, defaults: Defaults) -> SolverConf:
-    """The options as a configuration, which raises ConfigurationError where one of them would do nothing."""
+    """The options as a configuration. Raises ConfigurationError, also for an option that was given and does nothing,
+    whatever its value."""
     policy = options.learning_rate_policy
     fields = [field.name for field in dataclasses.fields(SolverConf) if field.name != "policy"]
-    given, own = those_given(options, *fields), {}
+    given = those_given(options, *fields)
+    own: dict[str, Any] = {}
     if policy == defaults.policy:
         own["learning_rate_step_unit"] = defaults.learning_rate_step_unit
         if given.get("learning_rate_step_unit", defaults.learning_rate_step_unit) == defaults.learning_rate_step_unit:
             own |= {"gamma": defaults.gamma, "step_values": defaults.step_values}
-    return SolverConf(policy=policy, **{**own, **given})
+    values = {**vars(SolverConf()), **own, **given, "policy": policy}
+    idle = idle_fields(values)
+    for name in given:
+        if name in idle:
+            refuse_others({name: given[name]}, _where({reason: values[reason] for reason in idle[name]}))
+    return SolverConf(policy=policy, **{name: value for name, value in {**own, **given}.items() if name not in idle})
+
+
+def _where(fields: Mapping[str, Any]) -> str:
+    """Fields of a configuration as the options that say them."""
+    if fields == {"super_convergence": False}:
+        return "without --super-convergence"
+    options = {"learning_rate_policy" if name == "policy" else name: value for name, value in fields.items()}
+    return "with " + " and ".join(option_text(name, value) for name, value in options.items())
 
 
 def solver_text(solver: SolverConf) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from crossbow.types import ConfigurationError
@@ -56,9 +56,21 @@ def those_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
-def refuse_others(given: Mapping[str, Any], used: Sequence[str], where: str) -> None:
-    """Raise ConfigurationError for an option that was given and is not used there."""
+def option_text(name: str, value: Any) -> str:
+    """An option as it is typed.
+
+    >>> option_text("step_values", (3, 5)), option_text("momentum", 0.0), option_text("super_convergence", True)
+    ('--step-values 3,5', '--momentum 0', '--super-convergence')
+    """
+    option = f"--{name.replace('_', '-')}"
+    if value is True:
+        return option
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value).removesuffix(".0")
+    return f"{option} {text}"
+
+
+def refuse_others(given: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigurationError for an option that was given where it is not used: "with …" or "without …"."""
     for name, value in given.items():
-        if name not in used:
-            option = name.replace("_", "-")
-            raise ConfigurationError(f"--{option} does nothing with {where}. Received: --{option} {value}")
+        received = option_text(name, value)
+        raise ConfigurationError(f"{received.split()[0]} does nothing {where}. Received: {received}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import re
 from fractions import Fraction
 from typing import Any
@@ -11,10 +12,11 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, ConfigurationError, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow import conf as conf_module
 from crossbow.conf import configuration, pair
 
 NAN, INFINITY = float("nan"), float("inf")
-NO_NUMBERS = (None, "1", True, [1], NAN, INFINITY, 1j)
+NO_NUMBERS = (None, "1", True, [1], NAN, INFINITY, 1j, 10**400, Fraction(10**400))
 NO_INTEGERS = (1.5, "1", True, NAN, (1,))
 
 CYCLE: dict[str, object] = {"policy": "clr", "step_size": 3, "maximum_learning_rate": 1, "momentum": 0.9}
@@ -114,6 +116,18 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
             ("annihilation_steps", 3, "0", "super_convergence=False", CYCLE),
             ("final_learning_rate", 0.001, "None", "super_convergence=False", CYCLE),
             ("learning_rate_step_unit", "epochs", "'tasks'", "policy='fixed' and warmup_steps=0", {}),
+            ("power", 2, "0.75", "policy='inv' and gamma=0", {"policy": "inv", "gamma": 0}),
+            ("gamma", 0.5, "0.1", "policy='inv' and power=0", {"policy": "inv", "power": 0.0}),
+            *(
+                (
+                    "learning_rate_step_unit",
+                    "epochs",
+                    "'tasks'",
+                    f"policy='{policy}' and {name}={value} and warmup_steps=0",
+                    {"policy": policy, name: value},
+                )
+                for policy, name, value in (("inv", "gamma", 0), ("inv", "power", 0), ("exp", "gamma", 1))
+            ),
             ("momentum_method", "nesterov", "'polyak'", "momentum=0", {}),
             ("regularisation", "l1", "'l2'", "weight_decay=0", {}),
         )
@@ -165,6 +179,21 @@ def test_the_table_has_every_field(conf: Any) -> None:
     assert {field for owner, field, *_ in BAD if owner is conf} == fields
 
 
+@pytest.mark.parametrize(
+    ("conf", "field"), [(conf, field) for conf, field in dict.fromkeys((conf, field) for conf, field, *_ in BAD)]
+)
+def test_an_array_is_refused_by_its_shape(conf: Any, field: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        conf(**{field: np.zeros((2, 3))})
+    expected = rf"^{conf.__name__}: {field} must be .*\. Received: {field}=an array of shape \(2, 3\), float64$"
+    assert re.match(expected, str(caught.value)), caught.value
+
+
+def test_a_number_too_long_to_show() -> None:
+    with pytest.raises(ConfigurationError, match="Received: learning_rate=one of type int that is too long to show"):
+        SolverConf(learning_rate=10**5000)
+
+
 @pytest.mark.parametrize("conf", [SolverConf, ModelConf, SystemConf])
 def test_defaults_are_good(conf: Any) -> None:
     assert conf() == conf()
@@ -186,6 +215,9 @@ def test_defaults() -> None:
         (SolverConf, {"learning_rate": np.float32(0.1), "policy": "step", "step_size": np.int64(3)}),
         (SolverConf, {"policy": "multistep", "step_values": [1, 2, 30]}),
         (SolverConf, {"policy": "exp", "gamma": 1}),
+        (SolverConf, {"policy": "exp", "gamma": 1, "warmup_steps": 2, "learning_rate_step_unit": "epochs"}),
+        (SolverConf, {"policy": "multistep", "gamma": 1, "step_values": (3,)}),  # where learners start again
+        (SolverConf, {"policy": "inv", "gamma": 0}),
         (SolverConf, {"momentum": 0.999, "weight_decay": 10}),
         (SolverConf, {"momentum": 0.5, "momentum_method": "nesterov"}),
         (SolverConf, {"weight_decay": 0.5, "regularisation": "l1", "clip_gradient_norm": 3}),
@@ -202,6 +234,10 @@ def test_good_values_are_taken(conf: Any, values: dict[str, Any]) -> None:
     made = conf(**values)
     for name, value in values.items():
         assert getattr(made, name) == (tuple(value) if isinstance(value, list) else value)
+
+
+def test_the_examples() -> None:
+    assert doctest.testmod(conf_module).failed == 0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from crossbow import (
     ExecutionContext,
     GraphError,
     ModelConf,
+    Monitor,
     Operator,
     Phase,
     SolverConf,
@@ -56,6 +58,7 @@ from crossbow.ops import (
     SoftMax,
     SoftMaxLoss,
     SoftMaxLossGradient,
+    Values,
     VariableSpec,
 )
 from crossbow.types import Shape
@@ -381,6 +384,40 @@ def test_images_that_do_not_fit(images: Any, text: str) -> None:
         running.predict(images)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_images_that_are_too_large(dtype: Any) -> None:
+    (x, y), large = (DATA.train.images.astype(dtype), DATA.train.labels), np.zeros((2, 6))
+    large[1, 3] = -1e300
+    expected = r"predict: expected numbers that float32 can hold. Received: 1e\+300"
+    with context(data=Dataset((x, y))) as running, pytest.raises(DataError, match=expected):
+        running.predict(large)
+    with context(data=Dataset((x, y)), precision="float64") as running:
+        large[1, 3] = 1e30
+        assert np.isfinite(running.predict(large)).all()
+
+
+def test_rows_of_different_lengths() -> None:
+    with context() as running, pytest.raises(DataError, match=r"predict: expected an array of images\. Received: "):
+        running.predict([[1.0, 2.0], [3.0]])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "duration", ["10", [1], 10**400, True, 0, -1, np.nan, np.inf, np.ones(2)], ids=lambda v: str(v)[:9]
+)
+def test_a_duration_that_is_none(duration: Any) -> None:
+    with context() as running:
+        with pytest.raises(ConfigurationError, match=r"duration must be a finite number > 0\. Received: duration="):
+            running.train_for_duration(duration)
+        assert running.train_for_duration(1e-3, count=1)
+
+
+def test_training_without_an_end() -> None:
+    with context() as running:
+        for train in (running.train, running.train_for_duration, running.train_until_condition):
+            with pytest.raises(ConfigurationError, match=r"expected a count, a duration or a target\. Received: none"):
+                train(None)  # type: ignore[arg-type]
+
+
 def test_predicting_takes_any_floating_point() -> None:
     with context() as running:
         images = DATA.train.images[:5]
@@ -492,20 +529,25 @@ def unloadable(path: Path, how: str) -> str:
     if how in contents:
         path.write_bytes(contents[how])
         if "know" in how and _numpy_knows("bfloat16"):
-            return r"InnerProduct2.bias: expected floating point, received bfloat16"
+            return r"InnerProduct2.bias: expected floating point. Received: bfloat16"
         return r"expected a saved model \(safetensors\). Received: "
     if how == "another network's":
         variables["InnerProduct0.weights"] = np.ones((8, 5), np.float32)
-        text = r"InnerProduct0.weights: expected \(8, 6\), received \(8, 5\)"
+        text = r"InnerProduct0.weights: expected \(8, 6\). Received: \(8, 5\)"
     elif how == "without a variable":
         del variables["InnerProduct2.bias"]
-        text = r"InnerProduct2.bias: expected \(3,\), received nothing"
+        text = r"InnerProduct2.bias: expected \(3,\). Received: nothing"
     elif how == "with one more":
         variables["more"] = np.ones(1, np.float32)
-        text = r"more: expected no such variable, received \(1,\)"
+        text = r"more: expected no such variable. Received: \(1,\)"
+    elif how in ("not a number", "too large"):
+        value = {"not a number": np.nan, "too large": 1e300}[how]
+        variables["InnerProduct2.bias"] = np.array([0, value, 0], np.float64)
+        received = re.escape(f"{value:g}")
+        text = f"InnerProduct2.bias: expected finite numbers that float32 can hold. Received: {received}"
     else:
         variables["InnerProduct2.bias"] = np.ones(3, np.int64)
-        text = "InnerProduct2.bias: expected floating point, received int64"
+        text = "InnerProduct2.bias: expected floating point. Received: int64"
     safetensors.numpy.save_file(variables, path)
     return f"does not fit the model: {text}"
 
@@ -525,6 +567,8 @@ def unloadable(path: Path, how: str) -> str:
         "without a variable",
         "with one more",
         "of another type",
+        "not a number",
+        "too large",
     ],
 )
 def test_a_file_that_cannot_be_loaded_changes_nothing(how: str, tmp_path: Path) -> None:
@@ -550,6 +594,46 @@ def test_a_directory_is_not_written_over(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_where_no_file_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with context() as running:
+        with pytest.raises(DataError, match=r"file: expected a directory to write to\. Received: a file$"):
+            running.save(tmp_path / "file" / "model")
+        with pytest.raises(DataError, match=r"n{300}: expected to write this file\. Received: File name too long$"):
+            running.save(tmp_path / ("n" * 300))
+        with pytest.raises(DataError, match=r"expected to write this file\. Received: embedded null byte$"):
+            running.save(f"{tmp_path}/a\0b")
+        running.save(tmp_path / ("n" * 255))
+
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "open", refuse)  # root may write everywhere
+        with pytest.raises(DataError, match=r"model: expected to write this file\. Received: Permission denied$"):
+            running.save(tmp_path / "model")
+
+
+@pytest.mark.parametrize("path", [None, 123, b"model", ["model"], np.zeros(2)], ids=str)
+def test_what_is_no_path(path: Any) -> None:
+    with context() as running:
+        with pytest.raises(TypeError, match=r"^save: expected a path, as a str or a pathlib\.Path\. Received: "):
+            running.save(path)
+        with pytest.raises(TypeError, match=r"^load: expected a path, as a str or a pathlib\.Path\. Received: "):
+            running.load(path)
+
+
+def test_loading_where_nothing_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, **options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    with context() as running:
+        with pytest.raises(DataError, match=r"n{300}: expected a saved model .* Received: File name too long$"):
+            running.load(tmp_path / ("n" * 300))
+        monkeypatch.setattr(Path, "stat", refuse)  # root may read everything
+        with pytest.raises(DataError, match=r"model: expected a saved model .* Received: Permission denied$"):
+            running.load(tmp_path / "model")
+
+
 @pytest.mark.parametrize("broken", ["replace", "fsync"])
 def test_a_save_that_fails_leaves_the_old_file(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model"
@@ -563,7 +647,7 @@ def test_a_save_that_fails_leaves_the_old_file(broken: str, tmp_path: Path, monk
 
         with monkeypatch.context() as patch:
             patch.setattr(os, broken, fail)
-            with pytest.raises(OSError, match="the disk is full"):
+            with pytest.raises(DataError, match=r"model: expected to write this file\. Received: the disk is full$"):
                 running.save(path)
         assert path.read_bytes() == old
         assert list(tmp_path.iterdir()) == [path]
@@ -672,6 +756,13 @@ def test_contexts_at_the_same_time_on_the_same_dataflow(kernels: str) -> None:
         ({"dataflows": [perceptron(), perceptron()]}, "expected a dataflow of Phase.CHECK second, or None"),
         ({"data": None}, "data must be a Dataset. Received: None"),
         ({"data": (1, 2)}, r"data must be a Dataset. Received: \(1, 2\)"),
+        (
+            {"data": (np.zeros((4, 6)), np.zeros(4))},
+            r"Received: \(an array of shape \(4, 6\), float64, an array of shape \(4,\), float64\)$",
+        ),
+        ({"monitors": ["x"]}, "monitors must be of crossbow.Monitor. Received: 'x' among them"),
+        ({"monitors": [Monitor]}, "monitors must be of crossbow.Monitor. Received: <class .* among them"),
+        ({"monitors": Monitor()}, "monitors must be a list of them. Received: <"),
         ({"model": SolverConf()}, "model must be a ModelConf. Received: SolverConf"),
         ({"solver": 0.1}, "solver must be a SolverConf. Received: 0.1"),
         ({"system": "cpu"}, "system must be a SystemConf. Received: 'cpu'"),
@@ -682,6 +773,20 @@ def test_contexts_at_the_same_time_on_the_same_dataflow(kernels: str) -> None:
 def test_bad_arguments(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         ExecutionContext(**{"dataflows": [perceptron(), None], "data": DATA, **arguments})
+
+
+@pytest.mark.parametrize("initialiser", [Gaussian(std=3e38), Values(np.full((8, 6), 1e300))], ids=str)
+def test_initial_values_that_are_too_large(initialiser: Initialiser) -> None:
+    network = training(InnerProduct(number_of_outputs=8, weight_initialiser=initialiser))
+    before = threading.active_count()
+    expected = (
+        r"InnerProduct0\.weights: expected initial values that are finite, and that float32 can hold\. Received: "
+    )
+    with pytest.raises(ConfigurationError, match=expected + r"those of (Gaussian|Values)\("):
+        context(network, data=blobs(classes=8))
+    assert threading.active_count() == before
+    with context(network, data=blobs(classes=8), precision="float64"):
+        pass
 
 
 def test_a_graph_with_faults_leaves_no_thread() -> None:

@@ -44,6 +44,15 @@ def test_a_relu_is_in_the_kernel_of_the_convolution(kernels: str) -> None:
         assert memory.startswith(f"arena {plan.arena:,} bytes; lower bound {plan.lower_bound:,}; without reuse ")
 
 
+@pytest.mark.parametrize("kernels", [FAST])
+def test_the_table_of_the_dataflow_shows_it_too(kernels: str) -> None:
+    dataflow = training(*NETWORK)
+    with context(dataflow, data=pictures(), kernels=kernels):
+        rows = {line.split()[1]: line for line in dataflow.describe().splitlines()[2:]}
+    assert "  convolution_forward relu " in rows["Conv0"]
+    assert rows["ReLU1"].endswith("  (in that of 'Conv0')")
+
+
 @KERNELS
 def test_where_numbers_are_checked_nothing_is_fused(kernels: str) -> None:
     with context(training(*NETWORK), data=pictures(), kernels=kernels, check_numerics=True) as running:

@@ -35,8 +35,8 @@ from crossbow import (
 )
 from crossbow.data.loader import Loader, gather
 from crossbow.data.order import TrainingOrder
-from crossbow.ops import EuclideanLoss, InnerProduct
-from crossbow.runtime import assembly
+from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
+from crossbow.runtime import assembly, engine
 from crossbow.synch import FakeCollective
 from tests.support import (
     KERNELS,
@@ -473,6 +473,16 @@ def test_a_failure_while_testing_during_training() -> None:
         assert_usable(running)
 
 
+def test_ctrl_c_while_predicting_is_not_an_error_of_the_task() -> None:
+    trap = Trap(raising(KeyboardInterrupt("enough")), call=0)
+    with context(perceptron(CheckProbe(action=trap))) as running:
+        images = blobs().train.images
+        with pytest.raises(KeyboardInterrupt, match="enough"):
+            running.predict(images)
+        assert running.predict(images).shape == (40, 3)
+        assert_usable(running)
+
+
 def test_a_failure_while_predicting() -> None:
     trap = Trap(raising(BrokenError("not today")), call=0)
     with context(perceptron(CheckProbe(action=trap))) as running:
@@ -613,6 +623,72 @@ def test_ctrl_c(when: str, at: int, devices: str, learners: int, tmp_path: Path)
     with context(devices=devices, learners=learners, rule=rule) as running:
         running.train(done + 4 * running.engine.clock.tasks_per_tick, TASKS)
         assert same_weights(running.variables, interrupted)
+
+
+class InTick(Monitor):
+    """Presses Ctrl-C between the tasks of the tick that begins with this task."""
+
+    interval = 0.0
+
+    def __init__(self, task: int) -> None:
+        self.task, self.heard = task, 0
+
+    def progress(self, progress: Any) -> None:
+        self.heard += progress.tasks == self.task
+        if self.heard == 3:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.usefixtures("default_handler")
+@pytest.mark.parametrize("ticks", [0, 1, 3])
+@pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])
+@pytest.mark.parametrize("rule", [SMA(tau=10, base_momentum=0.5), SSGD()], ids=str)
+def test_ctrl_c_in_a_long_tick(
+    rule: Any, devices: str, learners: int, ticks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tick is undone: the base model is that of its beginning, and so are the learners, without velocity."""
+    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.0)
+    per_tick = 10 * learners * (devices.count(",") + 1)
+    options: dict[str, Any] = {"rule": rule, "wpc": per_tick, "devices": devices, "learners": learners}
+    options["solver"] = SolverConf(learning_rate=0.1, momentum=0.5)
+    network = lambda: training(InnerProduct(number_of_outputs=8), BatchNorm(), InnerProduct(number_of_outputs=3))  # noqa: E731
+    log, monitor = JsonLinesMonitor(tmp_path / "log"), InTick(ticks * per_tick)
+    with context(network(), monitors=[log, monitor], **options) as running:
+        with pytest.raises(KeyboardInterrupt):
+            running.train(1000)
+        assert monitor.heard == 3
+        assert running.engine.tick == ticks
+        assert json.loads(log.path.read_text().splitlines()[-1])["tasks"] == ticks * per_tick
+        left = running.variables
+        assert_usable_after_ctrl_c(running)
+        running.train(2 * per_tick, TASKS)
+        after = running.variables
+    with context(network(), **options) as running:
+        if ticks:
+            running.train(ticks * per_tick, TASKS)
+        assert same_weights(running.variables, left)
+        running.engine.restart()
+        running.train(2 * per_tick, TASKS)
+        assert same_weights(running.variables, after)
+
+
+def assert_usable_after_ctrl_c(running: ExecutionContext) -> None:
+    """Without training, so that what follows can be compared."""
+    assert_tested(running)
+    assert within(SECONDS, lambda: running.predict(blobs().train.images)).shape == (40, 3)
+    assert not running.engine.parts.flags.abort.any()
+
+
+@pytest.mark.usefixtures("default_handler")
+def test_ctrl_c_in_a_tick_that_would_not_end() -> None:
+    with context(rule=SMA(tau=10**30)) as running:
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        start = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            running.train_until_condition(-1.0)
+        assert time.monotonic() - start < SECONDS
+        assert running.engine.tasks == 0
+        assert_tested(running)
 
 
 @pytest.mark.usefixtures("default_handler")

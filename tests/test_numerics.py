@@ -39,14 +39,18 @@ from crossbow.ops import (
     ReLU,
     VariableSpec,
 )
+from crossbow.synch import FakeCollective
 from crossbow.types import ConfigurationError, NonFiniteError, Shape
 from tests.support import (
     KERNELS,
+    Action,
     Array,
+    Probe,
     Trap,
     blobs,
     chain,
     context,
+    new_calls,
     perceptron,
     pictures,
     same_weights,
@@ -178,6 +182,14 @@ NETWORKS = {
 }
 
 
+def spoil(running: ExecutionContext, variable: str) -> None:
+    """The base model's variable is no number any more; no file with such a one would be loaded."""
+    engine = running.engine
+    (segment,) = (segment for segment in engine.program.model if segment.name == variable)
+    segment.flat(engine.parts.bases[0].current(engine.tick))[:] = np.nan
+    engine.restart()
+
+
 @KERNELS
 @SEVERAL
 @pytest.mark.parametrize("network", list(NETWORKS))
@@ -190,13 +202,12 @@ def test_a_weight(network: str, devices: str, learners: int, kernels: str) -> No
     ) as running:
         head = make().graph[place].name
         variables = running.variables
-        broken = {**variables, f"{head}.weights": np.full_like(variables[f"{head}.weights"], np.nan)}
-        running.engine.load(broken, "the test")
+        spoil(running, f"{head}.weights")
         error = fails(running)
         assert error.operator == head
         assert error.task < running.engine.parts.learners  # all of the first tick fail; one is the first
         assert "in the output." in str(error)
-        running.engine.load(broken, "the test")
+        spoil(running, f"{head}.weights")
         assert fails(running, running.test).operator == head
         assert fails(running, lambda: running.predict(data.train.images)).operator == head
         running.engine.load(variables, "the test")
@@ -294,7 +305,8 @@ class Steep(Kernel):
 
     train_only: ClassVar[bool] = True
 
-    trap: Trap
+    trap: Action
+    huge: float = HUGE
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return inputs[0]
@@ -311,7 +323,7 @@ class Steep(Kernel):
         _now.spoil = False
         tell(self.trap, "backward")
         gradient = xp.zeros((4, 15), inputs[0].dtype)
-        gradient[2, 3] = HUGE if _now.spoil else 0
+        gradient[2, 3] = self.huge if _now.spoil else 0
         return [output_gradient], {"slope": gradient}
 
 
@@ -358,6 +370,96 @@ def test_a_step_of_a_part_of_a_variable(kernels: str) -> None:
     first, last, position = map(int, found.groups())
     assert first + position == 2 * 15 + 3
     assert (first, last) != (0, 59)
+
+
+class Sum(SSGD):
+    """The sum of the gradients, as somebody might write it."""
+
+    def weight(self, learners: int) -> float:
+        return 1.0
+
+
+@KERNELS
+def test_the_sum_of_a_device(kernels: str) -> None:
+    """Each gradient is a number, and what two learners send together is not."""
+
+    over: list[bool] = []
+
+    def spoil(where: str, learner: int, call: int) -> None:
+        _now.spoil = where == "backward" and call == 7 and not over
+
+    new_calls()
+    network = perceptron(Steep(trap=spoil, huge=2e38))
+    with context(
+        network, rule=Sum(), devices="cpu:0/2,cpu:1/2", learners=2, kernels=kernels, check_numerics=True
+    ) as running:
+        error = fails(running)
+        over.append(True)  # a learner of the other device may not have come so far
+        assert error.operator == "sum of the device"
+        assert re.search(r"on learner \d: .* the sum of what learners send of 'Steep1.slope'", str(error))
+        assert "Received: 0 NaN and 1 infinite of " in str(error)
+        assert_usable(running)
+
+
+@KERNELS
+@pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
+@pytest.mark.parametrize(
+    ("call", "operator", "what"),
+    [
+        (6, "all-reduce", r"sum of what learners send of 'Conv0\.\w+'.*"),
+        (7, "statistics", "learners' mean of the running statistics"),
+    ],
+)
+def test_a_sum_between_devices(call: int, operator: str, what: str, rule: Any, kernels: str) -> None:
+    """A tick has two: of what is sent, and of the statistics."""
+
+    def damage(number: int, vectors: Sequence[Array]) -> None:
+        if number == call:
+            vectors[1][0] = np.nan
+
+    with context(
+        NETWORKS["norm"][0](),
+        data=pictures(),
+        rule=rule,
+        devices="cpu:0/2,cpu:1/2",
+        learners=1,
+        kernels=kernels,
+        collective=FakeCollective(2, inject=damage),
+        check_numerics=True,
+    ) as running:
+        error = fails(running)
+        assert (error.task, error.operator) == (6, operator)
+        assert re.search(f"between the devices: .*expected finite numbers in the {what}. Received: 1 NaN", str(error))
+        assert_usable(running)
+
+
+@KERNELS
+@SEVERAL
+@pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
+def test_running_statistics_that_are_merged(rule: Any, devices: str, learners: int, kernels: str) -> None:
+    """Somebody else has written into a learner's, after its operator did."""
+    k = learners * (devices.count(",") + 1)
+    running: ExecutionContext
+
+    def spoil() -> None:
+        for statistics in running.engine.parts.members[k - 1].replica.statistics:
+            statistics[:] = np.nan
+
+    trap = Trap(spoil, where="backward" if rule == SSGD() else "forward", learner=k - 1, call=7)
+    head = [Conv(number_of_outputs=16, kernel_size=3), BatchNorm(), Probe(action=trap), Pool(kernel_size=2)]
+    with context(
+        training(*head, InnerProduct(number_of_outputs=3)),
+        data=pictures(),
+        rule=rule,
+        devices=devices,
+        learners=learners,
+        kernels=kernels,
+        check_numerics=True,
+    ) as running:
+        error = fails(running)
+        assert error.operator == "statistics"
+        assert "expected finite numbers in the learners' mean of the running statistics. Received: " in str(error)
+        assert_usable(running)
 
 
 @KERNELS

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import SSGD, Dataflow, GraphError, Phase, SubGraph
-from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, ReLU
+from crossbow import SSGD, Dataflow, Dataset, GraphError, Phase, SubGraph
+from crossbow.ops import BatchNorm, Constant, Conv, Dropout, InnerProduct, ReLU
 from tests.support import KERNELS, Array, blobs, context, pictures, same_weights, training
 
 DATA = pictures()
+WITHOUT_CHECK = Dataset((DATA.train.images, DATA.train.labels), number_of_classes=3)
 OPTIONS: tuple[dict[str, Any], ...] = (
     {"learners": 1, "seed": 3},
     {"learners": 2, "batch_size": 3, "rule": SSGD()},
@@ -76,6 +77,24 @@ def test_what_describes_a_dataflow_is_of_an_open_context() -> None:
     assert dataflow.compiled is not None
 
 
+def test_a_context_without_a_check_set_leaves_the_program_of_an_earlier_one() -> None:
+    dataflow = network()
+    check = Dataflow(SubGraph(dataflow.subgraph.head)).set_phase(Phase.CHECK)
+    assert not check.was_held
+    with context(dataflow, check=check, data=DATA) as first:
+        program = check.compiled
+        assert program is first.engine.parts.check_program
+        with context(dataflow, check=check, data=WITHOUT_CHECK):
+            assert check.compiled is program
+    description = check.describe()
+    assert program is not None
+    with context(dataflow, check=check, data=WITHOUT_CHECK):
+        assert check.compiled is None
+    assert check.compiled is program
+    assert check.describe() == description
+    assert check.was_held
+
+
 def test_a_context_that_could_not_be_made_holds_nothing() -> None:
     dataflow = network()
     with context(dataflow, data=DATA) as running:
@@ -83,16 +102,20 @@ def test_a_context_that_could_not_be_made_holds_nothing() -> None:
             context(dataflow, data=blobs())
         assert dataflow.compiled is running.engine.program
         assert dataflow.base_model is not None
+    fresh = network()
+    with pytest.raises(GraphError, match="Conv0"):
+        context(fresh, data=blobs())
+    assert not fresh.was_held
 
 
 # Saving.
 
 
-def saved(dataflow: Dataflow, path: Path) -> dict[str, Array]:
+def saved(dataflow: Dataflow, path: Path, **options: Any) -> dict[str, Array]:
     onnx = pytest.importorskip("onnx", reason="the package onnx is not installed")
     from crossbow.onnx import save
 
-    save(dataflow, path)
+    save(dataflow, path, **options)
     return {entry.name: onnx.numpy_helper.to_array(entry) for entry in onnx.load(path).graph.initializer}
 
 
@@ -117,6 +140,23 @@ def test_what_is_saved_is_the_model_of_the_open_context(tmp_path: Path) -> None:
         saved(dataflow, tmp_path / "model.onnx")
     with context(dataflow, data=DATA, seed=2) as second:
         assert is_in(second.variables, saved(dataflow, tmp_path / "model.onnx"))
+
+
+@pytest.mark.parametrize("data", [blobs(), blobs(check=0)], ids=["with a check set", "without"])
+def test_initial_values_are_not_saved_for_what_a_closed_context_has_trained(tmp_path: Path, data: Dataset) -> None:
+    """They are known; a dataflow for checks that was never compiled was held all the same."""
+    dataflow = training(InnerProduct(number_of_outputs=3, weight_initialiser=Constant(0.5)))
+    check = Dataflow(SubGraph(dataflow.subgraph.head)).set_phase(Phase.CHECK)
+    path = tmp_path / "model.onnx"
+    with context(dataflow, check=check, data=data) as running:
+        running.train(3)
+        model = saved(check, path, input_shape=(6,))
+        assert any(np.array_equal(array, running.variables["InnerProduct0.weights"]) for array in model.values())
+    path.unlink()
+    for held in (dataflow, check):
+        with pytest.raises(GraphError, match="expected a dataflow whose base model is there"):
+            saved(held, path, input_shape=(6,))
+    assert not path.exists()
 
 
 def test_a_dataflow_of_its_own_for_each(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """How: order → layouts → memory plan → prepared kernels = a program, which can be printed."""
 
 from crossbow.compile.compiler import BatchSource, compile_graph
-from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
+from crossbow.compile.memory import Lifetime, MemoryPlan, check_memory, plan_memory
 from crossbow.compile.model import ModelLayout, load_vectors
 from crossbow.compile.program import BoundBlock, BoundStep, Memory, Parts, Program
 
@@ -15,6 +15,7 @@ __all__ = [
     "ModelLayout",
     "Parts",
     "Program",
+    "check_memory",
     "compile_graph",
     "load_vectors",
     "plan_memory",

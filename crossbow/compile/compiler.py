@@ -17,7 +17,7 @@ from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of
 from crossbow.kernels.interface import Assignment, KernelLibrary, PlainStorage, PreparedKernel, Variable
 from crossbow.ops import BatchNorm, GradientDescentOptimiser
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
-from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor
+from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text, physical_memory
 
 Value = Hashable
 """A buffer in the making: ("output", order), ("kept", order), ("workspace", step), "labels", …"""
@@ -105,6 +105,7 @@ class _Compiler:
         self.draft = _Draft()
         self.specs = variables_of(graph, self.batch, self.shapes)
         self.statistics = statistics_of(graph, self.batch, self.shapes)
+        self._check_sizes()
         self.observed: set[int] = set()
         """Operators whose statistics an earlier step has brought up to date."""
         self.variables = self._known_variables()
@@ -143,6 +144,23 @@ class _Compiler:
         )
         outputs = {v.order: places["output", v.order] for v in self.graph if ("output", v.order) in places}
         return Program(self.graph, self.batch, model, statistics, steps, plan, outputs)
+
+    def _check_sizes(self) -> None:
+        """Refuse single tensors that are larger than the machine's memory, before kernels are prepared for them."""
+        memory, faults = physical_memory(), []
+        for vertex in self.graph:
+            if vertex.forward is None:
+                continue
+            specs = (*self.specs.get(vertex.order, ()), *self.statistics.get(vertex.order, ()))
+            shapes = {"an output": self.shapes[vertex.order], **{repr(spec.name): spec.shape for spec in specs}}
+            for name, shape in shapes.items():
+                if (nbytes := Tensor(shape, self.dtype).nbytes) > memory:
+                    who = f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
+                    expected = f"expected tensors that fit into {bytes_text(memory)} of memory"
+                    faults.append(f"{who}: {expected}. Received: {name} of shape {shape}, {bytes_text(nbytes)}")
+                    break
+        if faults:
+            raise GraphError(faults)
 
     # Variables
 

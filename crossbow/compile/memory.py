@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from crossbow.types import ConfigurationError, bytes_text, physical_memory
+
 ALIGNMENT = 64
 """Bytes. A cache line, and what vector instructions want."""
 
@@ -69,6 +71,20 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
         without_reuse=sum(aligned(item.nbytes) for item in lifetimes),
         lower_bound=lower_bound,
     )
+
+
+def check_memory(needs: Mapping[str, int]) -> None:
+    """Refuse what is larger than the machine's memory, before any of it is there. `needs`: bytes by what they are for.
+
+    Raises ConfigurationError.
+    """
+    memory, total = physical_memory(), sum(needs.values())
+    if total > memory:
+        parts = ", ".join(f"{bytes_text(nbytes)} for {name}" for name, nbytes in needs.items())
+        raise ConfigurationError(
+            f"expected a plan that fits into {bytes_text(memory)} of memory. Received: {bytes_text(total)}, of these "
+            f"{parts}; lower batch_size or learners_per_device"
+        )
 
 
 def _place(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[Hashable, int]]:

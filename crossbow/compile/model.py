@@ -9,7 +9,7 @@ import numpy as np
 
 from crossbow.kernels.interface import PlainStorage, Storage, Variable
 from crossbow.ops.kernel import VariableSpec
-from crossbow.types import Array, DataError, aligned_zeros
+from crossbow.types import Array, ConfigurationError, DataError, aligned_zeros
 
 CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
 """Bytes."""
@@ -87,11 +87,18 @@ class ModelLayout:
         return [memory[start : start + nbytes].view(self.dtype) for start in range(0, count * distance, distance)]
 
     def initialise(self, vector: Array, seed: int) -> None:
-        """Draw the initial values. Each variable has a generator of its own: adding one changes no other."""
+        """Draw the initial values. Each variable has a generator of its own: adding one changes no other.
+
+        Raises ConfigurationError where one is not finite.
+        """
         for index, segment in enumerate(self):
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, index])))
             plain = segment.spec.initialiser.fill(segment.spec.shape, generator)
-            segment.storage.pack(np.ascontiguousarray(plain, dtype=self.dtype), segment.flat(vector))
+            value = _converted(plain, self.dtype)
+            if not np.isfinite(value).all():
+                expected = f"expected initial values that are finite, and that {self.dtype} can hold"
+                raise ConfigurationError(f"{segment.name}: {expected}. Received: those of {segment.spec.initialiser!r}")
+            segment.storage.pack(value, segment.flat(vector))
 
     def export(self, vector: Array) -> dict[str, Array]:
         """The variables by name, in logical shape and order: a copy."""
@@ -110,22 +117,35 @@ class ModelLayout:
 def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLayout, Array]], source: str) -> None:
     """Write variables by name into the vectors that hold them.
 
-    Raises DataError, having written nothing, where the names are not those of all the layouts together, or a shape or
-    type does not fit.
+    Raises DataError, having written nothing, where the names are not those of all the layouts together, a shape or
+    type does not fit, or a number is not finite.
     """
     expected = {segment.name: segment.spec.shape for layout, _ in vectors for segment in layout}
     received = {name: value.shape for name, value in variables.items()}
     if expected != received:
         differences = [
-            f"{name}: expected {expected.get(name, 'no such variable')}, received {received.get(name, 'nothing')}"
+            f"{name}: expected {expected.get(name, 'no such variable')}. Received: {received.get(name, 'nothing')}"
             for name in sorted(expected.keys() | received.keys())
             if expected.get(name) != received.get(name)
         ]
         raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
-    for name, value in variables.items():
-        if value.dtype.kind != "f":
-            raise DataError(f"{source} does not fit the model: {name}: expected floating point, received {value.dtype}")
+    packing: list[tuple[Segment, Array, Array]] = []
     for layout, vector in vectors:
         for segment in layout:
-            value = np.ascontiguousarray(variables[segment.name], dtype=layout.dtype)
-            segment.storage.pack(value, segment.flat(vector))
+            given = variables[segment.name]
+            where = f"{source} does not fit the model: {segment.name}"
+            if given.dtype.kind != "f":
+                raise DataError(f"{where}: expected floating point. Received: {given.dtype}")
+            value = _converted(given, layout.dtype)
+            if not np.isfinite(value).all():
+                bad = given[~np.isfinite(value)].flat[0]
+                raise DataError(f"{where}: expected finite numbers that {layout.dtype} can hold. Received: {bad:g}")
+            packing.append((segment, value, vector))
+    for segment, value, vector in packing:
+        segment.storage.pack(value, segment.flat(vector))
+
+
+def _converted(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    """The array in this type, contiguous. A number that it cannot hold becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=dtype)

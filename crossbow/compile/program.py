@@ -89,6 +89,10 @@ class Step:
     elided: bool = False
     """Whether there is nothing to do: another kernel does it, or what it writes is the memory that it reads."""
 
+    @property
+    def shown(self) -> str:
+        return f"({self.kernel.name})" if self.elided else self.kernel.name
+
 
 @dataclass(frozen=True)
 class BoundStep:
@@ -167,13 +171,17 @@ class Program:
         place = self.outputs.get(order)
         return (0, "") if place is None else (place.tensor.nbytes, str(place))
 
+    def kernels_of(self, order: int) -> str:
+        """The names of the kernels that compute a vertex; in brackets, in which other's that is done."""
+        return ", ".join(step.shown for step in self.steps if step.operator == self.graph[order].name)
+
     def describe(self) -> str:
         """A table of the steps: kernel, operator, buffers; and what the memory plan is worth."""
         rows = [
             (
                 str(number),
                 step.operator,
-                f"({step.kernel.name})" if step.elided else step.kernel.name,
+                step.shown,
                 " ".join(f"{role}={place}" for role, place in step.places.items() if role != "state"),
             )
             for number, step in enumerate(self.steps)

@@ -6,7 +6,6 @@ import gzip
 import itertools
 import os
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from crossbow.data.dataset import Dataset
 from crossbow.data.download import download
 from crossbow.data.jpeg import decode_images
 from crossbow.data.pickles import read_pickle
+from crossbow.files import checked_path, file_error, reason
 from crossbow.types import Array, DataError
 
 FILES = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
@@ -65,12 +65,11 @@ def cifar10(data_directory: str | os.PathLike[str] | None = None) -> Dataset:
         )
         (path,) = download("CIFAR-10", "cifar-10", FILES, MIRRORS, otherwise)
     else:
-        path = Path(data_directory)
+        path = checked_path("cifar10", data_directory)
     try:
         train, check = _read(path)
     except OSError as error:
-        where, reason = error.filename or path, error.strerror or error
-        raise DataError(f"{where}: expected a readable file. Received: {reason}") from error
+        raise file_error(error, path, "a readable file") from error
     return Dataset(train, check, number_of_classes=CLASSES)
 
 
@@ -212,8 +211,10 @@ def _read_npz(path: Path) -> tuple[Part, Part]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
             arrays.update({name: held[name] for name in names if name in held})
-    except (ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataError(f"{path}: expected an intact .npz of arrays. Received: {error}") from error
+    except Exception as error:  # whatever damaged bytes lead to: NumPy and zipfile document no list of errors
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # not the file's content
+        raise DataError(f"{path}: expected an intact .npz of arrays. Received: {reason(error)}") from error
     if missing := [name for name in names if name not in arrays]:
         raise DataError(f"{path}: expected the arrays {', '.join(names)}. Received: all but {', '.join(missing)}")
     train, check = (_decode(path, phase, arrays) for phase in ("train", "test"))

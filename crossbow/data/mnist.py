@@ -10,6 +10,7 @@ import numpy as np
 from crossbow.data.dataset import Dataset
 from crossbow.data.download import download
 from crossbow.data.idx import read_idx
+from crossbow.files import checked_path, file_error
 from crossbow.types import Array, DataError
 
 FILES = {
@@ -43,7 +44,11 @@ def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
         )
         paths = download("MNIST", "mnist", FILES, MIRRORS, otherwise)
     else:
-        paths = [_find(Path(directory), name) for name in FILES]
+        folder = checked_path("mnist", directory)
+        try:
+            paths = [_find(folder, name) for name in FILES]
+        except OSError as error:
+            raise file_error(error, folder, "a readable directory") from error
     x_train, y_train, x_check, y_check = (_read(path, images="images" in path.name) for path in paths)
     for images, labels, path in ((x_train, y_train, paths[1]), (x_check, y_check, paths[3])):
         if len(images) != len(labels):

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from crossbow.conf import is_integer
 from crossbow.data.dataset import Dataset
-from crossbow.types import DataError, Shape
+from crossbow.types import DataError, Shape, bytes_text, physical_memory
 
 CELLS = 4
 """A class's pattern has at most so many areas along the height, and along the width, of each channel."""
@@ -33,7 +33,7 @@ def synthetic(
                   they are as equal in number as can be.
     seed          the same seed gives the same data set.
 
-    Raises DataError for a shape or a number that is none.
+    Raises DataError for a shape or a number that is none, and for more images than the machine's memory holds.
 
     >>> data = synthetic((3, 8, 8), number_of_classes=5, training=20, check=10)
     >>> data.train.images.shape, data.train.labels[:6].tolist(), len(data.check)
@@ -49,7 +49,14 @@ def synthetic(
     for name, value, least in sizes:
         if not is_integer(value) or value < least:
             raise DataError(f"{name}: expected an integer ≥ {least}. Received: {value!r}")
-    shape = tuple(image_shape)
+    shape = tuple(map(int, image_shape))
+    nbytes, memory = (int(number_of_classes) + int(training) + int(check)) * math.prod(shape), physical_memory()
+    if nbytes > memory:
+        raise DataError(
+            f"expected images and patterns of classes that fit into {bytes_text(memory)} of memory. "
+            f"Received: {bytes_text(nbytes)}, with image_shape={shape}, number_of_classes={number_of_classes}, "
+            f"training={training}, check={check}"
+        )
     patterns = _patterns(shape, number_of_classes, seed)
     return Dataset(
         _examples(patterns, training, seed, _TRAINING),

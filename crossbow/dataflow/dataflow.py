@@ -6,13 +6,14 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
+from crossbow.conf import is_integer, shown
 from crossbow.dataflow.derive import derive_check, derive_training
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, build
 from crossbow.dataflow.subgraph import SubGraph
 from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.files import checked_path, write_whole
 from crossbow.ops.kernel import Gradient
 from crossbow.types import Array, GraphError, Phase, Shape
 
@@ -25,6 +26,9 @@ class Compiled(Protocol):
 
     def memory_of(self, order: int) -> tuple[int, str]:
         """Bytes of the vertex's output, and where it lies."""
+
+    def kernels_of(self, order: int) -> str:
+        """The names of the kernels that compute the vertex; in brackets, in which other's that is done."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +53,7 @@ class Dataflow:
         self.phase = Phase.TRAIN
         self._graph: Graph | None = None
         self._compiled: Compiled | None = None
+        self._was_held = False
         self._holders: list[weakref.ref[Holder]] = []
         """In the order in which they came. Weak: a context may be gone without having been closed."""
 
@@ -68,20 +73,30 @@ class Dataflow:
         return self._graph
 
     def hold(self, holder: Holder) -> None:
-        """Note that a context has compiled the dataflow."""
+        """Note that a context has the dataflow, and its program: none where it has no examples to test with."""
         self._holders.append(weakref.ref(holder))
-        self._compiled = holder.compiled
+        self._was_held = True
+        if holder.compiled is not None:
+            self._compiled = holder.compiled
 
     def release(self, holder: Holder) -> None:
         """Note that the context is closed."""
         self._holders = [reference for reference in self._holders if reference() not in (None, holder)]
 
     @property
+    def was_held(self) -> bool:
+        """Whether a context holds the dataflow, or has. It may have been trained then, compiled or not: a dataflow for
+        checks is not where there is no check set."""
+        return self._was_held
+
+    @property
     def compiled(self) -> Compiled | None:
         """The program that a context has made of this dataflow: the last of those that are open, or, where none is, the
         last of all. `describe` then shows memory."""
         holders = self._present()
-        return holders[-1].compiled if holders else self._compiled
+        if not holders:
+            return self._compiled
+        return next((holder.compiled for holder in reversed(holders) if holder.compiled is not None), None)
 
     @property
     def base_model(self) -> Callable[[], Mapping[tuple[int, str], Array]] | None:
@@ -100,23 +115,26 @@ class Dataflow:
         return [holder for reference in self._holders if (holder := reference()) is not None]
 
     def describe(self, batch: Shape | None = None) -> str:
-        """A table: order, node, operator, inputs, output shape, variables, bytes, buffer.
+        """A table: order, node, operator, inputs, output shape, variables, bytes, buffer, kernels.
 
-        Shapes need the shape of a batch, (N, …): given, or that of the program a context compiled. Bytes and buffer
-        are the compiled program's; `ExecutionContext.describe` shows the kernels.
+        Shapes need the shape of a batch, (N, …): given, or that of the program a context compiled. Bytes, buffer and
+        kernels are the compiled program's, kernel by kernel as `ExecutionContext.describe` shows it. Raises GraphError
+        where the shape is none, or does not fit.
         """
+        if batch is not None:
+            batch = _checked_shape(batch)
         compiled = self.compiled
         if batch is None and compiled is not None:
             batch = compiled.batch
         graph = self.graph
         shapes = None if batch is None else infer_shapes(graph, batch)
         variables = {} if batch is None or shapes is None else variables_of(graph, batch, shapes)
-        rows = [("order", "node", "operator", "inputs", "output", "variables", "bytes", "buffer")]
+        rows = [("order", "node", "operator", "inputs", "output", "variables", "bytes", "buffer", "kernels")]
         for vertex in graph:
-            size, place = ("", "")
+            size, place, kernels = "", "", ""
             if compiled is not None and batch == compiled.batch:
                 nbytes, place = compiled.memory_of(vertex.order)
-                size = f"{nbytes:,}" if nbytes else ""
+                size, kernels = f"{nbytes:,}" if nbytes else "", compiled.kernels_of(vertex.order)
             rows.append(
                 (
                     str(vertex.order),
@@ -128,6 +146,7 @@ class Dataflow:
                     " ".join(f"{spec.name} {_shape_text(spec.shape)}" for spec in variables.get(vertex.order, ())),
                     size,
                     place,
+                    kernels,
                 )
             )
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -135,7 +154,11 @@ class Dataflow:
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
     def export_dot(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph in Graphviz's DOT language. Dashed edges lead from an operator to its gradient."""
+        """Write the graph in Graphviz's DOT language. Dashed edges lead from an operator to its gradient.
+
+        The file is whole or not there; missing directories are made. Raises DataError where it cannot be written.
+        """
+        path = checked_path("export_dot", path)
         lines = [
             "digraph dataflow {",
             "  rankdir=TB;",
@@ -150,7 +173,14 @@ class Dataflow:
                 lines.append(f"  {'batch' if source == BATCH else f'n{source}'} -> n{vertex.order};")
             if vertex.peer is not None:
                 lines.append(f"  n{vertex.peer} -> n{vertex.order} [style=dashed, constraint=false];")
-        Path(path).write_text("\n".join([*lines, "}"]) + "\n", encoding="utf-8")
+        write_whole(path, ("\n".join([*lines, "}"]) + "\n").encode())
+
+
+def _checked_shape(batch: object) -> Shape:
+    if not isinstance(batch, tuple | list) or len(batch) < 2 or not all(is_integer(n) and n >= 1 for n in batch):
+        expected = "expected the shape of a batch, as (N, C, H, W) or (N, features), each ≥ 1"
+        raise GraphError([f"describe: {expected}. Received: {shown(batch)}"])
+    return tuple(map(int, batch))
 
 
 def _shape_text(shape: Shape) -> str:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
+from crossbow.conf import is_integer
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, losses
 from crossbow.ops import GradientDescentOptimiser
 from crossbow.ops.kernel import Gradient, Kernel, VariableSpec
 from crossbow.types import GraphError, LabelRange, Phase, Shape
+
+SIZES_END = 2**31
+"""Kernel libraries count windows, steps and dimensions in 32 bits."""
 
 
 def infer_shapes(
@@ -14,7 +21,8 @@ def infer_shapes(
     """The output shape of every vertex, for a batch of shape (N, …).
 
     Without `labels` their fit is not checked. Raises GraphError with every fault: wrong numbers of inputs, shapes that
-    do not fit, labels that do not fit, no loss or several, hand-wired gradients that are incomplete.
+    do not fit, sizes that no library can count, labels that do not fit, no loss or several, hand-wired gradients that
+    are incomplete.
     """
     check = _Validation(graph, batch, labels, phase)
     check.run()
@@ -47,6 +55,26 @@ def statistics_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict
 
 def input_shapes(vertex: Vertex, batch: Shape, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
     return tuple(batch if source == BATCH else shapes[source] for source in vertex.inputs)
+
+
+def _huge_fields(kernel: Kernel) -> list[str]:
+    """The integers of a configuration that are too large for a library, as "padding=3000000000".
+
+    What an operator in array-module code does with its integers is its own affair: they may be seeds.
+    """
+    if type(kernel).prepare is Kernel.prepare or not dataclasses.is_dataclass(kernel):
+        return []
+    values = {f.name: getattr(kernel, f.name) for f in dataclasses.fields(kernel) if "float" not in str(f.type)}
+    return [f"{name}={value}" for name, value in values.items() if max(_integers(value), default=0) >= SIZES_END]
+
+
+def _integers(value: object) -> Iterator[int]:
+    """Those that a field holds: one, or several in tuples."""
+    if is_integer(value):
+        yield value  # type: ignore[misc]
+    elif isinstance(value, tuple | list):
+        for each in value:
+            yield from _integers(each)
 
 
 class _Validation:
@@ -87,18 +115,25 @@ class _Validation:
                 "expected the batch as input: it is the first operator of a graph. "
                 f"Received: {self.graph[source].name!r} ({type(producer).__name__})",
             )
+        if huge := _huge_fields(kernel):
+            self.fault(vertex, f"expected integers below 2**31. Received: {', '.join(huge)}")
+            return None
         try:
             shape = kernel.output_shape(*inputs)
             if past is not None and isinstance(producer, past):
                 kernel.check_producer(producer, *inputs)
             specs = kernel.variables(*inputs)
-            kernel.running_statistics(*inputs)  # their initialisers may not fit
+            statistics = kernel.running_statistics(*inputs)  # their initialisers may not fit
             if self.phase is Phase.TRAIN:
                 kernel.check_training(*inputs)
             if kernel.takes_labels and self.labels is not None:
                 kernel.check_labels(self.labels, *inputs)
         except ValueError as error:
             self.fault(vertex, str(error))
+            return None
+        shapes = {"an output": shape, **{repr(spec.name): spec.shape for spec in (*specs, *statistics)}}
+        if huge := [f"{name} of shape {sizes}" for name, sizes in shapes.items() if max(sizes, default=0) >= SIZES_END]:
+            self.fault(vertex, f"expected dimensions below 2**31. Received: {', '.join(huge)}")
             return None
         earlier = next((o for o in self.specs if self.graph[o].operator is vertex.operator), None)
         if earlier is not None and [s.shape for s in self.specs[earlier]] != [s.shape for s in specs]:

@@ -25,11 +25,14 @@ ABORTED = -1
 """The status of a wait that was given up."""
 BAD_LABEL = -2
 """The status of a loss or measure that met a label outside the classes."""
-
 BAD_INDEX = -3
 """The status of an operator whose input names a row that a variable has not."""
 
-_MEANINGS = {BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)"}
+_MEANINGS = {
+    BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)",
+    BAD_INDEX: "an index is not a whole number from 0 to the number of rows − 1",
+}
+"""What is said where nothing else explains the failure (`NativeCall.explain`)."""
 
 
 class NativeError(CrossbowError, RuntimeError):
@@ -115,7 +118,7 @@ class TaskList:
         self.calls = tuple(calls)
         self.names = tuple(names)
         self.failed: str | None = None
-        """The operator whose call failed in the last run, or None."""
+        """The operator whose call failed in the last run; None where none did, or where it ended between calls."""
         self._parts = self._group()
         only = self._parts[0] if len(self._parts) == 1 else None
         self._whole = only if isinstance(only, _NativeRun) else None
@@ -142,6 +145,7 @@ class TaskList:
     def run(self) -> None:
         """Execute the calls in order. Raises whatever a call raises; for a native one `NativeError`, `Aborted`, or what
         its `explain` raises."""
+        self.failed = None
         whole = self._whole
         if whole is None:
             self._run_parts()

@@ -9,37 +9,37 @@ import numpy as np
 from crossbow.onnx.network import Step
 from crossbow.onnx.reading.node import Node, Numbers, Refused, shortest
 from crossbow.onnx.reading.table import reads_group
-from crossbow.onnx.writing.place import Place
 from crossbow.onnx.writing.table import writes
+from crossbow.onnx.writing.written_operator import WrittenOperator
 from crossbow.ops import DataTransform, Values
 
 
 @writes(DataTransform)
-def write(place: Place) -> None:
+def write(operator: WrittenOperator) -> None:
     """What is done in testing. A mean image is subtracted first, the mean of a channel after the window is cut."""
-    kernel, (x,), shape = place.kernel, place.inputs, place.shapes[0]
+    kernel, (x,), shape = operator.kernel, operator.inputs, operator.shapes[0]
     assert isinstance(kernel, DataTransform)
     setting = kernel.transform(shape)
-    top, left = (start - setting.padding for start in setting.centre(shape, place.shape))
-    spans = [(top, top + place.shape[2], shape[2]), (left, left + place.shape[3], shape[3])]
+    top, left = (start - setting.padding for start in setting.centre(shape, operator.shape))
+    spans = [(top, top + operator.shape[2], shape[2]), (left, left + operator.shape[3], shape[3])]
     border = [(max(-start, 0), max(stop - size, 0)) for start, stop, size in spans]
     by_pixel = setting.mean.shape[1:] != (1, 1)
     if by_pixel and any(map(any, border)):
-        place.fault("expected a window inside the image where a mean image is subtracted. Received: a larger window")
+        operator.fault("expected a window inside the image where a mean image is subtracted. Received: a larger window")
         return
     if by_pixel:
-        x = place.add("Sub", x, place.constant("mean", setting.mean[None]), part="centred")
+        x = operator.add("Sub", x, operator.constant("mean", setting.mean[None]), part="centred")
     if any(map(any, border)):
         pads = [0, 0, *(before for before, _ in border), 0, 0, *(after for _, after in border)]
-        x = place.add("Pad", x, place.constant("pads", pads, np.int64), part="padded")
+        x = operator.add("Pad", x, operator.constant("pads", pads, np.int64), part="padded")
     if any(start > 0 or stop < size for start, stop, size in spans):
         starts = [max(start, 0) for start, _, _ in spans]
         stops = [stop + before for (_, stop, _), (before, _) in zip(spans, border, strict=True)]
         indices = {"starts": starts, "ends": stops, "axes": [2, 3]}
-        x = place.add("Slice", x, *(place.constant(n, v, np.int64) for n, v in indices.items()), part="window")
+        x = operator.add("Slice", x, *(operator.constant(n, v, np.int64) for n, v in indices.items()), part="window")
     if not by_pixel and setting.mean.any():
-        x = place.add("Sub", x, place.constant("mean", setting.mean[None]), part="centred")
-    place.add("Mul", x, place.constant("scale", setting.scale[None]))
+        x = operator.add("Sub", x, operator.constant("mean", setting.mean[None]), part="centred")
+    operator.add("Mul", x, operator.constant("scale", setting.scale[None]))
 
 
 @reads_group("DataTransform", least=1)

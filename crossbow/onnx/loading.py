@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import onnx
 
 from crossbow.dataflow import SubGraph
+from crossbow.files import checked_path, reason
 from crossbow.onnx import data_transform  # noqa: F401 - it fills the tables
 from crossbow.onnx.network import Network, check_input_shape
 from crossbow.onnx.reading import activations, arithmetic, layers, special_cases  # noqa: F401 - they fill the table
@@ -40,13 +40,20 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
             them open, and fills in those; the sizes that the model fixes have to be the same.
 
     Raises:
-        DataError: the file is not there, or is no ONNX model.
+        DataError: the file is not there, or it is no ONNX model.
         GraphError: what the model needs and Crossbow does not have: every node, operator and attribute of it; or an
             input_shape that is not the model's.
     """
     check_input_shape("load", input_shape)
-    proto = _proto(model)
-    network = read(proto, input_shape)
+    proto, source = _proto(model)
+    try:
+        network = read(proto, input_shape)
+    except GraphError:
+        raise
+    except Exception as error:  # it is damaged where nobody would look
+        raise DataError(f"{source}: expected an ONNX model. Received: {_damage(proto) or repr(error)}") from error
+    if proto is not model and (damage := _damage(proto)) is not None:  # of a file; in memory, models may be unfinished
+        raise DataError(f"{source}: expected an ONNX model. Received: {damage}")
     faults = []
     for entry in proto.graph.input:
         kind = entry.type.tensor_type.elem_type
@@ -77,15 +84,26 @@ def read(model: onnx.ModelProto, input_shape: Shape | None = None) -> Network:
     return Reader(model, input_shape).run()
 
 
-def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
+def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
+    """The model, and what to call it."""
     if isinstance(model, onnx.ModelProto):
-        return model
-    path = Path(model)
-    if not path.is_file():
-        raise DataError(f"{path}: expected an ONNX model. Received: no such file")
+        return model, "load"
+    path = checked_path("load", model)
     try:
-        onnx.checker.check_model(str(path))
-        loaded = onnx.load(path)
-    except Exception as error:  # protobuf's, the checker's, and those of missing external data
-        raise DataError(f"{path}: expected an ONNX model. Received: {error}") from error
-    return loaded
+        if not path.is_file():
+            raise DataError(f"{path}: expected an ONNX model. Received: no such file")
+        return onnx.load(path), str(path)
+    except DataError:
+        raise
+    except Exception as error:  # protobuf's, the system's, and those of missing external data
+        raise DataError(f"{path}: expected an ONNX model. Received: {reason(error)}") from error
+
+
+def _damage(model: onnx.ModelProto) -> str | None:
+    """What ONNX's checker has against a model. It looks at no further operator once one is unknown to it, so that what
+    Crossbow lacks is looked for before."""
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:
+        return reason(error)
+    return None

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import onnx
 
-from crossbow.context import write_whole
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.validate import infer_shapes, input_shapes
+from crossbow.files import checked_path, write_whole
 from crossbow.onnx import data_transform  # noqa: F401 - it fills the tables
 from crossbow.onnx.network import ANY_BATCH, check_input_shape
 from crossbow.onnx.writing import operators  # noqa: F401 - it fills the table
@@ -53,19 +52,20 @@ def save(dataflow: Dataflow, path: str | os.PathLike[str], *, input_shape: Shape
             these are not known: what a context has trained is gone when it is closed; or two open contexts hold the
             dataflow, each with a base model of its own.
         CrossbowError: the context is training.
-        DataError: the path is a directory.
+        DataError: the file cannot be written.
     """
     if not isinstance(dataflow, Dataflow):
         raise TypeError(f"save: expected a Dataflow. Received: {dataflow!r}")
+    path = checked_path("save", path)
     check_input_shape("save", input_shape)
     base_model = dataflow.base_model
-    if dataflow.compiled is not None and base_model is None:
+    if dataflow.was_held and base_model is None:
         # Its initial values may be known, but whoever has trained it does not mean those.
         raise GraphError([f"save: expected a dataflow whose base model is there. Received: {_NO_CONTEXT}"])
     graph = derive_prediction(build(dataflow.subgraph.nodes))
     batch = _batch(dataflow, input_shape)
     model = _write(graph, batch, None if base_model is None else base_model())
-    write_whole(Path(path), model.SerializeToString())
+    write_whole(path, model.SerializeToString())
 
 
 def _batch(dataflow: Dataflow, input_shape: Shape | None) -> Shape:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import math
 
-from crossbow.conf import check_boolean, check_choice, check_learning_rate_multipliers, check_number, configuration
+from crossbow.conf import (
+    check_boolean,
+    check_choice,
+    check_learning_rate_multipliers,
+    check_number,
+    check_unused,
+    configuration,
+)
 from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
 from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -33,7 +40,7 @@ class BatchNorm(Kernel):
 
     epsilon: float = 1e-5
     moving_average_fraction: float = 0.9
-    """How much of the running statistics is kept in a task, in [0, 1]; with statistics="fixed"."""
+    """How much of the running statistics is kept in a task, in [0, 1]; only with statistics="fixed"."""
     statistics: str = "fixed"
     bias: bool = True
     weight_initialiser: Initialiser = Constant(1.0)
@@ -45,7 +52,7 @@ class BatchNorm(Kernel):
     """Of the running mean before the first task; `Values` of a model that comes from elsewhere."""
     variance_initialiser: Initialiser = Constant(1.0)
     count_initialiser: Initialiser = Constant(0.0)
-    """Of the number of batches of which these are the mean; with statistics="cma"."""
+    """Of the number of batches of which these are the mean; with statistics="cma", and else left as it is."""
 
     def __post_init__(self) -> None:
         check_number(self, "epsilon", minimum=0, above=True)
@@ -54,6 +61,10 @@ class BatchNorm(Kernel):
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
         check_initialisers(self)
+        if not self.bias:
+            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
+        unused = "count_initialiser" if self.statistics == "fixed" else "moving_average_fraction"
+        check_unused(self, f"statistics={self.statistics!r}", unused)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

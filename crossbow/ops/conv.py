@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from crossbow.conf import check_boolean, check_integer, check_learning_rate_multipliers, configuration, refuse
+from crossbow.conf import (
+    check_boolean,
+    check_integer,
+    check_learning_rate_multipliers,
+    check_unused,
+    configuration,
+    refuse,
+)
 from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel
 from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
@@ -45,6 +52,8 @@ class Conv(Kernel):
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
         check_initialisers(self)
+        if not self.bias:
+            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
         check_windows(self)
         if self.number_of_outputs % self.groups:
             raise refuse(self, "groups", self.groups, f"a divisor of number_of_outputs={self.number_of_outputs}")

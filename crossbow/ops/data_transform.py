@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import check_boolean, check_integer, configuration, is_number, pair, refuse
+from crossbow.files import reason
 from crossbow.kernels.interface import ImageTransform, PreparedKernel
-from crossbow.ops.initialiser import Values
+from crossbow.ops.initialiser import Values, is_float32
 from crossbow.ops.kernel import Kernel, Site
 from crossbow.types import Phase, Shape
 
@@ -77,12 +78,14 @@ class DataTransform(Kernel):
 
     def _numbers(self, name: str) -> float | tuple[float, ...]:
         value = getattr(self, name)
-        if is_number(value):
-            return float(value)
-        values = value.tolist() if isinstance(value, np.ndarray) else value
-        if not isinstance(values, tuple | list) or not values or not all(is_number(each) for each in values):
+        values = (value,) if is_number(value) else value
+        if isinstance(value, np.ndarray):
+            values = value.tolist()
+        if not isinstance(values, tuple | list) or not values or not all(map(is_number, values)):
             raise refuse(self, name, value, "a finite number, or one for each channel")
-        return tuple(float(each) for each in values)
+        if not all(map(is_float32, values)):
+            raise refuse(self, name, value, "a number that float32 can hold, or one for each channel")
+        return float(value) if is_number(value) else tuple(float(each) for each in values)
 
     def _read_image(self) -> Values:
         given = self.mean_image
@@ -91,13 +94,18 @@ class DataTransform(Kernel):
             given = given.array
         elif isinstance(given, str | os.PathLike):
             try:
-                given = np.load(given, allow_pickle=False)
-            except (OSError, ValueError, EOFError) as error:
-                raise refuse(self, "mean_image", os.fspath(given), f"{what} ({error})") from error
+                with open(given, "rb") as file:
+                    given = np.load(file, allow_pickle=False)
+            except Exception as error:  # whatever damaged bytes lead to: NumPy documents no list of errors
+                raise refuse(self, "mean_image", os.fspath(given), f"{what} ({reason(error)})") from error
         if not isinstance(given, np.ndarray) or given.ndim != 3 or given.dtype.kind not in "iuf" or not given.size:
             received = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
             raise refuse(self, "mean_image", received, what)
-        return Values(given if given.dtype.kind == "f" else given.astype(np.float64))
+        image = Values(given if given.dtype.kind == "f" else given.astype(np.float64))
+        largest = np.abs(image.array).max()
+        if not is_float32(largest):
+            raise refuse(self, "mean_image", f"up to {largest:g}", "of numbers that float32 can hold")
+        return image
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

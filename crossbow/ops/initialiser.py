@@ -12,6 +12,7 @@ from crossbow.conf import check_boolean, check_choice, check_number, configurati
 from crossbow.types import ConfigurationError, Shape
 
 NORMS = ("fan_in", "fan_out", "average")
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _TRUNCATION = 2.0
 """A truncated Gaussian stays within so many standard deviations of its mean."""
 
@@ -34,7 +35,7 @@ class Constant(Initialiser):
     value: float = dataclasses.field(default=0.0, kw_only=False)
 
     def __post_init__(self) -> None:
-        check_number(self, "value")
+        _check_float32(self, "value")
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
         return np.full(shape, self.value, np.float64)
@@ -50,7 +51,10 @@ class Values(Initialiser):
     array: NDArray[np.floating] = dataclasses.field(kw_only=False)
 
     def __post_init__(self) -> None:
-        array = np.array(self.array)
+        try:
+            array = np.array(self.array)
+        except ValueError as error:  # rows of different lengths
+            raise refuse(self, "array", type(self.array).__name__, f"an array ({error})") from error
         if array.dtype.kind != "f" or not np.isfinite(array).all():
             received = f"type {array.dtype}" if array.dtype.kind != "f" else "values that are not finite"
             raise ConfigurationError(f"Values: array must be of finite floating-point numbers. Received: {received}")
@@ -89,8 +93,8 @@ class Uniform(Initialiser):
     maximum: float
 
     def __post_init__(self) -> None:
-        check_number(self, "minimum")
-        check_number(self, "maximum")
+        _check_float32(self, "minimum")
+        _check_float32(self, "maximum")
         if self.minimum > self.maximum:
             raise refuse(self, "maximum", self.maximum, f"≥ minimum={self.minimum!r}")
 
@@ -110,8 +114,9 @@ class Gaussian(Initialiser):
     truncate: bool = False
 
     def __post_init__(self) -> None:
-        check_number(self, "mean")
+        _check_float32(self, "mean")
         check_number(self, "std", minimum=0, above=True)
+        _check_float32(self, "std")
         check_boolean(self, "truncate")
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -148,6 +153,18 @@ class MSRA(Initialiser):
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
         return math.sqrt(2.0 / _fan(shape, self.norm)) * _normal(shape, generator, self.truncate)
+
+
+def _check_float32(owner: Initialiser, name: str) -> None:
+    """The field is a number that a variable can hold."""
+    check_number(owner, name)
+    if not is_float32(getattr(owner, name)):
+        raise refuse(owner, name, getattr(owner, name), "a number that float32 can hold")
+
+
+def is_float32(number: float) -> bool:
+    """Whether float32 can hold the number, which is finite."""
+    return abs(number) <= LARGEST_FLOAT32
 
 
 def check_initialisers(owner: object) -> None:

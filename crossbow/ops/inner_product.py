@@ -8,6 +8,7 @@ from crossbow.conf import (
     check_boolean,
     check_integer,
     check_learning_rate_multipliers,
+    check_unused,
     configuration,
     is_integer,
     refuse,
@@ -46,6 +47,8 @@ class InnerProduct(Kernel):
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
         check_initialisers(self)
+        if not self.bias:
+            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

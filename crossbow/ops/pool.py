@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossbow.conf import check_boolean, check_choice, configuration, refuse
+from crossbow.conf import check_boolean, check_choice, check_unused, configuration, refuse
 from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.ops.window import Padding, Sizes, check_windows, padding_per_axis, per_axis, spatial_axes, times
@@ -19,7 +19,7 @@ class Pool(Kernel):
 
     Sizes are an integer or a tuple with one per spatial axis, as (height, width); the padding also one pair
     (before, after) per spatial axis, as ((1, 2), (0, 1)). `global_pooling` takes the whole image as the window:
-    `kernel_size` and `stride` are then not used.
+    `kernel_size`, `stride`, `rounding` and `count_padding` would do nothing then, and must be left as they are.
 
     A window is clipped to input + padding. What it gives, by `method`:
 
@@ -50,6 +50,8 @@ class Pool(Kernel):
         check_boolean(self, "count_padding")
         check_boolean(self, "global_pooling")
         check_windows(self)
+        if self.method != "average":
+            check_unused(self, f"method={self.method!r}", "count_padding")
         values = (self.kernel_size, self.padding, self.dilation)
         axes = next((len(value) for value in values if isinstance(value, tuple | list)), 1)  # integers: each is alike
         kernel, dilation = per_axis(self.kernel_size, axes), per_axis(self.dilation, axes)
@@ -59,6 +61,7 @@ class Pool(Kernel):
                 raise refuse(self, "padding", self.padding, "0 with global_pooling=True")
             if max(dilation) > 1:
                 raise refuse(self, "dilation", self.dilation, "1 with global_pooling=True")
+            check_unused(self, "global_pooling=True", "kernel_size", "stride", "rounding", "count_padding")
         elif any(max(p) > d * (k - 1) for p, k, d in zip(padding, kernel, dilation, strict=True)):
             window = f"kernel_size={self.kernel_size!r}" + (
                 f" with dilation={self.dilation!r}" if max(dilation) > 1 else ""

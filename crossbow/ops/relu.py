@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossbow.conf import check_choice, check_number, configuration, refuse
+from crossbow.conf import check_choice, check_number, check_unused, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Shape
@@ -28,15 +28,24 @@ class ReLU(Kernel):
     mode: str = "relu"
     negative_slope: float = 0.0
     """≥ 0; only with mode="relu"."""
-    ceiling: float = 6.0
-    """> 0; used with mode="clipped"."""
+    ceiling: float | None = None
+    """> 0; only with mode="clipped", where None becomes 6."""
 
     def __post_init__(self) -> None:
         check_choice(self, "mode", ("relu", "sigmoid", "tanh", "clipped"))
         check_number(self, "negative_slope", minimum=0)
-        check_number(self, "ceiling", minimum=0, above=True)
+        check_number(self, "ceiling", minimum=0, above=True, optional=True)
         if self.mode != "relu" and self.negative_slope != 0:
             raise refuse(self, "negative_slope", self.negative_slope, f"0 with mode={self.mode!r}")
+        if self.mode != "clipped":
+            check_unused(self, f"mode={self.mode!r}", "ceiling")
+        elif self.ceiling is None:
+            object.__setattr__(self, "ceiling", 6.0)
+
+    @property
+    def setting(self) -> tuple[str, float, float]:
+        """What kernels are given: mode, slope and ceiling."""
+        return self.mode, self.negative_slope, self.ceiling or 0.0
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
@@ -44,7 +53,7 @@ class ReLU(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), y = site.inputs, site.output
-        return (site.library.activation_forward(x, y, self.mode, self.negative_slope, self.ceiling),)
+        return (site.library.activation_forward(x, y, *self.setting),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ReLUGradient(input=input)
@@ -59,4 +68,4 @@ class ReLUGradient(Gradient):
         (x,), y = site.inputs, site.output
         if not site.needs_input_gradient:
             return ()
-        return (site.library.activation_backward(y, y, x, peer.mode, peer.negative_slope, peer.ceiling),)
+        return (site.library.activation_backward(y, y, x, *peer.setting),)

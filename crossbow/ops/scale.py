@@ -6,6 +6,7 @@ from crossbow.conf import (
     check_boolean,
     check_integer,
     check_learning_rate_multipliers,
+    check_unused,
     configuration,
     is_integer,
     refuse,
@@ -42,6 +43,8 @@ class Scale(Kernel):
         check_boolean(self, "bias")
         check_learning_rate_multipliers(self)
         check_initialisers(self)
+        if not self.bias:
+            check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
 
     def first_axis(self, x: Shape) -> int:
         """The axis where the variables begin, counted from the first. Raises ValueError where they do not fit in."""

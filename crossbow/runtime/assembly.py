@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossbow.compile import BatchSource, BoundStep, Memory, Program, compile_graph
+from crossbow.compile import BatchSource, BoundStep, Memory, Program, check_memory, compile_graph
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.data.dataset import Examples
@@ -16,7 +16,7 @@ from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels import select_library
 from crossbow.runtime.clock import work_clock
-from crossbow.runtime.coefficients import Coefficients
+from crossbow.runtime.coefficients import ANY, Coefficients
 from crossbow.runtime.device import parse_devices
 from crossbow.runtime.learner import BoundTask, Learner, TaskKey, bind_task
 from crossbow.runtime.replica import BaseModel, Replica, new_base_model, new_replica
@@ -32,12 +32,15 @@ from crossbow.runtime.tick import (
     synchronising_task,
 )
 from crossbow.synch import SMA, Collective, HostCollective
-from crossbow.types import Array, LabelRange, Phase, Tensor, aligned_zeros
+from crossbow.types import Array, ConfigurationError, LabelRange, Phase, Tensor, aligned_zeros
 
 SLOTS = 8
 """Slots of a batch ring, per learner: the loader is ahead of the scheduler, which is ahead of the learners."""
 CHECK_BATCH_SIZE = 64
 """Examples in a test batch, unless set: where the kernels are near their best speed."""
+THREADS_AT_MOST = 1024
+"""Of all learners together, unless there are more cores. What a system cannot start any more, OpenMP answers by
+ending the process."""
 CLOSE_SECONDS = 0.5
 """How long closing waits for each stream's current task."""
 
@@ -73,17 +76,19 @@ class Assembly:
         self.library, self._set_threads = select_library(system.kernels, self.dtype)
         self.devices = parse_devices(system.devices)
         counts = [device.learners(system.learners_per_device) for device in self.devices]
-        self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
-        """The number of each learner's device."""
         self.threads = [
             device.threads(count, system.threads_per_learner)
             for device, count in zip(self.devices, counts, strict=True)
         ]
         """Threads of a learner, for each device."""
+        self._check_threads(counts)
+        self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
+        """The number of each learner's device."""
         self.rule = model.rule if model.rule is not None else SMA()
         self.rule.check_learners(self.learners)
         self.clock = work_clock(self.learners, self.rule.tau, model.wpc)
         self.order = TrainingOrder(len(data.train), model.batch_size, system.seed)
+        check_memory(self._slots_memory())
         self.loader = Loader(data.train, self.order, SLOTS * self.learners)
         self.streams: list[CpuStream] = []
         try:
@@ -102,10 +107,53 @@ class Assembly:
         for stream in self.streams:
             stream.close(CLOSE_SECONDS)
 
+    # What is too much for the machine
+
+    def _check_threads(self, counts: Sequence[int]) -> None:
+        """Refuse more threads than can be expected to start."""
+        most = max(THREADS_AT_MOST, sum(len(device.cores) for device in self.devices))
+        wanted = sum(count * threads for count, threads in zip(counts, self.threads, strict=True))
+        if wanted > most:
+            raise ConfigurationError(
+                f"expected at most {most} threads, of all learners together. Received: {wanted}, of {sum(counts)} "
+                "learners; lower learners_per_device or threads_per_learner"
+            )
+
+    def _slots_memory(self) -> dict[str, int]:
+        """Bytes of the rings that batches wait in."""
+        batches = [(self.data.train, self.model_conf.batch_size)]
+        if self.data.check is not None:
+            batches.append((self.data.check, self.check_batch_size(len(self.data.check))))
+        examples = sum(
+            batch * (part.images[:1].nbytes + part.labels[:1].nbytes + 2 * np.dtype(np.int64).itemsize)
+            for part, batch in batches
+        )
+        return {"batches that wait": SLOTS * self.learners * examples}
+
+    def _vectors_memory(self) -> dict[str, int]:
+        """Bytes of the vectors of weights, gradients and velocities, and of the arenas."""
+        used = self.rule.merge(self.solver, ANY, 1).vectors
+        own = self.rule.local_step(self.solver, ANY, 1, synchronises=True).vectors
+        several = len(self.devices) > 1
+        of_a_device = 2 + ("base_velocity" in used) + several
+        of_a_learner = 1 + (not self.rule.reads_base) + ("velocity" in own)
+        vectors = of_a_device * len(self.devices) + of_a_learner * self.learners
+        return {
+            "weights and gradients": vectors * self.program.model.elements * self.dtype.itemsize,
+            "intermediate results": self._arena * self.learners,
+        }
+
+    @property
+    def _arena(self) -> int:
+        """Bytes of a learner's arena, which its programs share."""
+        programs = [self.program] if self.check_program is None else [self.program, self.check_program]
+        return max(program.plan.arena for program in programs)
+
+    # Building
+
     def _build(self, training: Graph, check: Graph, collective: Collective | None) -> None:
         for number, device in enumerate(self.device_of):
-            cores, threads = self.devices[device].cores, self.threads[device]
-            self.streams.append(CpuStream(f"learner-{number}", cores, threads, self._set_threads))
+            self.streams.append(self._new_stream(f"learner-{number}", self.devices[device].cores, self.threads[device]))
         self.program = self._compile(training, self.loader, self.data.train, Phase.TRAIN, None)
         self.check_program: Program | None = None
         self.check_loader: Loader | None = None
@@ -114,6 +162,7 @@ class Assembly:
             self.check_order = CheckOrder(len(examples), self.check_batch_size(len(examples)))
             self.check_loader = Loader(examples, self.check_order, SLOTS * self.learners, name="check-loader")
             self.check_program = self._compile(check, self.check_loader, examples, Phase.CHECK, self.program)
+        check_memory({**self._vectors_memory(), **self._slots_memory()})
         self.bases = [new_base_model(self.program, self.rule, self.solver, len(self.devices)) for _ in self.devices]
         self.program.model.initialise(self.bases[0].buffers[0], self.system.seed)
         self.program.statistics.initialise(self.bases[0].statistics[0], self.system.seed)
@@ -134,6 +183,15 @@ class Assembly:
         self.synchroniser: Learner | None = None
         if len(self.devices) > 1:
             self.synchroniser = self._new_synchroniser(averaging, collective or HostCollective(len(self.devices)))
+
+    def _new_stream(self, name: str, cores: Sequence[int], threads: int) -> CpuStream:
+        try:
+            return CpuStream(name, cores, threads, self._set_threads)
+        except RuntimeError as error:  # what Python raises where the system starts no more threads
+            raise ConfigurationError(
+                f"expected a system that starts the threads of {self.learners} learners. Received: {error}, after "
+                f"{len(self.streams)}; lower learners_per_device"
+            ) from error
 
     def check_batch_size(self, examples: int) -> int:
         """Examples in a test batch."""
@@ -163,8 +221,7 @@ class Assembly:
         on_device = tuple(other for other in range(self.learners) if self.device_of[other] == device)
         place = Place(number, on_device)
         coefficients = learner_coefficients(averaging, place)
-        programs = [self.program] if self.check_program is None else [self.program, self.check_program]
-        state, arena = new_state(), aligned_zeros(max(program.plan.arena for program in programs))
+        state, arena = new_state(), aligned_zeros(self._arena)
         peers, base = [replicas[other] for other in on_device], self.bases[device]
         tasks: dict[TaskKey, BoundTask] = {}
         for parity in range(2):
@@ -222,7 +279,7 @@ class Assembly:
     def _new_synchroniser(self, averaging: Averaging, collective: Collective) -> Learner:
         """The party that merges between devices: a stream of its own, whose task is the tick's."""
         cores = sorted({core for device in self.devices for core in device.cores})
-        stream = CpuStream("synchroniser", cores, 1, self._set_threads)
+        stream = self._new_stream("synchroniser", cores, 1)
         self.streams.append(stream)
         state, coefficients = new_state(), Coefficients(self.rule, self.solver, self.learners, averaging.multipliers)
         tasks = {}

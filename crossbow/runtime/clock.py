@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,13 +32,11 @@ class WorkClock:
         """Ticks that hold so many tasks, rounded up: training ends on a whole tick."""
         return -(-tasks // self.tasks_per_tick)
 
-    def schedule(self, tick: int) -> tuple[ScheduledTask, ...]:
-        """The tasks of a tick, in order: task n goes to learner n mod k."""
+    def schedule(self, tick: int) -> Iterator[ScheduledTask]:
+        """The tasks of a tick, in order: task n goes to learner n mod k. One by one, for a tick may be very long."""
         first = tick * self.tasks_per_tick
-        return tuple(
-            ScheduledTask(first + number, number % self.learners, number // self.learners == self.tau - 1)
-            for number in range(self.tasks_per_tick)
-        )
+        for number in range(self.tasks_per_tick):
+            yield ScheduledTask(first + number, number % self.learners, number // self.learners == self.tau - 1)
 
 
 def work_clock(learners: int, tau: int, wpc: int | None) -> WorkClock:

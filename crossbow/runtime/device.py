@@ -22,8 +22,18 @@ class CpuDevice:
         return len(self.cores) if wanted == "auto" else int(wanted)
 
     def threads(self, learners: int, wanted: int | None) -> int:
-        """Threads of each learner: as wanted, or the cores shared among the learners, at least one."""
-        return wanted if wanted is not None else max(1, len(self.cores) // learners)
+        """Threads of each learner: as wanted, or the cores shared among the learners, at least one.
+
+        Raises ConfigurationError for more than there are cores: they would only wait for each other.
+        """
+        if wanted is None:
+            return max(1, len(self.cores) // learners)
+        if wanted > len(self.cores):
+            raise ConfigurationError(
+                f"SystemConf: threads_per_learner must be at most the number of cores of {self.name!r}, "
+                f"{len(self.cores)}. Received: threads_per_learner={wanted}"
+            )
+        return wanted
 
 
 def available_cores() -> tuple[int, ...]:

@@ -7,6 +7,7 @@ ahead, and collects results in task order. Everything between learners is settle
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,12 +23,12 @@ from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.learner import Completed, Failed, Learner, TaskKey
-from crossbow.runtime.prediction import Prediction
+from crossbow.runtime.prediction import Prediction, task_error
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import SetMean, TestResult
 from crossbow.solver import Pace, Schedule
 from crossbow.synch import Collective
-from crossbow.types import Array, CrossbowError, NonFiniteLossError, TaskError
+from crossbow.types import Array, CrossbowError, NonFiniteLossError
 
 TASKS_AHEAD = 6
 """Tasks submitted ahead, per learner, at the most. The scheduler fills up to it and sleeps until half are done."""
@@ -37,6 +38,8 @@ SECONDS_AHEAD = 0.1
 """Of work submitted ahead, where tasks are long: what was submitted has to be waited for when training stops."""
 TICKS_BEHIND = TASKS_AHEAD + 1
 """Ticks by which results are behind at the most when a tick begins. Usually it is less, so this costs nothing."""
+SECONDS_TO_FINISH = 1.0
+"""How long a tick may still take when training is asked to stop in it. What is longer is undone."""
 DRAIN_SECONDS = 0.5
 """How long a failure waits for the other learners' current tasks."""
 
@@ -106,26 +109,36 @@ class Engine:
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
         """Run ticks up to `until`, or up to the first tick boundary at which `stop()` is true.
 
+        A tick of several tasks a learner asks between them too, and is left where the rest of it would take longer
+        than SECONDS_TO_FINISH: the learners then start again from the base model, as it was when the tick began.
+
         `on_result` gets the results in task order, on this thread; when `stop` is asked in tick t, at least those of
         all ticks before t − TICKS_BEHIND. Returns when everything submitted is done. After an exception the learners
         start again from the last base model that is whole.
         """
         with self._busy("training", self.loader):
             self.loader.start(self.tasks)
-            while self.tick < until and not stop():
-                self._run_tick(on_result)
+            while self.tick < until and not stop() and self._run_tick(stop, on_result):
                 while self._next_result < (self.tick - TICKS_BEHIND) * self.clock.tasks_per_tick:
                     self._collect(on_result)
             self._collect_all(on_result)
             self._check_finite()
 
-    def _run_tick(self, on_result: OnResult) -> None:
-        first = self.tasks
+    def _run_tick(self, stop: Callable[[], bool], on_result: OnResult) -> bool:
+        """Submit a tick. Returns whether it was not left."""
+        first, deadline = self.tasks, math.inf
         pace, drops = self.schedule(first), self.schedule.drops
         if self.tick and drops(first) > drops(first - self.clock.tasks_per_tick):
             self._collect_all(on_result)
             self.restart()
         for task, number, synchronises in self.clock.schedule(self.tick):
+            # Nobody has contributed to the merge before the last task of a learner, nor has anybody begun to wait.
+            if not synchronises and task > first and stop():
+                deadline = min(deadline, time.monotonic() + SECONDS_TO_FINISH)
+                if time.monotonic() >= deadline:
+                    self._collect_all(on_result)
+                    self.restart()
+                    return False
             key = ("synchronise" if synchronises else "local", self._parity)
             self._submit(self.parts.members[number].learner, key, task, self.loader, pace, on_result)
         if self.parts.synchroniser is not None:
@@ -140,6 +153,7 @@ class Engine:
                 report=self._report_synchroniser,
             )
         self.tick += 1
+        return True
 
     def _submit(
         self, learner: Learner, key: TaskKey, task: int, loader: Loader, pace: Pace, on_result: OnResult
@@ -213,12 +227,7 @@ class Engine:
         if isinstance(report.error, NonFiniteLossError):
             raise report.error
         where = f"on learner {report.learner}" if report.learner < self.parts.learners else "between the devices"
-        raise TaskError(
-            f"task {report.task} failed in operator {report.operator!r} {where}: "
-            f"{type(report.error).__name__}: {report.error}",
-            task=report.task,
-            operator=report.operator,
-        ) from report.error
+        raise task_error(report.error, report.task, report.operator, where) from report.error
 
     def _check_finite(self) -> None:
         """Refuse a base model that has diverged: the loss alone may not show it, as ReLU may make 0 of NaN."""

@@ -7,11 +7,12 @@ import math
 import os
 import sys
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from crossbow.files import checked_path, make_directory, reason
 from crossbow.runtime.results import Record
+from crossbow.types import DataError
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -49,10 +50,11 @@ class JsonLinesMonitor(Monitor):
     """Writes one JSON object a record, each line complete and flushed before the next begins.
 
     The file begins with the training: until then (a context may refuse its configuration) an older one is left alone.
+    Raises DataError, which ends the training, where it cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = checked_path("JsonLinesMonitor", path)
         self._begun = False
 
     def progress(self, progress: Progress) -> None:
@@ -65,14 +67,23 @@ class JsonLinesMonitor(Monitor):
         line.update({f"test_{name}": test.get(name) for name in ("loss", "accuracy", "examples")})
         # JSON has no NaN and no infinity.
         line = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in line.items()}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def _begin(self) -> None:
         if not self._begun:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.write_text("")
+            make_directory(self.path.parent)
+            try:
+                self.path.write_text("")
+            except (OSError, ValueError) as error:
+                raise self._unwritable(error) from error
             self._begun = True
+
+    def _unwritable(self, error: OSError | ValueError) -> DataError:
+        return DataError(f"{self.path}: expected to write the log of records. Received: {reason(error)}")
 
 
 class ConsoleMonitor(Monitor):

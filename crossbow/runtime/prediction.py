@@ -73,10 +73,11 @@ class Prediction:
 def _run(calls: TaskList, task: int) -> None:
     try:
         calls.run()
-    except BaseException as error:
-        operator = calls.failed or "task"
-        raise TaskError(
-            f"task {task} failed in operator {operator!r} while predicting: {type(error).__name__}: {error}",
-            task=task,
-            operator=operator,
-        ) from error
+    except Exception as error:
+        raise task_error(error, task, calls.failed or "task", "while predicting") from error
+
+
+def task_error(error: BaseException, task: int, operator: str, where: str) -> TaskError:
+    """What is raised from the exception that ended a task; `where`, as "on learner 1", is part of the sentence."""
+    message = f"task {task} failed in operator {operator!r} {where}: {type(error).__name__}: {error}"
+    return TaskError(message, task=task, operator=operator)

@@ -15,7 +15,7 @@ from crossbow.runtime.engine import TICKS_BEHIND, Engine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import History, Record, RunningMean
-from crossbow.types import TrainingUnit
+from crossbow.types import ConfigurationError, TrainingUnit
 
 
 @configuration
@@ -26,7 +26,7 @@ class Limits:
     """Epochs or tasks, rounded up to whole ticks."""
     unit: TrainingUnit = TrainingUnit.EPOCHS
     seconds: float | None = None
-    """Seconds of training, tests not included."""
+    """Seconds of training, tests not included. A tick that would last much longer is left, and undone."""
     loss: float | None = None
     """The mean training loss of an epoch's tasks, the last ones, is at most this."""
     accuracy: float | None = None
@@ -46,6 +46,8 @@ class TrainingRun:
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.history = History()
         self.end = math.inf if limits.count is None else self._end(limits.count)
+        if limits.count is not None:
+            self._check_tick(limits.count)
         self.mean = RunningMean(engine.order.tasks_in_epochs(1))
         self.seconds_before = 0.0
         self.stretch_start = time.perf_counter()
@@ -56,7 +58,8 @@ class TrainingRun:
         self.next_progress = 0.0
 
     def run(self) -> History:
-        """Train. On Ctrl-C the tick is finished, what was done is recorded, and KeyboardInterrupt raised."""
+        """Train. On Ctrl-C the tick is finished, or undone if that would take long; what was done is recorded, and
+        KeyboardInterrupt raised."""
         with self._interrupts():
             while not self.history.stopped:
                 self._stretch()
@@ -67,15 +70,15 @@ class TrainingRun:
     def _stretch(self) -> None:
         """Train to the next end of an epoch or test, and record it."""
         engine = self.engine
-        test_tick = self._next_test() if self.test else math.inf
+        first, test_tick = engine.tick, self._next_test() if self.test else math.inf
         self.stretch_start, self.stretch_images = time.perf_counter(), 0
         rate = engine.learning_rate
         engine.run(int(min(self._next_epoch(), test_tick, self.end)), self._stop_now, self._add)
         elapsed = time.perf_counter() - self.stretch_start
         self.seconds_before += elapsed
         self.history.stopped = self._reason()
-        if self.stretch_images == 0:
-            return
+        if self.stretch_images == 0 or (engine.tick == first and self.history.records):
+            return  # nothing was done, or nothing that was not undone: the last record says where the base model is
         tested = self.test and not self.interrupted and (engine.tick >= test_tick or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
         record = Record(
@@ -115,6 +118,16 @@ class TrainingRun:
         if start - order.tasks_in_epochs(epochs) < clock.tasks_per_tick:
             return clock.ticks(order.tasks_in_epochs(epochs + count))
         return clock.ticks(start + math.ceil(count * self.engine.tasks_per_epoch))
+
+    def _check_tick(self, count: int) -> None:
+        """Refuse a τ with which the first tick is longer than the training. (One task of each learner may be.)"""
+        clock = self.engine.clock
+        asked = count if self.limits.unit is TrainingUnit.TASKS else self.engine.order.tasks_in_epochs(count)
+        if clock.tau > 1 and clock.tasks_per_tick > asked:
+            raise ConfigurationError(
+                f"expected at most {asked} tasks in a tick, those of the training asked for. "
+                f"Received: {clock.tasks_per_tick}, tau={clock.tau} for each of the {clock.learners} learners"
+            )
 
     def _epochs(self) -> float:
         """Epochs done: a whole number in the tick in which one ends, though that tick reaches into the next."""
@@ -159,11 +172,12 @@ class TrainingRun:
         return ""
 
     def _stop_now(self) -> bool:
-        """Asked by the engine at every tick boundary."""
+        """Asked by the engine at every tick boundary, and between the tasks of a long tick."""
         self._progress()
         limits = self.limits
         over = limits.seconds is not None and self._seconds() >= limits.seconds
-        # Not as soon as it is known: that depends on timing, and when training ends must not.
+        # Not as soon as it is known: that depends on timing, and when training ends must not. Whether this holds is
+        # known at the tick's boundary, and does not change in the tick.
         reached = self.engine.tick >= self.reached + TICKS_BEHIND
         return over or reached or self.interrupted
 
@@ -184,7 +198,7 @@ class TrainingRun:
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
-        """The first Ctrl-C asks to stop at the end of the tick; a second one is raised at once."""
+        """The first Ctrl-C asks to stop at the end of the tick, if that is near; a second one is raised at once."""
         if threading.current_thread() is not threading.main_thread() or (
             signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         ):

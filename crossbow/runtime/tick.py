@@ -12,7 +12,7 @@ SMA, one device; every learner is a party, for a slice of z:
     signal ready → forward → wait ready (all) → merge own slice → signal merged → backward → wait merged (all) → step
 
 (A large weight gradient that its kernel offers in cache-sized blocks is computed in the step, block by block. Where
-numbers are checked, those that a merge or a step writes are looked through at once, before anything is signalled.)
+numbers are checked, those that a sum, a merge or a step writes are looked through at once, before it is signalled.)
 So z is averaged beside the forward pass, and the waits are over before they begin unless learners drift by half a
 task. A rule that sends gradients merges after the backward pass instead:
 
@@ -77,6 +77,7 @@ WRITTEN = {
     "velocity": "velocity of",
     "base_next": "base model's new value of",
     "base_velocity": "base model's velocity of",
+    "total": "sum of what learners send of",
 }
 """What updates write, in words."""
 
@@ -140,12 +141,14 @@ class Averaging:
                 if part.start < part.stop:
                     cut = {vector: values[part] for vector, values in vectors.items()}
                     steps += self.combine(name, paced.update, cut, paced.numbers[multiplier])
-        return [*steps, *self.look_through(name, paced.update, vectors, place)]
+        return [*steps, *self.look_through(name, [target for target, _ in paced.update.steps], vectors, place)]
 
-    def look_through(self, name: str, update: Update, vectors: dict[str, Array], place: slice) -> list[BoundStep]:
-        """Behind an update of vectors that are cut to that place: look for numbers that are not finite, by variable."""
+    def look_through(
+        self, name: str, written: Sequence[str], vectors: dict[str, Array], place: slice
+    ) -> list[BoundStep]:
+        """Behind what writes vectors that are cut to that place: look for numbers that are not finite, by variable."""
         steps: list[BoundStep] = []
-        for target, segment in itertools.product((target for target, _ in update.steps), self.checked or ()):
+        for target, segment in itertools.product(written, self.checked or ()):
             part = _cut(slice(segment.offset, segment.offset + segment.storage.elements), place)
             if part.start >= part.stop:
                 continue
@@ -156,6 +159,15 @@ class Averaging:
                 start = part.start + place.start - segment.offset
                 what += f" (elements {start} to {start + values.size - 1} as it lies in memory)"
             steps += [BoundStep(name, call) for call in self.library.check_finite(what).bind({"value": values})]
+        return steps
+
+    def combine_statistics(self, terms: Terms, vectors: dict[str, Array]) -> list[BoundStep]:
+        """The mean of running statistics, or a part of it, looked through for numbers that are not finite."""
+        update = Update((("statistics", terms),))
+        steps = self.combine("statistics", update, vectors, np.array(update.coefficients))
+        if self.checked is not None:
+            kernel = self.library.check_finite("learners' mean of the running statistics")
+            steps += [BoundStep("statistics", call) for call in kernel.bind({"value": vectors["statistics"]})]
         return steps
 
     def square(self, terms: Terms, vectors: dict[str, Array], square: Array) -> list[BoundStep]:
@@ -287,6 +299,7 @@ def _merge(
         return [*waiting, *merge, *averaging.signal(flags.merged, place.learner, state)]
     update = Update((("total", total("sent", _weights(averaging, place))),))
     summing = averaging.combine("sum of the device", update, vectors, np.array(update.coefficients))
+    summing += averaging.look_through("sum of the device", ("total",), vectors, share)
     return [*waiting, *summing, *averaging.signal(flags.contributed, place.learner, state)]
 
 
@@ -302,11 +315,10 @@ def _merge_statistics(
     share = place.slice(base.statistics[0].size)
     if share.start == share.stop:
         return []
-    update = Update((("statistics", total("observed", [1 / averaging.learners] * len(replicas))),))
     vectors = {f"observed{i}": replica.statistics[which][share] for i, replica in enumerate(replicas)}
     target = base.statistics[1 - parity] if base.statistics_total is None else base.statistics_total
     vectors["statistics"] = target[share]
-    return averaging.combine("statistics", update, vectors, np.array(update.coefficients))
+    return averaging.combine_statistics(total("observed", [1 / averaging.learners] * len(replicas)), vectors)
 
 
 def local_task(
@@ -335,11 +347,12 @@ def synchroniser_task(
     statistics = [base.statistics_total for base in bases if base.statistics_total is not None]
     if bases[0].statistics[0].size:
         steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(statistics)))
-        copy = Update((("statistics", {"total": 1.0}),))
         for base, mean in zip(bases, statistics, strict=True):
             vectors = {"statistics": base.statistics[1 - parity], "total": mean}
-            steps += averaging.combine("statistics", copy, vectors, np.array(copy.coefficients))
+            steps += averaging.combine_statistics({"total": 1.0}, vectors)
     paced, whole = coefficients.merge, slice(0, totals[0].size)
+    for base in bases:
+        steps += averaging.look_through("all-reduce", ("total",), base.vectors(parity), whole)
     if averaging.clips == "mean":
         squares = np.zeros(1)
         clipping, paced = averaging.clip(paced, ("total",), squares)

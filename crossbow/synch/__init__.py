@@ -1,5 +1,6 @@
 """How replicas and base model are combined: the rules, and the collectives between devices."""
 
+from crossbow.conf import shown
 from crossbow.synch.collective import Collective, FakeCollective, HostCollective
 from crossbow.synch.rule import Rule
 from crossbow.synch.sma import SMA
@@ -12,8 +13,8 @@ RULES: dict[str, type[SMA] | type[SSGD]] = {rule.name: rule for rule in (SMA, SS
 
 def rule_class(name: str) -> type[SMA] | type[SSGD]:
     """The rule of that name. Raises ConfigurationError that names the known ones."""
-    if name not in RULES:
-        raise ConfigurationError(f"rule must be one of {', '.join(RULES)}. Received: {name!r}")
+    if not isinstance(name, str) or name not in RULES:
+        raise ConfigurationError(f"rule must be one of {', '.join(RULES)}. Received: {shown(name)}")
     return RULES[name]
 
 

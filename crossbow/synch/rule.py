@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from crossbow.conf import SolverConf
+from crossbow.conf import SolverConf, shown
 from crossbow.solver import Pace, Update
 from crossbow.types import ConfigurationError
 
@@ -43,4 +43,4 @@ class Rule(ABC):
         """Refuse a number of learners for which the rule has no meaning. Raises ConfigurationError."""
 
     def refuse(self, name: str, value: object, allowed: str) -> ConfigurationError:
-        return ConfigurationError(f"{type(self).__name__}: {name} must be {allowed}. Received: {name}={value!r}")
+        return ConfigurationError(f"{type(self).__name__}: {name} must be {allowed}. Received: {name}={shown(value)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from crossbow.conf import SolverConf
+from crossbow.conf import SolverConf, is_integer
 from crossbow.solver import Pace, Update, solver_step
 from crossbow.synch.rule import Rule
 
@@ -28,7 +28,7 @@ class SSGD(Rule):
     tau: int = 1
 
     def __post_init__(self) -> None:
-        if self.tau != 1:
+        if not is_integer(self.tau) or self.tau != 1:
             raise self.refuse("tau", self.tau, "1: gradients are merged at every step")
 
     def weight(self, learners: int) -> float:

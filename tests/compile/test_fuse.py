@@ -51,8 +51,8 @@ def relu(name: str = "relu", **options: Any) -> DataflowNode:
 
 
 def norm(name: str = "norm", **options: Any) -> DataflowNode:
-    gaussian = Gaussian(std=0.5)
-    return node(name, BatchNorm(weight_initialiser=gaussian, bias_initialiser=gaussian, **options))
+    names = ("weight_initialiser", "bias_initialiser") if options.get("bias", True) else ("weight_initialiser",)
+    return node(name, BatchNorm(**dict.fromkeys(names, Gaussian(std=0.5)), **options))
 
 
 def biggest(name: str = "max", kernel_size: int = 3, stride: int = 2, padding: int = 0) -> DataflowNode:
@@ -445,7 +445,7 @@ def test_nothing_is_taken_in_where_numbers_are_checked(kernels: str) -> None:
 
 def behind(*, mode: str = "relu", negative_slope: float = 0.0, pool: DataflowNode | None = None) -> DataflowNode:
     """conv → ReLU → pooling → classifier."""
-    function = relu(mode=mode, negative_slope=negative_slope, ceiling=0.7)
+    function = relu(mode=mode, negative_slope=negative_slope)
     return chain(convolution("conv", 5, 3, padding=1), function, pool or biggest(), *classifier())
 
 

@@ -126,12 +126,12 @@ def test_a_plain_variable_is_seen_in_its_shape_and_another_as_it_is_stored() -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"a.weights": np.zeros((3, 2))}, r"a\.weights: expected \(2, 3\), received \(3, 2\)"),
-        ({"b.weights": None}, r"b\.weights: expected \(4,\), received nothing"),
-        ({"x.bias": np.zeros(2)}, r"x\.bias: expected no such variable, received \(2,\)"),
+        ({"a.weights": np.zeros((3, 2))}, r"a\.weights: expected \(2, 3\)\. Received: \(3, 2\)"),
+        ({"b.weights": None}, r"b\.weights: expected \(4,\)\. Received: nothing"),
+        ({"x.bias": np.zeros(2)}, r"x\.bias: expected no such variable\. Received: \(2,\)"),
         (
             {"b.weights": np.zeros(5), "x": np.zeros(())},
-            r"b\.weights: expected \(4,\), received \(5,\); x: expected no such variable, received \(\)",
+            r"b\.weights: expected \(4,\)\. Received: \(5,\); x: expected no such variable\. Received: \(\)",
         ),
     ],
 )

@@ -20,7 +20,8 @@ Network = tuple[DataflowNode, Numbers, Numbers]
 
 
 def rows(name: str, outputs: int, axis: int, *, bias: bool = True) -> DataflowNode:
-    configuration = {"weight_initialiser": Gaussian(std=0.5), "bias_initialiser": Gaussian(std=0.5), "bias": bias}
+    names = ("weight_initialiser", "bias_initialiser") if bias else ("weight_initialiser",)
+    configuration = {**dict.fromkeys(names, Gaussian(std=0.5)), "bias": bias}
     return node(name, InnerProduct(number_of_outputs=outputs, axis=axis, **configuration))  # type: ignore[arg-type]
 
 

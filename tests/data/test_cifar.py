@@ -11,6 +11,7 @@ import os
 import pickle
 import struct
 import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -374,6 +375,41 @@ def test_an_npz_that_is_none(tmp_path: Path) -> None:
     np.savez(path, train_jpeg=np.array([Attack(tmp_path / "attacked")], object))
     refused(path, "expected an intact .npz")
     assert not (tmp_path / "attacked").exists()
+
+
+def test_what_is_no_path() -> None:
+    for path in (5, b"cifar"):
+        with pytest.raises(TypeError, match=r"^cifar10: expected a path, as a str or a pathlib\.Path\. Received: "):
+            cifar10(path)  # type: ignore[arg-type]
+
+
+LOCAL, CENTRAL = b"PK\x03\x04", b"PK\x01\x02"
+"""Where the headers of a file in a zip archive begin."""
+
+
+@pytest.mark.parametrize(
+    ("local", "central", "value"),
+    [(8, 10, 99), (6, 8, 1), (6, 8, 1 << 5), (4, 6, 99)],
+    ids=["compression", "encrypted", "patched", "version"],
+)
+def test_an_npz_whose_headers_are_damaged(tmp_path: Path, local: int, central: int, value: int) -> None:
+    path = tmp_path / "cifar10.npz"
+    np.savez(path, **jpeg_arrays())
+    content = bytearray(path.read_bytes())
+    for begin, place in ((LOCAL, local), (CENTRAL, central)):
+        at = content.index(begin) + place
+        content[at : at + 2] = value.to_bytes(2, "little")
+    path.write_bytes(content)
+    refused(path, "expected an intact .npz")
+
+
+@pytest.mark.parametrize("shape", ["(9" + "9" * 15 + ",)", "((", "(1,", "{[}", "(-1,)", "'"])
+def test_an_npz_of_arrays_whose_headers_are_damaged(tmp_path: Path, shape: str) -> None:
+    path = tmp_path / "cifar10.npz"
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("train_jpeg.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    refused(path, "expected an intact .npz")
 
 
 def cut(arrays: dict[str, np.ndarray]) -> None:

@@ -91,6 +91,21 @@ def test_a_missing_directory_or_file_is_named(tmp_path: Path) -> None:
         mnist(write(tmp_path, files))
 
 
+def test_what_is_no_path() -> None:
+    for path in (5, b"mnist", ("a", "b")):
+        with pytest.raises(TypeError, match=r"^mnist: expected a path, as a str or a pathlib\.Path\. Received: "):
+            mnist(path)  # type: ignore[arg-type]
+
+
+def test_a_directory_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path, **options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "stat", refuse)  # root may read everything
+    with pytest.raises(DataError, match=r"idx3-ubyte: expected a readable directory\. Received: Permission denied$"):
+        mnist(tmp_path)
+
+
 def test_files_of_another_form_are_named(tmp_path: Path) -> None:
     files = small_files()
     swapped = {**files, NAMES[0]: files[NAMES[1]]}

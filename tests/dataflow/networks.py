@@ -54,9 +54,8 @@ def peers(graph: Graph) -> dict[str, str]:
 
 def inner_product(name: str = "ip", outputs: int = 3, *, bias: bool = True, std: float = 0.5) -> DataflowNode:
     gaussian = Gaussian(std=std)
-    return node(
-        name, InnerProduct(number_of_outputs=outputs, bias=bias, weight_initialiser=gaussian, bias_initialiser=gaussian)
-    )
+    more = {"bias_initialiser": gaussian} if bias else {}
+    return node(name, InnerProduct(number_of_outputs=outputs, bias=bias, weight_initialiser=gaussian, **more))
 
 
 def convolution(name: str, outputs: int, kernel_size: int, padding: int = 0) -> DataflowNode:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import Dataflow, Dataset, ExecutionContext, GraphError, ModelConf, Phase, SubGraph, SystemConf
+from crossbow import DataError, Dataflow, Dataset, ExecutionContext, GraphError, ModelConf, Phase, SubGraph, SystemConf
 from crossbow.dataflow.graph import BATCH, Graph
 from crossbow.ops import EuclideanLoss, Gradient, InnerProduct, ReLU
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
@@ -28,8 +28,8 @@ def context(*dataflows: Dataflow | None, batch_size: int = 4) -> ExecutionContex
 # The table.
 
 UNCOMPILED = """\
-order  node           operator                  inputs  output  variables  bytes  buffer
-----------------------------------------------------------------------------------------
+order  node           operator                  inputs  output  variables  bytes  buffer  kernels
+-------------------------------------------------------------------------------------------------
 0      ip1            InnerProduct              batch
 1      relu           ReLU                      0
 2      ip2            InnerProduct              1
@@ -42,8 +42,8 @@ order  node           operator                  inputs  output  variables  bytes
 9      optimiser      GradientDescentOptimiser  6 8"""
 
 WITH_SHAPES = """\
-order  node           operator                  inputs  output  variables           bytes  buffer
--------------------------------------------------------------------------------------------------
+order  node           operator                  inputs  output  variables           bytes  buffer  kernels
+----------------------------------------------------------------------------------------------------------
 0      ip1            InnerProduct              batch   8×4     weights 4×5 bias 4
 1      relu           ReLU                      0       8×4
 2      ip2            InnerProduct              1       8×3     weights 3×4 bias 3
@@ -56,28 +56,28 @@ order  node           operator                  inputs  output  variables       
 9      optimiser      GradientDescentOptimiser  6 8     1"""
 
 COMPILED = """\
-order  node           operator                  inputs  output  variables           bytes  buffer
--------------------------------------------------------------------------------------------------
-0      ip1            InnerProduct              batch   4×4     weights 4×5 bias 4  64     arena+128
-1      relu           ReLU                      0       4×4                         64     arena+128
-2      ip2            InnerProduct              1       4×3     weights 3×4 bias 3  48     arena+192
-3      softmax        SoftMax                   2       4×3                         48     arena+192
-4      loss           SoftMaxLoss               3       1                           4      arena+384
-5      loss.gradient  SoftMaxLossGradient       4       4×3                         48     arena+256
-6      ip2.gradient   InnerProductGradient      5       4×4                         64     arena+192
-7      relu.gradient  ReLUGradient              6       4×4                         64     arena+192
-8      ip1.gradient   InnerProductGradient      7       4×5
-9      optimiser      GradientDescentOptimiser  6 8     1"""
+order  node           operator                  inputs  output  variables           bytes  buffer     kernels
+-------------------------------------------------------------------------------------------------------------
+0      ip1            InnerProduct              batch   4×4     weights 4×5 bias 4  64     arena+128  inner_product_forward reference
+1      relu           ReLU                      0       4×4                         64     arena+128  activation_forward relu reference
+2      ip2            InnerProduct              1       4×3     weights 3×4 bias 3  48     arena+192  inner_product_forward reference
+3      softmax        SoftMax                   2       4×3                         48     arena+192  softmax_forward reference
+4      loss           SoftMaxLoss               3       1                           4      arena+384  softmax_loss_forward reference
+5      loss.gradient  SoftMaxLossGradient       4       4×3                         48     arena+256  softmax_loss_backward reference
+6      ip2.gradient   InnerProductGradient      5       4×4                         64     arena+192  inner_product_backward_weights reference, inner_product_backward_data reference
+7      relu.gradient  ReLUGradient              6       4×4                         64     arena+192  activation_backward relu reference
+8      ip1.gradient   InnerProductGradient      7       4×5                                           inner_product_backward_weights reference
+9      optimiser      GradientDescentOptimiser  6 8     1"""  # noqa: E501
 
 CHECK = """\
-order  node      operator      inputs  output  variables           bytes  buffer
---------------------------------------------------------------------------------
-0      ip1       InnerProduct  batch   4×4     weights 4×5 bias 4  64     arena+128
-1      relu      ReLU          0       4×4                         64     arena+128
-2      ip2       InnerProduct  1       4×3     weights 3×4 bias 3  48     arena+0
-3      softmax   SoftMax       2       4×3                         48     arena+0
-4      loss      SoftMaxLoss   3       1                           4      arena+64
-5      accuracy  Accuracy      3       1                           4      arena+128"""
+order  node      operator      inputs  output  variables           bytes  buffer     kernels
+--------------------------------------------------------------------------------------------
+0      ip1       InnerProduct  batch   4×4     weights 4×5 bias 4  64     arena+128  inner_product_forward reference
+1      relu      ReLU          0       4×4                         64     arena+128  activation_forward relu reference
+2      ip2       InnerProduct  1       4×3     weights 3×4 bias 3  48     arena+0    inner_product_forward reference
+3      softmax   SoftMax       2       4×3                         48     arena+0    softmax_forward reference
+4      loss      SoftMaxLoss   3       1                           4      arena+64   softmax_loss_forward reference
+5      accuracy  Accuracy      3       1                           4      arena+128  accuracy reference"""
 
 
 def test_before_compiling_the_table_shows_the_graph() -> None:
@@ -88,7 +88,7 @@ def test_with_the_shape_of_a_batch_it_shows_shapes_and_variables() -> None:
     assert Dataflow(SubGraph(perceptron())).describe((8, 5)) == WITH_SHAPES
 
 
-def test_after_compiling_it_shows_memory() -> None:
+def test_after_compiling_it_shows_memory_and_kernels() -> None:
     dataflow = Dataflow(SubGraph(perceptron()))
     with context(dataflow, None):
         assert dataflow.describe() == COMPILED
@@ -112,6 +112,15 @@ def test_many_inputs_are_cut_short() -> None:
 def test_a_batch_that_does_not_fit_is_a_fault() -> None:
     with pytest.raises(GraphError, match=r"node 'conv1' \(Conv\): expected an input of shape \(N, C, W\), \(N"):
         Dataflow(SubGraph(branched())).describe((8, 5))
+
+
+@pytest.mark.parametrize("batch", ["abc", 5, (-8, 3, 8, 8), (0, 5), (8, 5.0), (8,), (), np.ones((2, 2))], ids=str)
+def test_a_batch_that_is_no_shape(batch: Any) -> None:
+    with pytest.raises(
+        GraphError, match=r"describe: expected the shape of a batch, as \(N, C, H, W\) .*Received: "
+    ) as it:
+        Dataflow(SubGraph(branched())).describe(batch)
+    assert "\n" not in str(it.value)
 
 
 # The picture.
@@ -182,6 +191,18 @@ def test_any_name_can_be_drawn(tmp_path: Path, name: str) -> None:
 
 
 # What it is made of.
+
+
+def test_a_picture_that_cannot_be_written(tmp_path: Path) -> None:
+    dataflow = Dataflow(SubGraph(perceptron()))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"file: expected a directory to write to\. Received: a file"):
+        dataflow.export_dot(tmp_path / "file" / "graph.dot")
+    with pytest.raises(DataError, match=r"expected the name of a file to write\. Received: a directory"):
+        dataflow.export_dot(tmp_path)
+    for path in (None, 5, b"graph.dot"):
+        with pytest.raises(TypeError, match=r"export_dot: expected a path, as a str or a pathlib\.Path\. Received: "):
+            dataflow.export_dot(path)  # type: ignore[arg-type]
 
 
 def test_it_holds_a_subgraph() -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.interface import Aborted, State
-from crossbow.kernels.native import NativeCall, NativeError, TaskList
+from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError, TaskList
 from crossbow.types import address
 
 compiled = pytest.importorskip("crossbow.kernels.compiled", reason="numba is not installed")
@@ -68,6 +68,39 @@ def test_a_native_failure_names_its_operator(python_before: int) -> None:
     assert caught.value.status == 5
     assert tasks.failed == "second"
     assert str(cell[0]).endswith("23")
+
+
+@compiled.native
+def told(target: int, _1: int, _2: int, _3: int) -> int:
+    """Returns target[0]."""
+    return np.int32(compiled_int64_at(target)[0])
+
+
+@pytest.mark.parametrize("kinds", ["n", "np"])
+def test_a_run_does_not_remember_the_failure_of_the_one_before(kinds: str) -> None:
+    cell, status = np.zeros(1, np.int64), np.full(1, 5, np.int64)
+    calls = {"n": NativeCall("told", told.address, (address(status),), (status,)), "p": python_adding(cell, 1)}
+    tasks = TaskList([calls[kind] for kind in kinds], list(kinds))
+    with pytest.raises(NativeError):
+        tasks.run()
+    assert tasks.failed == "n"
+    status[0] = 0
+    tasks.run()
+    assert tasks.failed is None
+
+
+@pytest.mark.parametrize(
+    ("status", "meaning"),
+    [
+        (BAD_LABEL, "a label is not one of the classes (from 0 to their number − 1)"),
+        (BAD_INDEX, "an index is not a whole number from 0 to the number of rows − 1"),
+        (7, "it returned status 7, expected 0"),
+    ],
+)
+def test_a_status_in_words(status: int, meaning: str) -> None:
+    with pytest.raises(NativeError) as caught:
+        adding(np.zeros(1, np.int64), 3, status=status)()
+    assert str(caught.value) == f"the native call add 3 failed: {meaning}"
 
 
 @pytest.mark.parametrize("alone", [True, False])

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import doctest
 import re
 from pathlib import Path
 
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
+from crossbow.conf import LEARNING_RATE_POLICIES, idle_fields
+from models import values as values_module
 from models.datasets import KNOWN, DataSource, Known
 from models.options import Configurations, Defaults, configurations, new_parser
 from models.solver_options import solver_text
@@ -179,6 +182,7 @@ def test_a_solver_in_words(solver: SolverConf, text: str) -> None:
         ("--gamma 0.5", "inv", 0.5),
         ("--learning-rate-policy exp", "exp", SolverConf().gamma),
         ("--learning-rate-policy fixed", "fixed", SolverConf().gamma),
+        ("--power 0", "inv", SolverConf().gamma),  # beside which gamma does nothing, and nobody has asked for it
         ("--learning-rate-step-unit epochs", "inv", SolverConf().gamma),  # the default is one for tasks
     ],
 )
@@ -271,6 +275,7 @@ def test_what_is_known_of_a_data_set_is_so(name: str, known: Known) -> None:
         ("--classes 7", "--classes does nothing with --dataset cifar10. Received: --classes 7"),
         ("--dataset mnist --image-shape 1,28,28", "--image-shape does nothing with --dataset mnist"),
         ("--training-examples 10", "--training-examples does nothing"),
+        ("--image-shape 3,4,4", "--image-shape does nothing with --dataset cifar10. Received: --image-shape 3,4,4"),
         ("--dataset synthetic --data-directory x", "--data-directory belongs to --dataset cifar10 or mnist; synthetic"),
     ],
 )
@@ -284,6 +289,40 @@ def test_a_bad_image_shape(shape: str, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         confs(f"--image-shape={shape}", PICTURES)
     assert f"expected three integers ≥ 1, as 3,224,224. Received: {shape!r}" in capsys.readouterr().err
+
+
+IDLE = {
+    "gamma": "0.1",
+    "power": "0.75",
+    "step_size": "3",
+    "step_values": "3,4",
+    "maximum_learning_rate": "0.5",
+    "minimum_momentum": "0.1",
+    "super_convergence": "",
+    "annihilation_steps": "2",
+    "final_learning_rate": "0.001",
+    "learning_rate_step_unit": "tasks",
+    "momentum_method": "polyak",
+    "regularisation": "l2",
+}
+"""A value for every option that may do nothing; the default's, where it can be said."""
+
+
+@pytest.mark.parametrize("policy", LEARNING_RATE_POLICIES)
+def test_whatever_does_nothing_is_refused_whatever_its_value(policy: str) -> None:
+    values = {**vars(SolverConf()), "policy": policy}
+    assert idle_fields(values).keys() <= IDLE.keys()
+    for name in idle_fields(values):
+        option = f"--{name.replace('_', '-')}"
+        arguments = f"--learning-rate-policy {policy} --momentum 0 {option} {IDLE[name]}".strip()
+        with pytest.raises(ConfigurationError) as caught:
+            confs(arguments)
+        assert str(caught.value).startswith(f"{option} does nothing with")
+        assert str(caught.value).endswith(f" Received: {option} {IDLE[name]}".rstrip())
+
+
+def test_an_option_as_it_is_typed() -> None:
+    assert doctest.testmod(values_module).failed == 0
 
 
 def test_the_rule_ssgd() -> None:
@@ -305,15 +344,35 @@ def test_the_rule_ssgd() -> None:
         # Every option that is accepted does something, or says what is so without it.
         ("--rule ssgd --alpha 0.5", "--alpha does nothing with --rule ssgd. Received: --alpha 0.5"),
         ("--rule ssgd --tau 2", "--tau does nothing"),
-        ("--gamma 0.5", "SolverConf: gamma must be left at 0.1 with policy='fixed', where it does nothing"),
-        ("--learning-rate-policy exp --power 2", "power must be left at 0.75 with policy='exp'"),
-        ("--learning-rate-policy inv --step-size 2", "step_size must be left at 0 with policy='inv'"),
-        ("--learning-rate-step-unit epochs", "learning_rate_step_unit must be left at 'tasks' with policy='fixed'"),
-        ("--maximum-learning-rate 1", "maximum_learning_rate must be left at None with policy='fixed'"),
-        ("--super-convergence", "super_convergence must be left at False with policy='fixed'"),
-        ("--annihilation-steps 3", "annihilation_steps must be left at 0 with super_convergence=False"),
-        ("--momentum 0 --momentum-method nesterov", "momentum_method must be left at 'polyak' with momentum=0"),
-        ("--regularisation l1", "regularisation must be left at 'l2' with weight_decay=0, where it does nothing"),
+        ("--gamma 0.5", "--gamma does nothing with --learning-rate-policy fixed. Received: --gamma 0.5"),
+        ("--gamma 0.1", "--gamma does nothing with --learning-rate-policy fixed. Received: --gamma 0.1"),
+        ("--learning-rate-policy exp --power 2", "--power does nothing with --learning-rate-policy exp"),
+        ("--power 0.75", "--power does nothing with --learning-rate-policy fixed. Received: --power 0.75"),
+        (
+            "--learning-rate-policy inv --gamma 0 --power 0.75",
+            "--power does nothing with --learning-rate-policy inv and --gamma 0. Received: --power 0.75",
+        ),
+        (
+            "--learning-rate-policy inv --power 0 --gamma 0.5",
+            "--gamma does nothing with --learning-rate-policy inv and --power 0. Received: --gamma 0.5",
+        ),
+        ("--learning-rate-policy inv --step-size 2", "--step-size does nothing with --learning-rate-policy inv"),
+        ("--step-values 3,5", "with --learning-rate-policy fixed. Received: --step-values 3,5"),
+        (
+            "--learning-rate-step-unit epochs",
+            "--learning-rate-step-unit does nothing with --learning-rate-policy fixed and --warmup-steps 0. "
+            "Received: --learning-rate-step-unit epochs",
+        ),
+        ("--learning-rate-step-unit tasks", "--learning-rate-step-unit does nothing with --learning-rate-policy fixed"),
+        ("--maximum-learning-rate 1", "--maximum-learning-rate does nothing with --learning-rate-policy fixed"),
+        ("--minimum-momentum 0.1", "--minimum-momentum does nothing with --learning-rate-policy fixed"),
+        ("--super-convergence", "with --learning-rate-policy fixed. Received: --super-convergence"),
+        ("--annihilation-steps 3", "--annihilation-steps does nothing without --super-convergence. Received:"),
+        ("--final-learning-rate 0", "--final-learning-rate does nothing without --super-convergence"),
+        ("--momentum 0 --momentum-method nesterov", "--momentum-method does nothing with --momentum 0. Received:"),
+        ("--momentum 0 --momentum-method polyak", "--momentum-method does nothing with --momentum 0. Received:"),
+        ("--regularisation l1", "--regularisation does nothing with --weight-decay 0. Received: --regularisation l1"),
+        ("--regularisation l2", "--regularisation does nothing with --weight-decay 0. Received: --regularisation l2"),
         ("--clip-gradient-norm 0", "SolverConf: clip_gradient_norm must be a finite number > 0 or None"),
         ("--learning-rate-policy lsr --step-values 3", "warmup_steps must be an integer ≥ 1 with policy='lsr'"),
         ("--learning-rate-policy clr --step-size 3", "maximum_learning_rate must be > learning_rate=0.25"),

@@ -162,6 +162,12 @@ def test_number_of_outputs() -> None:
     ("options", "message"),
     [
         ({"depth": 33}, "depth must be one of 18, 20, 32, 34, 44, 50, 56, 101, 110, 152. Received: 33"),
+        ({"depth": 32.0}, "depth must be one of 18, 20,"),
+        ({"depth": np.array([20, 32])}, "Received: an array of shape (2,), int64"),
+        (
+            {"shortcut": np.array(["identity", "none"])},
+            "shortcut must be one of identity, projection. Received: an array",
+        ),
         ({"depth": "20"}, "depth must be one of 18, 20,"),
         ({"version": 3}, "version must be one of 1, 2. Received: 3"),
         ({"version": True}, "version must be one of 1, 2. Received: True"),

@@ -28,6 +28,8 @@ from tests.support import WHY_NOT_FAST, Probe, Trap, perceptron, raising
 MNIST = ROOT.parent / "shared" / "data" / "mnist"
 NEEDS_MNIST = pytest.mark.skipif(not MNIST.is_dir(), reason=f"MNIST's files are not in {MNIST}")
 NEEDS_FAST = pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
+FULL = Path("/dev/full")
+NEEDS_FULL = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full")
 FIELDS = {"epoch", "tasks", "time", "loss", "test_loss", "test_accuracy", "images_per_second", "learning_rate"}
 
 
@@ -98,7 +100,7 @@ def test_the_summary(short: Outcome) -> None:
 
 @NEEDS_FAST
 def test_memory_stays_below_400_megabytes(short: Outcome) -> None:
-    """Original variant, batch 32, two learners, digits; imports and the picture included."""
+    """Original variant, batch 32, two learners, digits; imports included."""
     assert peak_megabytes(short.stdout) < 400
 
 
@@ -111,13 +113,14 @@ def test_peak_memory_is_measured() -> None:
 
 
 def test_a_progress_bar_on_a_terminal(tmp_path: Path) -> None:
-    outcome = run_on_a_terminal("lenet", tmp_path, "--epochs", 2, "--learners", 2)
+    # An epoch takes about as long as passes between two looks at the bar.
+    outcome = run_on_a_terminal("lenet", tmp_path, "--epochs", 20, "--learners", 2)
     assert outcome.status == 0
     shown = without_control_sequences(outcome.stdout)
     bars = [part for part in re.split(r"[\r\n]", shown) if "━" in part]
-    assert any(re.search(r"epoch 1/2 .*\d+ % [\d,]+ images/s loss \d\.\d{4}", bar) for bar in bars)
+    assert any(re.search(r"epoch [ \d]\d/20 .*\d+ % [\d,]+ images/s loss \d\.\d{4}", bar) for bar in bars)
     lines = [part for part in re.split(r"[\r\n]+", shown) if "test accuracy" in part and part.startswith("epoch")]
-    assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    assert [line[: len("epoch 20/20")] for line in lines] == [f"epoch {number:2}/20" for number in range(1, 21)]
     assert outcome.stdout.rstrip().endswith("learning_curves.png")
     assert outcome.stdout.rfind("\x1b[?25h") > outcome.stdout.rfind("\x1b[?25l") >= 0, "the cursor is back"
 
@@ -310,6 +313,56 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "No space left on device" in error
     assert "log.jsonl" in error
     assert len(error.splitlines()) == 1
+
+
+@NEEDS_FULL
+@pytest.mark.parametrize("what", ["log", "output"])
+def test_a_full_disk_is_one_sentence(what: str, tmp_path: Path) -> None:
+    if what == "log":
+        (tmp_path / "log.jsonl").symlink_to(FULL)
+    command = [sys.executable, "-m", "models.logistic_regression", "--epochs", "1", "--output-directory", str(tmp_path)]
+    with (FULL if what == "output" else tmp_path / "printed").open("w") as output:
+        done = subprocess.run(command, cwd=ROOT, stdout=output, stderr=subprocess.PIPE, encoding="utf-8", timeout=120)
+    where = {
+        "log": f"{tmp_path}/log.jsonl: expected to write the log of records. Received",
+        "output": "standard output",
+    }
+    assert done.stderr == f"python -m models.logistic_regression: error: {where[what]}: No space left on device\n"
+    assert done.returncode == 2
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "learning_curves.png"])
+def test_a_directory_where_a_file_should_be(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said before training begins."""
+    (tmp_path / name).mkdir()
+    assert main(["--output-directory", str(tmp_path), "--epochs", "1"]) == 2
+    printed = capsys.readouterr()
+    assert f"{name}: expected the name of a file to write. Received: a directory\n" in printed.err
+    assert "epoch 1/1" not in printed.out
+
+
+def test_a_picture_that_fails_leaves_the_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "learning_curves.png"
+    script = broken(perceptron(Probe(action=Trap(picture.mkdir, call=40)), classes=10))
+    assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 0
+    *_, trained, best, end = capsys.readouterr().out.splitlines()
+    assert trained.startswith("trained 2 epochs ")
+    assert best.startswith("best test accuracy ")
+    assert end == f"log {tmp_path}/log.jsonl; no picture: {picture}: Is a directory"
+
+
+def test_a_picture_that_is_interrupted_leaves_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("models.script.write_learning_curves", interrupt)
+    script = broken(perceptron(classes=10))
+    assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 130
+    *_, trained, best = capsys.readouterr().out.splitlines()
+    assert trained.startswith("trained 2 epochs ")
+    assert best.startswith("best test accuracy ")
 
 
 # MNIST, and what is promised

@@ -109,7 +109,7 @@ def test_unknown_variant() -> None:
 
 
 def test_it_learns() -> None:
-    check_learning(vgg(number_of_outputs=2), (3, 16, 16), learning_rate=0.02, epochs=6)
+    check_learning(vgg(number_of_outputs=2), (3, 16, 16), learning_rate=0.01, epochs=10)
 
 
 @NEEDS_FAST

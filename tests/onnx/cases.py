@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,8 @@ class OnnxCase:
         )
 
 
-def node_cases() -> list[OnnxCase]:
+@functools.cache
+def node_cases() -> Sequence[OnnxCase]:
     """The generated cases of single operators. Takes some seconds."""
     from onnx.backend.test.case.node import collect_testcases
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 ACROSS = "attribute: repeats one tensor for all examples; our inputs agree in their first dimension"
 EXAMPLES = "attribute: axis=0 compares the examples with each other"
-INDICES = "attribute: the places of the maxima as a second output; our operators have one"
+INDICES = "attribute: a second output, the places of the maxima; our operators have one"
+MASK = "attribute: a second output, the mask, which every implementation draws for itself; our operators have one"
+STATISTICS = "attribute: a second output, the running statistics in training; our operators have one"
 
 EXCLUDED: dict[str, str] = {
     "test_add_bcast": ACROSS,
@@ -16,6 +18,12 @@ EXCLUDED: dict[str, str] = {
     "test_operator_add_size1_singleton_broadcast": ACROSS,
     "test_maxpool_with_argmax_2d_precomputed_pads": INDICES,
     "test_maxpool_with_argmax_2d_precomputed_strides": INDICES,
+    "test_training_dropout_default_mask": MASK,
+    "test_training_dropout_mask": MASK,
+    "test_training_dropout_zero_ratio_mask": MASK,
+    "test_batchnorm_example_training_mode": STATISTICS,
+    "test_batchnorm_epsilon_training_mode": STATISTICS,
+    "test_hardsigmoid_example": "attribute: one dimension; its line is a Scale, which has two or more",
     "test_softmax_axis_0": "attribute: axis=0 sums over the examples",
     "test_argmin_default_axis_example": EXAMPLES,
     "test_argmin_default_axis_random": EXAMPLES,
@@ -28,62 +36,19 @@ EXCLUDED: dict[str, str] = {
 }
 """Every one of these raises GraphError."""
 
+FIRST_OUTPUT: frozenset[str] = frozenset({"test_dropout_default_mask", "test_dropout_default_mask_ratio"})
+"""Cases with a second output, a mask of ones, which `load` refuses where a model uses it: they are compared by their
+first output alone, and counted as such. With them, more than a quarter of Dropout's cases would be excluded."""
+
 FORMS: frozenset[str] = frozenset(
     {
         "test_cast_FLOAT_to_DOUBLE",
-        "test_cast_FLOAT16_to_FLOAT",
-        "test_cast_FLOAT16_to_DOUBLE",
         "test_cast_DOUBLE_to_FLOAT",
-        "test_cast_BFLOAT16_to_FLOAT",
-        "test_cast_FLOAT8E4M3FN_to_FLOAT",
-        "test_cast_FLOAT8E4M3FNUZ_to_FLOAT",
-        "test_cast_FLOAT8E5M2_to_FLOAT",
-        "test_cast_FLOAT8E5M2FNUZ_to_FLOAT",
-        "test_cast_e8m0_FLOAT8E8M0_to_FLOAT",
-        "test_cast_FLOAT4E2M1_to_FLOAT",
-        "test_cast_UINT4_to_FLOAT",
-        "test_cast_INT4_to_FLOAT",
-        "test_cast_UINT2_to_FLOAT",
-        "test_cast_INT2_to_FLOAT",
         "test_castlike_FLOAT_to_DOUBLE_expanded",
-        "test_castlike_FLOAT16_to_FLOAT_expanded",
-        "test_castlike_FLOAT16_to_DOUBLE_expanded",
         "test_castlike_DOUBLE_to_FLOAT_expanded",
-        "test_castlike_BFLOAT16_to_FLOAT_expanded",
-        "test_castlike_FLOAT8E4M3FN_to_FLOAT_expanded",
-        "test_castlike_FLOAT8E4M3FNUZ_to_FLOAT_expanded",
-        "test_castlike_FLOAT8E5M2_to_FLOAT_expanded",
-        "test_castlike_FLOAT8E5M2FNUZ_to_FLOAT_expanded",
-        "test_castlike_UINT4_to_FLOAT_expanded",
-        "test_castlike_INT4_to_FLOAT_expanded",
-        "test_castlike_FLOAT4E2M1_to_FLOAT_expanded",
-        "test_castlike_UINT2_to_FLOAT_expanded",
-        "test_castlike_INT2_to_FLOAT_expanded",
         "test_clip_default_min",
         "test_clip_default_inbounds",
-        "test_clip_default_int8_min",
-        "test_clip_default_int8_inbounds",
         "test_expand_dim_unchanged",
-        "test_hardsigmoid",
-        "test_hardsigmoid_default",
-        "test_hardswish_expanded",
-        "test_nllloss_NCd1",
-        "test_nllloss_NCd1_ii",
-        "test_nllloss_NCd1d2_no_weight_reduction_mean_ii",
-        "test_nllloss_NCd1d2_reduction_mean",
-        "test_nllloss_NCd1d2_reduction_sum",
-        "test_sce_mean",
-        "test_sce_mean_log_prob",
-        "test_sce_mean_3d",
-        "test_sce_mean_3d_log_prob",
-        "test_sce_mean_no_weight_ii",
-        "test_sce_mean_no_weight_ii_log_prob",
-        "test_sce_mean_no_weight_ii_3d",
-        "test_sce_mean_no_weight_ii_3d_log_prob",
-        "test_sce_mean_no_weight_ii_4d",
-        "test_sce_mean_no_weight_ii_4d_log_prob",
-        "test_sce_sum",
-        "test_sce_sum_log_prob",
         "test_reshape_reduced_dims",
         "test_transpose_all_permutations_0",
         "test_Linear_no_bias",
@@ -91,21 +56,21 @@ FORMS: frozenset[str] = frozenset(
         "test_operator_reduced_mean_keepdim",
     }
 )
-"""Cases of ONNX operators that Crossbow has no counterpart of, which nevertheless amount to what it has."""
+"""Cases of ONNX operators that Crossbow has no counterpart of, which nevertheless amount to what it has: they are read
+in part. `load` accepts the types of all their inputs."""
 
 NOT_OURS: dict[str, str] = {
     # What is read where it amounts to an operator of ours, or to nothing.
-    "Cast": "a network computes in one type: only to float32 and float64, which is nothing to do",
+    "Cast": "a network computes in one type: only from float32 or float64 to the same, which is nothing to do",
     "Clip": "ReLU(mode='clipped') begins at 0; a shift before and behind it would round",
     "Div": "by a constant it is a Scale; there is no quotient of two tensors",
     "Expand": "Broadcast repeats within an example, never the examples",
-    "HardSigmoid": "its line is a Scale, which needs two dimensions; one of three cases has one",
-    "NegativeLogLikelihoodLoss": "SoftMaxLoss is a mean or a sum, and has no weights of classes, as 13 of 18 cases ask",
+    "NegativeLogLikelihoodLoss": "a network is loaded without its loss; tests/onnx/test_losses.py compares SoftMaxLoss",
     "Pad": "zeros are a Conv's padding; other borders, and zeros for anything else, there are not",
     "ReduceMax": "Pool takes the maximum over spatial dimensions; no operator over channels, or over examples",
     "ReduceMean": "Pool takes the mean over spatial dimensions; no operator over channels, or over examples",
     "Reshape": "Flatten makes rows; no operator gives a tensor other dimensions",
-    "SoftmaxCrossEntropyLoss": "SoftMaxLoss is a mean or a sum, and has no weights of classes, as 22 of 34 cases ask",
+    "SoftmaxCrossEntropyLoss": "a network is loaded without its loss; tests/onnx/test_losses.py compares SoftMaxLoss",
     "Squeeze": "as Reshape",
     "Transpose": "MatMul transposes its factors; no operator moves the elements of a tensor",
     "Unsqueeze": "as Reshape",

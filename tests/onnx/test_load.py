@@ -385,6 +385,32 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         load(tmp_path / "text.onnx")
 
 
+def test_what_is_not_there_is_named_at_once_though_the_checker_stops_at_the_first(tmp_path: Path) -> None:
+    proto = model([node("Foo", "x", "a", "foo"), node("Erf", "a", "y", "erf")], ["N", 2, 6, 6])
+    onnx.save(proto, tmp_path / "model.onnx")
+    for source in (proto, tmp_path / "model.onnx"):
+        with pytest.raises(GraphError) as error:
+            load(source)
+        assert [fault.split(":")[0] for fault in error.value.faults] == ["node 'foo' (Foo)", "node 'erf' (Erf)"]
+
+
+def test_a_damaged_model(tmp_path: Path) -> None:
+    """The initializer says that it has other sizes than it has numbers."""
+    proto = model([node("Gemm", "x w", "y", "gemm")], ["N", 4], w=np.ones((4, 3), np.float32))
+    proto.graph.initializer[0].dims[0] = 5
+    onnx.save(proto, tmp_path / "model.onnx")
+    for source in (proto, tmp_path / "model.onnx"):
+        with pytest.raises(DataError, match=r"expected an ONNX model\. Received: ") as error:
+            load(source)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("path", [None, 5, b"model.onnx"], ids=str)
+def test_no_path(path: Any) -> None:
+    with pytest.raises(TypeError, match=r"load: expected a path, as a str or a pathlib\.Path\. Received: "):
+        load(path)
+
+
 # Architectures
 
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"

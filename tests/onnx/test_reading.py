@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -160,6 +162,27 @@ def test_a_border_that_something_else_reads_too_is_refused() -> None:
         load(model(nodes, ["N", 2, 6, 6], **given))
 
 
+CONVOLUTIONS = {
+    "an attribute that is not known": {"bias": 1},
+    "a kernel_shape that is not the weights'": {"kernel_shape": [2, 2]},
+    "an operator that does not fit": {"group": 5},
+}
+
+
+@pytest.mark.parametrize("attributes", CONVOLUTIONS.values(), ids=CONVOLUTIONS)
+def test_what_is_wrong_with_a_convolution_behind_a_border_is_named_once(attributes: dict[str, Any]) -> None:
+    nodes = [
+        node("Pad", "x amount", "p", "pad"),
+        node("Conv", "p w", "c", "conv", **attributes),
+        node("Clip", "c low", "y", "clip"),
+    ]
+    given = {"amount": np.array([0, 0, 1, 1, 0, 0, 1, 1]), "w": draw(2, 2, 3, 3), "low": np.array(-1, np.float32)}
+    with pytest.raises(GraphError) as caught:
+        load(model(nodes, ["N", 2, 6, 6], **given))
+    named = [fault.partition(":")[0] for fault in caught.value.faults]
+    assert named == ["node 'conv' (Conv)", "node 'clip' (Clip)"]
+
+
 # Compositions
 
 
@@ -258,6 +281,27 @@ def test_a_number_and_a_parameter_stay_apart() -> None:
     assert operators(network) == [("fix", "Scale"), ("learn", "Scale")]
     assert kernel_of(network, "fix").weight_learning_rate_multiplier == 0
     assert kernel_of(network, "learn").bias_learning_rate_multiplier == 1
+
+
+@pytest.mark.parametrize("op_type", ["Mul", "MatMul"])
+def test_a_bias_in_another_type_is_named_once(op_type: str) -> None:
+    nodes = [node(op_type, "x w", "p", "it"), node("Add", "p b", "y", "bias")]
+    given = {"w": draw(6, 6) if op_type == "MatMul" else draw(6), "b": draw(6).astype(np.float16)}
+    with pytest.raises(GraphError) as caught:
+        load(model(nodes, ["N", 6], **given))
+    assert caught.value.faults == ("node 'bias' (Add): expected weights in float32 or float64. Received: float16",)
+
+
+def test_before_opset_7_an_axis_says_where_factor_and_term_begin() -> None:
+    nodes = [
+        node("Mul", "x f", "m", "scale", broadcast=1, axis=1),
+        node("Add", "m b", "y", "shift", broadcast=1, axis=1),
+    ]
+    factor, term = draw(2), draw(2, seed=1)
+    network = load(model(nodes, ["N", 2, 6, 6], opset=6, f=factor, b=term))
+    assert operators(network) == [("scale", "Scale")]
+    expected = X * factor.reshape(2, 1, 1) + term.reshape(2, 1, 1)
+    np.testing.assert_allclose(run_crossbow(network, X), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_initializer_that_is_added_trains() -> None:

@@ -61,7 +61,8 @@ def pool(kernel: Pool, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -
     if kernel.method == "max" and theirs:
         function = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}[axes]
         return function(x, g.kernel, g.stride, padding, g.dilation, ceil)
-    if kernel.method == "average" and theirs and set(g.dilation) == {1}:
+    large = all(size >= k for size, k in zip(x.shape[2:], g.kernel, strict=True))  # of three axes it refuses others
+    if kernel.method == "average" and theirs and large and set(g.dilation) == {1}:
         average = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}[axes]
         return average(x, g.kernel, g.stride, padding, ceil, kernel.count_padding)
     windows = kernel.output_shape(tuple(x.shape))[2:]

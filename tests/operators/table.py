@@ -139,7 +139,8 @@ class Case:
 
 def _inner_products_of_many_rows() -> list[Case]:
     def case(axis: int, shape: Shape, **more: object) -> Case:
-        more = {"number_of_outputs": 5, "bias_initialiser": Gaussian(std=0.5), **more}
+        bias = {"bias_initialiser": Gaussian(std=0.5)} if more.get("bias", True) else {}
+        more = {"number_of_outputs": 5, **bias, **more}
         return Case(InnerProduct(axis=axis, **more), (shape,))  # type: ignore[arg-type]
 
     return [
@@ -219,7 +220,16 @@ def _factorisations() -> list[Case]:
 
 def _conv(shape: Shape, **configuration: object) -> Case:
     # A bias of constant 0 would hide a bias that is not added.
-    return Case(Conv(**{"bias_initialiser": Gaussian(std=0.5), **configuration}), (shape,))  # type: ignore[arg-type]
+    bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", True) else {}
+    return Case(Conv(**{**bias, **configuration}), (shape,))  # type: ignore[arg-type]
+
+
+def _global_pools() -> list[Case]:
+    return [
+        Case(Pool(method=method, global_pooling=True), (shape,))
+        for method in ("max", "average", "stochastic")
+        for shape in ((2, 5, 4, 3), (2, 5, 7), (2, 3, 2, 3, 4))
+    ]
 
 
 def _pools(method: str, **more: object) -> list[Case]:
@@ -240,7 +250,6 @@ def _pools(method: str, **more: object) -> list[Case]:
         case((1, 3, 7, 7), kernel_size=2, stride=3),  # gaps between windows; the last one would be empty
         case((1, 3, 6, 6), kernel_size=4, stride=3, padding=2),
         case((2, 3, 3, 4), kernel_size=4, stride=4, padding=1),  # a window wider than the input
-        case((2, 5, 4, 3), global_pooling=True),
         case((2, 3, 4, 4), kernel_size=1, stride=1),
         case((1, 32, 24, 24), kernel_size=2, stride=2),
         case((2, 3, 6, 7), kernel_size=3, padding=((2, 0), (0, 1))),
@@ -250,7 +259,6 @@ def _pools(method: str, **more: object) -> list[Case]:
         case((2, 3, 8, 7), kernel_size=2, stride=3, dilation=3, padding=1),  # dilated windows that hang over
         case((2, 3, 9), kernel_size=3, stride=2, padding=1),
         case((1, 2, 8), kernel_size=2, dilation=3, padding=((0, 2),)),
-        case((2, 5, 7), global_pooling=True),
         case((2, 3, 4, 5, 6), kernel_size=2),
         case(
             (1, 2, 5, 4, 6),
@@ -259,7 +267,6 @@ def _pools(method: str, **more: object) -> list[Case]:
             padding=((1, 2), (0, 1), (1, 0)),
             dilation=(1, 1, 2),
         ),
-        case((2, 3, 2, 3, 4), global_pooling=True),
     ]
 
 
@@ -332,7 +339,8 @@ def _responses() -> list[Case]:
 
 def _scales() -> list[Case]:
     def case(shape: Shape, **configuration: object) -> Case:
-        values = {"weight_initialiser": Gaussian(std=1.0), "bias_initialiser": Gaussian(std=0.5), **configuration}
+        bias = {"bias_initialiser": Gaussian(std=0.5)} if configuration.get("bias", False) else {}
+        values = {"weight_initialiser": Gaussian(std=1.0), **bias, **configuration}
         return Case(Scale(**values), (shape,))  # type: ignore[arg-type]
 
     image = (2, 3, 5, 4)
@@ -453,6 +461,7 @@ CASES: tuple[Case, ...] = (
     *_pools("max"),
     *_pools("average"),
     *_pools("average", count_padding=False),
+    *_global_pools(),
     *_pools("stochastic"),
     Case(InnerProduct(number_of_outputs=4, bias_initialiser=Gaussian(std=0.5)), ((3, 7),)),
     Case(InnerProduct(number_of_outputs=4, bias=False), ((3, 7),)),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import LRN, Concat, ElementWiseOp, Gaussian, Scale
+from crossbow.ops import LRN, Concat, Constant, ElementWiseOp, Gaussian, Scale
 from crossbow.types import Shape
 from tests.operators import test_table
 from tests.operators.table import Case, normalisation
@@ -59,12 +59,13 @@ def responses(draw: st.DrawFn) -> Case:
 def scales(draw: st.DrawFn) -> Case:
     shape = draw(shapes(2, 5))
     axis = draw(st.integers(1, len(shape) - 1))
+    bias = draw(st.booleans())
     operator = Scale(
         axis=axis - draw(st.sampled_from([0, len(shape)])),
         number_of_axes=draw(st.integers(1, len(shape) - axis)),
-        bias=draw(st.booleans()),
+        bias=bias,
         weight_initialiser=Gaussian(std=1.0),
-        bias_initialiser=Gaussian(std=0.5),
+        bias_initialiser=Gaussian(std=0.5) if bias else Constant(),
     )
     return Case(operator, (shape,))
 
@@ -73,12 +74,13 @@ def scales(draw: st.DrawFn) -> Case:
 def normalisations(draw: st.DrawFn) -> Case:
     # Of a few values only, the gradient is a small difference of large numbers.
     shape = draw(shapes(2, 5).filter(lambda shape: math.prod(shape) >= 8 * shape[1]))
+    statistics = draw(st.sampled_from(["fixed", "cma"]))
     return normalisation(
         shape,
         draw(st.sampled_from([0.0, 0.0, 0.0, 30.0])),
         epsilon=draw(st.sampled_from([1e-5, 1e-3, 1.0])),
-        moving_average_fraction=draw(st.sampled_from([0.0, 0.5, 0.9, 1.0])),
-        statistics=draw(st.sampled_from(["fixed", "cma"])),
+        moving_average_fraction=draw(st.sampled_from([0.0, 0.5, 0.9, 1.0])) if statistics == "fixed" else 0.9,
+        statistics=statistics,
         bias=draw(st.booleans()),
     )
 

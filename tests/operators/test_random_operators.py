@@ -60,7 +60,7 @@ def activations(draw: st.DrawFn) -> Case:
     operator = ReLU(
         mode=mode,
         negative_slope=draw(st.sampled_from([0.0, 0.01, 0.25, 3.0])) if mode == "relu" else 0.0,
-        ceiling=draw(st.sampled_from([0.3, 1.0, 6.0])),
+        ceiling=draw(st.sampled_from([0.3, 1.0, 6.0])) if mode == "clipped" else None,
     )
     return Case(operator, (draw(shapes(1, 6)),))
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import Conv, Gaussian, InnerProduct, Kernel, MatMul, Pool
+from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, Kernel, MatMul, Pool
 from crossbow.testing import OperatorRun, run_operator
 from crossbow.types import Shape
 from tests.operators.table import TOLERANCES
@@ -43,6 +43,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Shape]:
     padding = tuple(zip(per_axis(draw, axes, 0, 2), per_axis(draw, axes, 0, 2), strict=True))
     reach = [d * (k - 1) + 1 - sum(p) for k, d, p in zip(kernel, dilation, padding, strict=True)]
     size = [max(1, r) + draw(st.integers(0, 7 if axes < 3 else 3)) for r in reach]
+    bias = draw(st.booleans())
     operator = Conv(
         number_of_outputs=groups * draw(st.integers(1, 9)),
         kernel_size=kernel,
@@ -50,8 +51,8 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Shape]:
         padding=padding,
         dilation=dilation,
         groups=groups,
-        bias=draw(st.booleans()),
-        bias_initialiser=Gaussian(std=0.5),
+        bias=bias,
+        bias_initialiser=Gaussian(std=0.5) if bias else Constant(),
     )
     return operator, (draw(st.integers(1, 4)), groups * draw(st.integers(1, 9)), *size)
 
@@ -67,14 +68,15 @@ def poolings(draw: st.DrawFn) -> tuple[Pool, Shape]:
         padding = tuple((k // 2, k // 2) for k in kernel)
     # An input no shorter than the distance between a window's elements: no window steps over it.
     least = [max(d, e - sum(p)) for d, e, p in zip(dilation, extent, padding, strict=True)]
+    method = draw(st.sampled_from(["max", "average", "stochastic"]))
     operator = Pool(
-        method=draw(st.sampled_from(["max", "average", "stochastic"])),
+        method=method,
         kernel_size=kernel,
         stride=per_axis(draw, axes, 1, 4),
         padding=padding,
         dilation=dilation,
         rounding=draw(st.sampled_from(["ceil", "floor"])),
-        count_padding=draw(st.booleans()),
+        count_padding=draw(st.booleans()) or method != "average",
     )
     size = [low + draw(st.integers(0, 7 if axes < 3 else 3)) for low in least]
     return operator, (draw(st.integers(1, 3)), draw(st.integers(1, 20)), *size)
@@ -156,11 +158,12 @@ def test_pooled_sizes_are_those_of_pytorch(rounding: str, dilation: int) -> None
 def inner_products(draw: st.DrawFn) -> tuple[InnerProduct, Shape]:
     shape = draw(st.lists(st.integers(1, 6), min_size=2, max_size=5).map(tuple))
     axis = draw(st.integers(1, len(shape) - 1))
+    bias = draw(st.booleans())
     operator = InnerProduct(
         number_of_outputs=draw(st.integers(1, 20)),
         axis=axis - draw(st.sampled_from([0, len(shape)])),
-        bias=draw(st.booleans()),
-        bias_initialiser=Gaussian(std=0.5),
+        bias=bias,
+        bias_initialiser=Gaussian(std=0.5) if bias else Constant(),
     )
     return operator, shape
 

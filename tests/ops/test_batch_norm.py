@@ -87,8 +87,7 @@ def test_a_cumulative_average_is_the_mean_of_all_tasks(device: str) -> None:
 
 
 @DEVICES
-@pytest.mark.parametrize("statistics", ["fixed", "cma"])
-@pytest.mark.parametrize("fraction", [0.9, 0.25])
+@pytest.mark.parametrize(("statistics", "fraction"), [("fixed", 0.9), ("fixed", 0.25), ("cma", 0.9)])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_several_steps_are_those_of_pytorch(shape: Shape, fraction: float, statistics: str, device: str) -> None:
     torch = pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
@@ -220,12 +219,35 @@ def test_gradients_without_a_bias_and_with_large_weights() -> None:
         ({"moving_average_fraction": "0.9"}, "moving_average_fraction must be"),
         ({"statistics": "global"}, "statistics must be one of"),
         ({"bias": 1}, "bias must be"),
+        (
+            {"count_initialiser": Constant(3.0)},
+            r"count_initialiser must be left at Constant\(value=0.0\) with statistics='fixed', where it does nothing",
+        ),
+        ({"count_initialiser": Values([0.0]), "statistics": "fixed"}, "count_initialiser must be left at"),
+        (
+            {"moving_average_fraction": 0.5, "statistics": "cma"},
+            "moving_average_fraction must be left at 0.9 with statistics='cma', where it does nothing",
+        ),
+        (
+            {"bias_initialiser": Constant(0.5), "bias": False},
+            r"bias_initialiser must be left at Constant\(value=0.0\) with bias=False, where it does nothing",
+        ),
+        (
+            {"bias_learning_rate_multiplier": 2, "bias": False},
+            "bias_learning_rate_multiplier must be left at 1.0 with bias=False, where it does nothing",
+        ),
     ],
     ids=str,
 )
 def test_bad_configurations(configuration: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"BatchNorm: {message}.*Received: {next(iter(configuration))}="):
         BatchNorm(**configuration)
+
+
+def test_a_count_to_begin_with() -> None:
+    assert BatchNorm(count_initialiser=Constant(0.0)) == BatchNorm()
+    *_, count = BatchNorm(statistics="cma", count_initialiser=Constant(3.0)).running_statistics((4, 2))
+    assert (count.name, count.initialiser) == ("count", Constant(3.0))
 
 
 def test_an_input_without_channels() -> None:

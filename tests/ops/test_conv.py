@@ -75,6 +75,14 @@ def test_wrong_shapes(conv: Conv, x: Shape, message: str) -> None:
         ({"number_of_outputs": 1, "dilation": 0}, "dilation must be"),
         ({"number_of_outputs": 1, "groups": 0}, "groups must be"),
         ({"number_of_outputs": 1, "bias": "yes"}, "bias must be True or False"),
+        (
+            {"number_of_outputs": 1, "bias": False, "bias_learning_rate_multiplier": 3},
+            "bias_learning_rate_multiplier must be left at 1.0 with bias=False, where it does nothing. Received: bias_",
+        ),
+        (
+            {"number_of_outputs": 1, "bias": False, "bias_initialiser": Constant(1.0)},
+            "bias_initialiser must be left at",
+        ),
         ({"number_of_outputs": 1, "kernel": 3}, "Conv has no 'kernel'. Did you mean 'kernel_size'?"),
     ],
 )

@@ -77,6 +77,11 @@ def test_defaults() -> None:
         ({"mean": (0.5, float("nan"))}, "mean must be"),
         ({"scale": float("inf")}, "scale must be a finite number, or one for each channel"),
         ({"scale": None}, "scale must be"),
+        ({"mean": 1e300}, "mean must be a number that float32 can hold.* Received: mean=1e\\+300"),
+        ({"scale": (1, -1e39)}, "scale must be a number that float32 can hold, or one for each channel"),
+        ({"mean": 10**400}, "mean must be a finite number, or one for each channel"),
+        ({"mean": np.zeros((2, 2))}, r"mean must be .*Received: mean=an array of shape \(2, 2\), float64"),
+        ({"mean_image": np.full((1, 1, 1), -1e300)}, "mean_image must be of numbers that float32 can hold.*1e\\+300"),
         ({"scale": 0}, "scale must be a number that is not 0, or one for each channel"),
         ({"scale": (1.0, 0.0)}, "scale must be a number that is not 0"),
         ({"mean": 0.5, "mean_image": np.zeros((1, 2, 2))}, "mean_image must be None where a mean is given"),
@@ -109,6 +114,23 @@ def test_a_mean_image_from_a_file(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([[["a"]]], object), allow_pickle=True)
     with pytest.raises(ConfigurationError, match=r"objects\.npy"):
         DataTransform(mean_image=tmp_path / "objects.npy")
+
+
+@pytest.mark.parametrize("damage", ["torn", "an archive", "a torn archive", "header", "too large"])
+def test_a_damaged_mean_image(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "mean.npy"
+    with path.open("wb") as file:
+        (np.savez if "archive" in damage else np.save)(file, np.zeros((3, 4, 5)))
+    content = path.read_bytes()
+    changed = {
+        "an archive": content,
+        "header": content.replace(b"(3, 4, 5)", b"((((((, 5"),
+        "too large": content.replace(b"(3, 4, 5), }       ", b"(3, 4, 999999999999)"),
+    }
+    path.write_bytes(changed.get(damage, content[: len(content) // 2]))
+    with pytest.raises(ConfigurationError, match=r"mean_image must be .* Received: mean_image='") as caught:
+        DataTransform(mean_image=path)
+    assert "\n" not in str(caught.value)
 
 
 def test_numbers_for_channels_may_be_an_array() -> None:

@@ -144,6 +144,12 @@ def test_fans() -> None:
         (lambda: Constant(float("nan")), "value must be a finite number"),
         (lambda: Uniform(minimum=2, maximum=1), "maximum must be ≥ minimum=2"),
         (lambda: Gaussian(std=0), "std must be a finite number > 0. Received: std=0"),
+        (lambda: Constant(1e39), r"Constant: value must be a number that float32 can hold. Received: value=1e\+39"),
+        (lambda: Constant(10**400), "value must be a finite number"),
+        (lambda: Gaussian(std=1e300), "std must be a number that float32 can hold"),
+        (lambda: Gaussian(mean=-1e39, std=1), "mean must be a number that float32 can hold"),
+        (lambda: Uniform(minimum=-1e308, maximum=1e308), "minimum must be a number that float32 can hold"),
+        (lambda: Values([[1.0, 2.0], [3.0]]), r"Values: array must be an array \(.*Received: array='list'"),  # type: ignore[arg-type]
         (lambda: Gaussian(std=1, truncate=1), "truncate must be True or False"),  # type: ignore[arg-type]
         (lambda: Xavier(norm="fan"), "norm must be one of 'fan_in', 'fan_out', 'average'"),
         (lambda: MSRA(norm="avg"), "norm must be one of"),

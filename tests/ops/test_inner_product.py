@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import Gaussian, InnerProduct, InnerProductGradient
+from crossbow.ops import Constant, Gaussian, InnerProduct, InnerProductGradient
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError
 
@@ -49,6 +49,14 @@ def test_wrong_shape() -> None:
         ({"number_of_outputs": 1, "axis": 0}, "axis must be an integer ≥ 1, or ≤ −1 to count from the end"),
         ({"number_of_outputs": 1, "axis": 1.0}, "axis must be an integer ≥ 1"),
         ({"number_of_outputs": 1, "bias": 0}, "bias must be True or False"),
+        (
+            {"number_of_outputs": 1, "bias": False, "bias_learning_rate_multiplier": 3},
+            "bias_learning_rate_multiplier must be left at 1.0 with bias=False, where it does nothing. Received: bias_",
+        ),
+        (
+            {"number_of_outputs": 1, "bias": False, "bias_initialiser": Constant(1.0)},
+            "bias_initialiser must be left at",
+        ),
     ],
 )
 def test_bad_configurations(values: dict[str, object], message: str) -> None:

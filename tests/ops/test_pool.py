@@ -118,6 +118,21 @@ def test_wrong_shapes(layer: Pool, x: Shape, message: str) -> None:
         ({"padding": 1, "global_pooling": True}, "padding must be 0 with global_pooling=True"),
         ({"dilation": (1, 2), "global_pooling": True}, "dilation must be 1 with global_pooling=True"),
         ({"count_padding": 1}, "count_padding must be True or False"),
+        ({"count_padding": False}, "count_padding must be left at True with method='max', where it does nothing"),
+        (
+            {"count_padding": False, "method": "stochastic"},
+            "count_padding must be left at True with method='stochastic'",
+        ),
+        (
+            {"count_padding": False, "method": "average", "global_pooling": True},
+            "count_padding must be left at True with global_pooling=True, where it does nothing",
+        ),
+        ({"kernel_size": 7, "global_pooling": True}, "kernel_size must be left at 2 with global_pooling=True"),
+        (
+            {"stride": (3, 3), "global_pooling": True},
+            "stride must be left at 2 with global_pooling=True, where it does",
+        ),
+        ({"rounding": "floor", "global_pooling": True}, "rounding must be left at 'ceil' with global_pooling=True"),
     ],
 )
 def test_bad_configurations(values: dict[str, Any], message: str) -> None:
@@ -206,12 +221,17 @@ def test_check_phase_gives_the_same() -> None:
     [
         {"kernel_size": 3, "stride": 2, "padding": 1},
         {"kernel_size": (3, 2), "stride": (2, 1), "rounding": "floor"},
-        {"kernel_size": 2, "stride": 3, "count_padding": False, "padding": 1},
+        {"kernel_size": 2, "stride": 3, "padding": 1},
         {"global_pooling": True},
     ],
     ids=str,
 )
 def test_gradients(method: str, values: dict[str, Any]) -> None:
-    layer = Pool(method=method, **values)
+    more: list[dict[str, Any]] = [{}, {"count_padding": False}] if method == "average" and "padding" in values else [{}]
+    for other in more:
+        _check_gradients(Pool(method=method, **values, **other))
+
+
+def _check_gradients(layer: Pool) -> None:
     assert layer.gradient() == PoolGradient()
     check_gradients(layer, [(2, 3, 6, 5)])

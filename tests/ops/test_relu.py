@@ -69,8 +69,14 @@ def test_in_place(values: dict[str, Any]) -> None:
         ({"negative_slope": -0.1}, "negative_slope must be a finite number ≥ 0"),
         ({"mode": "tanh", "negative_slope": 0.1}, "negative_slope must be 0 with mode='tanh'"),
         ({"mode": "clipped", "ceiling": 0}, "ceiling must be a finite number > 0"),
+        ({"ceiling": 6}, "ceiling must be left at None with mode='relu', where it does nothing. Received: ceiling=6"),
+        ({"mode": "tanh", "ceiling": 1.0}, "ceiling must be left at None with mode='tanh'"),
     ],
 )
 def test_bad_configurations(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         ReLU(**values)
+
+
+def test_it_is_clipped_at_six_unless_told() -> None:
+    assert ReLU(mode="clipped") == ReLU(mode="clipped", ceiling=6.0)

@@ -65,6 +65,11 @@ def test_wrong_shapes(layer: Scale, x: Shape, message: str) -> None:
         ({"axis": 1.0}, "axis must be an integer"),
         ({"number_of_axes": 0}, "number_of_axes must be an integer ≥ 1"),
         ({"bias": 1}, "bias must be True or False"),
+        (
+            {"bias_learning_rate_multiplier": 3},
+            "bias_learning_rate_multiplier must be left at 1.0 with bias=False, where it does nothing. Received: bias_",
+        ),
+        ({"bias_initialiser": Constant(1.0)}, "bias_initialiser must be left at"),
         ({"weight_learning_rate_multiplier": -1}, "weight_learning_rate_multiplier must be a finite number ≥ 0"),
         ({"bias_learning_rate_multiplier": None}, "bias_learning_rate_multiplier must be a finite number ≥ 0"),
     ],

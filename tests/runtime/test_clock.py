@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,12 +23,22 @@ def test_a_schedule_is_data() -> None:
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 50))
 def test_task_n_goes_to_learner_n_mod_k(learners: int, tau: int, tick: int) -> None:
-    schedule = WorkClock(learners, tau).schedule(tick)
+    schedule = list(WorkClock(learners, tau).schedule(tick))
     first = tick * learners * tau
     assert [task.task for task in schedule] == list(range(first, first + learners * tau))
     assert all(task.learner == task.task % learners for task in schedule)
     # The last task of every learner ends the tick for it, and no other.
     assert [task.synchronises for task in schedule] == [False] * (learners * (tau - 1)) + [True] * learners
+
+
+def test_a_long_tick_is_not_written_down() -> None:
+    tau = 10**30
+    schedule = WorkClock(learners=2, tau=tau).schedule(tick=3)
+    assert list(itertools.islice(schedule, 3)) == [
+        (6 * tau, 0, False),
+        (6 * tau + 1, 1, False),
+        (6 * tau + 2, 0, False),
+    ]
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 1000))

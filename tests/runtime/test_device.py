@@ -79,6 +79,13 @@ def test_threads_of_a_learner(cores: int, learners: int, wanted: int | None, exp
     assert CpuDevice("cpu", tuple(range(cores))).threads(learners, wanted) == expected
 
 
+@pytest.mark.parametrize(("cores", "wanted"), [(1, 2), (4, 5), (4, 10**9)])
+def test_more_threads_than_cores_are_refused(cores: int, wanted: int) -> None:
+    expected = f"must be at most the number of cores of 'cpu', {cores}. Received: threads_per_learner={wanted}"
+    with pytest.raises(ConfigurationError, match=expected):
+        CpuDevice("cpu", tuple(range(cores))).threads(1, wanted)
+
+
 @pytest.mark.parametrize("devices", ["cpu:0/2,cpu:1/2", "cpu:0/2, cpu:1/2", ["cpu:0/2", "cpu:1/2"]])
 def test_devices_as_a_user_gives_them(devices: str | list[str]) -> None:
     assert SystemConf(devices=devices).devices == ("cpu:0/2", "cpu:1/2")

@@ -1,4 +1,4 @@
-"""The console monitor. The log is tested in `test_run`, with the runs that write it."""
+"""The console monitor, and where a log cannot be written. What is in it is tested in `test_run`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import io
 import math
 import re
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from crossbow import Record, TestResult
+from crossbow import DataError, JsonLinesMonitor, Record, TestResult
 from crossbow.runtime.monitor import ConsoleMonitor, Progress
 
 TESTED = TestResult(loss=0.25, accuracy=0.9765, examples=100)
@@ -122,3 +124,35 @@ def test_drawing_is_cheap() -> None:
             monitor.progress(progress(number / 50))
             best = min(best, time.perf_counter() - start)
     assert best < 0.01
+
+
+# The log
+
+
+def test_a_log_that_is_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match=rf"^{tmp_path}: expected to write the log of records\. Received: Is a directory$"
+    ):
+        JsonLinesMonitor(tmp_path).progress(progress())
+
+
+def test_a_log_below_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError, match=r"file: expected a directory to write to\. Received: a file$"):
+        JsonLinesMonitor(tmp_path / "file" / "log").progress(progress())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_a_log_on_a_full_disk() -> None:
+    monitor = JsonLinesMonitor("/dev/full")
+    monitor.progress(progress())
+    with pytest.raises(
+        DataError, match=r"^/dev/full: expected to write the log .*\. Received: No space left on device$"
+    ):
+        monitor.record(record())
+
+
+@pytest.mark.parametrize("path", [None, 5, b"log"])
+def test_a_log_whose_path_is_none(path: Any) -> None:
+    with pytest.raises(TypeError, match=r"^JsonLinesMonitor: expected a path, as a str or a pathlib\.Path\. Received"):
+        JsonLinesMonitor(path)

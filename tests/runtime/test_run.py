@@ -8,15 +8,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from crossbow import SMA, DurationUnit, JsonLinesMonitor, Monitor, TrainingUnit
+from crossbow import SMA, SSGD, DurationUnit, JsonLinesMonitor, Monitor, SolverConf, TrainingUnit
+from crossbow.runtime import engine
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
 from crossbow.types import ConfigurationError
-from tests.support import Probe, Trap, blobs, context, dawdle, perceptron, raising
+from tests.support import Probe, Trap, blobs, context, dawdle, perceptron, raising, same_weights, within
 
 TASKS, EPOCHS = TrainingUnit.TASKS, TrainingUnit.EPOCHS
+SECONDS = 5.0
+"""What takes a fraction of a second; a slow machine gets more."""
 
 
 class Listener(Monitor):
@@ -59,7 +63,9 @@ def tasks_of(records: list[Record]) -> list[int]:
         # Tasks.
         (40, 4, 1, 1, TASKS, 7, [7]),
         (40, 4, 2, 1, TASKS, 7, [8]),
-        (40, 4, 2, 2, TASKS, 1, [4]),
+        (40, 4, 3, 1, TASKS, 1, [3]),  # nothing is shorter than a task of every learner
+        (40, 4, 2, 2, TASKS, 4, [4]),
+        (40, 4, 2, 2, TASKS, 5, [8]),
         (40, 4, 3, 1, TASKS, 22, [12, 21, 24]),
     ],
 )
@@ -102,8 +108,8 @@ def test_a_count_that_is_none_is_refused(count: Any) -> None:
     ("method", "arguments", "text"),
     [
         ("train", {"count": 1, "unit": "epochs"}, "unit must be a TrainingUnit. Received: unit='epochs'"),
-        ("train_for_duration", {"duration": 0}, "seconds must be a finite number > 0"),
-        ("train_for_duration", {"duration": math.inf}, "seconds must be a finite number > 0"),
+        ("train_for_duration", {"duration": 0}, "duration must be a finite number > 0"),
+        ("train_for_duration", {"duration": math.inf}, "duration must be a finite number > 0"),
         ("train_for_duration", {"duration": 1, "duration_unit": 60}, "duration_unit must be a DurationUnit"),
         ("train_until_condition", {"target_loss": math.nan}, "loss must be a finite number"),
         ("train_and_test", {"count": 1, "target_accuracy": 97}, "accuracy must be a finite number ≥ 0 and ≤ 1"),
@@ -114,6 +120,74 @@ def test_bad_limits_are_refused(method: str, arguments: dict[str, Any], text: st
         with pytest.raises(ConfigurationError, match=text):
             getattr(running, method)(**arguments)
         assert running.engine.tick == 0
+
+
+@pytest.mark.parametrize(
+    ("tau", "count", "unit", "asked"),
+    [
+        (6, 1, EPOCHS, 11),  # 42 examples in batches of 4: 10.5 tasks
+        (6, 11, TASKS, 11),
+        (2, 1, TASKS, 1),
+        (1000, 95, EPOCHS, 998),
+        (10**30, 3, EPOCHS, 32),
+    ],
+)
+def test_a_tick_longer_than_the_training_is_refused(tau: int, count: int, unit: TrainingUnit, asked: int) -> None:
+    listener = Listener()
+    with context(data=blobs(42), rule=SMA(tau=tau), learners=2, monitors=[listener]) as running:
+        for train in (running.train, running.train_and_test):
+            with pytest.raises(ConfigurationError) as caught:
+                train(count, unit)
+            assert str(caught.value) == (
+                f"expected at most {asked} tasks in a tick, those of the training asked for. "
+                f"Received: {2 * tau}, tau={tau} for each of the 2 learners"
+            )
+        assert running.engine.tick == 0
+        assert listener.heard == []
+
+
+def test_a_tick_as_long_as_the_training_may_be_asked_for_again_and_again() -> None:
+    """Though the second epoch, from the first one's end in the next one on, is shorter by a task."""
+    with context(data=blobs(42), wpc=11, learners=1) as running:
+        assert [running.train(1).records[-1].tasks for _ in range(3)] == [11, 22, 33]
+
+
+# Long ticks
+
+
+@pytest.mark.parametrize(
+    "model", [{"rule": SMA(tau=50_000)}, {"wpc": 10**9}, {"wpc": 10**9, "rule": SSGD()}, {"rule": SMA(tau=10**30)}]
+)
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+def test_a_duration_ends_within_a_long_tick(
+    devices: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.1)
+    with context(devices=devices, learners=2, solver=SolverConf(momentum=0.5), **model) as running:
+        before, start = running.variables, time.perf_counter()
+        history = within(SECONDS, lambda: running.train_for_duration(0.2))
+        assert 0.3 <= time.perf_counter() - start < SECONDS
+        # What was done is undone: the record says so, and how fast it went.
+        assert history.stopped == "duration"
+        (record,) = history.records
+        assert record.tasks == record.epoch == running.engine.tasks == 0
+        assert record.images_per_second > 0
+        assert same_weights(running.variables, before)
+        z = running.engine.parts.bases[0].current(0)
+        for member in running.engine.parts.members:
+            assert member.replica.weights is None or np.array_equal(member.replica.weights, z)
+            assert member.replica.velocity is None or not member.replica.velocity.any()
+        assert running.test().examples == 13
+        assert within(SECONDS, lambda: running.train_until_condition_or_for_duration(-1.0, 0.1)).stopped == "duration"
+
+
+def test_a_tick_that_is_nearly_done_is_finished() -> None:
+    """That the time is over is known in the middle of it; the rest takes less than a second."""
+    probe = Probe(action=lambda *_: time.sleep(0.005))
+    with context(perceptron(probe), learners=2, rule=SMA(tau=20)) as running:
+        history = running.train_for_duration(0.05)
+        assert history.stopped == "duration"
+        assert running.engine.tasks == history.records[-1].tasks == 40
 
 
 # Testing on the way

@@ -71,7 +71,7 @@ DEVICES = pytest.mark.parametrize(
 
 
 def norm(statistics: str = "fixed") -> BatchNorm:
-    return BatchNorm(moving_average_fraction=FRACTION, statistics=statistics)
+    return BatchNorm(moving_average_fraction=FRACTION if statistics == "fixed" else 0.9, statistics=statistics)
 
 
 def normalised(statistics: str = "fixed", *more: Any, **options: Any) -> ExecutionContext:
@@ -385,7 +385,7 @@ def test_a_file_without_statistics_is_refused(missing: str, tmp_path: Path) -> N
         before = running.variables
         with pytest.raises(DataError) as caught:
             running.load(path)
-        assert f"BatchNorm0.{missing}: expected {shape}, received nothing" in str(caught.value)
+        assert f"BatchNorm0.{missing}: expected {shape}. Received: nothing" in str(caught.value)
         assert same_weights(running.variables, before)
 
 

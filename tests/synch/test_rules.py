@@ -17,7 +17,7 @@ def test_rules_by_their_name_on_the_command_line() -> None:
     assert all(issubclass(rule, Rule) for rule in RULES.values())
 
 
-@pytest.mark.parametrize("name", ["SMA", "easgd", "", None, 3])
+@pytest.mark.parametrize("name", ["SMA", "easgd", "", None, 3, ["sma"]])
 def test_an_unknown_rule_is_answered_with_the_known_ones(name: object) -> None:
     with pytest.raises(ConfigurationError, match=r"rule must be one of sma, ssgd\. Received: "):
         rule_class(name)  # type: ignore[arg-type]
@@ -33,7 +33,7 @@ BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
     "alpha": (SMA, "alpha", (0, -0.5, 1.5, NAN, INFINITY, "0.5", True), r"a number in \(0, 1\] or None \(1/k\)"),
     "tau": (SMA, "tau", (0, -1, 1.5, True, None, "2"), "an integer ≥ 1"),
     "mu": (SMA, "base_momentum", (-0.1, 1, 1.5, NAN, None, "0.9", True), r"a number in \[0, 1\)"),
-    "tau of ssgd": (SSGD, "tau", (0, 2, None), "1: gradients are merged at every step"),
+    "tau of ssgd": (SSGD, "tau", (0, 2, None, True, 1.0), "1: gradients are merged at every step"),
 }
 
 

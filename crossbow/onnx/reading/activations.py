@@ -58,7 +58,7 @@ def _slope(node: Node, x: Step) -> Numbers:
     return slope.reshape(-1, *(1,) * (len(x.shape) - 2)) if node.version < 7 and slope.ndim == 1 else slope
 
 
-@reads("HardSigmoid", versions=(6, 22), attributes="alpha beta", is_form=True)
+@reads("HardSigmoid", versions=(6, 22), attributes="alpha beta")
 def hard_sigmoid(node: Node) -> Step:
     """min(max(α x + β, 0), 1); the β needs an input of two dimensions or more."""
     return _hard_sigmoid(node, node.step(), node.number("alpha", 0.2), node.number("beta", 0.5))

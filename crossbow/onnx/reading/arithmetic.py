@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,8 @@ def add(node: Node) -> Step:
     constant = node.constant_index()
     if constant is None:
         return node.apply(ElementWiseOp(type="sum"), *_all(node))
-    return affine(node, node.step(1 - constant), None, Term.of(node, constant))
+    x = node.step(1 - constant)
+    return affine(node, x, None, Term.of(node, constant, x))
 
 
 @reads("Sub", versions=BINARY, attributes="broadcast axis")
@@ -61,10 +63,11 @@ def subtract(node: Node) -> Step:
     constant = node.constant_index()
     if constant is None:
         return node.apply(ElementWiseOp(type="sum", coefficients=(1.0, -1.0)), *_all(node))
-    term = Term.of(node, constant)
+    x = node.step(1 - constant)
+    term = Term.of(node, constant, x)
     if constant == 1:
-        return affine(node, node.step(0), None, term.times(-1.0))
-    return affine(node, node.step(1), Term.number(-1.0), term)
+        return affine(node, x, None, term.times(-1.0))
+    return affine(node, x, Term.number(-1.0), term)
 
 
 @reads("Mul", versions=BINARY, attributes="broadcast axis")
@@ -73,7 +76,8 @@ def multiply(node: Node) -> Step:
     constant = node.constant_index()
     if constant is None:
         return node.apply(ElementWiseOp(type="product"), *_all(node))
-    return _scaled(node, node.step(1 - constant), Term.of(node, constant))
+    x = node.step(1 - constant)
+    return _factor_and_bias(node, x, Term.of(node, constant, x))
 
 
 @reads("Div", versions=BINARY, attributes="broadcast axis", is_form=True)
@@ -81,18 +85,19 @@ def divide(node: Node) -> Step:
     constant = node.constant_index()
     if constant != 1:
         raise Refused("expected a divisor that is a constant, and a dividend that is none")
-    term = Term.of(node, 1)
+    x = node.step(0)
+    term = Term.of(node, 1, x)
     if not term.array.all():
         raise Refused("expected a divisor other than 0. Received: a 0")
-    return _scaled(node, node.step(0), Term(1 / term.array, term.fixed))
+    return _factor_and_bias(node, x, Term(1 / term.array, term.fixed))
 
 
 @reads_group("Scale", least=1)
 def scale(nodes: Sequence[Node]) -> Step:
     """Mul, and perhaps Add."""
-    factor, *bias = nodes
-    terms = [Term.of(node, 1) for node in bias]
-    return _scale(factor, factor.step(), Term.of(factor, 1), terms[0] if terms else None)
+    first, x = nodes[0], nodes[0].step()
+    factor, *bias = (Term.of(node, 1, x) for node in nodes)
+    return _scale(first, x, factor, bias[0] if bias else None)
 
 
 @reads_group("ElementWiseOp")
@@ -114,8 +119,9 @@ class Term:
     """Whether it is a number of the model's code, and no parameter: it does not train."""
 
     @classmethod
-    def of(cls, node: Node, index: int) -> Term:
-        return cls(_aligned(node, node.weights(index)), node.is_literal(index))
+    def of(cls, node: Node, index: int, x: Step) -> Term:
+        """A node's input, beside x."""
+        return cls(_aligned(node, node.weights(index), len(x.shape)), node.is_literal(index))
 
     @classmethod
     def number(cls, value: float) -> Term:
@@ -151,16 +157,17 @@ class Term:
         return np.ascontiguousarray(np.broadcast_to(self.array.reshape(shape[first:last]), x[first:last]))
 
 
-def _scaled(node: Node, x: Step, factor: Term) -> Step:
+def _factor_and_bias(node: Node, x: Step, factor: Term) -> Step:
     """The factor, and as bias a constant that is added behind it."""
     follower = node.follower("Add")
     constant = None if follower is None else follower.constant_index()
-    if follower is None or constant is None or factor.array.size == 1:
-        return affine(node, x, factor, None)
-    bias = Term.of(follower, constant)
-    if bias.run(x.shape) != factor.run(x.shape) or bias.fixed != factor.fixed:
-        return affine(node, x, factor, None)
-    node.absorb(follower)
+    bias = None
+    if follower is not None and constant is not None and factor.array.size > 1:
+        with contextlib.suppress(Refused):  # its own turn tells
+            term = Term.of(follower, constant, x)
+            if term.run(x.shape) == factor.run(x.shape) and term.fixed == factor.fixed:
+                bias = term
+                node.absorb(follower)
     return affine(node, x, factor, bias)
 
 
@@ -212,9 +219,8 @@ def together(node: Node, steps: list[Step]) -> list[Step]:
     ]
 
 
-def _aligned(node: Node, array: Numbers) -> Numbers:
+def _aligned(node: Node, array: Numbers, rank: int) -> Numbers:
     """The constant as it is broadcast from behind; before version 7 the attribute axis says where it begins."""
     if node.version >= 7 or not node.has("axis"):
         return array
-    rank = len(node.step(0).shape)
     return array.reshape(*array.shape, *(1,) * (rank - node.integer("axis", 0) % rank - array.ndim))

@@ -14,7 +14,7 @@ import onnx.reference
 import onnx.shape_inference
 
 from crossbow.onnx.network import ANY_BATCH, MARK, Network, Step, needed
-from crossbow.onnx.reading.node import Constant, Node, Numbers, Refused
+from crossbow.onnx.reading.node import Border, Constant, Node, Numbers, Refused
 from crossbow.onnx.reading.table import GROUPS, TRANSLATIONS, Translation
 from crossbow.onnx.training_settings import Settings, read_settings
 from crossbow.types import GraphError, Shape
@@ -43,7 +43,9 @@ class Reader:
         """By node: the output that stands for its own, because another node's translation has done its work."""
         self.folded: set[str] = set()
         """First outputs of the nodes that have been computed, or are at fault."""
-        self.own = model.producer_name == MARK
+        self.borders: dict[str, Border] = {}
+        """By the input of a Conv: zeros to put around it besides the Conv's own padding."""
+        self.is_from_save = model.producer_name == MARK
         self.settings = self._settings()
         self.nodes = self._live_nodes()
         self.inputs = self._inputs(input_shape)
@@ -93,7 +95,7 @@ class Reader:
 
     def _settings(self) -> Mapping[str, Settings]:
         try:
-            return read_settings(self.model) if self.own else {}
+            return read_settings(self.model) if self.is_from_save else {}
         except ValueError as error:
             self.faults.append(str(error))
             return {}
@@ -167,7 +169,7 @@ class Reader:
     def _mark(self, node: onnx.NodeProto) -> tuple[str, str, str] | None:
         """Place, class and name of the operator for which `save` wrote the node."""
         parts = node.doc_string.split(" ", 3)
-        if not self.own or len(parts) != 4 or parts[0] != MARK:
+        if not self.is_from_save or len(parts) != 4 or parts[0] != MARK:
             return None
         return parts[1], parts[2], parts[3]
 
@@ -218,7 +220,7 @@ class Reader:
             version = onnx.defs.get_schema(proto.op_type, self.opset).since_version
         node = Node(self, proto, name, version)
         if mark is not None:
-            node.own, node.settings = True, self.settings.get(mark[0], {})
+            node.is_marked, node.settings = True, self.settings.get(mark[0], {})
         return node
 
     def _name(self, proto: onnx.NodeProto) -> str:
@@ -266,16 +268,19 @@ class Reader:
     def _known(self, name: str) -> bool:
         return name in self.values or name in self.constants
 
-    def follower(self, node: Node, op_type: str) -> Node | None:
+    def behind(self, node: Node, op_type: str) -> Node | None:
         output = node.proto.output[0]
         found = self._readers.get(output, [])
         if self.uses[output] != 1 or len(found) != 1 or self._mark(node.proto) is not None:
             return None
         if found[0].op_type != op_type or found[0].domain not in ("", "ai.onnx"):
             return None
-        follower = self._node(found[0])
+        return self._node(found[0])
+
+    def follower(self, node: Node, op_type: str) -> Node | None:
+        follower = self.behind(node, op_type)
         count = len(self.faults)
-        if self._check(follower) is None:
+        if follower is not None and self._check(follower) is None:
             del self.faults[count:]  # they are found again when its turn comes
             return None
         return follower

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from crossbow.onnx.network import Step
 from crossbow.onnx.reading.arithmetic import Term, affine, negated, together
-from crossbow.onnx.reading.node import Node, Numbers, Refused
+from crossbow.onnx.reading.node import Border, Node, Numbers, Refused
 from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import (
     LRN,
@@ -30,8 +31,6 @@ from crossbow.ops import (
 from crossbow.ops.window import Padding, Sizes
 from crossbow.types import Phase, Shape
 
-Border = Sequence[tuple[int, int]]
-"""What is put around an image: before and behind, for each spatial dimension."""
 WINDOW = "auto_pad dilations kernel_shape pads strides"
 
 # Weighted operators
@@ -39,18 +38,14 @@ WINDOW = "auto_pad dilations kernel_shape pads strides"
 
 @reads("Conv", versions=(1, 11, 22), attributes=f"{WINDOW} group", constants=(1, 2))
 def conv(node: Node) -> Step:
-    return convolution(node, node.step())
-
-
-def convolution(node: Node, x: Step, border: Border | None = None) -> Step:
-    """The step of a Conv, on zeros put around x besides its own padding."""
-    weights = node.weights(1)
+    """Zeros that a Pad puts around the input are padding besides its own."""
+    x, weights = node.step(), node.weights(1)
     kernel = weights.shape[2:]
     if node.integers("kernel_shape", kernel) != kernel:
         raise Refused(
             f"expected kernel_shape to be that of the weights, {kernel}. Received: {node.integers('kernel_shape')}"
         )
-    window = _Window(node, x.shape[2:], kernel, border)
+    window = _Window(node, x.shape[2:], kernel, node.border)
     return node.apply(
         Conv(
             number_of_outputs=len(weights),
@@ -84,15 +79,15 @@ def gemm(node: Node) -> Step:
             raise Refused("attribute transA=1: expected the examples along the first dimension of the input")
         if len(x.shape) != 2:
             raise Refused(f"expected an input of two dimensions. Received: {len(x.shape)}")
-        weights = _scaled(node.weights(1) if node.integer("transB", 0) else node.weights(1).T, alpha)
+        weights = _multiplied(node.weights(1) if node.integer("transB", 0) else node.weights(1).T, alpha)
         if last or node.is_constant(2):
-            bias = None if last else _scaled(_vector(node.weights(2), len(weights)), beta)
+            bias = None if last else _multiplied(_vector(node.weights(2), len(weights)), beta)
             return inner_product(node, x, weights, bias)
         product, alpha = inner_product(node, x, weights, None, part), 1.0
     if last:
         return product
     if node.is_constant(2):
-        return affine(node, product, None, Term.of(node, 2).times(beta))
+        return affine(node, product, None, Term.of(node, 2, product).times(beta))
     return node.apply(ElementWiseOp(coefficients=(alpha, beta)), *together(node, [product, node.step(2)]))
 
 
@@ -108,10 +103,11 @@ def matmul(node: Node) -> Step:
     follower = node.follower("Add")
     constant = None if follower is None else follower.constant_index()
     if follower is not None and constant is not None:
-        array = follower.weights(constant)
-        if array.shape[-1:] == (array.size,) == weights.shape[1:]:
-            bias = array.reshape(-1)
-            node.absorb(follower)
+        with contextlib.suppress(Refused):  # its own turn tells
+            array = follower.weights(constant)
+            if array.shape[-1:] == (array.size,) == weights.shape[1:]:
+                bias = array.reshape(-1)
+                node.absorb(follower)
     return inner_product(node, x, weights.T, bias)
 
 
@@ -356,7 +352,7 @@ def place(node: Node, rank: int, default: int) -> int:
     return axis % rank
 
 
-def _scaled(array: Numbers, factor: float) -> Numbers:
+def _multiplied(array: Numbers, factor: float) -> Numbers:
     return array if factor == 1 else array * array.dtype.type(factor)
 
 

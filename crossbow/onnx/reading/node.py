@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from crossbow.onnx.reading.graph import Reader
 
 Numbers = NDArray[Any]
+Border = Sequence[tuple[int, int]]
+"""What is put around an image: before and behind, for each spatial dimension."""
 
 
 class Refused(Exception):  # noqa: N818 - not an error of its own: the reader makes a fault of it
@@ -41,8 +43,8 @@ class Node:
 
     def __init__(self, reader: Reader, proto: onnx.NodeProto, name: str, version: int) -> None:
         self.reader, self.proto, self.name, self.version = reader, proto, name, version
-        self.own = False
-        """Whether `save` wrote it."""
+        self.is_marked = False
+        """Whether `save` wrote it, which it says itself."""
         self.settings: Settings = {}
         """Of training, of the operator for which it did."""
         self._attributes = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
@@ -122,12 +124,17 @@ class Node:
 
     def is_filler(self, index: int) -> bool:
         """Whether `save` wrote an input for a variable that the operator does not have."""
-        return self.reader.own and self.proto.input[index].endswith(FILLER)
+        return self.reader.is_from_save and self.proto.input[index].endswith(FILLER)
 
     def single(self, index: int, default: float) -> float:
         """An input of one element, as a number."""
         array = self.constant(index)
         return default if array is None else shortest(array.reshape(-1)[0])
+
+    @property
+    def border(self) -> Border | None:
+        """Zeros around the first input that are left to this node."""
+        return self.reader.borders.get(self.proto.input[0])
 
     # Results
 
@@ -143,13 +150,21 @@ class Node:
         kernel.variables(*shapes)
         kernel.running_statistics(*shapes)
         name = f"{self.name}.{part}" if part else self.name
-        made = Step(name, shape, kernel, inputs, phase, self.own)
+        made = Step(name, shape, kernel, inputs, phase, self.is_marked)
         self.reader.steps.append(made)
         return made
 
-    def follower(self, op_type: str) -> Node | None:
+    def behind(self, op_type: str) -> Node | None:
         """The node behind this one, if it is of this type and nothing else reads the output."""
+        return self.reader.behind(self, op_type)
+
+    def follower(self, op_type: str) -> Node | None:
+        """That node, if nothing is wrong with it whatever its inputs are."""
         return self.reader.follower(self, op_type)
+
+    def leave(self, border: Border) -> None:
+        """Leave zeros around the output to the Conv that alone reads it: what this translation returns has none."""
+        self.reader.borders[self.proto.output[0]] = border
 
     def absorb(self, follower: Node) -> None:
         """Take the following node's work too: what this translation returns is its output."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from crossbow.onnx.network import Step
-from crossbow.onnx.reading.layers import convolution, one_or_all
+from crossbow.onnx.reading.layers import one_or_all
 from crossbow.onnx.reading.node import Node, Refused
 from crossbow.onnx.reading.table import reads
 from crossbow.ops import Broadcast, Flatten, Pool, ReLU
@@ -76,7 +76,7 @@ def expand(node: Node) -> Step:
         shape = np.broadcast_shapes(x.shape, tuple(map(int, target)))
     except ValueError:
         shape = ()
-    if shape == x.shape and not node.own:
+    if shape == x.shape and not node.is_marked:
         return x
     if len(shape) != len(x.shape) or shape[0] != x.shape[0]:
         raise Refused(f"expected examples of {x.shape} to be repeated, not their number. Received: {tuple(target)}")
@@ -156,16 +156,15 @@ def pad(node: Node) -> Step:
     if not any(map(any, border)):
         return x
     value = node.number("value", 0.0) if node.version < 11 else node.single(2, 0.0)
-    follower = node.follower("Conv")
-    if mode != "constant" or value or follower is None or any(map(any, border[:2])) or min(map(min, border)) < 0:
+    convolution = node.behind("Conv")
+    if mode != "constant" or value or convolution is None or any(map(any, border[:2])) or min(map(min, border)) < 0:
         what = f"{mode} {value:g}" if mode == "constant" else mode
         raise Refused(
             "expected zeros around each channel, for one Conv that alone reads them, as its padding. "
-            f"Received: {what}, {border}" + (", and no such Conv" if follower is None else "")
+            f"Received: {what}, {border}" + (", and no such Conv" if convolution is None else "")
         )
-    convolved = convolution(follower, x, border[2:])
-    node.absorb(follower)
-    return convolved
+    node.leave(border[2:])
+    return x
 
 
 def _border(node: Node, rank: int) -> list[tuple[int, int]]:

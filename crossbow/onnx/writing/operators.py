@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from crossbow.kernels.interface import PoolingGeometry
-from crossbow.onnx.writing.place import Place
 from crossbow.onnx.writing.table import writes
+from crossbow.onnx.writing.written_operator import WrittenOperator
 from crossbow.ops import (
     LRN,
     BatchNorm,
@@ -33,12 +33,12 @@ from crossbow.types import Shape
 
 
 @writes(Conv)
-def conv(place: Place) -> None:
-    kernel = place.kernel
+def conv(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, Conv)
-    g = kernel.geometry(place.shapes[0])
-    inputs = [place.inputs[0], place.variable("weights"), *([place.variable("bias")] if kernel.bias else [])]
-    place.add(
+    g = kernel.geometry(operator.shapes[0])
+    inputs = [operator.inputs[0], operator.variable("weights"), *([operator.variable("bias")] if kernel.bias else [])]
+    operator.add(
         "Conv",
         *inputs,
         kernel_shape=g.kernel,
@@ -50,78 +50,78 @@ def conv(place: Place) -> None:
 
 
 @writes(InnerProduct)
-def inner_product(place: Place) -> None:
+def inner_product(operator: WrittenOperator) -> None:
     """Gemm; behind a Flatten where the input has more than two dimensions; MatMul and Add for another axis."""
-    kernel = place.kernel
+    kernel = operator.kernel
     assert isinstance(kernel, InnerProduct)
-    (x,), (shape,) = place.inputs, place.shapes
+    (x,), (shape,) = operator.inputs, operator.shapes
     axis = kernel.axis % len(shape)
     if axis == 1:
         if len(shape) > 2:
-            x = place.add("Flatten", x, part="flatten", axis=1)
-        bias = [place.variable("bias")] if kernel.bias else []
-        place.add("Gemm", x, place.variable("weights"), *bias, transB=1)
+            x = operator.add("Flatten", x, part="flatten", axis=1)
+        bias = [operator.variable("bias")] if kernel.bias else []
+        operator.add("Gemm", x, operator.variable("weights"), *bias, transB=1)
         return
-    target = place.constant("shape", [0] * axis + [-1], np.int64)
-    x = place.add("Reshape", x, target, part="reshape")
-    weights = place.variable("weights", transposed=True)
+    target = operator.constant("shape", [0] * axis + [-1], np.int64)
+    x = operator.add("Reshape", x, target, part="reshape")
+    weights = operator.variable("weights", transposed=True)
     if kernel.bias:
-        product = place.add("MatMul", x, weights, part="product")
-        place.add("Add", product, place.variable("bias"))
+        product = operator.add("MatMul", x, weights, part="product")
+        operator.add("Add", product, operator.variable("bias"))
     else:
-        place.add("MatMul", x, weights)
+        operator.add("MatMul", x, weights)
 
 
 @writes(MatMul)
-def matmul(place: Place) -> None:
+def matmul(operator: WrittenOperator) -> None:
     """MatMul; behind a Transpose of what is transposed."""
-    kernel = place.kernel
+    kernel = operator.kernel
     assert isinstance(kernel, MatMul)
     factors = []
     for name, x, shape, turned in zip(
-        "ab", place.inputs, place.shapes, (kernel.transpose_a, kernel.transpose_b), strict=True
+        "ab", operator.inputs, operator.shapes, (kernel.transpose_a, kernel.transpose_b), strict=True
     ):
         order = [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]
-        factors.append(place.add("Transpose", x, part=f"transposed_{name}", perm=order) if turned else x)
-    place.add("MatMul", *factors)
+        factors.append(operator.add("Transpose", x, part=f"transposed_{name}", perm=order) if turned else x)
+    operator.add("MatMul", *factors)
 
 
 @writes(BatchNorm)
-def batch_norm(place: Place) -> None:
-    kernel = place.kernel
+def batch_norm(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, BatchNorm)
-    place.add(
+    operator.add(
         "BatchNormalization",
-        place.inputs[0],
-        place.variable("weights"),
-        place.variable("bias") if kernel.bias else place.filler("bias", place.shape[1]),
-        place.variable("running_mean"),
-        place.variable("running_variance"),
+        operator.inputs[0],
+        operator.variable("weights"),
+        operator.variable("bias") if kernel.bias else operator.filler("bias", operator.shape[1]),
+        operator.variable("running_mean"),
+        operator.variable("running_variance"),
         epsilon=float(kernel.epsilon),
         momentum=float(kernel.moving_average_fraction),
     )
 
 
 @writes(Pool)
-def pool(place: Place) -> None:
-    kernel = place.kernel
+def pool(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, Pool)
     if kernel.method not in ("max", "average"):
-        place.fault(f"ONNX has no {kernel.method} pooling")
+        operator.fault(f"ONNX has no {kernel.method} pooling")
         return
     if kernel.global_pooling:
-        place.add("GlobalMaxPool" if kernel.method == "max" else "GlobalAveragePool", place.inputs[0])
+        operator.add("GlobalMaxPool" if kernel.method == "max" else "GlobalAveragePool", operator.inputs[0])
         return
-    g = kernel.geometry(place.shapes[0])
-    found = _pooling_windows(place.shapes[0][2:], place.shape[2:], g, kernel.rounding == "ceil")
+    g = kernel.geometry(operator.shapes[0])
+    found = _pooling_windows(operator.shapes[0][2:], operator.shape[2:], g, kernel.rounding == "ceil")
     if found is None:
-        place.fault(f"ONNX counts other windows than {place.shape[2:]} here; make stride at most kernel_size")
+        operator.fault(f"ONNX counts other windows than {operator.shape[2:]} here; make stride at most kernel_size")
         return
     padding, up = found
     counting: dict[str, Any] = {"count_include_pad": int(kernel.count_padding)} if kernel.method == "average" else {}
-    place.add(
+    operator.add(
         "MaxPool" if kernel.method == "max" else "AveragePool",
-        place.inputs[0],
+        operator.inputs[0],
         kernel_shape=g.kernel,
         strides=g.stride,
         pads=pads(padding),
@@ -156,99 +156,100 @@ def _pooling_windows(
 
 
 @writes(ReLU)
-def relu(place: Place) -> None:
-    kernel, (x,) = place.kernel, place.inputs
+def relu(operator: WrittenOperator) -> None:
+    kernel, (x,) = operator.kernel, operator.inputs
     assert isinstance(kernel, ReLU)
     if kernel.mode == "clipped":
-        place.add("Clip", x, place.constant("min", 0.0), place.constant("max", kernel.ceiling))
+        assert kernel.ceiling is not None
+        operator.add("Clip", x, operator.constant("min", 0.0), operator.constant("max", kernel.ceiling))
     elif kernel.mode == "relu" and kernel.negative_slope:
-        place.add("LeakyRelu", x, alpha=float(kernel.negative_slope))
+        operator.add("LeakyRelu", x, alpha=float(kernel.negative_slope))
     else:
-        place.add({"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh"}[kernel.mode], x)
+        operator.add({"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh"}[kernel.mode], x)
 
 
 @writes(SoftMax)
-def softmax(place: Place) -> None:
-    kernel = place.kernel
+def softmax(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, SoftMax)
-    place.add("Softmax", place.inputs[0], axis=kernel.axis)
+    operator.add("Softmax", operator.inputs[0], axis=kernel.axis)
 
 
 @writes(LRN)
-def lrn(place: Place) -> None:
-    kernel = place.kernel
+def lrn(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, LRN)
     if kernel.region != "across_channels":
-        place.fault(f"ONNX has no LRN with region={kernel.region!r}")
+        operator.fault(f"ONNX has no LRN with region={kernel.region!r}")
         return
     factors: dict[str, Any] = {"alpha": float(kernel.alpha), "beta": float(kernel.beta), "bias": float(kernel.kappa)}
-    place.add("LRN", place.inputs[0], size=kernel.size, **factors)
+    operator.add("LRN", operator.inputs[0], size=kernel.size, **factors)
 
 
 @writes(Scale)
-def scale(place: Place) -> None:
+def scale(operator: WrittenOperator) -> None:
     """Mul, and Add for a bias; the variables lie along their axes, behind which they have ones."""
-    kernel, (x,), rank = place.kernel, place.inputs, len(place.shape)
+    kernel, (x,), rank = operator.kernel, operator.inputs, len(operator.shape)
     assert isinstance(kernel, Scale)
-    behind = rank - kernel.first_axis(place.shape) - kernel.number_of_axes
+    behind = rank - kernel.first_axis(operator.shape) - kernel.number_of_axes
     if not kernel.bias:
-        place.add("Mul", x, place.variable("weights", trailing=behind))
+        operator.add("Mul", x, operator.variable("weights", trailing=behind))
         return
-    product = place.add("Mul", x, place.variable("weights", trailing=behind), part="product")
-    place.add("Add", product, place.variable("bias", trailing=behind))
+    product = operator.add("Mul", x, operator.variable("weights", trailing=behind), part="product")
+    operator.add("Add", product, operator.variable("bias", trailing=behind))
 
 
 @writes(ElementWiseOp)
-def element_wise(place: Place) -> None:
+def element_wise(operator: WrittenOperator) -> None:
     """Sum, behind a Mul for every coefficient where one is not 1; Max; Mul after Mul."""
-    kernel, inputs = place.kernel, place.inputs
+    kernel, inputs = operator.kernel, operator.inputs
     assert isinstance(kernel, ElementWiseOp)
     if kernel.type == "max":
-        place.add("Max", *inputs)
+        operator.add("Max", *inputs)
     elif kernel.type == "product":
-        _product(place)
+        _product(operator)
     elif set(kernel.factors(len(inputs))) == {1.0}:
-        place.add("Sum", *inputs)
+        operator.add("Sum", *inputs)
     else:
         factors = enumerate(zip(inputs, kernel.factors(len(inputs)), strict=True))
         terms = [
-            place.add("Mul", x, place.constant(f"coefficient{i}", factor), part=f"term{i}")
+            operator.add("Mul", x, operator.constant(f"coefficient{i}", factor), part=f"term{i}")
             for i, (x, factor) in factors
         ]
-        place.add("Sum", *terms)
+        operator.add("Sum", *terms)
 
 
-def _product(place: Place) -> None:
-    *factors, last = place.inputs
+def _product(operator: WrittenOperator) -> None:
+    *factors, last = operator.inputs
     if not factors:
-        place.add("Max", last)
+        operator.add("Max", last)
         return
     product = factors[0]
     for number, factor in enumerate(factors[1:]):
-        product = place.add("Mul", product, factor, part=f"product{number}")
-    place.add("Mul", product, last)
+        product = operator.add("Mul", product, factor, part=f"product{number}")
+    operator.add("Mul", product, last)
 
 
 @writes(Concat)
-def concat(place: Place) -> None:
-    kernel = place.kernel
+def concat(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, Concat)
-    place.add("Concat", *place.inputs, axis=kernel.axis)
+    operator.add("Concat", *operator.inputs, axis=kernel.axis)
 
 
 @writes(Flatten)
-def flatten(place: Place) -> None:
-    kernel = place.kernel
+def flatten(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, Flatten)
-    place.add("Flatten", place.inputs[0], axis=kernel.axis)
+    operator.add("Flatten", operator.inputs[0], axis=kernel.axis)
 
 
 @writes(Classify)
-def classify(place: Place) -> None:
+def classify(operator: WrittenOperator) -> None:
     """ArgMax gives integers, our operator numbers of the network's type."""
-    kernel, (x,) = place.kernel, place.inputs
+    kernel, (x,) = operator.kernel, operator.inputs
     assert isinstance(kernel, Classify)
-    indices = place.add(
+    indices = operator.add(
         "ArgMax",
         x,
         part="indices",
@@ -256,19 +257,19 @@ def classify(place: Place) -> None:
         keepdims=int(kernel.keep_axis),
         select_last_index=int(kernel.ties == "last"),
     )
-    place.add("Cast", indices, to=onnx.TensorProto.FLOAT)
+    operator.add("Cast", indices, to=onnx.TensorProto.FLOAT)
 
 
 @writes(Broadcast)
-def broadcast(place: Place) -> None:
-    kernel = place.kernel
+def broadcast(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
     assert isinstance(kernel, Broadcast)
-    place.add("Expand", place.inputs[0], place.constant("shape", (1, *kernel.shape), np.int64))
+    operator.add("Expand", operator.inputs[0], operator.constant("shape", (1, *kernel.shape), np.int64))
 
 
 @writes(Noop)
-def noop(place: Place) -> None:
-    place.add("Identity", place.inputs[0])
+def noop(operator: WrittenOperator) -> None:
+    operator.add("Identity", operator.inputs[0])
 
 
 def pads(padding: Sequence[tuple[int, int]]) -> list[int]:

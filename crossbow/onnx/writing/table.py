@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 from crossbow.onnx.network import MARK
 from crossbow.onnx.training_settings import settings_of
 from crossbow.onnx.writing.model import Writer
-from crossbow.onnx.writing.place import Place
+from crossbow.onnx.writing.written_operator import WrittenOperator
 from crossbow.ops import Kernel
 from crossbow.types import Array, Shape
 
-WRITERS: dict[type[Kernel], Callable[[Place], None]] = {}
+WRITERS: dict[type[Kernel], Callable[[WrittenOperator], None]] = {}
 
 
 def writes(*kinds: type[Kernel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -43,4 +43,4 @@ def write_operator(
     if settings := settings_of(kernel, variables):
         writer.settings[order] = settings
     mark = f"{MARK} {order} {type(kernel).__name__} {name}"
-    write(Place(writer, kernel, name, inputs, shapes, kernel.output_shape(*shapes), output, variables, mark))
+    write(WrittenOperator(writer, kernel, name, inputs, shapes, kernel.output_shape(*shapes), output, variables, mark))

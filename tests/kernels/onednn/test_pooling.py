@@ -46,14 +46,15 @@ def drawn_pool(data: st.DataObject) -> tuple[Pool, Shape]:
     kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)), "kernel")
     dilation = data.draw(st.one_of(st.just((1, 1)), st.tuples(st.integers(1, 3), st.integers(1, 3))), "dilation")
     reaches = [st.integers(0, d * (k - 1)) for k, d in zip(kernel, dilation, strict=True)]
+    method = data.draw(st.sampled_from(["max", "average"]))
     pool = Pool(
-        method=data.draw(st.sampled_from(["max", "average"])),
+        method=method,
         kernel_size=kernel,
         stride=data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)), "stride"),
         padding=tuple((data.draw(reach), data.draw(reach)) for reach in reaches),
         dilation=dilation,
         rounding=data.draw(st.sampled_from(["ceil", "floor"])),
-        count_padding=data.draw(st.booleans()),
+        count_padding=method == "max" or data.draw(st.booleans()),
     )
     batch, channels = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 3, 16, 17, 20, 32]))
     # Where the input is no shorter than the distance between elements, none of its windows steps over it.

@@ -16,7 +16,7 @@ from crossbow.types import Array, Shape
 
 
 @dataclass(frozen=True)
-class Place:
+class WrittenOperator:
     """One of our operators in its graph, to be written as one node or several."""
 
     writer: Writer
