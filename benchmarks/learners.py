@@ -9,10 +9,10 @@ processes, of which the better counts. Every contestant has processes of its own
 round by round.
 
 "k × t" is k learners (models) with t threads each. What averaging costs is measured against the same engine that
-averages only every 64th batch; what Python costs, against the same bound task lists in a bare loop without loader,
-scheduler and results. Both are differences of whole runs, waits and the strain on caches included, and as noisy;
-beside each stands the share of a task's time inside the averaging's own calls (merge, waits, signals), and outside
-native calls, from a clock inside the task lists.
+averages only every 64th batch (8th, where tasks are long); what Python costs, against the same bound task lists in a
+bare loop without loader, scheduler and results. Both are differences of whole runs, waits and the strain on caches
+included, and as noisy; beside each stands the share of a task's time inside the averaging's own calls (merge, waits,
+signals), and outside native calls, from a clock inside the task lists.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ from benchmarks.report import (
 )
 from benchmarks.torch_runner import TorchRunner
 
-SELDOM_TAU = 64
+SELDOM_TAU, SELDOM_TAU_OF_LONG_TASKS = 64, 8
+"""How many batches are between two averages where averaging is seldom. A tick must not be longer than a turn."""
 WARM_UP = 0.25
 """Of the seconds counted, before every turn."""
 
@@ -56,11 +57,12 @@ def contestants(network: str, batch: int, kernels: str, *, torch: bool, profile:
     """Those of one network at one batch size."""
     same = {"network": network, "batch": batch}
     crossbow = {**same, "kernels": kernels}
+    seldom = SELDOM_TAU if NETWORKS[network].seconds == 1 else SELDOM_TAU_OF_LONG_TASKS
     one, two = {"learners": 1, "threads": 2}, {"learners": 2, "threads": 1}
     made = [
         Contestant(ONE, CrossbowRunner, {**crossbow, **one}),
         Contestant(TWO, CrossbowRunner, {**crossbow, **two}),
-        Contestant(SELDOM, CrossbowRunner, {**crossbow, **two, "tau": SELDOM_TAU}),
+        Contestant(SELDOM, CrossbowRunner, {**crossbow, **two, "tau": seldom}),
         Contestant(BARE, BareRunner, {**crossbow, **two}),
     ]
     if torch:

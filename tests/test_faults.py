@@ -680,7 +680,8 @@ def assert_usable_after_ctrl_c(running: ExecutionContext) -> None:
 
 
 @pytest.mark.usefixtures("default_handler")
-def test_ctrl_c_in_a_tick_that_would_not_end() -> None:
+def test_ctrl_c_in_a_tick_that_would_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.5)
     with context(rule=SMA(tau=10**30)) as running:
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         start = time.monotonic()

@@ -38,7 +38,7 @@ SECONDS_AHEAD = 0.1
 """Of work submitted ahead, where tasks are long: what was submitted has to be waited for when training stops."""
 TICKS_BEHIND = TASKS_AHEAD + 1
 """Ticks by which results are behind at the most when a tick begins. Usually it is less, so this costs nothing."""
-SECONDS_TO_FINISH = 1.0
+SECONDS_TO_FINISH = 10.0
 """How long a tick may still take when training is asked to stop in it. What is longer is undone."""
 DRAIN_SECONDS = 0.5
 """How long a failure waits for the other learners' current tasks."""
