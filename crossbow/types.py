@@ -120,8 +120,8 @@ _MADV_HUGEPAGE = 14
 def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:
     """Zeroed memory (uint8, 1-D) whose first byte lies on a multiple of `alignment`.
 
-    From 2 MiB on it is asked for in large pages, where Linux gives some on request: the processor has fewer addresses to
-    translate, and reads ahead further.
+    From 2 MiB on it is asked for in large pages, where Linux gives some on request: the processor has fewer addresses
+    to translate, and reads ahead further.
     """
     room = nbytes
     if nbytes >= HUGE_PAGE:
