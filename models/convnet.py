@@ -78,7 +78,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 
 SCRIPT = ModelScript(
     name="convnet",
-    title="Trains CIFAR-10 quick, a small convolutional network.",
+    title="Trains CIFAR-10 quick, a small convolutional network (Krizhevsky, cuda-convnet, 2012).",
     build=lambda options: convnet(number_of_outputs=options.classes, transform=image_transform(options, scale=255.0)),
     defaults=Defaults(
         epochs={"cifar10": 10, "synthetic": 3},

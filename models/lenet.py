@@ -88,7 +88,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 
 SCRIPT = ModelScript(
     name="lenet",
-    title="Trains LeNet on handwritten digits.",
+    title="Trains LeNet on handwritten digits (LeCun et al., Proceedings of the IEEE 86, 1998).",
     build=lambda options: lenet(options.variant, number_of_outputs=options.classes),
     defaults=Defaults(
         epochs={"digits": 30, "mnist": 8, "synthetic": 3},

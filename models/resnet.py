@@ -261,7 +261,7 @@ IMAGENET = Defaults(
 
 SCRIPT = ModelScript(
     name="resnet",
-    title="Trains a residual network.",
+    title="Trains a residual network (He et al., 2015: arXiv:1512.03385; version 2: arXiv:1603.05027).",
     build=lambda options: resnet(
         options.depth,
         version=options.version,

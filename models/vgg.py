@@ -142,7 +142,7 @@ IMAGENET = Defaults(
 
 SCRIPT = ModelScript(
     name="vgg",
-    title="Trains VGG-16.",
+    title="Trains VGG-16 (Simonyan and Zisserman, 2014: arXiv:1409.1556).",
     build=lambda options: vgg(options.variant, number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=CIFAR,
     add_options=_add_options,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -414,3 +415,14 @@ def test_digits_are_what_the_script_says() -> None:
     data = digits()
     assert data.check is not None
     assert (len(data.train), len(data.check)) == (1501, 296)
+
+
+@pytest.mark.parametrize(
+    ("script", "paper"),
+    [("lenet", "LeCun et al."), ("resnet", "arXiv:1512.03385"), ("vgg", "arXiv:1409.1556"), ("convnet", "Krizhevsky")],
+)
+def test_the_help_names_the_paper(script: str, paper: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main = importlib.import_module(f"models.{script}").main
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    assert paper in " ".join(capsys.readouterr().out.split())
