@@ -141,9 +141,11 @@ def pooled_size(size: int, extent: int, stride: int, padding: tuple[int, int], r
 def _window_misses(x: Shape, sizes: Shape, geometry: PoolingGeometry) -> bool:
     """Whether a window steps over the input: its elements are further apart than the input is long."""
     g = geometry
-    axes = zip(x[2:], sizes, g.kernel, g.stride, g.dilation, g.padding, strict=True)
-    return any(
-        not any(0 <= window * s - before + u * d < size for u in range(k))
-        for size, windows, k, s, d, (before, _) in axes
-        for window in range(windows)
-    )
+    for size, windows, k, s, d, (before, _) in zip(
+        x[2:], sizes, g.kernel, g.stride, g.dilation, g.padding, strict=True
+    ):
+        for start in range(-before, windows * s - before, s):
+            first = max(0, -(start // d))  # the first element that is not before the input
+            if first >= k or start + first * d >= size:
+                return True
+    return False
