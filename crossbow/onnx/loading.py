@@ -54,6 +54,13 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
         raise DataError(f"{source}: expected an ONNX model. Received: {_damage(proto) or repr(error)}") from error
     if proto is not model and (damage := _damage(proto)) is not None:  # of a file; in memory, models may be unfinished
         raise DataError(f"{source}: expected an ONNX model. Received: {damage}")
+    if faults := _faults(proto, network):
+        raise GraphError(faults)
+    return network.subgraph()
+
+
+def _faults(proto: onnx.ModelProto, network: Network) -> list[str]:
+    """Why a network that could be read is none to train on."""
     faults = []
     for entry in proto.graph.input:
         kind = entry.type.tensor_type.elem_type
@@ -74,9 +81,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
                 f"node {step.name!r}: expected an output with one row for each example. "
                 f"Received: {type(step.kernel).__name__}, whose output has shape {step.shape}"
             )
-    if faults:
-        raise GraphError(faults)
-    return network.subgraph()
+    return faults
 
 
 def read(model: onnx.ModelProto, input_shape: Shape | None = None) -> Network:

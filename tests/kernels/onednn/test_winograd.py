@@ -60,6 +60,24 @@ def test_the_matrices_are_the_known_ones() -> None:
     assert [list(map(int, row)) for row in zip(*found["A"], strict=True)] == [[1, 1, 1, 0], [0, 1, -1, 1]]
 
 
+@pytest.mark.parametrize(("outputs", "kernel", "least", "most"), [(2, 3, 0.3, 1), (4, 3, 2, 6), (2, 5, 1.5, 6)])
+def test_rounding_beside_a_sum_of_products(outputs: int, kernel: int, least: float, most: float) -> None:
+    """Root mean squares over 200 tiles of 64 channels, everything in float32, one product after the other."""
+    a, g, b = (np.array(winograd_transforms.matrices(outputs, kernel)[name], np.float32) for name in "AGB")
+    x, w = draw((64, 200, *b.shape)), draw((64, kernel, kernel), 1)
+    points = np.zeros((200, *b.shape), np.float32)
+    windows = np.zeros((200, outputs, outputs), np.float32)
+    exact = np.zeros(windows.shape)
+    for image, weights in zip(x, w, strict=True):
+        points += (g @ weights @ g.T) * (b.T @ image @ b)
+        for i, j in np.ndindex(weights.shape):
+            product = image[:, i : i + outputs, j : j + outputs].astype(np.float64) * weights[i, j]
+            windows += image[:, i : i + outputs, j : j + outputs] * weights[i, j]
+            exact += product
+    ratio = (a.T @ points @ a - exact).std() / (windows - exact).std()
+    assert least < ratio < most
+
+
 BORDER = {3: st.tuples(st.integers(0, 2), st.integers(0, 2)), 5: st.tuples(st.integers(0, 4), st.integers(0, 4))}
 
 
