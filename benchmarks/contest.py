@@ -8,7 +8,6 @@ contestant's threads, allocator or OpenMP runtime are in the way of another's.
 from __future__ import annotations
 
 import contextlib
-import math
 import multiprocessing
 import os
 import time
@@ -19,6 +18,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any, Protocol
 
+from benchmarks.handover import handover
 from benchmarks.machine import busy_seconds, process_seconds
 
 SECONDS_TO_START = 300
@@ -28,6 +28,8 @@ QUIET = 0.1
 """Processors that other programs may keep busy on a machine that is called quiet."""
 LISTEN = 0.5
 """Seconds to look whether it is."""
+NEAR = 80e-9
+"""Seconds in which a flag gets from one core to another where they share a cache."""
 
 
 class Runner(Protocol):
@@ -118,18 +120,30 @@ class Team:
 class _Round:
     rates: Mapping[str, float]
     others: float
+    handover: float | None
+
+    @property
+    def disturbance(self) -> tuple[bool, float]:
+        """What can be compared: cores that are far from each other are the worst."""
+        return (self.handover is not None and self.handover > NEAR, self.others)
+
+    @property
+    def disturbed(self) -> bool:
+        return self.disturbance > (False, QUIET)
 
 
 class Contest:
     """The teams of all contestants; a context manager."""
 
     def __init__(self, contestants: Sequence[Contestant], patience: float = 0.0) -> None:
-        """For at most `patience` seconds of measuring, turns are begun when the machine is quiet, and measured again
-        when other programs disturbed them."""
+        """For at most `patience` seconds of measuring, turns are begun when the machine is quiet and its cores are near
+        each other, and measured again when other programs disturbed them or the cores moved apart."""
         self.patience = patience
         self.teams: dict[str, Team] = {}
         self.others: float | None = None
         """Processors that other programs kept busy during the rounds that count; None where that cannot be known."""
+        self.handovers: list[float] = []
+        """Seconds in which a flag gets from one core to another, at the end of each of these rounds."""
         try:
             for contestant in contestants:
                 self.teams[contestant.name] = Team(contestant)
@@ -151,12 +165,13 @@ class Contest:
         while len(kept) < number:
             self._wait_for_quiet()
             if self.patience <= 0 and disturbed:
-                disturbed.sort(key=lambda done: done.others, reverse=True)
+                disturbed.sort(key=lambda done: done.disturbance, reverse=True)
                 kept.append(disturbed.pop())
                 continue
             done = self._round(len(kept) + len(disturbed), warm_up, seconds)
-            again = done.others > QUIET and self.patience > 0
+            again = done.disturbed and self.patience > 0
             (disturbed if again else kept).append(done)
+        self.handovers = [done.handover for done in kept if done.handover is not None]
         if busy_seconds() is not None:
             self.others = sum(done.others for done in kept) / number
         return {name: [done.rates[name] for done in kept] for name in self.teams}
@@ -164,15 +179,17 @@ class Contest:
     def ask(self, name: str, method: str, *arguments: Any) -> Any:
         """Call a method of a contestant of one process, undisturbed if patience allows; the answer."""
         answers: list[Any] = []
-        others = math.inf
-        while not answers or (others > QUIET and self.patience > 0):
+        while True:
             self._wait_for_quiet()
             others = self._processors_of_others(lambda: answers.extend(self.teams[name].ask(method, *arguments)))
-        return answers[-1]
+            if self.patience <= 0 or not _Round({}, others, handover()).disturbed:
+                return answers[-1]
 
     def _wait_for_quiet(self) -> None:
-        while self.patience > 0 and self._processors_of_others(time.sleep, LISTEN) > QUIET:
-            pass  # not now
+        while self.patience > 0:
+            others = self._processors_of_others(time.sleep, LISTEN)
+            if others <= QUIET and (handover() or 0.0) <= NEAR:
+                return
 
     def _round(self, turn: int, warm_up: float, seconds: float) -> _Round:
         names, rates = list(self.teams), {}
@@ -183,7 +200,7 @@ class Contest:
                 rates[name] = self.teams[name].measure(warm_up, seconds)
 
         others = self._processors_of_others(measure)
-        return _Round(rates, others)
+        return _Round(rates, others, handover())
 
     def _processors_of_others(self, action: Callable[..., None], *arguments: Any) -> float:
         """How many processors other programs keep busy meanwhile; 0 where that cannot be known."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -14,6 +16,7 @@ from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf,
 from crossbow.kernels.interface import State
 from crossbow.runtime.assembly import Member
 from crossbow.solver import Pace
+from crossbow.types import aligned_zeros
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,14 @@ class CrossbowRunner:
         return MemoryUse(4 * program.model.elements, plan.arena, plan.lower_bound, plan.without_reuse)
 
     def copy_rate(self, seconds: float) -> float:
-        """Bytes a second, read and written, that one thread copies between vectors of the model's size."""
-        source = np.ones(self.context.engine.program.model.elements, np.float32)
-        target, copies, begin = np.empty_like(source), 0, time.monotonic()
-        while (elapsed := time.monotonic() - begin) < seconds:
-            np.copyto(target, source)
-            copies += 1
-        return 2 * source.nbytes * copies / elapsed
+        """Bytes a second, read and written, that a thread copies while every learner's does: between as many vectors,
+        all together, as the run holds (weights and velocities, and two of z), one after the other."""
+        engine = self.context.engine
+        learners = len(engine.parts.members)
+        vectors = -(-(2 * learners + 2) // learners)
+        with ThreadPoolExecutor(learners) as pool:
+            rates = pool.map(partial(_copy_rate, engine.program.model.elements, vectors), [seconds] * learners)
+        return sum(rates) / learners
 
     def library(self) -> str:
         """The name of the kernel library in use."""
@@ -144,3 +148,13 @@ class BareRunner(CrossbowRunner):
             self._error = self._error or error
         finally:
             ended.set()
+
+
+def _copy_rate(elements: int, count: int, seconds: float) -> float:
+    vectors = aligned_zeros(4 * elements * count).view(np.float32).reshape(count, elements)
+    vectors[:] = 1  # its pages are there from now on
+    copies, begin = 0, time.monotonic()
+    while (elapsed := time.monotonic() - begin) < seconds:
+        np.copyto(vectors[(copies + 1) % count], vectors[copies % count])
+        copies += 1
+    return 2 * 4 * elements * copies / elapsed

@@ -38,6 +38,7 @@ from benchmarks.report import (
     TORCH_TWO,
     TWO,
     Outcome,
+    distance,
     disturbance,
     memory_table,
     profile_table,
@@ -96,7 +97,8 @@ def measure(
         copy_rate = contest.ask(TWO, "copy_rate", seconds / 4)
         rows = contest.ask(TWO, "anatomy", seconds)
         alone = contest.ask(ALONE, "anatomy", seconds) if profile else ()
-        return Outcome(network, batch, name, rates, rows, memory, copy_rate, contest.others, alone)
+        others, handovers = contest.others, contest.handovers
+        return Outcome(network, batch, name, rates, rows, memory, copy_rate, others, handovers, alone)
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -122,7 +124,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=partial(_number, float, 0.0),
         default=0.0,
         metavar="S",
-        help="seconds, for each network and batch, to wait for a quiet machine and to repeat disturbed rounds",
+        help="seconds, for each network and batch, to wait for a quiet machine whose cores share a cache, and to "
+        "repeat rounds in which it was none",
     )
     add("--kernels", default="auto", choices=["auto", "reference", "onednn"], help="Crossbow's kernel library")
     add("--json", type=Path, metavar="PATH", help="also write every measurement to this file")
@@ -164,6 +167,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     machine["kernels"] = ", ".join(dict.fromkeys(outcome.kernels for outcome in outcomes))
     machine["measured"] = f"{options.rounds} rounds of {options.seconds:g} s each, in turns; median (least–most)"
     machine["other programs"] = disturbance(outcomes)
+    machine["distance"] = distance(outcomes)
     print(text(outcomes, machine, profile=options.profile))
     if not torch:
         print(f"\nPyTorch was left out: {'--no-torch was given' if options.no_torch else 'it is not installed here'}.")
@@ -182,7 +186,7 @@ def text(outcomes: Sequence[Outcome], machine: dict[str, str], *, profile: bool)
         "Crossbow 2 × 1 in relation, and what averaging and Python cost of its speed:",
         shares_table(outcomes),
         "Memory of a learner; the bytes that averaging moves in a task, and what share of it they take at the rate at "
-        "which one thread copies vectors of that size:",
+        "which a learner copies while all of them do, between as many vectors as the run holds:",
         memory_table(outcomes),
     ]
     if lines := verdicts(outcomes):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
-from benchmarks.contest import QUIET
+from benchmarks.contest import NEAR, QUIET
 from benchmarks.crossbow_runner import MemoryUse
 from benchmarks.networks import NETWORKS
 
@@ -56,6 +56,8 @@ class Outcome:
     """Bytes a second, read and written."""
     others: float | None = None
     """Processors that other programs kept busy meanwhile."""
+    handovers: Sequence[float] = ()
+    """Seconds in which a flag gets from one core to another, by round."""
     alone: Sequence[Row] = ()
     """And with one learner on one thread, nothing beside it."""
 
@@ -92,6 +94,18 @@ def disturbance(outcomes: Sequence[Outcome]) -> str:
         return "not known"
     text = f"kept {statistics.mean(known):.2f} processors busy (at worst {max(known):.2f})"
     return text + (": NOT A QUIET MACHINE, measure again" if max(known) > QUIET else "")
+
+
+def distance(outcomes: Sequence[Outcome]) -> str:
+    """How near the cores were to each other, in words."""
+    handovers = [handover for outcome in outcomes for handover in outcome.handovers]
+    if not handovers:
+        return "not known"
+    far = sum(handover > NEAR for handover in handovers)
+    text = (
+        f"a flag gets from one core to another in {spread([1e9 * handover for handover in handovers]).text('.0f')} ns"
+    )
+    return text + (f": FAR APART in {far} of {len(handovers)} rounds" if far else "")
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

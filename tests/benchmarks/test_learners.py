@@ -17,10 +17,12 @@ from benchmarks import learners, report
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
 from benchmarks.contest import Contest, Contestant, ContestError
 from benchmarks.crossbow_runner import MemoryUse
+from benchmarks.handover import handover
 from benchmarks.networks import NETWORKS, dataset
 from benchmarks.report import BARE, ONE, SELDOM, TORCH_ONE, TORCH_TWO, TWO, Outcome
 from benchmarks.torch_runner import TorchRunner
 from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.runtime.device import available_cores
 
 TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
 
@@ -116,6 +118,7 @@ def test_contestants_take_turns_and_processes_run_together() -> None:
 
 
 def test_disturbed_rounds_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.contest.handover", lambda: 30e-9)
     with Contest([Contestant("one", Steady, {"rate": 1.0})], patience=60.0) as contest:
         others = iter([0.0, 1.5, 0.0, 0.02])  # listened, in the round, listened, in the round
 
@@ -132,6 +135,25 @@ def test_disturbed_rounds_are_measured_again(monkeypatch: pytest.MonkeyPatch) ->
         others = iter([1.5, 0.7])
         assert contest.rounds(2, 0.0, 0.01) == {"one": [1.0, 1.0]}  # without patience whatever comes counts
         assert contest.others in (1.1, None)
+
+
+def test_rounds_on_cores_that_are_far_apart_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Contest([Contestant("one", Steady, {"rate": 1.0})], patience=60.0) as contest:
+        monkeypatch.setattr(contest, "_processors_of_others", lambda action, *arguments: (action(*arguments), 0.0)[1])
+        nanoseconds = iter([220.0, 40.0, 210.0, 40.0, 50.0])  # listened twice, in the round, listened, in the round
+        monkeypatch.setattr("benchmarks.contest.handover", lambda: next(nanoseconds) * 1e-9)
+        assert contest.rounds(1, 0.0, 0.01) == {"one": [1.0]}
+        assert contest.handovers == pytest.approx([50e-9])
+        contest.patience = 0.0
+        nanoseconds = iter([220.0, 40.0])
+        contest.rounds(2, 0.0, 0.01)
+        assert contest.handovers == pytest.approx([220e-9, 40e-9])  # without patience whatever comes counts
+
+
+def test_a_flag_gets_from_one_core_to_another() -> None:
+    seconds = handover()
+    assert (seconds is None) == (len(available_cores()) < 2)
+    assert seconds is None or 1e-9 < seconds < 1
 
 
 @pytest.mark.parametrize("fails", ["at the start", "in a round"])
@@ -154,7 +176,7 @@ def outcome() -> Outcome:
     }
     rows = [Row(OUTSIDE, "", 1.0), Row("conv1", "jit", 6.0), Row("wait", "w", 1.0), Row("average", "a", 2.0)]
     memory = MemoryUse(vector=4_000_000, arena=900_000, lower_bound=800_000, without_reuse=2_000_000)
-    return Outcome("lenet-original", 8, "onednn", rates, rows, memory, 10e9, 0.01, rows)
+    return Outcome("lenet-original", 8, "onednn", rates, rows, memory, 10e9, 0.01, (), rows)
 
 
 def test_ratios_are_paired(outcome: Outcome) -> None:
@@ -192,6 +214,13 @@ def test_a_machine_that_is_not_quiet_is_called_so(outcome: Outcome) -> None:
     disturbed = report.disturbance([outcome, replace(outcome, others=1.03)])
     assert disturbed == "kept 0.52 processors busy (at worst 1.03): NOT A QUIET MACHINE, measure again"
     assert report.disturbance([replace(outcome, others=None)]) == "not known"
+
+
+def test_how_near_cores_were_is_said(outcome: Outcome) -> None:
+    near = replace(outcome, handovers=[25e-9, 50e-9, 30e-9])
+    assert report.distance([near]) == "a flag gets from one core to another in 30 (25–50) ns"
+    assert report.distance([outcome]) == "not known"
+    assert report.distance([near, replace(outcome, handovers=[2e-7])]).endswith(": FAR APART in 1 of 4 rounds")
 
 
 def test_tables(outcome: Outcome) -> None:
