@@ -1,0 +1,62 @@
+"""How near to each other two cores are: the time that a flag takes from one to the other.
+
+Learners hand each other weights through the caches. A virtual machine's cores may move from one chip to another while
+it runs: then the same two cores share a cache in one minute and none in the next, and what they hand over takes
+several times as long.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+
+from crossbow.kernels.compiled import int64_at, load_acquire, native, pause, store_release
+from crossbow.kernels.native import NativeCall, TaskList
+from crossbow.runtime.device import available_cores
+from crossbow.types import Array, address
+
+TURNS = 20_000
+"""Of the flag: some milliseconds."""
+APART = 64
+"""Elements between the two flags: no cache line, and none that is fetched along with it, holds both."""
+
+
+@native
+def bounce(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: own flag, the other's, turns."""
+    block = int64_at(arguments)
+    for turn in range(1, block[2] + 1):
+        store_release(block[0], turn)
+        while load_acquire(block[1]) < turn:
+            pause()
+    return 0
+
+
+def handover() -> float | None:
+    """Seconds in which a flag gets from one core to another; None with a single core."""
+    cores = available_cores()[:2]
+    if len(cores) < 2 or not hasattr(os, "sched_setaffinity"):
+        return None
+    flags: Array = np.zeros(2 * APART, np.int64)
+    calls = [_call(flags[side * APART :], flags[(1 - side) * APART :]) for side in range(2)]
+    seconds: list[float] = []
+
+    def play(core: int, call: NativeCall) -> None:
+        os.sched_setaffinity(0, {core})  # 0 is this thread
+        bouncing, began = TaskList([call], [call.name]), time.perf_counter()
+        bouncing.run()
+        seconds.append((time.perf_counter() - began) / (2 * TURNS))
+
+    players = [threading.Thread(target=play, args=pair) for pair in zip(cores, calls, strict=True)]
+    for player in players:
+        player.start()
+    for player in players:
+        player.join()
+    return min(seconds)
+
+
+def _call(own: Array, other: Array) -> NativeCall:
+    return bounce.call("bounce", address(own), address(other), TURNS, references=(own, other))
