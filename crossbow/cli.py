@@ -11,7 +11,9 @@ import numpy as np
 
 import crossbow
 from crossbow.kernels import select_library, why_not_onednn
-from crossbow.runtime.device import available_cores, cores_text, parse_devices
+from crossbow.kernels.cuda.api import gpus
+from crossbow.runtime.device import available_cores, cores_text, cpu_devices
+from crossbow.types import ConfigurationError
 
 EXTRAS = {
     "zoo": {"scikit-learn": "the digits", "pooch": "downloads", "matplotlib": "pictures"},
@@ -55,15 +57,22 @@ def _system() -> str:
 
 
 def _devices() -> list[tuple[str, str]]:
-    (device,) = parse_devices(["cpu"])
+    (device,) = cpu_devices(["cpu"])
     learners = device.learners("auto")
     threads = device.threads(learners, None)
     return [
         ("devices", ""),
         ("  cpu", f"{len(available_cores())} × {_processor()} ({cores_text(device.cores)})"),
         ("", f"learners 'auto': {learners}, with {threads} thread{'' if threads == 1 else 's'} each"),
-        ("  cuda", "not implemented yet"),
+        *_gpus(),
     ]
+
+
+def _gpus() -> list[tuple[str, str]]:
+    try:
+        return [(f"  cuda:{number}", name) for number, name in enumerate(gpus())]
+    except ConfigurationError as error:
+        return [("  cuda", f"not in use: {error}")]
 
 
 def _processor() -> str:

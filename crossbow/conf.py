@@ -412,17 +412,24 @@ class SystemConf:
     """
 
     devices: str | Sequence[str] = "cpu"
-    """"cpu" (all cores), "cpu:i/n" (slice i of n of the cores), several separated by commas or in a list."""
+    """"cpu" (all cores), "cpu:i/n" (slice i of n of the cores), "cuda:i" (an NVIDIA GPU); several of one kind separated
+    by commas or in a list."""
     learners_per_device: int | str = "auto"
-    """Learners on each device, or "auto": one per core."""
+    """Learners on each device, or "auto": one per core, four per GPU."""
     threads_per_learner: int | None = None
     """Threads of a learner; None shares the device's cores among its learners (at least one each)."""
     kernels: str = "auto"
     """"auto": the fastest that work here; "reference": NumPy kernels; "onednn": the fast CPU kernels or an error."""
     precision: str = "float32"
-    """"float32", or "float64" (reference kernels)."""
+    """"float32", or "float64" (on the CPU: reference kernels). "tf32" is float32, but a GPU may round factors to 10
+    bits behind the point in convolutions and matrix products, which is several times as fast."""
+    deterministic: bool = False
+    """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
+    fixed order of preference instead of by timing. On the CPU this is always so."""
     seed: int = 0
     """Start of every random number: initial weights, order of the examples, dropout."""
+    graphs: bool = True
+    """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
     check_numerics: bool = False
     """Whether everything that an operator computes, in training, testing and prediction, every variable that the solver
     or the rule writes, what devices add up for it, and the learners' mean of running statistics is looked through for
@@ -437,13 +444,20 @@ class SystemConf:
             or not names
             or not all(isinstance(name, str) and name.strip() for name in names)
         ):
-            raise refuse(self, "devices", devices, "'cpu', 'cpu:i/n', or several of those separated by commas")
+            raise refuse(self, "devices", devices, "'cpu', 'cpu:i/n', 'cuda:i', or several separated by commas")
         object.__setattr__(self, "devices", tuple(name.strip() for name in names))
         value = self.learners_per_device
         if not (value == "auto" if isinstance(value, str) else is_integer(value) and value >= 1):
             raise refuse(self, "learners_per_device", value, "an integer ≥ 1 or 'auto'")
         check_integer(self, "threads_per_learner", 1, optional=True)
         check_choice(self, "kernels", ("auto", "reference", "onednn"))
-        check_choice(self, "precision", ("float32", "float64"))
+        check_choice(self, "precision", ("float32", "tf32", "float64"))
         check_integer(self, "seed", 0)
+        check_boolean(self, "graphs")
+        check_boolean(self, "deterministic")
         check_boolean(self, "check_numerics")
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The type of weights and of what is computed."""
+        return np.dtype("float32" if self.precision == "tf32" else self.precision)

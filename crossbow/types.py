@@ -108,8 +108,9 @@ class LabelRange:
 
 
 def address(array: Array) -> int:
-    """The address of an array's first element."""
-    return int(array.__array_interface__["data"][0])
+    """The address of an array's first element, in the memory where it lies: the host's or a GPU's."""
+    interface = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
+    return int(interface["data"][0])
 
 
 HUGE_PAGE = 2**21

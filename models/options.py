@@ -141,20 +141,20 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         "--devices",
         metavar="LIST",
         default="cpu",
-        help="cpu (all cores), or slices of the cores as cpu:0/2,cpu:1/2 (default: %(default)s)",
+        help="cpu (all cores), slices of the cores as cpu:0/2,cpu:1/2, or GPUs as cuda:0,cuda:1 (default: %(default)s)",
     )
     group.add_argument(
         "--learners",
         type=_learners,
         metavar="{auto,N}",
         default="auto",
-        help="learners on each device; auto is one per core (default: %(default)s)",
+        help="learners on each device; auto is one per core, four per GPU (default: %(default)s)",
     )
     group.add_argument(
         "--threads-per-learner",
         type=integer(1),
         metavar="N",
-        help="threads of a learner (default: the device's cores, shared among its learners)",
+        help="threads of a learner on cpu devices (default: their cores, shared among their learners)",
     )
     group.add_argument(
         "--rule",

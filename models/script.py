@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
 from crossbow.files import make_directory, reason
-from crossbow.runtime.device import cores_text, parse_devices
+from crossbow.runtime.device import CpuDevice, cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.synch import SMA
 from crossbow.types import CrossbowError, DataError, NonFiniteError, NonFiniteLossError, TaskError
@@ -214,8 +214,11 @@ def _print_configuration(
     ]
     for number, device in enumerate(parts.devices):
         learners = _count(parts.device_of.count(number), "learner")
-        threads = _count(parts.threads[number], "thread")
-        rows.append(("device", f"{device.name} ({cores_text(device.cores)}), {learners} × {threads}"))
+        if isinstance(device, CpuDevice):
+            threads = _count(parts.threads[number], "thread")
+            rows.append(("device", f"{device.name} ({cores_text(device.cores)}), {learners} × {threads}"))
+        else:
+            rows.append(("device", f"{device.name}, {learners}"))
     rows += [
         ("kernels", f"{parts.library.name}, {context.system.precision}"),
         ("rule", _rule_text(context)),

@@ -11,15 +11,53 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from crossbow.testing.arguments import gpu_number, is_gpu
+from crossbow.types import ConfigurationError
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("crossbow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("crossbow")
 
 SECONDS_TO_END = 3.0
+NO_GPU_NAMED = "needs a GPU: run with --device cuda:0"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", metavar="cuda:i", help="run the tests marked `gpu` too, on this GPU")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A GPU that is asked for and cannot be used is an error: nothing must look as if it had run there."""
+    device = config.getoption("--device")
+    if device is None:
+        return
+    try:
+        if not is_gpu(device):
+            raise ConfigurationError(f"expected a GPU, as cuda:0. Received: {device!r}")
+        gpu_number(device)
+    except ConfigurationError as error:
+        raise pytest.UsageError(f"--device: {error}") from error
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--device") is None:
+        for item in items:
+            if item.get_closest_marker("gpu") is not None:
+                item.add_marker(pytest.mark.skip(reason=NO_GPU_NAMED))
+
+
+@pytest.fixture
+def target(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """Where an operator runs, as options of `run_operator`. The device of rows marked `gpu` is that of --device."""
+    options: dict[str, Any] = dict(getattr(request, "param", {}))
+    if request.node.get_closest_marker("gpu") is not None:
+        options["device"] = request.config.getoption("--device")
+    return options
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import pytest
 import crossbow
 from crossbow import cli
 from crossbow.kernels import why_not_onednn
+from tests.kernels.cuda.fake import fake_cuda
 
 
 def out(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -22,7 +23,7 @@ def test_info(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(rf"^python +{re.escape(sys.version.split()[0])} ", text, re.MULTILINE)
     assert re.search(r"^  cpu +\d+ × .+ \(cores? \d", text, re.MULTILINE)
     assert re.search(r"learners 'auto': \d+, with 1 thread each", text)
-    assert re.search(r"^  cuda +not implemented yet$", text, re.MULTILINE)
+    assert re.search(r"^  cuda(:0 +\S|  +not in use: expected )", text, re.MULTILINE)
     assert re.search(r"^  reference +in use with .*float64", text, re.MULTILINE)
     assert re.search(r"^  numpy +\d", text, re.MULTILINE)
 
@@ -32,6 +33,11 @@ def test_info_where_the_fast_kernels_work(capsys: pytest.CaptureFixture[str]) ->
     text = out(capsys, "info")
     assert re.search(r"^  onednn +in use with float32; oneDNN 3\.\d+\.\d+$", text, re.MULTILINE)
     assert re.search(r"^  reference +in use with float64; NumPy ", text, re.MULTILINE)
+
+
+def test_info_names_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_cuda(2):
+        assert re.search(r"^  cuda:0 +no GPU\n  cuda:1 +no GPU$", out(capsys, "info"), re.MULTILINE)
 
 
 def test_info_says_why_a_library_is_not_in_use(

@@ -148,15 +148,17 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     (
         SystemConf,
         "devices",
-        "'cpu', 'cpu:i/n', or several of those separated by commas",
+        "'cpu', 'cpu:i/n', 'cuda:i', or several separated by commas",
         ("", "cpu,", ",cpu", [], (), None, 0, ["cpu", ""], ["cpu", 1], " ", "cpu, ,cpu"),
         {},
     ),
     (SystemConf, "learners_per_device", "an integer ≥ 1 or 'auto'", (0, -1, None, "AUTO", 2.0, True, "2"), {}),
     (SystemConf, "threads_per_learner", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {}),
     (SystemConf, "kernels", "one of 'auto', 'reference', 'onednn'", ("oneDNN", "cuda", None, ""), {}),
-    (SystemConf, "precision", "one of 'float32', 'float64'", ("float16", "double", 32, None, np.float32), {}),
+    (SystemConf, "precision", "one of 'float32', 'tf32', 'float64'", ("float16", "double", 32, None, np.float32), {}),
     (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SystemConf, "graphs", "True or False", (1, None, "yes"), {}),
+    (SystemConf, "deterministic", "True or False", (1, None, "yes"), {}),
     (SystemConf, "check_numerics", "True or False", (1, None, "yes"), {}),
 ]
 

@@ -767,7 +767,7 @@ def test_contexts_at_the_same_time_on_the_same_dataflow(kernels: str) -> None:
         ({"solver": 0.1}, "solver must be a SolverConf. Received: 0.1"),
         ({"system": "cpu"}, "system must be a SystemConf. Received: 'cpu'"),
         ({"model": ModelConf(batch_size=41)}, "batch_size must be at most the number of training examples, 40"),
-        ({"system": SystemConf(devices="cuda:0")}, "cuda devices are not implemented yet"),
+        ({"system": SystemConf(devices="cpu,cuda:0")}, "devices must all be of one kind"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, Any], text: str) -> None:

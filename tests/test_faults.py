@@ -36,7 +36,7 @@ from crossbow import (
 from crossbow.data.loader import Loader, gather
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
-from crossbow.runtime import assembly, engine
+from crossbow.runtime import assembly, cpu_assembly, engine
 from crossbow.synch import FakeCollective
 from tests.support import (
     KERNELS,
@@ -239,7 +239,7 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
             proceed.wait(30)
 
     filled: list[int] = []
-    monkeypatch.setattr(assembly, "Loader", lambda e, o, s, **options: Loader(e, o, s, source=slow, **options))
+    monkeypatch.setattr(cpu_assembly, "Loader", lambda e, o, s, **options: Loader(e, o, s, source=slow, **options))
     trap = Trap(raising(BrokenError()), learner=1, call=1)
     try:
         with context(perceptron(Probe(action=trap))) as running:
@@ -362,7 +362,7 @@ def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch
             super().__init__(examples, order, slots, source=source, **options)
 
     armed = [True]
-    monkeypatch.setattr(assembly, "Loader", Failing)
+    monkeypatch.setattr(cpu_assembly, "Loader", Failing)
     with context(devices=devices, learners=learners) as running:
         assert fails(lambda: running.train(10), BrokenError) is broken
         armed.clear()
@@ -505,7 +505,7 @@ def test_a_constructor_that_fails_leaves_no_thread(broken: str, devices: str, mo
     def fail(*arguments: Any, **options: Any) -> Any:
         raise BrokenError
 
-    monkeypatch.setattr(assembly, broken, fail)
+    monkeypatch.setattr(cpu_assembly if broken == "Learner" else assembly, broken, fail)
     before = set(threading.enumerate())
     with pytest.raises(BrokenError):
         context(devices=devices)

@@ -15,7 +15,7 @@ from crossbow.compile import compiler, memory
 from crossbow.conf import configuration
 from crossbow.data import synthetic
 from crossbow.ops import LRN, Conv, DataTransform, Dropout, InnerProduct, Kernel, Pool
-from crossbow.runtime import assembly
+from crossbow.runtime import assembly, cpu_assembly
 from crossbow.runtime.stream import CpuStream
 from crossbow.types import ConfigurationError, DataError, bytes_text, physical_memory
 from models import convnet
@@ -151,7 +151,7 @@ def test_slots_that_do_not_fit_are_not_allocated(monkeypatch: pytest.MonkeyPatch
         raise AssertionError("too late")
 
     monkeypatch.setattr(memory, "physical_memory", lambda: 10)
-    monkeypatch.setattr(assembly, "Loader", fail)
+    monkeypatch.setattr(cpu_assembly, "Loader", fail)
     assert "for batches that wait" in refused()
 
 
@@ -170,7 +170,7 @@ def test_the_machine_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("learners", [1100, 2_000_000, 10**9, HUGE])
 def test_too_many_learners(learners: int) -> None:
-    most = max(1024, len(assembly.parse_devices(["cpu"])[0].cores))
+    most = max(1024, len(cpu_assembly.cpu_devices(["cpu"])[0].cores))
     if learners <= most:
         pytest.skip("a machine with so many cores")
     assert refused(learners=learners) == (
@@ -180,7 +180,7 @@ def test_too_many_learners(learners: int) -> None:
 
 
 def test_too_many_threads_of_a_learner() -> None:
-    cores = len(assembly.parse_devices(["cpu"])[0].cores)
+    cores = len(cpu_assembly.cpu_devices(["cpu"])[0].cores)
     assert refused(threads=100_000) == (
         f"SystemConf: threads_per_learner must be at most the number of cores of 'cpu', {cores}. "
         "Received: threads_per_learner=100000"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import doctest
+import functools
 import runpy
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +22,8 @@ import crossbow.testing.gradients
 import crossbow.testing.operator
 from crossbow.conf import configuration
 from crossbow.kernels import why_not_onednn
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.launch import current
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.ops import (
     Accuracy,
@@ -38,7 +43,8 @@ from crossbow.ops import (
     VariableSpec,
 )
 from crossbow.testing import check_gradients, run_operator
-from crossbow.types import ConfigurationError, Phase, Shape
+from crossbow.types import ConfigurationError, Phase, Shape, address
+from tests.kernels.cuda.fake import fake_cuda
 
 Array = NDArray[Any]
 X = np.arange(12.0).reshape(3, 4) - 5
@@ -277,6 +283,35 @@ def _offset(array: Array) -> int:
     return array.__array_interface__["data"][0] - _base(array).__array_interface__["data"][0]
 
 
+@configuration
+class Copied(Kernel):
+    """y = x on a GPU, whose runtime copies it, except that it does what the test wants."""
+
+    fault: str = ""
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        def bind(buffers: Buffers) -> Sequence[Call]:
+            x, y = address(buffers["input0"]), address(buffers["output"])
+            nbytes = 4 if self.fault == "forgets" else site.output.nbytes
+            source, target = (y, x) if self.fault == "changes its input" else (x, y)
+            target += 4 * (self.fault == "runs over")
+
+            def call() -> None:
+                runtime, stream = api().runtime, current()
+                assert stream.device == runtime.getDevice()
+                runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToDevice, stream.pointer)
+
+            return [call]
+
+        return (PreparedKernel("copy", ("input0",), ("output",), bind),)
+
+    def gradient(self, input: int = 0) -> None:
+        return None
+
+
 # run_operator
 
 
@@ -417,8 +452,10 @@ P = np.array([[0.25, 0.75]])
             r"InnerProduct: variable 'weights': expected shape \(2, 4\). Received: \(3, 4\)",
         ),
         (ReLU(), [X], {"phase": "train"}, "ReLU: phase: expected Phase.TRAIN or Phase.CHECK. Received: 'train'"),
-        (ReLU(), [X], {"device": "gpu"}, "device: expected 'reference', 'cpu' or 'cuda:0'. Received: 'gpu'"),
-        (ReLU(), [X], {"device": "cuda:0"}, "CUDA devices do not exist yet"),
+        (ReLU(), [X], {"device": "gpu"}, "device: expected 'reference', 'cpu' or 'cuda:i'. Received: 'gpu'"),
+        (ReLU(), [X], {"device": "cuda"}, "device: expected 'reference', 'cpu' or 'cuda:i'. Received: 'cuda'"),
+        (ReLU(), [X], {"channels_last": True}, "settings of GPUs. Received: channels_last=True, device='reference'"),
+        (ReLU(), [X], {"device": "cpu", "tf32": True}, "settings of GPUs. Received: tf32=True, device='cpu'"),
         (ReLU(), [X], {"dtype": np.int32}, "dtype: expected float32 or float64. Received: int32"),
         (ReLU, [X], {}, r"kernel: expected an operator's configuration, as ReLU\(\). Received: <class"),
     ],
@@ -426,6 +463,56 @@ P = np.array([[0.25, 0.75]])
 def test_bad_arguments(kernel: Kernel, inputs: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         run_operator(kernel, inputs, **options)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("forgets", "every element of 'output',.*11 of 12 elements unwritten"),
+        ("changes its input", "a changed input0"),
+        ("runs over", "a changed memory beside output"),
+    ],
+)
+def test_broken_kernels_are_found_on_a_gpu(fault: str, message: str) -> None:
+    with fake_cuda(2):
+        for device in ("cuda:0", "cuda:1"):
+            run = run_operator(Copied(), [X], device=device)
+            np.testing.assert_array_equal(run.outputs[0], X)
+        with pytest.raises(AssertionError, match=f"(?s)Copied: expected .*{message}"):
+            run_operator(Copied(fault=fault), [X], device="cuda:1")
+
+
+def test_a_gpu_that_is_not_there() -> None:
+    with fake_cuda(2), pytest.raises(ConfigurationError, match=r"cuda:0 to cuda:1\. Received: 'cuda:2'"):
+        run_operator(ReLU(), [X], device="cuda:2")
+
+
+def test_a_gpu_is_given_a_stream_once() -> None:
+    with fake_cuda() as cuda:
+        for _ in range(3):
+            run_operator(Copied(), [X], device="cuda:0")
+        assert [call.name for call in cuda.calls].count("cudnnCreate") == 1
+
+
+ON_THE_FAKE = """
+import sys, pytest
+from tests.kernels.cuda.fake import fake_cuda
+with fake_cuda():
+    sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def test_rows_of_the_table_run_on_the_gpu_that_is_named() -> None:
+    rows = ["tests/operators/test_table.py", "-k", "gpu and Conv and 2x4x6x6"]
+    command = [sys.executable, "-c", ON_THE_FAKE, "-q", "-p", "no:cacheprovider", *rows, "--device"]
+    run = functools.partial(subprocess.run, cwd=Path(__file__).parents[1], capture_output=True, text=True, timeout=120)
+    done = run([*command, "cuda:0"])
+    assert done.returncode == 0, done.stdout
+    assert "skipped" not in done.stdout
+    assert " passed" in done.stdout
+    done = run([*command, "cuda:7"])
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--device: device: expected GPUs that are there, cuda:0 to cuda:0. Received: 'cuda:7'" in done.stderr
 
 
 def test_the_fast_library_has_no_float64() -> None:
@@ -451,6 +538,13 @@ def test_wrong_gradients_are_found(field: str, name: str, factor: float) -> None
     wrong = dataclasses.replace(Blend(), **{field: factor})
     with pytest.raises(AssertionError, match=f"Blend: the gradient of {name} is wrong.*expected .* received"):
         check_gradients(wrong, [(3, 4), (3, 4)])
+
+
+def test_gradients_on_a_gpu() -> None:
+    with fake_cuda():
+        for kernel in (ReLU(mode="tanh"), InnerProduct(number_of_outputs=3)):
+            assert check_gradients(kernel, [(2, 3, 4, 5)], device="cuda:0", channels_last=True) < 1e-6
+        assert check_gradients(SoftMaxLoss(), [(3, 4), (3,)], device="cuda:0") < 1e-6
 
 
 def test_a_wrong_gradient_of_a_loss_is_found() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -77,13 +77,13 @@ class ModelLayout:
         """A zeroed vector, on a cache line."""
         return self.new_vectors(1)[0]
 
-    def new_vectors(self, count: int) -> list[Array]:
-        """Zeroed vectors behind each other in memory, so that large pages are filled."""
+    def new_vectors(self, count: int, zeros: Callable[[int], Array] = aligned_zeros) -> list[Array]:
+        """Zeroed vectors behind each other in memory, so that large pages are filled. zeros: gives zeroed bytes."""
         nbytes = self.elements * self.dtype.itemsize
         distance = -(-nbytes // CACHE_LINE) * CACHE_LINE
         if distance % SMALL_PAGE < SHIFT:  # elements of one index, used together, would compete for places in the cache
             distance += SHIFT
-        memory = aligned_zeros(count * distance)
+        memory = zeros(count * distance)
         return [memory[start : start + nbytes].view(self.dtype) for start in range(0, count * distance, distance)]
 
     def initialise(self, vector: Array, seed: int) -> None:

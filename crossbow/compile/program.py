@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile.memory import MemoryPlan
@@ -57,7 +57,9 @@ class NamedPlace:
     constant: Array | None = None
 
     def array(self, memory: Memory) -> Array:
-        return memory.named[self.name] if self.constant is None else self.constant
+        if self.constant is None:
+            return memory.named[self.name]
+        return self.constant if memory.to_device is None else memory.to_device(self.constant)
 
     def __str__(self) -> str:
         return self.name
@@ -76,6 +78,8 @@ class Memory:
     named: Mapping[str, Array]
     statistics: ModelLayout | None = None
     """Needed where the program has some."""
+    to_device: Callable[[Array], Array] | None = None
+    """Puts constants where kernels read them, where that is not the host's memory."""
 
 
 @dataclass(frozen=True)

@@ -56,16 +56,25 @@ class Loader:
     """
 
     def __init__(
-        self, examples: Examples, order: Order, slots: int, *, source: Source | None = None, name: str = "loader"
+        self,
+        examples: Examples,
+        order: Order,
+        slots: int,
+        *,
+        source: Source | None = None,
+        name: str = "loader",
+        zeros: Callable[[int], Array] = aligned_zeros,
     ) -> None:
+        """zeros: gives the slots' memory."""
         if not is_integer(slots) or slots < 1:
             raise DataError(f"slots: expected an integer ≥ 1. Received: {slots!r}")
         self.order = order
         self.slots = slots
         self.name = f"crossbow-{name}"
-        self.images = _aligned((slots, order.batch_size, *examples.image_shape), examples.images.dtype)
-        self.labels = _aligned((slots, order.batch_size, *examples.label_shape), examples.labels.dtype)
-        self.positions = _aligned((slots, order.batch_size, 2), np.dtype(np.int64)).view(np.int64)
+        shape = (slots, order.batch_size)
+        self.images = _array(zeros, (*shape, *examples.image_shape), examples.images.dtype)
+        self.labels = _array(zeros, (*shape, *examples.label_shape), examples.labels.dtype)
+        self.positions = _array(zeros, (*shape, 2), np.dtype(np.int64)).view(np.int64)
         self._source = gather(examples) if source is None else source
         self._ring: BatchRing | None = None
         self._thread: threading.Thread | None = None
@@ -158,6 +167,5 @@ class Loader:
             ring.fail(error)
 
 
-def _aligned(shape: Shape, dtype: np.dtype[np.generic]) -> Array:
-    elements = int(np.prod(shape, dtype=np.int64))
-    return aligned_zeros(elements * dtype.itemsize).view(dtype).reshape(shape)
+def _array(zeros: Callable[[int], Array], shape: Shape, dtype: np.dtype[np.generic]) -> Array:
+    return zeros(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape)

@@ -542,6 +542,10 @@ class KernelLibrary(Protocol):
         Those marked are multiplied by min(1, limit / √Σ squares), the others are as they were.
         """
 
+
+class HostLibrary(KernelLibrary, Protocol):
+    """A library whose calls run on the host's threads, which can wait for each other."""
+
     def wait(self) -> PreparedKernel:
         """flags, abort, state: return once every flag ≥ state[TICK]; until then raise `Aborted` if abort[0] ≠ 0.
 

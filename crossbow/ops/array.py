@@ -5,7 +5,8 @@ They run on the bound arrays themselves, whatever the kernel library; what they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,12 +26,12 @@ def prepare_forward(kernel: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
     roles = _Roles.of(kernel, site)
 
     def bind(buffers: Buffers) -> list[Callable[[], None]]:
-        output: NDArray[Any] = buffers["output"]
-
         def call() -> None:
-            inputs, variables = roles.inputs(buffers), roles.variables(buffers)
-            result = kernel.forward(np, inputs, variables)
-            _copy(result, output, f"{roles.name}.forward", "an output", scalar=kernel.is_loss or kernel.is_measure)
+            with _arrays(buffers) as (module, arrays):
+                inputs, variables = roles.inputs(arrays), roles.variables(arrays)
+                result = kernel.forward(module, inputs, variables)
+                name, scalar = f"{roles.name}.forward", kernel.is_loss or kernel.is_measure
+                _copy(module, result, arrays["output"], name, "an output", scalar=scalar)
 
         return [call]
 
@@ -103,17 +104,21 @@ class _Backward:
     buffers: Buffers
 
     def __call__(self) -> None:
-        buffers, roles, where = self.buffers, self.roles, f"{self.roles.name}.backward"
+        with _arrays(self.buffers) as (module, arrays):
+            self._call(module, arrays)
+
+    def _call(self, module: Any, buffers: Buffers) -> None:
+        roles, where = self.roles, f"{self.roles.name}.backward"
         output = _read_only(buffers["output"])
-        output_gradient = np.ones_like(output) if self.kernel.is_loss else _read_only(buffers["output_gradient"])
-        result = self.kernel.backward(np, roles.inputs(buffers), output, roles.variables(buffers), output_gradient)
+        output_gradient = module.ones_like(output) if self.kernel.is_loss else _read_only(buffers["output_gradient"])
+        result = self.kernel.backward(module, roles.inputs(buffers), output, roles.variables(buffers), output_gradient)
         input_gradients, variable_gradients = _pair(result, where)
         if self.updated:
             if set(variable_gradients) != set(self.updated):
                 expected, received = ", ".join(self.updated), ", ".join(variable_gradients) or "none"
                 raise ValueError(f"{where}: expected gradients of the variables {expected}. Received: {received}")
             for name in self.updated:
-                _copy(variable_gradients[name], buffers[f"{name}_gradient"], where, f"a gradient of {name!r}")
+                _copy(module, variable_gradients[name], buffers[f"{name}_gradient"], where, f"a gradient of {name!r}")
         if self.input_gradient_wanted:
             gradient = input_gradients[self.input] if self.input < len(input_gradients) else None
             if gradient is None:
@@ -123,7 +128,7 @@ class _Backward:
                 )
             target: NDArray[Any] = buffers["input_gradient"]
             real = roles.examples(buffers)
-            _copy(gradient, target[real], where, f"a gradient of input {self.input}")
+            _copy(module, gradient, target[real], where, f"a gradient of input {self.input}")
             if real.stop is not None:
                 target[real.stop :] = 0  # padding takes no part in the loss
 
@@ -143,20 +148,34 @@ def _pair(result: object, where: str) -> tuple[Sequence[Array | None], Mapping[s
     return result[0], result[1]
 
 
+@contextmanager
+def _arrays(buffers: Buffers) -> Iterator[tuple[Any, Buffers]]:
+    """The array module for the device that the buffers are on, and the buffers as its arrays."""
+    if all(isinstance(array, np.ndarray) for array in buffers.values()):
+        yield np, buffers
+        return
+    from crossbow.kernels.cuda.api import api
+    from crossbow.kernels.cuda.launch import current
+
+    with api().arrays(current().pointer) as (module, array_of):
+        yield module, {role: array_of(array) for role, array in buffers.items()}
+
+
 def _read_only(array: Array) -> Array:
-    """A view that user code cannot write to: other operators still need what is in the buffer."""
+    """A view that user code cannot write to, where arrays know that: other operators still need what is in it."""
     view = array.view()
-    view.flags.writeable = False
+    if isinstance(view, np.ndarray):
+        view.flags.writeable = False
     return view
 
 
-def _copy(value: object, target: NDArray[Any], where: str, what: str, *, scalar: bool = False) -> None:
+def _copy(module: Any, value: object, target: Any, where: str, what: str, *, scalar: bool = False) -> None:
     """Copy a result into its buffer. `scalar`: a loss may come as a number instead of an array of one."""
-    result: NDArray[Any] = np.asarray(value)
-    shape: Shape = result.shape
-    if shape != target.shape and not (scalar and shape == ()):
+    result = None if value is None else module.asarray(value)
+    shape: Shape = () if result is None else result.shape
+    if result is None or (shape != target.shape and not (scalar and shape == ())):
         received = "None" if value is None else str(shape)
         raise ValueError(f"{where}: expected {what} of shape {target.shape}. Received: {received}")
     if not np.can_cast(result.dtype, target.dtype, "same_kind"):
         raise ValueError(f"{where}: expected {what} of type {target.dtype}. Received: {result.dtype}")
-    np.copyto(target, result, casting="same_kind")
+    target[...] = result

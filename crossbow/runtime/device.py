@@ -1,4 +1,4 @@
-"""CPU devices: all cores, or a slice of them."""
+"""Devices: all cores of the processor, or a slice of them; or a GPU."""
 
 from __future__ import annotations
 
@@ -36,6 +36,27 @@ class CpuDevice:
         return wanted
 
 
+_ALLOWED = "a device is 'cpu', 'cpu:i/n' with 0 ≤ i < n, 'cuda' or 'cuda:i'"
+LEARNERS_OF_A_GPU = 4
+"""Unless set."""
+
+
+@dataclass(frozen=True)
+class CudaDevice:
+    """An NVIDIA GPU."""
+
+    name: str
+    number: int
+    """As CUDA counts them."""
+
+    def learners(self, wanted: int | str) -> int:
+        """Number of learners: as wanted, or, for "auto", a few: how many are best depends on network and batch."""
+        return LEARNERS_OF_A_GPU if wanted == "auto" else int(wanted)
+
+
+Device = CpuDevice | CudaDevice
+
+
 def available_cores() -> tuple[int, ...]:
     """The cores this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -59,7 +80,36 @@ def cores_text(cores: Sequence[int]) -> str:
     return f"core{'' if len(cores) == 1 else 's'} {', '.join(parts)}"
 
 
-def parse_devices(names: Sequence[str], cores: Sequence[int] | None = None) -> tuple[CpuDevice, ...]:
+def parse_devices(names: Sequence[str]) -> tuple[Device, ...]:
+    """The devices of these names: all CPU devices, or all GPUs.
+
+    Raises ConfigurationError for unknown names, shared cores, GPUs named twice, and a mixture of both kinds.
+    """
+    on_gpu = [name.startswith("cuda") for name in names]
+    if not any(on_gpu):
+        return cpu_devices(names)
+    if not all(on_gpu):
+        raise ConfigurationError(
+            f"devices must all be of one kind, as 'cpu' or 'cuda:0,cuda:1'. Received: {','.join(names)}"
+        )
+    return cuda_devices(names)
+
+
+def cuda_devices(names: Sequence[str]) -> tuple[CudaDevice, ...]:
+    """The devices of "cuda" (the first) or "cuda:i" names."""
+    devices = []
+    for name in names:
+        match = re.fullmatch(r"cuda(?::(\d+))?", name)
+        if match is None:
+            raise ConfigurationError(f"{_ALLOWED}. Received: {name!r}")
+        number = int(match[1] or 0)
+        devices.append(CudaDevice(f"cuda:{number}", number))
+    if len({device.number for device in devices}) < len(devices):
+        raise ConfigurationError(f"each GPU may be named once, as cuda:0,cuda:1. Received: {','.join(names)}")
+    return tuple(devices)
+
+
+def cpu_devices(names: Sequence[str], cores: Sequence[int] | None = None) -> tuple[CpuDevice, ...]:
     """The devices of "cpu" or "cpu:i/n" names. Raises ConfigurationError for unknown names and shared cores.
 
     `cores`: of the machine, by default those this process may use. With fewer cores than slices the slices share them,
@@ -87,9 +137,7 @@ def _parse(name: str, cores: Sequence[int]) -> CpuDevice:
         return CpuDevice(name, tuple(cores))
     match = re.fullmatch(r"cpu:(\d+)/(\d+)", name)
     if match is None or not int(match[1]) < int(match[2]):
-        raise ConfigurationError(
-            f"a device is 'cpu' or 'cpu:i/n' with 0 ≤ i < n (cuda devices are not implemented yet). Received: {name!r}"
-        )
+        raise ConfigurationError(f"{_ALLOWED}. Received: {name!r}")
     index, count = int(match[1]), int(match[2])
     name = f"cpu:{index}/{count}"  # "cpu:00/2" is the same device
     if count > len(cores):

@@ -21,8 +21,11 @@ from crossbow.data import Dataset
 from crossbow.data.loader import Loader
 from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels.interface import Aborted
-from crossbow.runtime.assembly import Assembly
-from crossbow.runtime.learner import Completed, Failed, Learner, TaskKey
+from crossbow.runtime.assembly import AnyLearner, Assembly
+from crossbow.runtime.cpu_assembly import CpuAssembly
+from crossbow.runtime.device import CudaDevice, parse_devices
+from crossbow.runtime.learner import Completed, Failed, TaskKey
+from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.prediction import Prediction, task_error
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import SetMean, TestResult
@@ -46,6 +49,22 @@ DRAIN_SECONDS = 0.5
 OnResult = Callable[[Completed], None]
 
 
+def assemble(
+    training: Graph,
+    check: Graph,
+    data: Dataset,
+    model: ModelConf,
+    solver: SolverConf,
+    system: SystemConf,
+    collective: Collective | None,
+) -> Assembly:
+    """The assembly for the devices that are asked for. Raises GraphError or ConfigurationError."""
+    kind: type[Assembly] = CpuAssembly
+    if isinstance(parse_devices(system.devices)[0], CudaDevice):
+        from crossbow.runtime.cuda.assembly import CudaAssembly as kind  # noqa: N813 - CUDA's libraries, where wanted
+    return kind(training, check, data, model, solver, system, collective)
+
+
 class Engine:
     """Trains, tests and predicts, on the caller's thread; not from several threads at once."""
 
@@ -59,7 +78,7 @@ class Engine:
         system: SystemConf,
         collective: Collective | None = None,
     ) -> None:
-        self.parts = Assembly(training, check, data, model, solver, system, collective)
+        self.parts = assemble(training, check, data, model, solver, system, collective)
         self.clock, self.order, self.loader = self.parts.clock, self.parts.order, self.parts.loader
         self.schedule = Schedule(solver, self.tasks_per_epoch)
         self.tick = 0
@@ -77,6 +96,8 @@ class Engine:
         self._feeding: Loader | None = None
         """Where the learners' batches come from."""
         self._closed = False
+        self._kept: tuple[int, Array, Array] | None = None
+        """Tick, z and its statistics of when training was asked for the last time, where they might be lost."""
         self.restart()
 
     @property
@@ -117,6 +138,7 @@ class Engine:
         start again from the last base model that is whole.
         """
         with self._busy("training", self.loader):
+            self._keep()
             self.loader.start(self.tasks)
             while self.tick < until and not stop() and self._run_tick(stop, on_result):
                 while self._next_result < (self.tick - TICKS_BEHIND) * self.clock.tasks_per_tick:
@@ -156,7 +178,7 @@ class Engine:
         return True
 
     def _submit(
-        self, learner: Learner, key: TaskKey, task: int, loader: Loader, pace: Pace, on_result: OnResult
+        self, learner: AnyLearner, key: TaskKey, task: int, loader: Loader, pace: Pace, on_result: OnResult
     ) -> None:
         """Give the loader's next batch to a learner, once few enough tasks are under way."""
         if self._in_flight >= self._ahead * self.parts.learners:
@@ -240,7 +262,7 @@ class Engine:
     def _is_finite(self, tick: int) -> bool:
         """Whether z of this tick, the present one or the one before, and its statistics are finite numbers."""
         base = self.parts.bases[0]
-        vectors = (base.current(tick), base.statistics[tick % 2])
+        vectors = [on_host(vector) for vector in (base.current(tick), base.statistics[tick % 2])]
         return all(np.isfinite(v.min(initial=0)) and np.isfinite(v.max(initial=0)) for v in vectors)
 
     # Failure and restart
@@ -273,8 +295,24 @@ class Engine:
         self.tick = int(self.parts.flags.merged.min()) + 1
         if self.tick and not self._is_finite(self.tick) and self._is_finite(self.tick - 1):
             self.tick -= 1  # such gradients have got into z; nothing has been written over the one before
+        if self._kept is not None and not self._is_finite(self.tick):
+            self.tick, *values = self._kept
+            for vector, value in zip(self._base, values, strict=True):
+                assign(vector, value)
         self.restart()
         self._settled = True
+
+    @property
+    def _base(self) -> tuple[Array, Array]:
+        """z and its statistics, as they are now."""
+        base = self.parts.bases[0]
+        return base.current(self.tick), base.statistics[self._parity]
+
+    def _keep(self) -> None:
+        """Copy z, which costs little beside what is done between two calls of `run`."""
+        if self.parts.runs_ahead:
+            z, statistics = (on_host(vector).copy() for vector in self._base)
+            self._kept = (self.tick, z, statistics)
 
     def check_usable(self) -> None:
         """Raise CrossbowError while the learners are busy."""
@@ -292,19 +330,20 @@ class Engine:
         for base in parts.bases:
             for buffer in base.buffers:
                 if buffer is not z:
-                    buffer[...] = z
+                    assign(buffer, z)
             for statistics in base.statistics:
                 if statistics is not observed:
-                    statistics[...] = observed
+                    assign(statistics, observed)
             if base.velocity is not None:
-                base.velocity[...] = 0
+                assign(base.velocity, 0)
         for member in parts.members:
             for statistics in member.replica.statistics:
-                statistics[...] = observed
+                assign(statistics, observed)
             if member.replica.weights is not None:
-                member.replica.weights[...] = z
+                assign(member.replica.weights, z)
             if member.replica.velocity is not None:
-                member.replica.velocity[...] = 0
+                assign(member.replica.velocity, 0)
+        parts.synchronise()
         parts.flags.reset(self.tick)
         self._next_result = self.tasks
 
@@ -314,19 +353,18 @@ class Engine:
     def weights(self) -> dict[str, Array]:
         """The base model's variables and statistics by name, in logical shape: a copy."""
         self.check_usable()
-        base = self.parts.bases[0]
-        observed = self.program.statistics.export(base.statistics[self._parity])
-        return {**self.program.model.export(base.current(self.tick)), **observed}
+        z, statistics = map(on_host, self._base)
+        return {**self.program.model.export(z), **self.program.statistics.export(statistics)}
 
     def load(self, variables: dict[str, Array], source: str) -> None:
         """Set the base model; start every learner from it. Raises DataError, changing nothing, if it does not fit."""
         self.check_usable()
-        base, program = self.parts.bases[0], self.program
-        load_vectors(
-            variables,
-            [(program.model, base.current(self.tick)), (program.statistics, base.statistics[self._parity])],
-            source,
-        )
+        program = self.program
+        layouts, vectors = (program.model, program.statistics), self._base
+        loaded = [on_host(vector).copy() for vector in vectors]
+        load_vectors(variables, list(zip(layouts, loaded, strict=True)), source)
+        for vector, values in zip(vectors, loaded, strict=True):
+            assign(vector, values)
         self.restart()
 
     def test(self) -> TestResult:

@@ -116,8 +116,8 @@ class Learner:
                 loss = float("nan") if bound.loss is None else float(bound.loss[0])
                 accuracy = None if bound.accuracy is None else float(bound.accuracy[0])
                 release(slot)
-                if bound.loss is not None and not math.isfinite(loss):
-                    raise _non_finite(key[0], loss, task, pace.rate)
+                if bound.loss is not None:
+                    check_loss(key[0], loss, task, pace.rate)
             except Aborted:
                 report(Failed(task, self.number, "wait", None))
             except BaseException as error:
@@ -129,10 +129,13 @@ class Learner:
         self.stream.submit(run)
 
 
-def _non_finite(purpose: str, loss: float, task: int, rate: float) -> NonFiniteLossError:
+def check_loss(purpose: str, loss: float, task: int, rate: float) -> None:
+    """Raise NonFiniteLossError where a task's loss is not finite."""
+    if math.isfinite(loss):
+        return
     if purpose == "check":
-        return NonFiniteLossError(f"the test's loss became {loss} in batch {task} of the check set")
-    return NonFiniteLossError(
+        raise NonFiniteLossError(f"the test's loss became {loss} in batch {task} of the check set")
+    raise NonFiniteLossError(
         f"the loss became {loss} in task {task} (learning rate {rate:g}). Lower the learning rate, or look for bad "
         "values in the data"
     )

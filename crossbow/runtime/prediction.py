@@ -12,8 +12,9 @@ from crossbow.kernels.interface import State
 from crossbow.kernels.native import TaskList
 from crossbow.runtime.assembly import Assembly, batch_source
 from crossbow.runtime.learner import BoundTask, bind_task
+from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.tick import new_state
-from crossbow.types import Array, GraphError, Phase, TaskError, aligned_zeros
+from crossbow.types import Array, GraphError, Phase, TaskError
 
 
 class Prediction:
@@ -24,9 +25,9 @@ class Prediction:
         self.stream = parts.streams[0]
         examples = parts.data.train
         batch = parts.check_batch_size(len(examples))
-        self.slots: Array = np.zeros((1, batch, *examples.image_shape), examples.images.dtype)
-        self.labels: Array = np.zeros((1, batch, *examples.label_shape), examples.labels.dtype)
-        source = batch_source(self.slots, self.labels, parts.data.scale)
+        self.images: Array = np.zeros((1, batch, *examples.image_shape), examples.images.dtype)
+        labels: Array = np.zeros((1, batch, *examples.label_shape), examples.labels.dtype)
+        source = batch_source(self.images, labels, parts.data.scale)
         graph = derive_prediction(parts.check_graph)
         self.program = self.stream.call(
             lambda: compile_graph(
@@ -40,15 +41,23 @@ class Prediction:
                 check_numerics=parts.system.check_numerics,
             )
         )
-        arena, self.state = aligned_zeros(self.program.plan.arena), new_state()
-        self.state[State.EXAMPLES] = batch
+        zeros, state = parts.zeros(0), new_state()
+        state[State.EXAMPLES] = batch
+        arena = zeros(max(self.program.plan.arena, 1))
+        # Where the images lie when kernels read them: on a GPU a copy.
+        named = {
+            name: zeros(max(values.nbytes, 1))[: values.nbytes].view(values.dtype).reshape(values.shape)
+            for name, values in (("state", state), ("slots", self.images), ("slot_labels", labels))
+        }
+        self.slots = named["slots"]
+        assign(named["state"], state)
         self.tasks: list[BoundTask] = []
         base = parts.bases[0]
         for buffer, statistics in zip(base.buffers, base.statistics, strict=True):
             vectors = {"weights": buffer, "gradient": parts.members[0].replica.gradient, "statistics": statistics}
-            named = {"state": self.state, "slots": self.slots, "slot_labels": self.labels}
-            memory = Memory(arena, parts.program.model, vectors, named, parts.program.statistics)
-            self.tasks.append(bind_task(self.program.bind(memory).forward, None, None))
+            memory = Memory(arena, parts.program.model, vectors, named, parts.program.statistics, parts.to_device)
+            bind = functools.partial(self.program.bind, memory)
+            self.tasks.append(bind_task(self.stream.call(bind).forward, None, None))
         self.output = self.program.output(len(graph) - 1, memory)
         if self.output.shape[:1] != (batch,):
             expected = f"expected a prediction of shape (N, …) for N={batch} images"
@@ -59,14 +68,16 @@ class Prediction:
 
         A task is a batch of the images, counted from 0. Raises TaskError.
         """
-        batch, calls = self.slots.shape[1], self.tasks[parity].calls
+        batch, calls = self.images.shape[1], self.tasks[parity].calls
         result: Array = np.empty((len(images), *self.output.shape[1:]), self.output.dtype)
         for task, start in enumerate(range(0, len(images), batch)):
             part = images[start : start + batch]
-            self.slots[0, : len(part)] = part
-            self.slots[0, len(part) :] = part[-1]  # not earlier images: a number that is not finite would be reported
+            self.images[0, : len(part)] = part
+            self.images[0, len(part) :] = part[-1]  # not earlier images: a number that is not finite would be reported
+            assign(self.slots, self.images)
+            self.parts.synchronise()
             self.stream.call(functools.partial(_run, calls, task))
-            result[start : start + len(part)] = self.output[: len(part)]
+            result[start : start + len(part)] = on_host(self.output)[: len(part)]
         return result
 
 

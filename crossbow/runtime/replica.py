@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile import ModelLayout, Program
 from crossbow.conf import SolverConf
 from crossbow.runtime.coefficients import ANY
 from crossbow.synch import Rule
-from crossbow.types import Array
+from crossbow.types import Array, aligned_zeros
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,16 @@ class Replica:
         return {name: vector for name, vector in named.items() if vector is not None}
 
 
-def new_base_model(program: Program, rule: Rule, solver: SolverConf, devices: int) -> BaseModel:
+Zeros = Callable[[int], Array]
+"""Gives so many zeroed bytes of a device's memory."""
+
+
+def new_base_model(
+    program: Program, rule: Rule, solver: SolverConf, devices: int, zeros: Zeros = aligned_zeros
+) -> BaseModel:
     used, several = rule.merge(solver, ANY, 1).vectors, devices > 1
-    first, second, velocity, total = _vectors(program.model, (True, True, "base_velocity" in used, several))
-    observed, following, statistics_total = _vectors(program.statistics, (True, True, several))
+    first, second, velocity, total = _vectors(program.model, (True, True, "base_velocity" in used, several), zeros)
+    observed, following, statistics_total = _vectors(program.statistics, (True, True, several), zeros)
     assert first is not None
     assert second is not None
     assert observed is not None
@@ -71,17 +77,17 @@ def new_base_model(program: Program, rule: Rule, solver: SolverConf, devices: in
     return BaseModel((first, second), velocity, total, (observed, following), statistics_total)
 
 
-def new_replica(program: Program, rule: Rule, solver: SolverConf) -> Replica:
+def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros = aligned_zeros) -> Replica:
     used = rule.local_step(solver, ANY, 1, synchronises=True).vectors
-    weights, velocity, gradient = _vectors(program.model, (not rule.reads_base, "velocity" in used, True))
-    observed, following = _vectors(program.statistics, (True, True))
+    weights, velocity, gradient = _vectors(program.model, (not rule.reads_base, "velocity" in used, True), zeros)
+    observed, following = _vectors(program.statistics, (True, True), zeros)
     assert gradient is not None
     assert observed is not None
     assert following is not None
     return Replica(weights, gradient, velocity, (observed, following))
 
 
-def _vectors(layout: ModelLayout, wanted: Sequence[bool]) -> list[Array | None]:
+def _vectors(layout: ModelLayout, wanted: Sequence[bool], zeros: Zeros) -> list[Array | None]:
     """Vectors in one piece of memory; None where none is wanted."""
-    made = iter(layout.new_vectors(sum(wanted)))
+    made = iter(layout.new_vectors(sum(wanted), zeros))
     return [next(made) if wish else None for wish in wanted]

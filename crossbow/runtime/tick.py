@@ -37,14 +37,15 @@ that to the synchroniser, behind the all-reduce:
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
 from crossbow.compile import BoundBlock, BoundStep, ModelLayout, Parts
 from crossbow.conf import SolverConf
-from crossbow.kernels.interface import KernelLibrary, PlainStorage, State
+from crossbow.kernels.interface import HostLibrary, KernelLibrary, PlainStorage, State
 from crossbow.runtime.coefficients import Coefficients, PacedUpdate
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.solver import Update
@@ -98,6 +99,17 @@ class Averaging:
     """Ranges of the vectors with one multiplier of the learning rate, where not all is one; see `ModelLayout`."""
     checked: ModelLayout | None = None
     """How variables lie in the vectors, where what updates write is looked through (`SystemConf.check_numerics`)."""
+    to_device: Callable[[Array], Array] | None = None
+    """Puts numbers where kernels read them, where that is not the host's memory."""
+
+    def array(self, numbers: Sequence[float]) -> Array:
+        """Numbers as kernels read and write them, in double precision."""
+        made = np.array(numbers, np.float64)
+        return made if self.to_device is None else self.to_device(made)
+
+    def weights(self, learners: int) -> list[float]:
+        """Of so many learners' contributions."""
+        return [self.rule.weight(self.learners)] * learners
 
     @property
     def multipliers(self) -> tuple[float, ...]:
@@ -115,13 +127,18 @@ class Averaging:
         """Whether weight gradients may be used block by block, and never be there as a whole."""
         return self.rule.sends != "gradient" and not self.clips
 
+    @property
+    def _host(self) -> HostLibrary:
+        """Flags are for learners on the host's threads."""
+        return cast(HostLibrary, self.library)
+
     def wait(self, flags: Array, state: Array) -> list[BoundStep]:
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
-        return [BoundStep("wait", call) for call in self.library.wait().bind(buffers)]
+        return [BoundStep("wait", call) for call in self._host.wait().bind(buffers)]
 
     def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
         buffers = {"flag": flags[index : index + 1], "state": state}
-        return [BoundStep("signal", call) for call in self.library.signal().bind(buffers)]
+        return [BoundStep("signal", call) for call in self._host.signal().bind(buffers)]
 
     def combine(self, name: str, update: Update, vectors: dict[str, Array], coefficients: Array) -> list[BoundStep]:
         if not update.steps:
@@ -164,7 +181,7 @@ class Averaging:
     def combine_statistics(self, terms: Terms, vectors: dict[str, Array]) -> list[BoundStep]:
         """The mean of running statistics, or a part of it, looked through for numbers that are not finite."""
         update = Update((("statistics", terms),))
-        steps = self.combine("statistics", update, vectors, np.array(update.coefficients))
+        steps = self.combine("statistics", update, vectors, self.array(update.coefficients))
         if self.checked is not None:
             kernel = self.library.check_finite("learners' mean of the running statistics")
             steps += [BoundStep("statistics", call) for call in kernel.bind({"value": vectors["statistics"]})]
@@ -173,7 +190,7 @@ class Averaging:
     def square(self, terms: Terms, vectors: dict[str, Array], square: Array) -> list[BoundStep]:
         """The squared norm of a combination of gradients."""
         kernel = self.library.squared_norm(tuple(terms), self.dtype)
-        buffers = {**{term: vectors[term] for term in terms}, "coefficients": np.array(list(terms.values()))}
+        buffers = {**{term: vectors[term] for term in terms}, "coefficients": self.array(list(terms.values()))}
         return [BoundStep("gradient norm", call) for call in kernel.bind({**buffers, "square": square})]
 
     def clip(
@@ -183,7 +200,7 @@ class Averaging:
         assert self.solver.clip_gradient_norm is not None
         marks = [term in gradients for _, terms in paced.update.steps for term in terms]
         kernel = self.library.clip_coefficients(self.solver.clip_gradient_norm, marks)
-        clipped = {multiplier: np.zeros_like(numbers) for multiplier, numbers in paced.numbers.items()}
+        clipped = {multiplier: self.array([0.0] * numbers.size) for multiplier, numbers in paced.numbers.items()}
         steps: list[BoundStep] = []
         for multiplier, numbers in paced.numbers.items():
             buffers = {"squares": squares, "coefficients": numbers, "clipped_coefficients": clipped[multiplier]}
@@ -194,7 +211,7 @@ class Averaging:
         """A learner's step. Gradients that come in blocks are computed here, and used while they are in the cache."""
         steps: list[BoundStep] = []
         if self.clips == "own":
-            squares = np.zeros(1)
+            squares = self.array([0.0])
             clipping, paced = self.clip(paced, ("gradient",), squares)
             steps += [*self.square({"gradient": 1.0}, vectors, squares), *clipping]
         rest = [slice(0, vectors["gradient"].size)]
@@ -239,12 +256,8 @@ class Place:
 def learner_coefficients(averaging: Averaging, place: Place) -> Coefficients:
     expand: dict[str, float] = {}
     if averaging.devices == 1:
-        expand = total("sent", _weights(averaging, place))
+        expand = total("sent", averaging.weights(len(place.on_device)))
     return Coefficients(averaging.rule, averaging.solver, averaging.learners, averaging.multipliers, expand)
-
-
-def _weights(averaging: Averaging, place: Place) -> list[float]:
-    return [averaging.rule.weight(averaging.learners)] * len(place.on_device)
 
 
 def synchronising_task(
@@ -290,14 +303,14 @@ def _merge(
     if averaging.devices == 1:
         paced = coefficients.merge
         if averaging.clips == "mean":
-            mean, index = total("sent", _weights(averaging, place)), place.learner
+            mean, index = total("sent", averaging.weights(len(place.on_device))), place.learner
             waiting += averaging.square(mean, vectors, flags.squares[index : index + 1])
             waiting += [*averaging.signal(flags.measured, index, state), *averaging.wait(flags.measured, state)]
             clipping, paced = averaging.clip(paced, tuple(mean), flags.squares)
             waiting += clipping
         merge = averaging.adjust("average", paced, vectors, share)
         return [*waiting, *merge, *averaging.signal(flags.merged, place.learner, state)]
-    update = Update((("total", total("sent", _weights(averaging, place))),))
+    update = Update((("total", total("sent", averaging.weights(len(place.on_device)))),))
     summing = averaging.combine("sum of the device", update, vectors, np.array(update.coefficients))
     summing += averaging.look_through("sum of the device", ("total",), vectors, share)
     return [*waiting, *summing, *averaging.signal(flags.contributed, place.learner, state)]
@@ -311,7 +324,7 @@ def _merge_statistics(
 
     Between several devices the part has a place of its own: learners of this device may begin a tick when one of
     another device has failed in the tick before, and the statistics before that one, in the same parity, are needed."""
-    which = 1 - parity if averaging.rule.sends == "gradient" else parity
+    which = statistics_after(averaging.rule, parity)
     share = place.slice(base.statistics[0].size)
     if share.start == share.stop:
         return []
@@ -319,6 +332,12 @@ def _merge_statistics(
     target = base.statistics[1 - parity] if base.statistics_total is None else base.statistics_total
     vectors["statistics"] = target[share]
     return averaging.combine_statistics(total("observed", [1 / averaging.learners] * len(replicas)), vectors)
+
+
+def statistics_after(rule: Rule, parity: int) -> int:
+    """Which of a learner's statistics belong to what it sends in a tick of this parity: with weights, which are those
+    from before its last task, also the statistics from before; with gradients those after it."""
+    return 1 - parity if rule.sends == "gradient" else parity
 
 
 def local_task(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,16 +80,26 @@ def infer(kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None) -> tu
         raise ConfigurationError(f"{name_of(kernel)}: {error}") from error
 
 
-def library_of(device: str, dtype: np.dtype[Any]) -> KernelLibrary:
-    """The kernels of a device."""
-    if device not in ("reference", "cpu", "cuda:0"):
-        raise ConfigurationError(f"device: expected 'reference', 'cpu' or 'cuda:0'. Received: {device!r}")
-    if device == "cuda:0":
-        raise ConfigurationError(
-            "device: expected 'reference' or 'cpu'; CUDA devices do not exist yet. Received: 'cuda:0'"
-        )
+_gpus: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+"""How many there are, by the libraries in use: asking takes longer than a small operator."""
+DEVICES = "'reference', 'cpu' or 'cuda:i'"
+
+
+def library_of(
+    device: str, dtype: np.dtype[Any], *, channels_last: bool | None = None, tf32: bool = False
+) -> KernelLibrary:
+    """The kernels of a device. channels_last, tf32: of a GPU's, as `Cuda` says."""
+    on_gpu = is_gpu(device)
     if dtype not in (np.float32, np.float64):
         raise ConfigurationError(f"dtype: expected float32 or float64. Received: {dtype}")
+    if on_gpu:
+        gpu_number(device)
+        from crossbow.kernels.cuda.library import Cuda
+
+        return Cuda(dtype, channels_last=channels_last, tf32=tf32, deterministic=True)
+    if channels_last is not None or tf32:
+        what = f"channels_last={channels_last}" if channels_last is not None else f"tf32={tf32}"
+        raise ConfigurationError(f"channels_last and tf32 are settings of GPUs. Received: {what}, device={device!r}")
     if device == "reference":
         from crossbow.kernels.reference.library import Reference
 
@@ -103,3 +115,32 @@ def library_of(device: str, dtype: np.dtype[Any]) -> KernelLibrary:
         known = ", ".join(map(str, library.dtypes))
         raise ConfigurationError(f"dtype: expected {known} on device 'cpu'. Received: {dtype}")
     return library
+
+
+def is_gpu(device: str) -> bool:
+    """Whether a device is a GPU. Raises ConfigurationError for a name that is none of a device."""
+    if device in ("reference", "cpu"):
+        return False
+    if not isinstance(device, str) or not re.fullmatch(r"cuda:\d+", device):
+        raise ConfigurationError(f"device: expected {DEVICES}. Received: {device!r}")
+    return True
+
+
+def gpu_number(device: str) -> int:
+    """The number of "cuda:i". Raises ConfigurationError where there is no such GPU."""
+    from crossbow.kernels.cuda.api import api, gpus
+
+    if api() not in _gpus:
+        _gpus[api()] = len(gpus())
+    there, number = _gpus[api()], int(device.removeprefix("cuda:"))
+    if number >= there:
+        raise ConfigurationError(
+            f"device: expected GPUs that are there, cuda:0 to cuda:{there - 1}. Received: {device!r}"
+        )
+    return number
+
+
+def gpu_settings(channels_last: bool | None, tf32: bool) -> dict[str, Any]:
+    """Those of `library_of`'s settings that are set."""
+    known = {"channels_last": channels_last, "tf32": tf32 or None}
+    return {name: value for name, value in known.items() if value is not None}

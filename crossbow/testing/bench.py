@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crossbow.kernels.interface import Call, KernelLibrary, PlainStorage, PreparedKernel, State, Storage, Variable
-from crossbow.ops.kernel import Kernel, Site, VariableSpec
+from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.testing.arguments import Numbers, check_array, infer, name_of, refuse_argument
-from crossbow.types import Phase, Shape, Tensor, aligned_zeros
+from crossbow.testing.place import Place, Processor
+from crossbow.types import Phase, Shape, Tensor
 
 _GUARD = 64
-"""Bytes before and after every buffer that no kernel may touch."""
+"""Bytes before and after every buffer that no kernel may touch; buffers begin on multiples of it, as the compiler's."""
+_UNTOUCHED = 0xA5
+"""What is in them."""
 _SLOTS = 2
 """Of the batch ring; the last one holds the batch."""
 _UNWRITTEN: dict[int, Any] = {4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFBEEFBEEF)}
@@ -23,34 +26,52 @@ _UNWRITTEN: dict[int, Any] = {4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFB
 
 
 class _Buffers:
-    """Memory by role, each between two guards."""
+    """Memory by role, each between two guards, in one block of a place."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: Place, tensors: Mapping[str, Tensor]) -> None:
+        self._place, self._tensors = place, dict(tensors)
+        self._spans: dict[str, tuple[int, int, int]] = {}
+        """Where the memory made for a role begins and ends, and where the guard behind it ends."""
+        end = 0
+        for role, tensor in tensors.items():
+            start = end + _GUARD
+            end = start + -(-tensor.nbytes // _GUARD) * _GUARD + _GUARD
+            self._spans[role] = (start, start + tensor.nbytes, end)
+        self._host, self._device = place.allocate(end)
+        self._host[...] = _UNTOUCHED
         self.arrays: dict[str, Numbers] = {}
-        self._whole: dict[str, Numbers] = {}
-        self._places: dict[str, tuple[Tensor, Numbers]] = {}
+        """As the host sees them."""
+        self.bound: dict[str, Any] = {}
+        """As kernels get them."""
+        self._where: dict[str, str] = {}
+        """In which role's memory a role lies."""
+        for role in tensors:
+            self._lay(role, role)
+            self.arrays[role][...] = 0
 
-    def memory(self, role: str, nbytes: int) -> Numbers:
-        whole: Numbers = aligned_zeros(nbytes + 2 * _GUARD)
-        whole[:_GUARD] = whole[-_GUARD:] = 0xA5
-        self._whole[role] = whole
-        return whole[_GUARD : _GUARD + nbytes]
+    def share(self, role: str, other: str) -> Any:
+        """Put the tensor of one role into the memory of another's; returned as kernels get it."""
+        self._lay(role, self._where[other])
+        return self.bound[role]
 
-    def tensor(self, role: str, tensor: Tensor) -> Numbers:
-        return self._place(role, tensor, self.memory(role, tensor.nbytes))
+    def _lay(self, role: str, where: str) -> None:
+        (start, stop, _), tensor = self._spans[where], self._tensors[role]
+        self.arrays[role], self.bound[role] = (tensor.view(memory[start:stop]) for memory in (self._host, self._device))
+        self._where[role] = where
 
-    def share(self, role: str, other: str) -> Numbers:
-        """Put the tensor of one role into the memory of another's."""
-        return self._place(role, self._places[role][0], self._places[other][1])
-
-    def _place(self, role: str, tensor: Tensor, memory: Numbers) -> Numbers:
-        array: Numbers = tensor.view(memory)
-        self._places[role], self.arrays[role] = (tensor, memory), array
-        return array
+    def run(self, calls: Sequence[Call]) -> None:
+        """Make calls that were bound to the arrays; then those of the host hold what they have written."""
+        with self._place.current():
+            self._place.run(calls, self._host, self._device)
 
     def damaged(self) -> list[str]:
         """Roles beside whose buffer something was written."""
-        return [role for role, w in self._whole.items() if np.any(w[:_GUARD] != 0xA5) or np.any(w[-_GUARD:] != 0xA5)]
+        host = self._host
+        return [
+            role
+            for role, (start, stop, end) in self._spans.items()
+            if np.any(host[start - _GUARD : start] != _UNTOUCHED) or np.any(host[stop:end] != _UNTOUCHED)
+        ]
 
 
 @dataclass(frozen=True)
@@ -60,6 +81,13 @@ class _Group:
     calls: list[Call]
     written: set[str]
     """Roles that they write."""
+    scratch: set[str]
+    """Their workspaces."""
+
+
+def _workspace(kernel: PreparedKernel) -> str:
+    """The role that a kernel's workspace has among a bench's buffers."""
+    return f"workspace of {kernel.name}, {kernel.workspace} bytes"
 
 
 class Bench:
@@ -76,7 +104,9 @@ class Bench:
         phase: Phase = Phase.TRAIN,
         seed: int = 0,
         in_place: bool = False,
+        place: Place | None = None,
     ) -> None:
+        """place: where the library's kernels run; None is the processor."""
         self.kernel, self.dtype, self.seed, self.in_place = kernel, dtype, seed, in_place
         output, self.specs = infer(kernel, shapes, labels)
         self.statistics = kernel.running_statistics(*shapes)
@@ -93,15 +123,28 @@ class Bench:
             key=0,
             needs_input_gradient=not kernel.takes_indices,
         )
+        where = place or Processor()
+        with where.current():
+            self._prepare(
+                where, labels, [kernel.gradient(n) for n in range(len(shapes))] if phase is Phase.TRAIN else []
+            )
+
+    def _prepare(self, place: Place, labels: Numbers | None, peers: Sequence[Gradient | None]) -> None:
+        """Let the kernels choose, give them memory, and bind them. peers: the gradient operator of each input."""
+        kernel = self.kernel
         forward = kernel.prepare(self.site)
         chosen = {name: storage for prepared in forward for name, storage in prepared.storages.items()}
         self.storages = {spec.name: chosen.get(spec.name, PlainStorage(spec.shape)) for spec in self.specs}
-        settled = {spec.name: Variable(spec.shape, dtype, self.storages[spec.name]) for spec in self.specs}
+        settled = {spec.name: Variable(spec.shape, self.dtype, self.storages[spec.name]) for spec in self.specs}
         self.site = replace(self.site, variables=settled)
-        peers = [kernel.gradient(number) for number in range(len(shapes))] if phase is Phase.TRAIN else []
         gradients = [None if peer is None else peer.prepare(kernel, self.site) for peer in peers]
-        self._allocate(labels, max((prepared.kept for prepared in forward), default=0))
         later = [prepared for group in gradients for prepared in group or ()]
+        self.buffers = _Buffers(place, self._tensors([*forward, *later]))
+        if labels is not None:
+            self.buffers.arrays["labels"][...] = labels
+        for prepared in (*forward, *later):
+            if prepared.workspace:
+                self.buffers.arrays[_workspace(prepared)][...] = 0xFF
         self.shared: set[str] = set()
         self.forward_group = self._bind(forward, later, "")
         self.gradient_groups = [
@@ -109,36 +152,38 @@ class Bench:
             for number, kernels in enumerate(gradients)
         ]
 
-    def _allocate(self, labels: Numbers | None, kept: int) -> None:
-        buffers, site = _Buffers(), self.site
-        self.buffers = buffers
+    def _tensors(self, kernels: Sequence[PreparedKernel]) -> dict[str, Tensor]:
+        """What needs memory, by role."""
+        site, numbers, memory = self.site, np.dtype(np.int64), np.dtype(np.uint8)
+        tensors: dict[str, Tensor] = {}
         for number, tensor in enumerate(site.inputs):
-            buffers.tensor(f"input{number}", tensor)
-            buffers.tensor(f"input_gradient{number}", tensor)
-        buffers.tensor("output", site.output)
-        buffers.tensor("output_gradient", site.output)
-        buffers.tensor("state", Tensor((State.SIZE,), np.dtype(np.int64)))
-        buffers.tensor("slot_positions", Tensor((_SLOTS, self.batch, 2), np.dtype(np.int64)))
-        buffers.tensor("kept", Tensor((kept,), np.dtype(np.uint8)))
-        if labels is not None and site.labels is not None:
-            buffers.tensor("labels", site.labels)[...] = labels
+            tensors[f"input{number}"] = tensors[f"input_gradient{number}"] = tensor
+        tensors["output"] = tensors["output_gradient"] = site.output
+        tensors["state"] = Tensor((State.SIZE,), numbers)
+        tensors["slot_positions"] = Tensor((_SLOTS, self.batch, 2), numbers)
+        tensors["kept"] = Tensor((max((kernel.kept for kernel in kernels), default=0),), memory)
+        if site.labels is not None:
+            tensors["labels"] = site.labels
         for spec in self.specs:
             storage = self.storages[spec.name]
             shape = spec.shape if isinstance(storage, PlainStorage) else (storage.elements,)
-            for role in (spec.name, f"{spec.name}_gradient"):
-                buffers.tensor(role, Tensor(shape, self.dtype))
+            tensors[spec.name] = tensors[f"{spec.name}_gradient"] = Tensor(shape, self.dtype)
         for spec in self.statistics:
-            for role in (spec.name, f"{spec.name}_next"):
-                buffers.tensor(role, Tensor(spec.shape, self.dtype))
+            tensors[spec.name] = tensors[f"{spec.name}_next"] = Tensor(spec.shape, self.dtype)
+        for kernel in kernels:
+            if kernel.workspace:
+                tensors[_workspace(kernel)] = Tensor((kernel.workspace,), memory)
+        return tensors
 
     def _bind(self, kernels: Sequence[PreparedKernel], later: Sequence[PreparedKernel], suffix: str) -> _Group:
         """Bind some kernels, each to the roles that it names and to no others.
 
         `later` are the other kernels that use the same buffers; `suffix` is that of the buffer for `input_gradient`.
         """
-        group = _Group([], set())
+        group = _Group([], set(), set())
         names = {"input_gradient": f"input_gradient{suffix}"} if suffix else {}
-        known = {**self.buffers.arrays, **{role: self.buffers.arrays[name] for role, name in names.items()}}
+        bound = self.buffers.bound
+        known = {**bound, **{role: bound[name] for role, name in names.items()}}
         for position, kernel in enumerate(kernels):
             if self.in_place and kernel.in_place is not None:
                 source, target = kernel.in_place
@@ -155,8 +200,8 @@ class Bench:
                 )
             given = {role: known[role] for role in roles}
             if kernel.workspace:
-                given["workspace"] = self.buffers.memory(f"workspace of {kernel.name}", kernel.workspace)
-                given["workspace"][...] = 0xFF
+                given["workspace"] = bound[_workspace(kernel)]
+                group.scratch.add(_workspace(kernel))
             group.calls.extend(kernel.bind(given))
             group.written.update(names.get(role, role) for role in kernel.writes)
         return group
@@ -291,10 +336,9 @@ class Bench:
 
     def _run(self, group: _Group) -> None:
         """Call the kernels, and see to it that they change nothing but what they say they write."""
-        arrays = self.buffers.arrays
-        before = {role: array.tobytes() for role, array in arrays.items() if role not in self.shared | group.written}
-        for call in group.calls:
-            call()
+        arrays, free = self.buffers.arrays, self.shared | group.written | group.scratch
+        before = {role: array.tobytes() for role, array in arrays.items() if role not in free}
+        self.buffers.run(group.calls)
         changed = [role for role, value in before.items() if arrays[role].tobytes() != value]
         changed += [f"memory beside {role}" for role in self.buffers.damaged()]
         if changed:

@@ -15,11 +15,13 @@ from crossbow.testing.arguments import (
     check_array,
     check_inputs,
     check_kernel,
+    gpu_settings,
     library_of,
     name_of,
     refuse_argument,
 )
 from crossbow.testing.bench import Bench
+from crossbow.testing.place import Place, place_of
 from crossbow.types import LabelRange, Shape
 
 Draw = Callable[[np.random.Generator, Shape], Numbers]
@@ -39,6 +41,7 @@ def check_gradients(
     tolerance: float = 1e-6,
     device: str = "reference",
     seed: int = 0,
+    channels_last: bool | None = None,
 ) -> float:
     """Compare an operator's gradients with central differences in float64, and return the worst relative error.
 
@@ -61,6 +64,8 @@ def check_gradients(
         directions: how many points and directions for each input and variable.
         step: h.
         tolerance: the largest relative error allowed.
+        device: "reference" (NumPy) or "cuda:i" (an NVIDIA GPU): those that compute in float64.
+        channels_last: whether images lie channels-last on a GPU; None is as the engine has it.
 
     Raises:
         AssertionError: a gradient is wrong; the message names operator and input or variable.
@@ -78,7 +83,8 @@ def check_gradients(
     if kernel.takes_labels and shapes:
         values = _draw_labels(kernel, generator, shapes) if labels is None else labels
         first[-1] = check_array(kernel, "labels", values, shapes[-1], np.asarray(values).dtype)
-    check = _GradientCheck(kernel, library_of(device, np.dtype(np.float64)), first, variables or {}, seed)
+    library = library_of(device, np.dtype(np.float64), **gpu_settings(channels_last, False))
+    check = _GradientCheck(kernel, library, place_of(device), first, variables or {}, seed)
     worst = 0.0
     for target in check.targets:
         for _ in range(directions):
@@ -93,6 +99,7 @@ class _GradientCheck:
         self,
         kernel: Kernel,
         library: KernelLibrary,
+        place: Place,
         inputs: Sequence[Numbers],
         given: Mapping[str, ArrayLike],
         seed: int,
@@ -101,11 +108,11 @@ class _GradientCheck:
         arrays, labels = check_inputs(kernel, inputs, dtype)
         shapes = [array.shape for array in arrays]
         self.kernel, self.given = kernel, given
-        self.bench = Bench(kernel, library, dtype, shapes, labels, seed=seed)
+        self.bench = Bench(kernel, library, dtype, shapes, labels, seed=seed, place=place)
         self.examples = shapes[0][0] if shapes[0] else 1
         self.before: Bench | None = None
         if kernel.gradient_past is not None:
-            self.before = Bench(kernel.gradient_past(), library, dtype, shapes[:1], None)
+            self.before = Bench(kernel.gradient_past(), library, dtype, shapes[:1], None, place=place)
         peers = [kernel.gradient(number) for number in range(len(shapes))]
         differentiable = [f"input {i}" for i, peer in enumerate(peers) if peer is not None and not kernel.takes_indices]
         if all(peer is None for peer in peers):

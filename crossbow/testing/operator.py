@@ -9,8 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from crossbow.ops.kernel import Kernel
-from crossbow.testing.arguments import Numbers, check_array, check_inputs, check_kernel, library_of, refuse_argument
+from crossbow.testing.arguments import (
+    Numbers,
+    check_array,
+    check_inputs,
+    check_kernel,
+    gpu_settings,
+    library_of,
+    refuse_argument,
+)
 from crossbow.testing.bench import Bench
+from crossbow.testing.place import place_of
 from crossbow.types import Phase
 
 
@@ -45,6 +54,8 @@ def run_operator(
     positions: ArrayLike | None = None,
     examples: int | None = None,
     in_place: bool = False,
+    channels_last: bool | None = None,
+    tf32: bool = False,
 ) -> OperatorRun:
     """Run an operator forward and, in the training phase, backward.
 
@@ -58,13 +69,15 @@ def run_operator(
         output_gradient: of the output's shape; None is ones. A loss starts the gradient itself, and takes None only.
         variables: values by name; those that are not given are drawn with the operator's initialisers.
         statistics: running statistics by name; those that are not given are as before the first task.
-        device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:0".
+        device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:i" (an NVIDIA GPU).
         seed: of the initialisers and of the operator's own random numbers (dropout).
         task: number of the task, on which random numbers depend too.
         positions: (N, 2) integers: the epoch that each example is seen in and its index in the data set, on which the
             random numbers of a `DataTransform` depend; None is epoch 0 and the indices from task · N on.
         examples: how many examples of the batch are real (losses, measures); None is all.
         in_place: share memory between input and output where the kernels say that they may.
+        channels_last: whether images lie channels-last on a GPU; None is as the engine has it.
+        tf32: whether a GPU may round factors to TF32 in convolutions and matrix products.
 
     Raises:
         ConfigurationError: an argument does not fit; the message says what was expected and what was received.
@@ -86,8 +99,9 @@ def run_operator(
     batch = arrays[0].shape[0] if arrays[0].ndim else 1
     if examples is not None and not 0 <= examples <= batch:
         raise refuse_argument(kernel, "examples", f"a number from 0 to {batch}, the batch", repr(examples))
-    shapes, library = [x.shape for x in arrays], library_of(device, number)
-    bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place)
+    shapes, library = [x.shape for x in arrays], library_of(device, number, **gpu_settings(channels_last, tf32))
+    place = place_of(device, tf32=tf32)
+    bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place, place=place)
     values = bench.initial_variables(variables or {})
     running = bench.initial_statistics(statistics or {})
     places = None

@@ -19,6 +19,13 @@ Array = NDArray[Any]
 
 NO_FAST_LIBRARY = why_not_onednn()
 fast = pytest.mark.skipif(NO_FAST_LIBRARY is not None, reason=f"no oneDNN: {NO_FAST_LIBRARY}")
+REFERENCE = pytest.param({"device": "reference"}, id="reference")
+CPU = pytest.param({"device": "cpu"}, marks=fast, id="cpu")
+GPU = pytest.param({}, marks=pytest.mark.gpu, id="gpu")
+GPU_LAYOUTS = [
+    pytest.param({"channels_last": last}, marks=pytest.mark.gpu, id=f"gpu-{'channels-last' if last else 'plain'}")
+    for last in (False, True)
+]
 every_row = pytest.mark.parametrize("case", CASES, ids=str)
 differentiable = pytest.mark.parametrize("case", [c for c in CASES if c.kernel.gradient() is not None], ids=str)
 
@@ -80,12 +87,13 @@ def test_an_operator_without_a_row_would_be_noticed() -> None:
 
 
 @differentiable
-def test_gradients_agree_with_finite_differences(case: Case) -> None:
+@pytest.mark.parametrize("target", [REFERENCE, *GPU_LAYOUTS], indirect=True)
+def test_gradients_agree_with_finite_differences(case: Case, target: dict[str, Any]) -> None:
     shapes = case.shapes
     labels = case.label_array(np.random.default_rng(0))
     if labels is not None:
         shapes = (*shapes, labels.shape)
-    check_gradients(case.kernel, shapes, labels=labels, draw=case.draw, directions=1)
+    check_gradients(case.kernel, shapes, labels=labels, draw=case.draw, directions=1, **target)
 
 
 @every_row
@@ -94,29 +102,29 @@ def test_float32_agrees_with_float64(case: Case) -> None:
     assert_close(tensors(run(case)), tensors(exact), case.tolerance)
 
 
-@fast
 @every_row
-def test_fast_library_agrees_with_reference(case: Case) -> None:
+@pytest.mark.parametrize("target", [CPU, *GPU_LAYOUTS], indirect=True)
+def test_fast_library_agrees_with_reference(case: Case, target: dict[str, Any]) -> None:
     exact = run(case, dtype=np.float64, variables=float32_variables(case))
-    assert_close(tensors(run(case, device="cpu")), tensors(exact), case.tolerance)
+    assert_close(tensors(run(case, **target)), tensors(exact), case.tolerance)
 
 
-@fast
 @every_row
-def test_fast_library_agrees_with_reference_when_checking(case: Case) -> None:
+@pytest.mark.parametrize("target", [CPU, *GPU_LAYOUTS], indirect=True)
+def test_fast_library_agrees_with_reference_when_checking(case: Case, target: dict[str, Any]) -> None:
     variables = float32_variables(case)
     options: dict[str, Any] = {"phase": Phase.CHECK, "examples": case.examples, "variables": variables}
     exact = run_operator(case.kernel, case.inputs(), dtype=np.float64, **options)
-    received = run_operator(case.kernel, case.inputs(), device="cpu", **options)
+    received = run_operator(case.kernel, case.inputs(), **target, **options)
     assert not received.input_gradients
     assert not received.variable_gradients
     assert_close(tensors(received), tensors(exact), case.tolerance)
 
 
 @every_row
-@pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
-def test_in_place_changes_nothing(case: Case, device: str) -> None:
-    apart, shared = tensors(run(case, device=device)), tensors(run(case, device=device, in_place=True))
+@pytest.mark.parametrize("target", [REFERENCE, CPU, GPU], indirect=True)
+def test_in_place_changes_nothing(case: Case, target: dict[str, Any]) -> None:
+    apart, shared = tensors(run(case, **target)), tensors(run(case, in_place=True, **target))
     assert apart.keys() == shared.keys()
     for name, value in apart.items():
         np.testing.assert_array_equal(shared[name], value, err_msg=name)
@@ -162,10 +170,10 @@ def run_on_kinks(case: Case, **options: Any) -> tuple[list[Array], OperatorRun]:
     return inputs, run_operator(case.kernel, inputs, **options)
 
 
-@fast
 @pytest.mark.parametrize("case", KINKED, ids=str)
-def test_fast_library_agrees_with_reference_at_kinks(case: Case) -> None:
-    exact, received = (run_on_kinks(case, device=device)[1] for device in ("reference", "cpu"))
+@pytest.mark.parametrize("target", [CPU, GPU], indirect=True)
+def test_fast_library_agrees_with_reference_at_kinks(case: Case, target: dict[str, Any]) -> None:
+    exact, received = (run_on_kinks(case, **where)[1] for where in ({}, target))
     assert_close(tensors(received), tensors(exact), TOLERANCES[type(case.kernel)])
 
 

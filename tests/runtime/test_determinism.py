@@ -20,7 +20,7 @@ import pytest
 from crossbow import SMA, SSGD, ExecutionContext, History, SolverConf, TrainingUnit
 from crossbow.data.loader import Loader, gather
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
-from crossbow.runtime import assembly
+from crossbow.runtime import cpu_assembly
 from tests.support import KERNELS, Probe, blobs, context, dawdle, perceptron, pictures, same_weights, training
 
 SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, weight_decay=0.01, policy="step", gamma=0.5, step_size=11)
@@ -57,7 +57,7 @@ def disturbed(where: str) -> Iterator[None]:
     interval = sys.getswitchinterval()
     with pytest.MonkeyPatch.context() as patch:
         if where in ("loader", "everywhere"):
-            patch.setattr(assembly, "Loader", DawdlingLoader)
+            patch.setattr(cpu_assembly, "Loader", DawdlingLoader)
         if where == "everywhere":
             sys.setswitchinterval(1e-6)
         try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from crossbow import SystemConf
-from crossbow.runtime.device import CpuDevice, available_cores, parse_devices
+from crossbow.runtime.device import CpuDevice, CudaDevice, available_cores, cpu_devices, parse_devices
 from crossbow.types import ConfigurationError
 
 
@@ -27,21 +27,24 @@ from crossbow.types import ConfigurationError
     ],
 )
 def test_slices(names: Sequence[str], cores: Sequence[int], expected: list[tuple[int, ...]]) -> None:
-    devices = parse_devices(names, cores)
+    devices = cpu_devices(names, cores)
     assert [device.cores for device in devices] == expected
     assert [device.name for device in devices] == list(names)
 
 
 @pytest.mark.parametrize("count", range(1, 9))
 def test_slices_cover_all_cores_once(count: int) -> None:
-    devices = parse_devices([f"cpu:{index}/{count}" for index in range(count)], range(8))
+    devices = cpu_devices([f"cpu:{index}/{count}" for index in range(count)], range(8))
     assert sorted(core for device in devices for core in device.cores) == list(range(8))
 
 
-@pytest.mark.parametrize("name", ["", "gpu", "cuda:0", "cpu:2/2", "cpu:0/0", "cpu:-1/2", "cpu:1", "cpu:0/2/2", "CPU"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "gpu", "cuda:", "cuda:-1", "cuda:0/2", "cuda0", "cpu:2/2", "cpu:0/0", "cpu:-1/2", "cpu:1", "cpu:0/2/2", "CPU"],
+)
 def test_unknown_devices_are_refused(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"a device is 'cpu' or 'cpu:i/n'.*Received: {name!r}"):
-        parse_devices([name], range(4))
+    with pytest.raises(ConfigurationError, match=rf"a device is 'cpu', 'cpu:i/n'.*Received: {name!r}"):
+        parse_devices([name])
 
 
 @pytest.mark.parametrize(
@@ -57,11 +60,24 @@ def test_unknown_devices_are_refused(name: str) -> None:
 )
 def test_sharing_cores_is_refused(names: Sequence[str]) -> None:
     with pytest.raises(ConfigurationError, match=f"must not share cores.*Received: {','.join(names)} on 4 cores"):
-        parse_devices(names, range(4))
+        cpu_devices(names, range(4))
+
+
+def test_gpus() -> None:
+    assert parse_devices(["cuda:1", "cuda"]) == (CudaDevice("cuda:1", 1), CudaDevice("cuda:0", 0))
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(["cuda:0", "cuda:00"], "each GPU may be named once"), (["cpu", "cuda:0"], "devices must all be of one kind")],
+)
+def test_gpus_that_cannot_be_used_together(names: Sequence[str], expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{expected}.*Received: {','.join(names)}"):
+        parse_devices(names)
 
 
 def test_the_process_may_use_its_cores() -> None:
-    assert parse_devices(["cpu"])[0].cores == available_cores()
+    assert cpu_devices(["cpu"])[0].cores == available_cores()
     if hasattr(os, "sched_getaffinity"):
         assert set(available_cores()) == os.sched_getaffinity(0)
 

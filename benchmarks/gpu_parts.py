@@ -1,0 +1,394 @@
+"""What `benchmarks.gpu_check` looks at, part by part: operators, gradients, and whole training runs."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.data import cifar10, digits, mnist, synthetic
+from crossbow.kernels.cuda.api import api
+from crossbow.ops import Conv, DataTransform, InnerProduct, MatMul
+from crossbow.testing import check_gradients, run_operator
+from crossbow.types import Phase, bytes_text
+from models.lenet import lenet
+from models.resnet import resnet
+
+Variables = Mapping[str, NDArray[Any]]
+
+FLOAT64_TOLERANCE = 1e-12
+"""As TOLERANCES of tests/operators/table.py has them for float32: largest difference over largest magnitude."""
+TF32_TOLERANCE = 2e-3
+"""Of operators that multiply rounded factors (10 bits behind the point: 5e-4 for each); others are as in float32."""
+GRADIENT_TOLERANCE = 1e-6
+"""Of gradients beside finite differences, both in float64."""
+ROUNDED = (Conv, InnerProduct, MatMul)
+WEIGHTS_TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
+"""Of weights after a few ticks on GPU and CPU, relative to the largest of a variable."""
+GRANULE = 2 << 20
+"""Bytes in which CUDA hands out memory: a leak shows in steps of it."""
+STRETCHES = 8
+"""Of tasks, after each of which the leak check looks."""
+SHOWN = 5
+"""Faults that a part names in the table; the JSON has them all."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is checked, and with what."""
+
+    device: str = "cuda:0"
+    every: int = 1
+    """Which rows of the operator table: every so many."""
+    tasks: int = 64
+    """Of runs that are compared with each other."""
+    leak_tasks: int = 4000
+    learners: int = 4
+    batch_size: int = 16
+    depth: int = 32
+    """Of the residual network."""
+    examples: int = 2048
+    """Of synthetic data sets."""
+    lenet_epochs: int = 12
+    resnet_epochs: int = 5
+    mnist: Path | None = None
+    cifar10: Path | None = None
+    precision: str = "float32"
+    """In which the networks learn."""
+
+
+class OutOfTimeError(Exception):
+    """A part's time is over; the message says how far it came."""
+
+
+class Clock:
+    """The time that a part has."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._end - time.monotonic())
+
+    def check(self, done: int, total: int) -> None:
+        if not self.left:
+            raise OutOfTimeError(f"the time was over after {done} of {total}")
+
+
+@dataclass
+class Finding:
+    """What a part found."""
+
+    number: str
+    """In words."""
+    faults: list[str] = field(default_factory=list)
+    """What is wrong: none, where the part has passed."""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+# Operators
+
+
+def operators(settings: Settings, clock: Clock, precision: str) -> Finding:
+    """Every row against the reference in float64: training, checking, and sharing memory; in every layout."""
+    from tests.operators.table import CASES
+    from tests.operators.test_table import float32_variables, gradient_for, tensors
+
+    cases = [case for case in CASES[:: settings.every] if precision != "tf32" or isinstance(case.kernel, ROUNDED)]
+    rows = _Rows("runs")
+    for number, case in enumerate(cases):
+        clock.check(number, len(cases))
+        variables, tolerance = float32_variables(case), tolerance_of(case, precision)
+        common = {"examples": case.examples, "variables": variables}
+        training = {**common, "output_gradient": gradient_for(case)}
+        on_gpu: dict[str, Any] = {"device": settings.device, "tf32": precision == "tf32"}
+        on_gpu["dtype"] = np.float64 if precision == "float64" else np.float32
+        for phase, options in ((Phase.TRAIN, training), (Phase.CHECK, common)):
+            exact = tensors(run_operator(case.kernel, case.inputs(), dtype=np.float64, phase=phase, **options))
+            for last in (False, True):
+                where = f"{case}, {phase.value}, {'channels-last' if last else 'plain'}"
+                how: dict[str, Any] = {**on_gpu, **options, "phase": phase, "channels_last": last}
+                rows.add(where, functools.partial(_error, case, exact, how), tolerance, case.name)
+                if phase is Phase.TRAIN:
+                    how = {**how, "in_place": True}
+                    rows.add(f"{where}, in place", functools.partial(_error, case, exact, how), tolerance, case.name)
+    return rows.finding(f"{len(cases)} rows")
+
+
+def _error(case: Any, exact: Variables, options: Mapping[str, Any]) -> float:
+    """Of a row, run with these options."""
+    from tests.operators.test_table import tensors
+
+    return largest_error(tensors(run_operator(case.kernel, case.inputs(), **options)), exact)
+
+
+def tolerance_of(case: Any, precision: str) -> float:
+    """The published tolerance of a row of the table."""
+    if precision == "float64":
+        return float(min(case.tolerance, FLOAT64_TOLERANCE * (1 + abs(case.offset))))
+    if precision == "tf32" and isinstance(case.kernel, ROUNDED):
+        return TF32_TOLERANCE
+    return float(case.tolerance)
+
+
+def largest_error(received: Variables, expected: Variables) -> float:
+    """The largest difference over the largest magnitude, of all tensors; infinite where one is not finite."""
+    if received.keys() != expected.keys():
+        raise AssertionError(f"expected {', '.join(expected)}. Received: {', '.join(received)}")
+    worst = 0.0
+    for name, value in expected.items():
+        if received[name].shape != value.shape:
+            raise AssertionError(f"{name}: expected shape {value.shape}. Received: {received[name].shape}")
+        difference = np.abs(received[name].astype(np.float64) - value)
+        error = float(np.max(difference, initial=0.0))
+        scale = max(float(np.max(np.abs(value), initial=0.0)), 1e-30)
+        worst = max(worst, error / scale) if math.isfinite(error) else math.inf
+    return worst
+
+
+def gradients(settings: Settings, clock: Clock) -> Finding:
+    """Every differentiable row's gradients against finite differences, in float64, in both layouts."""
+    from tests.operators.table import CASES
+
+    cases = [case for case in CASES[:: settings.every] if case.kernel.gradient() is not None]
+    rows = _Rows("checks")
+    for number, case in enumerate(cases):
+        clock.check(number, len(cases))
+        labels = case.label_array(np.random.default_rng(0))
+        shapes = case.shapes if labels is None else (*case.shapes, labels.shape)
+        # Only images lie in one way or another.
+        for last in (False, True) if any(len(shape) == 4 for shape in shapes) else (False,):
+            options: dict[str, Any] = {
+                "labels": labels,
+                "draw": case.draw,
+                "directions": 1,
+                "tolerance": GRADIENT_TOLERANCE,
+            }
+            check = functools.partial(
+                check_gradients, case.kernel, shapes, device=settings.device, channels_last=last, **options
+            )
+            row = f"{case}, {'channels-last' if last else 'plain'}"
+            rows.add(row, check, GRADIENT_TOLERANCE, case.name)
+    return rows.finding(f"{len(cases)} rows")
+
+
+class _Rows:
+    """Errors of rows, each beside its tolerance."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.done, self.faults = what, 0, list[str]()
+        self.worst: dict[str, float] = {}
+        """By operator: the largest error."""
+        self._nearest = (0.0, 0.0, "")
+        """Error over tolerance, the error, and whose it is, where that is largest."""
+
+    def add(self, row: str, measure: Callable[[], float], tolerance: float, operator: str) -> None:
+        """Measure a row. What it raises is a fault of this row; the rest goes on, while the GPU can be used."""
+        self.done += 1
+        try:
+            error = measure()
+        except Exception as failure:
+            self.faults.append(f"{row}: {type(failure).__name__}: {failure}")
+            try:
+                api().runtime.deviceSynchronize()
+            except Exception as lost:
+                raise RuntimeError(f"the GPU cannot be used after {self.faults[-1]}") from lost
+            return
+        self.worst[operator] = max(error, self.worst.get(operator, 0.0))
+        if tolerance:
+            self._nearest = max(self._nearest, (error / tolerance, error, operator))
+        if not error <= tolerance:
+            self.faults.append(f"{row}: error {error:.3g}, tolerance {tolerance:g}")
+
+    def finding(self, rows: str) -> Finding:
+        share, error, operator = self._nearest
+        number = f"{rows}, {self.done} {self.what}; nearest to its tolerance: {operator}, {error:.2g} ({share:.1%})"
+        return Finding(number, self.faults, {"largest errors": self.worst, "runs": self.done})
+
+
+# Training runs that are compared
+
+
+def _context(
+    settings: Settings,
+    dataflow: Dataflow,
+    data: Dataset,
+    *,
+    rule: Any = None,
+    learners: int | None = None,
+    check: bool = True,
+    **system: Any,
+) -> ExecutionContext:
+    options: dict[str, Any] = {"devices": settings.device, "learners_per_device": learners or settings.learners}
+    return ExecutionContext(
+        [dataflow, None],
+        data=data if check else Dataset((data.train.images, data.train.labels), number_of_classes=10),
+        model=ModelConf(batch_size=settings.batch_size, rule=rule),
+        solver=SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4),
+        system=SystemConf(**{**options, **system}),
+    )
+
+
+def _networks(settings: Settings) -> Iterator[tuple[str, Callable[[], Dataflow], Dataset]]:
+    """Name, training dataflow and data."""
+    sizes: dict[str, Any] = {"training": settings.examples, "check": max(10, settings.examples // 8)}
+    yield "LeNet", lenet, synthetic((1, 28, 28), **sizes)
+    transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)
+    residual = synthetic((3, 32, 32), **sizes)
+    yield f"ResNet-{settings.depth}", lambda: resnet(settings.depth, transform=transform), residual
+
+
+def _weights(context: ExecutionContext, tasks: int) -> dict[str, NDArray[Any]]:
+    with context:
+        context.train(tasks, TrainingUnit.TASKS)
+        return dict(context.variables)
+
+
+def _differing(first: Variables, second: Variables) -> list[str]:
+    return [name for name in first if first[name].tobytes() != second[name].tobytes()]
+
+
+def _identical(settings: Settings, clock: Clock, first: dict[str, Any], second: dict[str, Any]) -> Finding:
+    """Two runs of each network, rule and precision, that should give the same weights bit for bit."""
+    faults: list[str] = []
+    compared = 0
+    runs = [
+        (name, build, data, rule, precision)
+        for name, build, data in _networks(settings)
+        for rule in (SMA(), SSGD())
+        for precision in ("float32", "tf32")
+    ]
+    for number, (name, build, data, rule, precision) in enumerate(runs):
+        clock.check(number, len(runs))
+        common: dict[str, Any] = {"rule": rule, "precision": precision, "deterministic": True, "check": False}
+        one, two = (
+            _weights(_context(settings, build(), data, **common, **more), settings.tasks) for more in (first, second)
+        )
+        compared += sum(value.size for value in one.values())
+        if different := _differing(one, two):
+            shown = ", ".join(different[:SHOWN])
+            faults.append(f"{name}, {type(rule).__name__}, {precision}: {len(different)} variables differ: {shown}")
+    text = f"{len(runs)} pairs of runs of {settings.tasks} tasks, {compared:,} weights compared bit for bit"
+    return Finding(text, faults)
+
+
+def graphs(settings: Settings, clock: Clock) -> Finding:
+    """With CUDA graphs, and call by call."""
+    return _identical(settings, clock, {"graphs": True}, {"graphs": False})
+
+
+def determinism(settings: Settings, clock: Clock) -> Finding:
+    """Twice the same."""
+    return _identical(settings, clock, {}, {})
+
+
+def weights(settings: Settings, clock: Clock) -> Finding:
+    """The weights after a few ticks are those of the CPU's reference kernels."""
+    faults: list[str] = []
+    worst = dict.fromkeys(WEIGHTS_TOLERANCE, 0.0)
+    few = replace(settings, batch_size=4, learners=2, examples=min(settings.examples, 64), depth=20)
+    runs = [
+        (*network, rule, precision)
+        for network in _networks(few)
+        for rule in (SMA(), SSGD())
+        for precision in WEIGHTS_TOLERANCE
+    ]
+    tasks = min(settings.tasks, 8)
+    for number, (name, build, data, rule, precision) in enumerate(runs):
+        clock.check(number, len(runs))
+        common: dict[str, Any] = {"rule": rule, "precision": precision, "check": False}
+        on_cpu: dict[str, Any] = {"devices": "cpu", "kernels": "reference", "threads_per_learner": 1}
+        expected = _weights(_context(few, build(), data, **common, **on_cpu), tasks)
+        received = _weights(_context(few, build(), data, **common, deterministic=True), tasks)
+        errors = {key: largest_error({key: received[key]}, {key: value}) for key, value in expected.items()}
+        key = max(errors, key=lambda variable: errors[variable])
+        worst[precision] = max(worst[precision], errors[key])
+        if not errors[key] <= WEIGHTS_TOLERANCE[precision]:
+            faults.append(f"{name}, {type(rule).__name__}, {precision}: {key} differs by {errors[key]:.3g}")
+    text = f"{len(runs)} runs of {tasks} tasks; largest difference " + ", ".join(
+        f"{value:.2g} in {precision} (tolerance {WEIGHTS_TOLERANCE[precision]:g})" for precision, value in worst.items()
+    )
+    return Finding(text, faults)
+
+
+def leak(settings: Settings, clock: Clock) -> Finding:
+    """The GPU's free memory over many tasks, and tests, once all has been used."""
+    name, build, data = next(iter(_networks(settings)))
+    each = max(settings.learners, settings.leak_tasks // STRETCHES)
+    free: list[int] = []
+    with _context(settings, build(), data) as context:
+        for stretch in range(STRETCHES + 1):
+            clock.check(stretch * each, STRETCHES * each)
+            context.train(each, TrainingUnit.TASKS)
+            context.test()
+            free.append(int(api().runtime.memGetInfo()[0]))
+    lost = free[0] - min(free[1:])
+    faults = [] if lost < GRANULE else [f"{name}: {bytes_text(lost)} fewer are free than after the first {each} tasks"]
+    number = f"{name}, {STRETCHES * each:,} tasks after {each:,}: {bytes_text(max(lost, 0))} lost"
+    return Finding(number, faults, {"free bytes": free})
+
+
+# Networks that learn
+
+
+def learn_lenet(settings: Settings, clock: Clock) -> Finding:
+    """LeNet on MNIST, or on the digits that come with scikit-learn."""
+    if settings.mnist is not None:
+        name, data, bar, epochs = "MNIST", mnist(settings.mnist), 0.99, settings.lenet_epochs
+    else:
+        name, data, bar, epochs = "digits (no MNIST: --mnist DIR)", digits(), 0.95, 2 * settings.lenet_epochs
+    solver = SolverConf(learning_rate=0.02, policy="inv", gamma=3e-4, power=0.75, momentum=0.9, weight_decay=5e-4)
+    return _learn(settings, clock, f"LeNet on {name}", lenet(), data, solver, 16, bar, epochs)
+
+
+def learn_resnet(settings: Settings, clock: Clock) -> Finding:
+    """A residual network on CIFAR-10, or on images that are made up."""
+    if settings.cifar10 is not None:
+        name, data, bar = "CIFAR-10", cifar10(settings.cifar10), 0.5
+    else:
+        check = max(10, settings.examples // 8)
+        data = synthetic((3, 32, 32), training=4 * settings.examples, check=check)
+        name, bar = "synthetic images (no CIFAR-10: --cifar10 DIR)", 0.8
+    transform = DataTransform(padding=4, mirror=settings.cifar10 is not None, mean=0.5, scale=2.0)
+    dataflow = resnet(settings.depth, transform=transform)
+    solver = SolverConf(learning_rate=0.1, momentum=0.9, weight_decay=1e-4)
+    title = f"ResNet-{settings.depth} on {name}"
+    return _learn(settings, clock, title, dataflow, data, solver, 32, bar, settings.resnet_epochs, stop=False)
+
+
+def _learn(
+    settings: Settings,
+    clock: Clock,
+    title: str,
+    dataflow: Dataflow,
+    data: Dataset,
+    solver: SolverConf,
+    batch: int,
+    bar: float,
+    epochs: int,
+    *,
+    stop: bool = True,
+) -> Finding:
+    """Train until the bar is reached (or, without `stop`, all epochs)."""
+    system = SystemConf(devices=settings.device, learners_per_device=settings.learners, precision=settings.precision)
+    model = ModelConf(batch_size=min(batch, len(data.train) // settings.learners))
+    with ExecutionContext([dataflow, None], data=data, model=model, solver=solver, system=system) as context:
+        history = context.train_and_test(epochs, target_accuracy=bar if stop else None, duration=max(clock.left, 0.001))
+    accuracies = [record.test.accuracy or 0.0 for record in history.records if record.test is not None]
+    best = max(accuracies, default=0.0)
+    epoch, rate = next(((r.epoch, r.images_per_second) for r in reversed(history.records)), (0.0, 0.0))
+    number = (
+        f"{title}: {best:.2%} after {epoch:.3g} epochs, {history.time:.1f} s; {rate:,.0f} images/s "
+        f"({settings.learners} learners × {model.batch_size}, {settings.precision})"
+    )
+    faults = [] if best >= bar else [f"expected an accuracy of {bar:.0%} after at most {epochs} epochs"]
+    return Finding(number, faults, {"accuracy by epoch": accuracies, "stopped": history.stopped})

@@ -1,0 +1,155 @@
+"""Crossbow's contestants on a GPU: the engine as a user runs it, and a clock on what it costs the host."""
+
+from __future__ import annotations
+
+import functools
+import statistics
+import sys
+import time
+from typing import Any
+
+from benchmarks.crossbow_runner import CrossbowRunner
+from benchmarks.gpu_host import HostTime
+from benchmarks.gpu_networks import GPU_NETWORKS
+from benchmarks.networks import LEARNING_RATE, MOMENTUM, dataset
+from crossbow import SMA, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.launch import Stream, on
+from crossbow.types import ConfigurationError
+
+WARM_TICKS = 4
+"""By then everything has been called once, and captured once, for both parities of a tick."""
+
+
+class CrossbowGpuRunner(CrossbowRunner):
+    """Trains with SMA through the public ExecutionContext: loader, scheduler, tasks, averaging, results."""
+
+    def __init__(
+        self, network: str, batch: int, learners: int, graphs: bool, precision: str = "float32", device: int = 0
+    ) -> None:
+        self.batch, self.learners = batch, learners
+        self.context = ExecutionContext(
+            [GPU_NETWORKS[network].network.build(), None],
+            data=_dataset(network),
+            model=ModelConf(batch_size=batch, rule=SMA()),
+            solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
+            system=SystemConf(
+                devices=f"cuda:{device}", learners_per_device=learners, graphs=graphs, precision=precision
+            ),
+        )
+        self._tasks = 0
+
+    def warm_up(self) -> float:
+        """Run until all is captured; seconds of a tick."""
+        for _ in range(2):
+            began = time.monotonic()
+            self._tasks = self.context.train(WARM_TICKS * self.learners, TrainingUnit.TASKS).records[-1].tasks
+        return (time.monotonic() - began) / WARM_TICKS
+
+    def observe(self, end: float) -> HostTime:
+        """Train until then, with a clock on the host's calls."""
+        with LaunchClock(self.context.engine) as clock:
+            self._train(end)
+        return clock.result()
+
+    @staticmethod
+    def about(device: int) -> dict[str, str]:
+        """GPU and versions. Raises an exception whose text says what is missing."""
+        runtime = api().runtime
+        count = runtime.getDeviceCount()
+        if device >= count:
+            raise ConfigurationError(f"expected a GPU that is there, 0 to {count - 1}. Received: --device {device}")
+        with on(Stream(device, 0)):
+            name = runtime.getDeviceProperties(device)["name"].decode()
+            _, total = runtime.memGetInfo()
+            return {
+                "GPU": f"{name}, {total / 2**30:.0f} GiB",
+                "bus": runtime.deviceGetPCIBusId(device),
+                "libraries": f"CUDA {_version(runtime.runtimeGetVersion())} (the driver: up to "
+                f"{_version(runtime.driverGetVersion())}), cuDNN {api().cudnn.cudnnGetVersion()}",
+            }
+
+    @staticmethod
+    def free_memory(device: int) -> int | None:
+        """Bytes of the GPU that nobody has, when all that can be given back is."""
+        cupy = sys.modules.get("cupy")
+        with on(Stream(device, 0)):
+            if cupy is not None:
+                cupy.get_default_memory_pool().free_all_blocks()
+                cupy.get_default_pinned_memory_pool().free_all_blocks()
+            return int(api().runtime.memGetInfo()[0])
+
+
+def _version(number: int) -> str:
+    """A version as CUDA writes it.
+
+    >>> _version(13020)
+    '13.2'
+    """
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+@functools.cache
+def _dataset(network: str) -> Dataset:
+    """The same arrays for all runners of a network."""
+    return dataset(GPU_NETWORKS[network].network)
+
+
+class LaunchClock:
+    """The host's time in the calls that submit tasks, while it is entered.
+
+    Its own calls take about half a microsecond a call, which is not taken off.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self._submits: list[list[int]] = []
+        self._steps: list[list[int]] = []
+        self._launches: list[list[int]] = []
+        self._ticks: list[int] = []
+        self._undo: list[tuple[Any, str]] = []
+
+    def __enter__(self) -> LaunchClock:
+        for member in self._engine.parts.members:
+            learner: Any = member.learner
+            submits, steps, launches = [], [], []  # type: ignore[var-annotated]
+            self._install(learner, "submit", submits)
+            self._install(learner, "step", steps)
+            for task in learner.tasks.values():
+                self._install(task.compute, "run", launches)
+            for work in learner.steps.values():
+                self._install(work, "run", launches)
+            self._submits.append(submits)
+            self._steps.append(steps)
+            self._launches.append(launches)
+        self._install(self._engine.parts.synchroniser, "submit", self._ticks)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for target, name in self._undo:
+            delattr(target, name)
+
+    def result(self) -> HostTime:
+        """Of the tasks since. Every task synchronises: it is submitted, and its step with the end of its tick."""
+        tasks = [s + t for of in zip(self._submits, self._steps, strict=True) for s, t in zip(*of, strict=True)]
+        launches = [a + b for of in self._launches for a, b in zip(of[::2], of[1::2], strict=True)]
+        steps = sum(map(sum, self._steps))
+        return HostTime(
+            statistics.median(tasks) / 1e3,
+            statistics.median(launches) / 1e3,
+            (sum(self._ticks) - steps) / len(self._ticks) / 1e3,
+        )
+
+    def _install(self, target: Any, name: str, into: list[int]) -> None:
+        """Put a clock around a method of an object."""
+        call, clock = getattr(target, name), time.perf_counter_ns
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = clock()
+            try:
+                return call(*arguments, **options)
+            finally:
+                into.append(clock() - began)
+
+        setattr(target, name, timed)
+        self._undo.append((target, name))

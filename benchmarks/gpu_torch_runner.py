@@ -1,0 +1,300 @@
+"""PyTorch's contestants on a GPU, at its best: no data feed, the faster memory format, fused SGD, and no averaging.
+
+eager    a step is called operator by operator
+graphs   the whole step (forward, backward, optimiser) is captured once as a CUDA graph and replayed; a batch is copied
+         to where the graph reads it
+vmap     k replicas, each with its own weights and batch, as one model by `torch.func.vmap`; eager, or captured too
+
+Batches are prepared before and lie in the GPU's memory. Everything also runs on PyTorch's CPU, but for the graphs.
+"""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from benchmarks.gpu_host import HostTime
+from benchmarks.gpu_networks import GPU_NETWORKS
+from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM
+
+BATCHES = 32
+"""Batches that are prepared before, and used in turn; fewer where they would take more than BATCH_BYTES."""
+BATCH_BYTES = 2 << 30
+STEPS_AHEAD = 4
+"""Steps that may be under way on the GPU. Enough that it never waits for the next, few enough to stop in time."""
+WARM_STEPS = 5
+TRIAL_STEPS = 20
+"""To choose a memory format by, and to see how long a step takes."""
+TRIAL_SECONDS = 0.5
+"""At most, for each."""
+
+
+class Training(Protocol):
+    """A training step: images (B, C, H, W) or (k, B, C, H, W), and their labels."""
+
+    def step(self, images: Any, labels: Any) -> None:
+        """Forward, backward and the optimiser's step."""
+
+
+class TorchGpuRunner:
+    """Trains one model, or several replicas as one by vmap (`replicas` > 0)."""
+
+    def __init__(
+        self,
+        network: str,
+        batch: int,
+        graphs: bool = False,
+        replicas: int = 0,
+        precision: str = "float32",
+        device: int = 0,
+        where: str = "cuda",
+    ) -> None:
+        import torch
+
+        _set_precision(precision)
+        torch.manual_seed(0)
+        self._cuda = where == "cuda"
+        self._device = torch.device(f"cuda:{device}" if self._cuda else where)
+        if self._cuda:
+            torch.cuda.set_device(self._device)
+        self.images = batch * max(replicas, 1)
+        self._network, self._batch, self._graphs, self._replicas = (
+            GPU_NETWORKS[network].network,
+            batch,
+            graphs,
+            replicas,
+        )
+        self._under_way: deque[Any] = deque()
+        self._number = 0
+        self.channels_last = False
+        """Whether the faster memory format is that."""
+
+    def warm_up(self) -> float:
+        """Choose the memory format, and run until all is warm; seconds of a step."""
+        # vmap makes grouped convolutions of the replicas', whose tensors are put together anew each time.
+        formats = (False,) if self._replicas else (False, True)
+        seconds = {}
+        for channels_last in formats:
+            self._make(channels_last)
+            seconds[channels_last] = self._trial()
+        self.channels_last = min(formats, key=lambda it: seconds[it])
+        if self.channels_last != formats[-1]:
+            self._make(self.channels_last)
+            self._trial()
+        return seconds[self.channels_last]
+
+    def run(self, begin: float, end: float) -> float:
+        """Train until `end`; images per second since `begin`, both on the clock of `time.monotonic`."""
+        self._train(begin)
+        start = time.monotonic()
+        steps = self._train(end)
+        return steps * self.images / (time.monotonic() - start)
+
+    def observe(self, end: float) -> HostTime:
+        """Train until then, with a clock on the steps' calls."""
+        taken: list[int] = []
+        step, clock = self._step, time.perf_counter_ns
+
+        def timed() -> None:
+            began = clock()
+            step()
+            taken.append(clock() - began)
+
+        self._train(end, timed)
+        return HostTime(statistics.median(taken) / 1e3)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._training = self._batches = None
+        self._under_way.clear()
+
+    @staticmethod
+    def about(device: int) -> dict[str, str]:
+        """Versions. Raises an exception whose text says what is missing."""
+        import torch
+
+        if torch.version.cuda is None:
+            raise RuntimeError(f"expected a PyTorch with CUDA. Received: {torch.__version__}")
+        if not torch.cuda.is_available():
+            raise RuntimeError(f"expected a GPU that PyTorch {torch.__version__} can use. Received: none")
+        return {
+            "PyTorch": f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}, "
+            f"on {torch.cuda.get_device_name(device)}"
+        }
+
+    @staticmethod
+    def free_memory(device: int) -> int | None:
+        """Bytes of the GPU that nobody has, when all that can be given back is; None without a GPU."""
+        import torch
+
+        if not torch.cuda.is_available():
+            return None
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(device)[0])
+
+    def _make(self, channels_last: bool) -> None:
+        """The training and its batches, instead of those before."""
+        import torch
+
+        self.close()
+        if self._cuda:
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        replicas, shape = self._replicas, (self._batch, *self._network.image_shape)
+        stacked = (replicas,) if replicas else ()
+        images = torch.rand((*stacked, *shape), device=self._device)
+        count = max(2, min(BATCHES, BATCH_BYTES // (images.numel() * images.element_size())))
+        form = torch.channels_last if channels_last else torch.contiguous_format
+        self._batches = [
+            (
+                torch.rand((*stacked, *shape), device=self._device).contiguous(memory_format=form),
+                torch.randint(0, CLASSES, (*stacked, self._batch), device=self._device),
+            )
+            for _ in range(count)
+        ]
+        training: Training
+        if replicas:
+            training = _Replicas([self._model() for _ in range(replicas)])
+        else:
+            training = _Single(self._model().to(memory_format=form))
+        if self._graphs:
+            training = _Captured(training, *self._batches[0])
+        self._training = training
+
+    def _model(self) -> Any:
+        model = self._network.torch().to(self._device)
+        parameters = sum(parameter.numel() for parameter in model.parameters())
+        if parameters != self._network.parameters:
+            raise ValueError(f"expected a network of {self._network.parameters:,} parameters. Received: {parameters:,}")
+        return model
+
+    def _trial(self) -> float:
+        """Seconds of a step, when warm."""
+        for _ in range(WARM_STEPS):
+            self._step()
+        self._synchronise()
+        began = now = time.monotonic()
+        steps = 0
+        while steps < TRIAL_STEPS and now - began < TRIAL_SECONDS:
+            self._step()
+            self._limit()
+            steps, now = steps + 1, time.monotonic()
+        self._synchronise()
+        return (time.monotonic() - began) / steps
+
+    def _train(self, end: float, step: Callable[[], None] | None = None) -> int:
+        """Train until then, for a step at least; how many steps were done."""
+        steps, step = 0, step or self._step
+        while steps == 0 or time.monotonic() < end:
+            step()
+            steps += 1
+            self._limit()
+        self._synchronise()
+        return steps
+
+    def _step(self) -> None:
+        self._training.step(*self._batches[self._number % len(self._batches)])
+        self._number += 1
+
+    def _limit(self) -> None:
+        """Wait until few enough steps are under way."""
+        if not self._cuda:
+            return
+        import torch
+
+        event = torch.cuda.Event()
+        event.record()
+        self._under_way.append(event)
+        if len(self._under_way) > STEPS_AHEAD:
+            self._under_way.popleft().synchronize()
+
+    def _synchronise(self) -> None:
+        self._under_way.clear()
+        if self._cuda:
+            import torch
+
+            torch.cuda.synchronize()
+
+
+class _Single:
+    """One model with its optimiser."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.optimiser = _sgd(list(model.parameters()))
+
+    def step(self, images: Any, labels: Any) -> None:
+        from torch.nn.functional import cross_entropy
+
+        self.optimiser.zero_grad(set_to_none=True)
+        cross_entropy(self.model(images), labels).backward()
+        self.optimiser.step()
+
+
+class _Replicas:
+    """Several models as one: every parameter is a stack of theirs."""
+
+    def __init__(self, models: list[Any]) -> None:
+        from torch.func import functional_call, grad_and_value, stack_module_state, vmap
+        from torch.nn.functional import cross_entropy
+
+        parameters, self.buffers = stack_module_state(models)
+        self.parameters = {name: stack.detach() for name, stack in parameters.items()}
+        skeleton = copy.deepcopy(models[0]).to("meta")
+
+        def loss(parameters: Any, buffers: Any, images: Any, labels: Any) -> Any:
+            return cross_entropy(functional_call(skeleton, (parameters, buffers), (images,)), labels)
+
+        self._gradients = vmap(grad_and_value(loss), randomness="different")
+        self.optimiser = _sgd(list(self.parameters.values()))
+
+    def step(self, images: Any, labels: Any) -> None:
+        gradients, _ = self._gradients(self.parameters, self.buffers, images, labels)
+        for name, stack in self.parameters.items():
+            stack.grad = gradients[name]
+        self.optimiser.step()
+
+
+class _Captured:
+    """A training whose whole step is a CUDA graph, which reads its batch where the first one was."""
+
+    def __init__(self, training: Any, images: Any, labels: Any) -> None:
+        import torch
+
+        self._training = training  # the graph writes to its memory
+        self._images, self._labels = images.clone(), labels.clone()
+        beside = torch.cuda.Stream()
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):  # algorithms are chosen, and momentum is there, before anything is captured
+            for _ in range(WARM_STEPS):
+                training.step(self._images, self._labels)
+        torch.cuda.current_stream().wait_stream(beside)
+        training.optimiser.zero_grad(set_to_none=True)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            training.step(self._images, self._labels)
+
+    def step(self, images: Any, labels: Any) -> None:
+        self._images.copy_(images)
+        self._labels.copy_(labels)
+        self._graph.replay()
+
+
+def _sgd(parameters: list[Any]) -> Any:
+    import torch
+
+    kind = {"fused": True} if parameters[0].is_cuda else {"foreach": True}
+    return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM, **kind)  # type: ignore[arg-type]
+
+
+def _set_precision(precision: str) -> None:
+    import torch
+
+    tf32 = {"float32": False, "tf32": True}[precision]
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True

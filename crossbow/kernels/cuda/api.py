@@ -1,0 +1,185 @@
+"""Where everything of CUDA's comes from that Crossbow calls: CuPy's bindings, and cuDNN and cuBLAS through ctypes.
+
+All of it is asked for here and nowhere else, by the names that the functions have in C. So tests can put something
+else in its place (`replaced`): a fake that records every call, on machines without a GPU.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from crossbow.types import Array, ConfigurationError
+
+T = TypeVar("T")
+
+INSTALL = "pip install 'crossbow[cuda13]' (or 'crossbow[cuda12]')"
+
+
+class Api(Protocol):
+    """The libraries. A function that fails raises; those of cuDNN and cuBLAS return a status instead."""
+
+    @property
+    def runtime(self) -> Any:
+        """cudaMemcpyAsync is `runtime.memcpyAsync`, and so on."""
+
+    @property
+    def driver(self) -> Any:
+        """cuLaunchKernel is `driver.launchKernel`."""
+
+    @property
+    def nccl(self) -> Any:
+        """CuPy's binding of NCCL."""
+
+    @property
+    def cudnn(self) -> Any:
+        """`cudnn.cudnnCreate`, …: ctypes functions, or what behaves as they."""
+
+    @property
+    def cublas(self) -> Any:
+        """`cublas.cublasCreate_v2`, …, likewise."""
+
+    @property
+    def remembered(self) -> dict[Hashable, Any]:
+        """What was compiled or found out with these libraries, by whatever tells it apart."""
+
+    def compile(self, source: str, options: Sequence[str]) -> Callable[[str], int]:
+        """Compile CUDA C++ for the current device, or find it in the cache. The result gives functions by name."""
+
+    def zeros(self, nbytes: int) -> Any:
+        """Zeroed bytes on the current device: an array of uint8 with an address, views and slices as NumPy's."""
+
+    def pinned(self, nbytes: int) -> Array:
+        """Zeroed bytes of the host that the device copies from and to by itself."""
+
+    def arrays(self, stream: int) -> AbstractContextManager[tuple[Any, Callable[[Any], Any]]]:
+        """A module like NumPy whose work goes to a stream, and what makes an array of it of one of `zeros`."""
+
+
+class CuPy:
+    """CUDA through CuPy."""
+
+    def __init__(self) -> None:
+        try:
+            import cupy
+            from cupy.cuda import driver, runtime
+        except ImportError as error:
+            raise ConfigurationError(f"expected CuPy for devices 'cuda:i': {INSTALL}. Received: {error}") from error
+        # As many as the driver allows: where streams share one of these queues, one waits for another's events.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+        self._cupy, self._runtime, self._driver = cupy, runtime, driver
+        self._remembered: dict[Hashable, Any] = {}
+
+    @property
+    def runtime(self) -> Any:
+        return self._runtime
+
+    @property
+    def driver(self) -> Any:
+        return self._driver
+
+    @property
+    def remembered(self) -> dict[Hashable, Any]:
+        return self._remembered
+
+    @functools.cached_property
+    def nccl(self) -> Any:
+        from cupy.cuda import nccl
+
+        if not nccl.available:
+            raise ConfigurationError(f"expected NCCL for several GPUs: {INSTALL}; or name one device. Received: none")
+        return nccl
+
+    @functools.cached_property
+    def cudnn(self) -> Any:
+        from crossbow.kernels.cuda.cudnn import load
+
+        return load()
+
+    @functools.cached_property
+    def cublas(self) -> Any:
+        from crossbow.kernels.cuda.cublas import load
+
+        return load()
+
+    def compile(self, source: str, options: Sequence[str]) -> Callable[[str], int]:
+        module, held = self._cupy.RawModule(code=source, options=tuple(options)), []
+        try:
+            module.module  # noqa: B018 - compiled now, for the current device
+        except RuntimeError as error:
+            if "CUDA headers" not in str(error):
+                raise
+            raise ConfigurationError(
+                f"expected the headers of CUDA's runtime for devices 'cuda:i': {INSTALL}. Received: {error}"
+            ) from error
+
+        def function(name: str) -> int:
+            kernel = module.get_function(name).kernel
+            held.append(kernel)  # CuPy's own cache of modules may be cleared
+            return int(kernel.ptr)
+
+        return function
+
+    def zeros(self, nbytes: int) -> Any:
+        memory = self._cupy.zeros(nbytes, self._cupy.uint8)
+        self._cupy.cuda.get_current_stream().synchronize()  # streams of ours do not wait for that which clears it
+        return memory
+
+    @contextmanager
+    def arrays(self, stream: int) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
+        with self._cupy.cuda.ExternalStream(stream):
+            yield self._cupy, lambda array: array
+
+    def pinned(self, nbytes: int) -> Array:
+        memory: Array = np.frombuffer(self._cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes)
+        memory[:] = 0
+        return memory
+
+
+_replacement: list[Api] = []
+
+
+@functools.cache
+def _real() -> Api:
+    return CuPy()
+
+
+def api() -> Api:
+    """The libraries in use. Raises ConfigurationError, which says what to install, where they are absent."""
+    return _replacement[-1] if _replacement else _real()
+
+
+def remember(key: Hashable, make: Callable[[], T]) -> T:
+    """What `make` gives, made once for each key and each current device."""
+    table = api().remembered
+    key = (int(api().runtime.getDevice()), key)
+    if key not in table:
+        table[key] = make()
+    found: T = table[key]
+    return found
+
+
+@contextmanager
+def replaced(other: Api) -> Iterator[None]:
+    """Use something else instead, for a while: for tests."""
+    _replacement.append(other)
+    try:
+        yield
+    finally:
+        _replacement.pop()
+
+
+def gpus() -> list[str]:
+    """The names of the GPUs. Raises ConfigurationError, which says why, where none can be used."""
+    runtime = api().runtime
+    try:
+        count = int(runtime.getDeviceCount())
+        properties = [runtime.getDeviceProperties(number) for number in range(count)]
+    except Exception as error:  # CuPy's, of several kinds: no driver, too old a driver, no GPU
+        raise ConfigurationError(f"expected an NVIDIA GPU. Received: {error}") from error
+    return [bytes(found["name"]).decode(errors="replace") for found in properties]

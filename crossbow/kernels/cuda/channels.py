@@ -1,0 +1,99 @@
+"""What has variables for each channel (batch normalisation, learned factors): how a tensor is divided among blocks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Launch, Structure
+from crossbow.types import ConfigurationError, Layout, Shape, Tensor
+
+GRID = 1024
+"""Blocks that are enough for a large GPU. It is the same for every GPU, and so is the order of the sums."""
+CHUNK = 8
+"""Elements that a thread takes at a time, as in sources/channels.cu; a channel is not divided among threads for fewer
+than about these."""
+SIDE_BY_SIDE = 32
+"""Channels of a block at least, where neighbouring channels lie side by side."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Of a tensor in memory."""
+
+    size: int
+    stride: int
+    number: int | None
+    """Distance between the variables of neighbours; None where they have the same."""
+
+
+class Channels:
+    """A tensor whose elements have variables by their position on some axes, divided among blocks."""
+
+    def __init__(self, x: Tensor, axis: int, variable: Shape) -> None:
+        """The variables, of this shape, lie along the axes from `axis` on."""
+        self.dtype = x.dtype
+        axes = _axes(x, axis, variable)
+        own, common = [a for a in axes if a.number is not None], [a for a in axes if a.number is None]
+        if max(len(own), len(common)) > 2:  # which needs variables for each example
+            received = f"axis={axis} and {variable} of {x.shape}, {x.layout.value}"
+            raise ConfigurationError(f"Cuda: variables have at most two runs of axes in memory. Received: {received}")
+        major, minor = [_Axis(1, 0, 0)] * (2 - len(own)) + own
+        outer, inner = [_Axis(1, 0, None)] * (2 - len(common)) + common
+        self.count, values = major.size * minor.size, outer.size * inner.size
+        free = BLOCK // min(_power_of_two(values), BLOCK)  # how many channels' values fit into a block
+        side_by_side = minor.stride == 1 and self.count > 1
+        width = min(_power_of_two(self.count), max(free, SIDE_BY_SIDE) if side_by_side else free)
+        lanes, tiles = BLOCK // width, -(-self.count // width)
+        parts = max(1, min(-(-GRID // tiles), values // (lanes * CHUNK)))
+        part = -(-values // (parts * lanes)) * lanes
+        self.parts = -(-values // part)
+        self._blocks = tiles * self.parts
+        self._total_width = BLOCK // min(_power_of_two(self.parts), BLOCK)
+        division = (self.count, values, width, self.parts, part)
+        by_channel = (minor.size, major.stride, minor.stride, major.number or 0, minor.number or 0)
+        self._structure = Structure(*division, *by_channel, inner.size, outer.stride, inner.stride)
+
+    @property
+    def workspace(self) -> int:
+        """Bytes of the sums of all parts."""
+        return self.parts * 2 * self.count * 8
+
+    def each(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = (), sums: bool = False) -> Launch:
+        """The call of a kernel over all elements; `sums`: that adds up the parts. The division among blocks lies
+        between `arguments` and `more`."""
+        kernel, shared = Kernel("channels", name, self.dtype), BLOCK * 8 if sums else 0
+        return kernel.blocks(self._blocks, *arguments, self._structure, *more, shared=shared)
+
+    def total(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = ()) -> Launch:
+        """The call of a kernel over all channels, which adds up the sums of the parts."""
+        width = self._total_width
+        kernel, blocks = Kernel("channels", name, self.dtype), -(-self.count // width)
+        return kernel.blocks(blocks, *arguments, self._structure, np.int32(width), *more, shared=BLOCK * 8)
+
+
+def _axes(x: Tensor, axis: int, variable: Shape) -> list[_Axis]:
+    """As they lie in memory, outermost first; neighbours that may be seen as one are one, those of size 1 none."""
+    numbers: dict[int, int] = {axis + d: math.prod(variable[d + 1 :]) for d in range(len(variable))}
+    order = (0, 2, 3, 1) if x.layout is Layout.CHANNELS_LAST else range(len(x.shape))
+    axes: list[_Axis] = []
+    stride = x.elements
+    for dimension in order:
+        size, number = x.shape[dimension], numbers.get(dimension)
+        stride //= size
+        if size == 1:
+            continue
+        before = axes[-1] if axes else None
+        alike = before is not None and (before.number is None) == (number is None)
+        if before is not None and alike and (number is None or before.number == size * number):
+            axes[-1] = _Axis(before.size * size, stride, number)
+        else:
+            axes.append(_Axis(size, stride, number))
+    return axes
+
+
+def _power_of_two(value: int) -> int:
+    """The smallest that is not smaller."""
+    return 1 << (value - 1).bit_length()

@@ -1,0 +1,29 @@
+"""The index of the largest value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from crossbow.kernels.cuda.four import four, four_around, threads_per_line
+from crossbow.kernels.cuda.launch import MOST_BLOCKS, Kernel
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.types import Tensor
+
+
+def forward(x: Tensor, y: Tensor, axis: int, ties: str) -> PreparedKernel:
+    """input0 → output."""
+    threads, lines = threads_per_line(x, axis), y.elements
+    kernel = Kernel("classify", "classify" if threads == 1 else "classify_rows", x.dtype)
+    source, place = four_around(x, axis)
+    constants = (source, four(y), place, np.int64(lines), np.int32(ties == "last"))
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        arguments = (buffers["input0"], buffers["output"], *constants)
+        if threads == 1:
+            return (kernel.each(lines, *arguments),)
+        shared = threads * (np.dtype(np.int64).itemsize + x.dtype.itemsize)
+        return (kernel.blocks(min(lines, MOST_BLOCKS), *arguments, threads=threads, shared=shared),)
+
+    return PreparedKernel("classify cuda", ("input0",), ("output",), bind)

@@ -1,0 +1,468 @@
+"""Convolution over one, two or three spatial axes and its gradients: cuDNN's, with passes of our own around them.
+
+cuDNN pads both sides of an axis alike: where they differ, the input lies in a border of zeros in the workspace, as wide
+as they differ by, and the gradient of the input is cut out of that of such a one. One spatial axis is the second of
+two. Where images lie channels-last, the weights do too; what cuDNN does not compute in that order is moved into the
+plain one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from crossbow.kernels.cuda import cudnn
+from crossbow.kernels.cuda.api import api, remember
+from crossbow.kernels.cuda.four import strides
+from crossbow.kernels.cuda.launch import BLOCK, Kernel, Launch, Structure, current, pointer
+from crossbow.kernels.interface import Buffers, Call, ConvolutionGeometry, PreparedKernel, Storage, Variable
+from crossbow.types import Array, ConfigurationError, Layout, Shape, Tensor
+
+WORKSPACE_LIMIT = 64 * 2**20
+"""Bytes that an algorithm may use, where there is one that needs no more."""
+
+TIMED = 16
+"""Results of timing at the most: cuDNN has eight algorithms, and may try each in its default arithmetic too."""
+
+ALIGNMENT = 256
+"""Bytes: parts of the workspace begin on multiples of it."""
+CHANNELS_OF_A_BLOCK = 32
+"""Whose sums one block takes, where neighbours in memory are of different channels."""
+ADDED_BY_A_THREAD = 16
+"""Elements of a channel, at least, before a second block shares them."""
+ENOUGH_BLOCKS = 1024
+"""To keep a GPU busy."""
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """What may be traded for speed."""
+
+    deterministic: bool = False
+    """Whether algorithms are taken in a fixed order of preference, and only such as always add in the same order. Else
+    they are timed, and two runs may take different ones."""
+    tf32: bool = False
+    """Whether factors may be rounded to TF32: 10 bits behind the point instead of 23."""
+
+    def math_type(self, dtype: np.dtype[np.generic]) -> int:
+        """As cuDNN calls it; its default rounds to TF32."""
+        return cudnn.DEFAULT_MATH if self.tf32 or dtype != np.float32 else cudnn.FMA_MATH
+
+
+EXACT = Arithmetic()
+
+
+@dataclass(frozen=True)
+class Request:
+    """One of cuDNN's three functions."""
+
+    name: str
+    """In the functions' names."""
+    operands: str
+    """Their order in the arguments: x, w and y, the last of which is computed."""
+    algorithms: str
+    """What the names of its algorithms begin with."""
+    deterministic: tuple[int, ...]
+    """Algorithms that always add in the same order, the preferred ones first."""
+
+    def algorithm_name(self, number: int) -> str:
+        names = {value: name for name, value in vars(cudnn).items() if name.startswith(self.algorithms)}
+        return names[number].removeprefix(self.algorithms).lower()
+
+
+FORWARD = Request(
+    "Forward",
+    "xwy",
+    "CONVOLUTION_FWD_ALGO_",
+    (cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM),
+)
+BACKWARD_DATA = Request("BackwardData", "wyx", "CONVOLUTION_BWD_DATA_ALGO_", (cudnn.CONVOLUTION_BWD_DATA_ALGO_1,))
+BACKWARD_FILTER = Request(
+    "BackwardFilter", "xyw", "CONVOLUTION_BWD_FILTER_ALGO_", (cudnn.CONVOLUTION_BWD_FILTER_ALGO_1,)
+)
+
+
+@dataclass(frozen=True)
+class ChannelsLastStorage:
+    """Weights (outputs, channels, height, width) that lie as (outputs, height, width, channels)."""
+
+    shape: Shape
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def pack(self, plain: Array, flat: Array) -> None:
+        flat[...] = plain.transpose(0, 2, 3, 1).reshape(-1)
+
+    def unpack(self, flat: Array, plain: Array) -> None:
+        outputs, channels, height, width = self.shape
+        plain[...] = flat.reshape(outputs, height, width, channels).transpose(0, 3, 1, 2)
+
+    def __str__(self) -> str:
+        return "channels last"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A convolution as cuDNN knows it: two or more spatial axes, each with the same padding on both sides."""
+
+    x: Tensor
+    w: Tensor
+    y: Tensor
+    padding: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    math_type: int
+
+    def descriptors(self) -> dict[str, cudnn.Descriptor]:
+        """Of x, w, y, and "convolution"."""
+        dtype, w_format = self.x.dtype, cudnn.TENSOR_NCHW
+        if self.w.layout is Layout.CHANNELS_LAST:
+            w_format = cudnn.TENSOR_NHWC
+        windows = (self.padding, self.stride, self.dilation, self.groups)
+        return {
+            "x": cudnn.tensor_descriptor(self.x.shape, strides(self.x), dtype),
+            "w": cudnn.filter_descriptor(self.w.shape, w_format, dtype),
+            "y": cudnn.tensor_descriptor(self.y.shape, strides(self.y), dtype),
+            "convolution": cudnn.convolution_descriptor(*windows, self.math_type, dtype),
+        }
+
+    def plain(self) -> Problem:
+        """The same in logical order."""
+        x, w, y = (replace(tensor, layout=Layout.PLAIN) for tensor in (self.x, self.w, self.y))
+        return replace(self, x=x, w=w, y=y)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One of a request's algorithms, and the bytes of workspace that it needs."""
+
+    number: int
+    workspace: int
+
+
+def choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:
+    """The algorithm for a problem on the current device: the same one whenever it is asked for.
+
+    Where it has to be `deterministic`, the first of the request's that cuDNN has for the problem; else the one that is
+    the fastest here and now. In both cases the first that keeps within WORKSPACE_LIMIT, or if none does the one that
+    needs least. Raises CudnnError where there is none.
+    """
+    return remember((request, problem, deterministic), lambda: _choose(request, problem, deterministic))
+
+
+def _choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:
+    descriptors = problem.descriptors()
+    first, second, result = (descriptors[operand] for operand in request.operands)
+    asked = (first, second, descriptors["convolution"], result)
+    least: Algorithm | None = None
+    failure: cudnn.CudnnError | None = None
+    timed = () if deterministic else _timed(request, problem, descriptors)
+    for number in dict.fromkeys((*timed, *request.deterministic)):
+        nbytes = ctypes.c_size_t()
+        try:
+            function = f"cudnnGetConvolution{request.name}WorkspaceSize"
+            cudnn.check(function, current().cudnn, *asked, number, ctypes.byref(nbytes))
+        except cudnn.CudnnError as error:
+            if not error.is_refusal:
+                raise
+            failure = error
+            continue
+        algorithm = Algorithm(number, nbytes.value)
+        if algorithm.workspace <= WORKSPACE_LIMIT:
+            return algorithm
+        if least is None or algorithm.workspace < least.workspace:
+            least = algorithm
+    if least is None:
+        assert failure is not None
+        raise failure
+    return least
+
+
+def _timed(request: Request, problem: Problem, descriptors: Mapping[str, cudnn.Descriptor]) -> list[int]:
+    """Numbers of algorithms that keep within WORKSPACE_LIMIT, the fastest first: cuDNN runs each, on memory of its own
+    for the moment."""
+    tensors = {"x": problem.x, "w": problem.w, "y": problem.y}
+    memory = [api().zeros(tensors[operand].nbytes) for operand in request.operands]
+    first, second, result = (
+        (descriptors[operand], pointer(array)) for operand, array in zip(request.operands, memory, strict=True)
+    )
+    workspace = api().zeros(WORKSPACE_LIMIT)
+    found, count = (cudnn.AlgorithmPerformance * TIMED)(), ctypes.c_int()
+    try:
+        cudnn.check(
+            f"cudnnFindConvolution{request.name}AlgorithmEx",
+            current().cudnn,
+            *(*first, *second, descriptors["convolution"], *result),
+            *(TIMED, ctypes.byref(count), found, pointer(workspace), WORKSPACE_LIMIT),
+        )
+    except cudnn.CudnnError as error:
+        if not error.is_refusal:
+            raise
+    # The memory is given back: nothing may be running that uses it.
+    api().runtime.streamSynchronize(current().pointer)
+    right = (one for one in found[: count.value] if one.mathType == problem.math_type)
+    return [one.algo for one in right if one.status == cudnn.STATUS_SUCCESS]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A tensor that cuDNN takes from the workspace, or puts there."""
+
+    staged: Tensor
+    """As cuDNN takes it."""
+    own: Tensor
+    """As it is; inside the other, where that is larger."""
+    before: tuple[int, ...]
+    """How far it begins behind the other's beginning, along each spatial axis."""
+    place: slice
+    """The staged one's bytes in the workspace."""
+
+    def fill(self, memory: Array, array: Array) -> Launch:
+        """The call that moves the array to the workspace."""
+        return _moved(self.own, array, self.staged, memory, self.before)
+
+    def empty(self, memory: Array, array: Array) -> Launch:
+        """The call that moves what is in the workspace to the array."""
+        return _moved(self.staged, memory, self.own, array, [-size for size in self.before])
+
+
+def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[int]) -> Launch:
+    axes = [[*_four(tensor)] for tensor in (source, target)]
+    shift = [0] * (4 - len(before)) + [*before]
+    order = sorted(range(4), key=lambda axis: -axes[1][axis][1])  # neighbours are written by neighbours
+    pairs = [[tensor[axis] for axis in order] for tensor in axes]
+    fours = [Structure(*(size for size, _ in pair), *(step for _, step in pair)) for pair in pairs]
+    kernel = Kernel("convolution", "move", source.dtype)
+    return kernel.each(target.elements, x, fours[0], y, fours[1], Structure(*(shift[axis] for axis in order)))
+
+
+def _four(tensor: Tensor) -> Sequence[tuple[int, int]]:
+    """(size, stride) of four axes: with three spatial ones, images and channels are one."""
+    axes = [*zip(tensor.shape, strides(tensor), strict=True)]
+    if len(axes) == 5:
+        (n, _), (c, step), *image = axes
+        return [(n * c, step), *image]
+    return axes
+
+
+class Convolution:
+    """A request with its algorithm, and what has to be moved for it; its workspace may grow by `reserve`."""
+
+    def __init__(
+        self,
+        request: Request,
+        x: Tensor,
+        weights: Variable,
+        y: Tensor,
+        geometry: ConvolutionGeometry,
+        arithmetic: Arithmetic,
+    ) -> None:
+        self.request = request
+        problem, before, tensors = problem_of(x, weights, y, geometry, arithmetic)
+        try:
+            self.problem, self.algorithm = _first_possible(request, problem, arithmetic.deterministic)
+        except cudnn.CudnnError as error:
+            if not error.is_refusal:
+                raise
+            raise ConfigurationError(
+                f"expected a convolution that cuDNN computes. Received: input {x.shape} of {x.dtype}, weights "
+                f"{weights.shape}, {geometry}: {error}"
+            ) from error
+        self.descriptors = self.problem.descriptors()
+        self.workspace = 0
+        self.own = self.reserve(self.algorithm.workspace)
+        self.parts: dict[str, Part] = {}
+        for operand, own in tensors.items():
+            staged: Tensor = getattr(self.problem, operand)
+            if staged.shape != own.shape or not staged.same_order(own):
+                shift = before if operand == "x" else ()
+                self.parts[operand] = Part(staged, own, shift, self.reserve(staged.nbytes))
+        alpha, beta = (cudnn.scalar(value, x.dtype) for value in (1, 0))
+        self.scalars = (alpha, beta)
+
+    def reserve(self, nbytes: int) -> slice:
+        """A part of the workspace."""
+        start = self.workspace
+        self.workspace += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        return slice(start, start + nbytes)
+
+    @property
+    def name(self) -> str:
+        return f"cudnn:{self.request.algorithm_name(self.algorithm.number)}"
+
+    def calls(self, buffers: Buffers, roles: Mapping[str, str]) -> list[Call]:
+        """The calls, for the buffers of the roles that x, w and y have."""
+        before: list[Call] = []
+        after: list[Call] = []
+        result = self.request.operands[-1]
+        arrays = {operand: buffers[role] for operand, role in roles.items()}
+        for operand, part in self.parts.items():
+            memory, array = buffers["workspace"][part.place], arrays[operand]
+            if operand == result:
+                after.append(part.empty(memory, array))
+            else:
+                before.append(part.fill(memory, array))
+            arrays[operand] = memory
+        own = buffers["workspace"][self.own] if self.algorithm.workspace else None
+        first, second, last = ((self.descriptors[o], pointer(arrays[o])) for o in self.request.operands)
+        alpha, beta = self.scalars
+        call = cudnn.CudnnCall(
+            f"cudnnConvolution{self.request.name}",
+            (
+                *(alpha, *first, *second, self.descriptors["convolution"], self.algorithm.number),
+                *(None if own is None else pointer(own), self.algorithm.workspace),
+                *(beta, *last),
+            ),
+            references=(own, *arrays.values()),
+        )
+        return [*before, call, *after]
+
+
+def _first_possible(request: Request, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
+    """The problem as it is or, if cuDNN does not compute it so, in logical order."""
+    plain = problem.plain()
+    if plain != problem:
+        with contextlib.suppress(cudnn.CudnnError):
+            return problem, choose(request, problem, deterministic)
+    return plain, choose(request, plain, deterministic)
+
+
+def problem_of(
+    x: Tensor, weights: Variable, y: Tensor, geometry: ConvolutionGeometry, arithmetic: Arithmetic
+) -> tuple[Problem, tuple[int, ...], dict[str, Tensor]]:
+    """What cuDNN is asked, where the input begins in its own, and the tensors as they are (one spatial axis as two)."""
+    last = isinstance(weights.storage, ChannelsLastStorage)
+    w = Tensor(weights.shape, weights.dtype, Layout.CHANNELS_LAST if last else Layout.PLAIN)
+    padding, stride, dilation = geometry.padding, geometry.stride, geometry.dilation
+    if len(geometry.kernel) == 1:
+        x, w, y = (replace(t, shape=(*t.shape[:2], 1, t.shape[2])) for t in (x, w, y))
+        padding, stride, dilation = ((0, 0), *padding), (1, *stride), (1, *dilation)
+    both = tuple(min(sides) for sides in padding)
+    before = tuple(sides[0] - p for sides, p in zip(padding, both, strict=True))
+    room = (size + sum(sides) - 2 * p for size, sides, p in zip(x.shape[2:], padding, both, strict=True))
+    inside = replace(x, shape=(*x.shape[:2], *room))
+    problem = Problem(inside, w, y, both, stride, dilation, geometry.groups, arithmetic.math_type(x.dtype))
+    return problem, before, {"x": x, "w": w, "y": y}
+
+
+def forward(
+    x: Tensor,
+    weights: Variable,
+    bias: Variable | None,
+    y: Tensor,
+    geometry: ConvolutionGeometry,
+    relu: bool,
+    arithmetic: Arithmetic = EXACT,
+) -> PreparedKernel:
+    """input0, weights[, bias] → output (relu: max(output, 0))."""
+    storages: dict[str, Storage] = {}
+    if weights.storage is None and x.layout is Layout.CHANNELS_LAST:
+        storages["weights"] = ChannelsLastStorage(weights.shape)
+        weights = replace(weights, storage=storages["weights"])
+    convolution = Convolution(FORWARD, x, weights, y, geometry, arithmetic)
+    roles = {"x": "input0", "w": "weights", "y": "output"}
+    _, channels, inner = _channels(y)
+    numbers = (np.int64(y.elements), np.int64(channels), np.int64(inner), np.int32(relu))
+    kernel = Kernel("convolution", "add_bias", y.dtype)
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        calls = convolution.calls(buffers, roles)
+        if relu or bias is not None:
+            calls.append(kernel.each(y.elements, buffers["output"], buffers.get("bias"), *numbers))
+        return calls
+
+    return PreparedKernel(
+        f"convolution_forward{' relu' if relu else ''} {convolution.name}",
+        ("input0", "weights") if bias is None else ("input0", "weights", "bias"),
+        ("output",),
+        bind,
+        workspace=convolution.workspace,
+        storages=storages,
+    )
+
+
+def backward_data(
+    dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry, arithmetic: Arithmetic = EXACT
+) -> PreparedKernel:
+    """output_gradient, weights → input_gradient."""
+    convolution = Convolution(BACKWARD_DATA, dx, weights, dy, geometry, arithmetic)
+    roles = {"x": "input_gradient", "w": "weights", "y": "output_gradient"}
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        return convolution.calls(buffers, roles)
+
+    name, reads = f"convolution_backward_data {convolution.name}", ("output_gradient", "weights")
+    return PreparedKernel(name, reads, ("input_gradient",), bind, workspace=convolution.workspace)
+
+
+def backward_weights(
+    x: Tensor,
+    dy: Tensor,
+    weights: Variable,
+    bias: Variable | None,
+    geometry: ConvolutionGeometry,
+    arithmetic: Arithmetic = EXACT,
+) -> PreparedKernel:
+    """input0, output_gradient → weights_gradient[, bias_gradient]."""
+    convolution = Convolution(BACKWARD_FILTER, x, weights, dy, geometry, arithmetic)
+    roles = {"x": "input0", "w": "weights_gradient", "y": "output_gradient"}
+    sums = ChannelSums(dy)
+    partial = convolution.reserve(sums.nbytes if bias is not None else 0)
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        calls = convolution.calls(buffers, roles)
+        if bias is not None:
+            memory = buffers["workspace"][partial] if sums.nbytes else None
+            calls.extend(sums.calls(buffers["output_gradient"], buffers["bias_gradient"], memory))
+        return calls
+
+    return PreparedKernel(
+        f"convolution_backward_weights {convolution.name}",
+        ("input0", "output_gradient"),
+        ("weights_gradient",) if bias is None else ("weights_gradient", "bias_gradient"),
+        bind,
+        workspace=convolution.workspace,
+    )
+
+
+class ChannelSums:
+    """The gradient of a bias: the sums over all but the channels, in an order that depends on the shape alone."""
+
+    def __init__(self, dy: Tensor) -> None:
+        self.dtype = dy.dtype
+        self.sizes = outer, channels, inner = _channels(dy)
+        self.width = min(CHANNELS_OF_A_BLOCK, 1 << (channels - 1).bit_length()) if inner == 1 else 1
+        self.tiles = -(-channels // self.width)
+        wanted = -(-outer * inner // (BLOCK // self.width * ADDED_BY_A_THREAD))
+        self.parts = max(1, min(wanted, ENOUGH_BLOCKS // self.tiles))
+        self.nbytes = 8 * self.parts * channels if self.parts > 1 else 0
+        """Of memory for sums of parts, in double precision."""
+
+    def calls(self, dy: Array, sums: Array, partial: Array | None) -> list[Call]:
+        """The calls that add up dy."""
+        sizes, parts = [np.int64(size) for size in self.sizes], np.int64(self.parts)
+        adding = Kernel("convolution", "sum_channels", self.dtype)
+        blocks, shared = self.tiles * self.parts, 8 * BLOCK
+        calls: list[Call] = [
+            adding.blocks(blocks, dy, sums, partial, *sizes, parts, np.int64(self.width), shared=shared)
+        ]
+        if self.parts > 1:
+            ending, channels = Kernel("convolution", "add_parts", self.dtype), self.sizes[1]
+            calls.append(ending.each(channels, partial, sums, np.int64(channels), parts))
+        return calls
+
+
+def _channels(tensor: Tensor) -> tuple[int, int, int]:
+    """A tensor as it lies: what is outside of its channels, the channels, and what is inside."""
+    n, channels, *image = tensor.shape
+    if tensor.layout is Layout.CHANNELS_LAST:
+        return n * math.prod(image), channels, 1
+    return n, channels, math.prod(image)

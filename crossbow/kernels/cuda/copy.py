@@ -1,0 +1,89 @@
+"""The elements of a tensor in another one, in logical order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from crossbow.kernels.cuda.four import four
+from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel, Launch, Structure
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.types import Array, Shape, Tensor
+
+TILE = 32
+"""As in sources/copy.cu."""
+Copy = Callable[[Array, Array], Launch]
+"""From source and target to the call."""
+
+
+def forward(x: Tensor, y: Tensor) -> PreparedKernel:
+    """input0 → output; one memory where the order is the same."""
+    return _copy("copy_forward", x, "input0", y, "output")
+
+
+def backward(dy: Tensor, dx: Tensor) -> PreparedKernel:
+    """output_gradient → input_gradient; one memory where the order is the same."""
+    return _copy("copy_backward", dy, "output_gradient", dx, "input_gradient")
+
+
+def _copy(name: str, source: Tensor, read: str, target: Tensor, write: str) -> PreparedKernel:
+    call = copied(source, target)
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        return (call(buffers[read], buffers[write]),)
+
+    kernel = PreparedKernel(f"{name} cuda", (read,), (write,), bind)
+    if source.same_order(target):
+        kernel = replace(kernel, in_place=(read, write), alias=(read, write))
+    return kernel
+
+
+def copied(source: Tensor, target: Tensor) -> Copy:
+    """A copy of all elements in logical order."""
+    if source.same_order(target):
+        return moved(target.dtype, (target.elements,), (1,), (1,))
+    if not source.in_logical_order and not target.in_logical_order:
+        kernel, constants = Kernel("copy", "reorder", target.dtype), (four(source), four(target))
+        return lambda x, y: kernel.each(target.elements, x, y, *constants, np.int64(target.elements))
+    if source.in_logical_order:
+        n, c, *image = target.shape
+        return _transposed(target, n, c, math.prod(image))
+    n, c, *image = source.shape
+    return _transposed(target, n, math.prod(image), c)
+
+
+def moved(
+    dtype: np.dtype[np.generic],
+    sizes: Shape,
+    from_strides: Sequence[int],
+    to_strides: Sequence[int],
+    from_start: int = 0,
+    to_start: int = 0,
+) -> Copy:
+    """A copy of a part of a tensor to a part of another one, of the same sizes, by the strides of each."""
+    used = [axis for axis in zip(to_strides, from_strides, sizes, strict=True) if axis[2] > 1]
+    axes: list[tuple[int, int, int]] = []
+    for to, from_, size in sorted(used, reverse=True):  # threads beside each other write beside each other
+        if axes and axes[-1][:2] == (size * to, size * from_):
+            axes[-1] = (to, from_, size * axes[-1][2])
+        else:
+            axes.append((to, from_, size))
+    if len(axes) > 4:
+        raise ValueError(f"expected at most four axes that lie apart. Received: sizes={sizes}")
+    axes = [*[(0, 0, 1)] * (4 - len(axes)), *axes]
+    kernel, elements = Kernel("copy", "move", dtype), math.prod(sizes)
+    places, move = (np.int64(from_start), np.int64(to_start)), Structure(*(axis[i] for i in (2, 1, 0) for axis in axes))
+    return lambda x, y: kernel.each(elements, x, y, *places, move, np.int64(elements))
+
+
+def _transposed(target: Tensor, batch: int, rows: int, columns: int) -> Copy:
+    """A copy from (batch, rows, columns) to (batch, columns, rows)."""
+    if min(rows, columns) < TILE // 4:  # most of a tile would be empty
+        return moved(target.dtype, (batch, columns, rows), (rows * columns, 1, columns), (rows * columns, rows, 1))
+    kernel = Kernel("copy", "transpose", target.dtype)
+    sizes, blocks = (np.int64(batch), np.int64(rows), np.int64(columns)), batch * -(-rows // TILE) * -(-columns // TILE)
+    shared = TILE * (TILE + 1) * target.dtype.itemsize
+    return lambda x, y: kernel.blocks(min(blocks, MOST_BLOCKS), x, y, *sizes, threads=BLOCK, shared=shared)

@@ -1,0 +1,178 @@
+"""cuBLAS through ctypes: functions named as the library names them, and products of row-major matrices by them.
+
+Numbers are computed in their own type: products of float32 ask for CUBLAS_COMPUTE_32F_PEDANTIC, standard arithmetic
+without TF32, whatever the handle's math mode is. Where streams run at once, each handle needs a workspace of its own
+(`cublasSetWorkspace_v2`, after `cublasSetStream_v2`, which takes it away) for results that are the same bit by bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from crossbow.kernels.cuda.api import INSTALL, api
+from crossbow.kernels.cuda.launch import current
+from crossbow.types import Array, ConfigurationError, CrossbowError, address
+
+# Constants, as in cublas_api.h and library_types.h.
+CUBLAS_STATUS_SUCCESS, CUBLAS_STATUS_NOT_INITIALIZED, CUBLAS_STATUS_ALLOC_FAILED = 0, 1, 3
+CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_ARCH_MISMATCH, CUBLAS_STATUS_MAPPING_ERROR = 7, 8, 11
+CUBLAS_STATUS_EXECUTION_FAILED, CUBLAS_STATUS_INTERNAL_ERROR, CUBLAS_STATUS_NOT_SUPPORTED = 13, 14, 15
+CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
+CUBLAS_DEFAULT_MATH, CUBLAS_PEDANTIC_MATH, CUBLAS_TF32_TENSOR_OP_MATH = 0, 2, 3
+CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_COMPUTE_64F = 68, 69, 70
+CUBLAS_GEMM_DEFAULT = -1
+CUDA_R_32F, CUDA_R_64F = 0, 1
+
+_HANDLE = _STREAM = _POINTER = ctypes.c_void_p
+_INT = _ENUM = ctypes.c_int
+_LONG = ctypes.c_longlong
+
+
+def _gemm(*, types: bool, strides: bool) -> tuple[type, ...]:
+    """The arguments of a matrix product: whether it is told the matrices' types, and their distances in a stack."""
+    matrix = (_POINTER, *((_ENUM,) if types else ()), _INT, *((_LONG,) if strides else ()))
+    end = (*((_INT,) if strides else ()), *((_ENUM, _ENUM) if types else ()))
+    return (_HANDLE, _ENUM, _ENUM, _INT, _INT, _INT, _POINTER, *matrix, *matrix, _POINTER, *matrix, *end)
+
+
+PROTOTYPES: Mapping[str, tuple[type, ...]] = {
+    "cublasCreate_v2": (_POINTER,),
+    "cublasDestroy_v2": (_HANDLE,),
+    "cublasGetVersion_v2": (_HANDLE, _POINTER),
+    "cublasSetStream_v2": (_HANDLE, _STREAM),
+    "cublasSetWorkspace_v2": (_HANDLE, _POINTER, ctypes.c_size_t),
+    "cublasSetMathMode": (_HANDLE, _ENUM),
+    "cublasGetStatusString": (_ENUM,),
+    "cublasSgemm_v2": _gemm(types=False, strides=False),
+    "cublasDgemm_v2": _gemm(types=False, strides=False),
+    "cublasGemmEx": _gemm(types=True, strides=False),
+    "cublasSgemmStridedBatched": _gemm(types=False, strides=True),
+    "cublasDgemmStridedBatched": _gemm(types=False, strides=True),
+    "cublasGemmStridedBatchedEx": _gemm(types=True, strides=True),
+}
+"""Every function that is called, and the types of its arguments."""
+
+RESULTS: Mapping[str, type] = {"cublasGetStatusString": ctypes.c_char_p}
+"""What functions return that do not return a status."""
+
+
+class CublasError(CrossbowError, RuntimeError):
+    """A call of the library did not succeed. `status` is the library's number."""
+
+    def __init__(self, call: str, status: int, text: str) -> None:
+        super().__init__(f"{call} returned {status} ({text})")
+        self.status = status
+
+
+def load() -> Any:
+    """The library, its functions declared. Raises ConfigurationError, which says what to install, if it is absent."""
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        path = load_nvidia_dynamic_lib("cublas").abs_path
+        library = ctypes.CDLL(str(path))
+    except (ImportError, OSError, RuntimeError) as error:  # the package's own error is a RuntimeError
+        raise ConfigurationError(f"expected cuBLAS for devices 'cuda:i': {INSTALL}. Received: {error}") from error
+    for name, arguments in PROTOTYPES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = arguments, RESULTS.get(name, ctypes.c_int)
+    return library
+
+
+def check(name: str, *arguments: object) -> None:
+    """Call a function of the library. Raises CublasError unless it returns success."""
+    library = api().cublas
+    status = getattr(library, name)(*arguments)
+    if status != CUBLAS_STATUS_SUCCESS:
+        raise CublasError(name, status, library.cublasGetStatusString(status).decode())
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix that lies row by row, or a stack of such."""
+
+    array: Array
+    """Whose memory it lies in; only the address counts."""
+    leading: int
+    """Elements from the beginning of a row to that of the next."""
+    transposed: bool = False
+    """Whether it is multiplied as its transpose."""
+    stride: int = 0
+    """Elements from one matrix of a stack to the next; 0 is the same one again."""
+    start: int = 0
+    """Elements before the first."""
+
+
+@dataclass(frozen=True)
+class MatrixProduct:
+    """A product with its arguments: a call. What it needs stays alive with it."""
+
+    function: str
+    arguments: tuple[object, ...]
+    """All but the handle, which is that of the stream that the calling thread has set."""
+    references: tuple[object, ...] = field(repr=False, default=())
+    capturable: ClassVar[bool] = True
+    """Whether it may become a part of a CUDA graph."""
+
+    def __call__(self) -> None:
+        check(self.function, current().cublas, *self.arguments)
+
+
+def matrix_product(
+    sizes: tuple[int, int, int],
+    a: Matrix,
+    b: Matrix,
+    y: Matrix,
+    dtype: np.dtype[np.generic],
+    *,
+    matrices: int = 1,
+    beta: float = 0.0,
+) -> MatrixProduct:
+    """The call y ← a b + beta · y, where y is not read if beta is 0, or one such product for each matrix of a stack.
+
+    sizes: rows of y, columns of y, columns of a; the last are the rows of b, both as they are multiplied.
+
+    To cuBLAS, which reads matrices column by column, each of ours is its transpose; so it computes yᵀ = bᵀ aᵀ.
+    """
+    rows, columns, inner = sizes
+    if max(*sizes, a.leading, b.leading, y.leading, matrices) >= 2**31:
+        raise ConfigurationError(
+            f"expected matrices of fewer than 2**31 rows and columns. Received: {rows} × {inner} times "
+            f"{inner} × {columns}, {matrices} times"
+        )
+    one, factor = _scalar(dtype, 1.0), _scalar(dtype, beta)
+    kind, computing = _TYPES[dtype]
+    stacked = matrices > 1
+
+    def operand(matrix: Matrix) -> tuple[object, ...]:
+        pointer = ctypes.c_void_p(address(matrix.array) + matrix.start * dtype.itemsize)
+        return (pointer, kind, matrix.leading, *((matrix.stride,) if stacked else ()))
+
+    arguments = (
+        *(CUBLAS_OP_T if matrix.transposed else CUBLAS_OP_N for matrix in (b, a)),
+        *(columns, rows, inner),
+        *(ctypes.c_void_p(address(one)), *operand(b), *operand(a)),
+        *(ctypes.c_void_p(address(factor)), *operand(y)),
+        *((matrices,) if stacked else ()),
+        *(computing, CUBLAS_GEMM_DEFAULT),
+    )
+    function = "cublasGemmStridedBatchedEx" if stacked else "cublasGemmEx"
+    return MatrixProduct(function, arguments, (a.array, b.array, y.array, one, factor))
+
+
+_TYPES = {
+    np.dtype(np.float32): (CUDA_R_32F, CUBLAS_COMPUTE_32F),
+    np.dtype(np.float64): (CUDA_R_64F, CUBLAS_COMPUTE_64F),
+}
+
+
+@functools.cache
+def _scalar(dtype: np.dtype[np.generic], value: float) -> Array:
+    """A number in the host's memory, where calls read it."""
+    return np.full(1, value, dtype)

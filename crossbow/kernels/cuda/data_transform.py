@@ -1,0 +1,40 @@
+"""Images into what a network is trained on: cropped, mirrored, centred, scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from crossbow.kernels.cuda.dropout import random_key
+from crossbow.kernels.cuda.four import images
+from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Structure
+from crossbow.kernels.cuda.transfer import to_device
+from crossbow.kernels.interface import Buffers, Call, ImageTransform, PreparedKernel
+from crossbow.types import Tensor
+
+EACH_THREAD = 8
+"""Elements of an image that a thread computes: what is drawn for the image is drawn once for all of them."""
+
+
+def transform(x: Tensor, y: Tensor, transform: ImageTransform, seed: int | None, key: int) -> PreparedKernel:
+    """input0[, state, slot_positions] → output."""
+    mean, border_mean, scale = (v.astype(x.dtype) for v in (transform.mean, transform.border_mean, transform.scale))
+    border = (x.dtype.type(0) - border_mean) * scale
+    rows, columns = mean.shape[1:]
+    strides = (rows * columns, columns, 1) if rows * columns > 1 else (1, 0, 0)
+    parts = -(-(y.elements // y.shape[0]) // (BLOCK * EACH_THREAD))
+    window = Structure(transform.padding, *transform.choices(x.shape, y.shape), transform.mirror, *strides, parts)
+    middle = tuple(map(np.int64, transform.centre(x.shape, y.shape)))
+    kernel = Kernel("data_transform", "middle_windows" if seed is None else "random_windows", x.dtype)
+    reads = ("input0",) if seed is None else ("input0", "state", "slot_positions")
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        arrays = (buffers["input0"], buffers["output"], *map(to_device, (mean, scale, border)))
+        common: tuple[Argument, ...] = (*arrays, images(x), images(y), window)
+        if seed is None:
+            return (kernel.blocks(x.shape[0] * parts, *common, *middle),)
+        drawn = (buffers["state"], buffers["slot_positions"], *random_key(seed, key))
+        return (kernel.blocks(x.shape[0] * parts, *common, *drawn),)
+
+    return PreparedKernel("data_transform cuda", reads, ("output",), bind)

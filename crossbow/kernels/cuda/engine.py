@@ -1,0 +1,86 @@
+"""The engine's own kernels: loading a batch, and looking for numbers that are not finite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.four import four
+from crossbow.kernels.cuda.launch import BLOCK, REALS, Kernel, Launch
+from crossbow.kernels.cuda.transfer import to_host
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.types import Array, Layout, NonFiniteError, Shape, Tensor
+
+LOADERS = {"uint8": "load_bytes", "float32": "load_floats", "float64": "load_doubles"}
+"""By the type of the slots."""
+WORD = 4
+"""Bytes of which labels consist."""
+SEARCH_BLOCKS = 256
+"""Blocks that look for numbers that are not finite, each in its share."""
+
+
+def load_batch(slots: Tensor, x: Tensor, slot_labels: Tensor, labels: Tensor, scale: float) -> PreparedKernel:
+    """slots, slot_labels, state → input, labels: slot state[SLOT], converted and multiplied by `scale`."""
+    if slots.dtype.name not in LOADERS:
+        raise ValueError(f"expected slots of {', '.join(LOADERS)}. Received: {slots.dtype}")
+    if slot_labels.dtype != labels.dtype or labels.nbytes % WORD:
+        raise ValueError(f"expected labels of the slots' type, {slot_labels.dtype}. Received: {labels.dtype}")
+    kernel = Kernel("engine", LOADERS[slots.dtype.name], x.dtype)
+    channels, positions = 1, x.elements
+    if not x.in_logical_order:
+        channels, positions = x.shape[1], x.shape[2] * x.shape[3]
+    numbers = (x.elements, channels, positions, labels.nbytes // WORD)
+    reads, writes = ("slots", "slot_labels", "state"), ("input", "labels")
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        arrays = (buffers[role] for role in (*reads, *writes))
+        return (kernel.each(x.elements, *arrays, *map(np.int64, numbers), x.dtype.type(scale)),)
+
+    return PreparedKernel("load_batch cuda", reads, writes, bind)
+
+
+def check_finite(what: str) -> PreparedKernel:
+    """value → nothing. The call waits for the GPU; it raises NonFiniteError where a number is NaN or infinite."""
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        value = buffers["value"]
+        if value.dtype not in REALS:
+            return ()  # integers are finite
+        blocks = min(max(1, -(-value.size // BLOCK)), SEARCH_BLOCKS)
+        found = api().zeros(3 * 8 * blocks).view(np.int64).reshape(blocks, 3)
+        channels_last = value.ndim == 4 and value.strides[1] == value.dtype.itemsize
+        layout = Layout.CHANNELS_LAST if channels_last else Layout.PLAIN
+        shape, kernel = four(Tensor(value.shape, value.dtype, layout)), Kernel("engine", "find_not_finite", value.dtype)
+        search = kernel.blocks(blocks, value, shape, np.int64(value.size), found, shared=8 * BLOCK)
+        return (CheckFinite(search, found, what, value.shape),)
+
+    return PreparedKernel("check_finite cuda", ("value",), (), bind)
+
+
+@dataclass(frozen=True)
+class CheckFinite:
+    """The bound call: the search, and what the host has to say about it."""
+
+    search: Launch
+    found: Array
+    """Of every block: the number of NaN, of infinite elements, the first of them."""
+    what: str
+    shape: Shape
+
+    def __call__(self) -> None:
+        self.search()
+        report(to_host(self.found), self.what, self.shape)
+
+
+def report(found: Array, what: str, shape: Shape) -> None:
+    """Raise NonFiniteError where blocks have found something. found: as in `CheckFinite`, on the host."""
+    nans, infinite, first = (int(v) for v in (*found[:, :2].sum(axis=0), found[:, 2].min()))
+    if nans or infinite:
+        place = ", ".join(str(int(index)) for index in np.unravel_index(first, shape))
+        raise NonFiniteError(
+            f"expected finite numbers in the {what}. Received: {nans} NaN and {infinite} infinite of "
+            f"{int(np.prod(shape))}, the first at ({place})"
+        )

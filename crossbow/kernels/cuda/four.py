@@ -1,0 +1,86 @@
+"""Tensors as four axes with strides, as `Four` of sources/common.cuh describes them to a kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from crossbow.kernels.cuda.launch import BLOCK, Structure
+from crossbow.types import Layout, Shape, Tensor
+
+MANY_LINES = 8192
+"""So many threads keep a GPU busy, each with a line of its own."""
+
+
+def strides(tensor: Tensor) -> tuple[int, ...]:
+    """Elements in memory from a neighbour to the next one, along each logical axis.
+
+    >>> strides(Tensor((2, 3, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST))
+    (60, 1, 15, 3)
+    """
+    if tensor.layout is Layout.CHANNELS_LAST:
+        _, c, h, w = tensor.shape
+        return c * h * w, 1, w * c, c
+    return tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
+
+
+def four(tensor: Tensor) -> Structure:
+    """A tensor in logical order, neighbours joined where they lie behind each other.
+
+    `place` goes by logical number, so tensors of one size may have different shapes and layouts.
+    """
+    return _structure(joined(tensor.shape, strides(tensor)))
+
+
+def four_around(tensor: Tensor, axis: int) -> tuple[Structure, np.int32]:
+    """A tensor in logical order with an axis joined with no other, and which of the four that is: for `line`.
+
+    The order of the lines is the same whatever the layout is.
+    """
+    axis %= len(tensor.shape)
+    sizes, steps = tensor.shape, strides(tensor)
+    before, after = (joined(sizes[part], steps[part]) for part in (slice(axis), slice(axis + 1, None)))
+    return _structure([*before, (sizes[axis], steps[axis]), *after]), np.int32(len(before))
+
+
+def images(tensor: Tensor) -> Structure:
+    """(N, C, H, W) of a tensor with at most four dimensions; those that it lacks at the end have size 1."""
+    return _structure(list(zip(tensor.shape, strides(tensor), strict=True)))
+
+
+def joined(sizes: Shape, steps: Sequence[int]) -> list[tuple[int, int]]:
+    """(size, stride) of the axes of which there are any, in order, where neighbours that lie behind each other are one.
+
+    >>> joined((2, 3, 4, 5), (60, 1, 15, 3))
+    [(2, 60), (3, 1), (20, 3)]
+    """
+    axes: list[tuple[int, int]] = []
+    for size, step in zip(sizes, steps, strict=True):
+        if size == 1:
+            continue
+        if axes and axes[-1][1] == size * step:
+            axes[-1] = (axes[-1][0] * size, step)
+        else:
+            axes.append((size, step))
+    return axes
+
+
+def _structure(axes: Sequence[tuple[int, int]]) -> Structure:
+    if len(axes) > 4:
+        raise ValueError(f"expected at most four axes. Received: {axes}")
+    filled = [*axes, *[(1, 0)] * (4 - len(axes))]
+    return Structure(*(size for size, _ in filled), *(step for _, step in filled))
+
+
+def threads_per_line(tensor: Tensor, axis: int) -> int:
+    """How many threads should share a line along an axis, as one block; 1: each thread takes a line of its own.
+
+    Threads that share one read behind each other if the line lies so in memory; those that do not, if the lines do.
+    """
+    length = tensor.shape[axis]
+    lines = tensor.elements // max(length, 1)
+    if length < 64 or (strides(tensor)[axis] > 1 and lines >= MANY_LINES):
+        return 1
+    return min(BLOCK, 1 << (length - 1).bit_length() - 1)

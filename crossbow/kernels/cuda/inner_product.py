@@ -1,0 +1,212 @@
+"""Inner product and its gradients: cuBLAS's matrix products, and biases and their gradients in passes of our own.
+
+Weights are row-major (outputs, features). Where whole images that lie channels-last are the rows of x, the features are
+in that order too, height, width, channels, so that the images are multiplied as they lie; else a tensor that is not in
+logical order is reordered first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from crossbow.kernels.cuda.copy import copied
+from crossbow.kernels.cuda.cublas import Matrix, matrix_product
+from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel
+from crossbow.kernels.interface import Buffers, Call, PlainStorage, PreparedKernel, Storage, Variable
+from crossbow.types import Array, Layout, Shape, Tensor
+
+Place = str | slice
+"""Where something lies: a role, or a part of the workspace."""
+
+ALIGNMENT = 256
+"""Bytes: parts of the workspace begin on multiples of it."""
+COLUMNS = 32
+"""Of a matrix that a block sums at once: neighbours in memory."""
+MANY_ROWS = 1024
+"""From so many on their sum is shared by as many threads as a block can have."""
+
+
+@dataclass(frozen=True)
+class ChannelsLastStorage:
+    """Weights (outputs, channels · height · width) that lie as (outputs, height, width, channels)."""
+
+    shape: Shape
+    image: Shape
+    """(channels, height, width)."""
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    def pack(self, plain: Array, flat: Array) -> None:
+        flat[...] = plain.reshape(-1, *self.image).transpose(0, 2, 3, 1).ravel()
+
+    def unpack(self, flat: Array, plain: Array) -> None:
+        channels, height, width = self.image
+        plain[...] = flat.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(self.shape)
+
+    def __str__(self) -> str:
+        return "channels last"
+
+
+class Steps:
+    """The calls of a kernel, in order, and the workspace that they need."""
+
+    def __init__(self, name: str, dtype: np.dtype[np.generic]) -> None:
+        self.name, self.dtype, self.workspace = name, dtype, 0
+        self._makers: list[Callable[[Callable[[Place], Array]], Call]] = []
+
+    def reserve(self, elements: int) -> Place:
+        """A part of the workspace."""
+        start = self.workspace
+        self.workspace += -(-elements * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
+        return slice(start, self.workspace)
+
+    def add(self, make: Callable[[Callable[[Place], Array]], Call]) -> None:
+        """Append what is made of the arrays that lie in the places."""
+        self._makers.append(make)
+
+    def logical(self, tensor: Tensor, role: str) -> Place:
+        """Where the tensor lies in logical order, after a reorder where it does not."""
+        if tensor.in_logical_order:
+            return role
+        place, reorder = self.reserve(tensor.elements), copied(tensor, replace(tensor, layout=Layout.PLAIN))
+        self.add(lambda at: reorder(at(role), at(place)))
+        return place
+
+    def target(self, tensor: Tensor, role: str) -> Place:
+        """Where to write the tensor in logical order. `store` follows."""
+        return role if tensor.in_logical_order else self.reserve(tensor.elements)
+
+    def store(self, tensor: Tensor, place: Place, role: str) -> None:
+        """Append: a reorder of the tensor to how it lies, where it was not written as such."""
+        if place != role:
+            reorder = copied(replace(tensor, layout=Layout.PLAIN), tensor)
+            self.add(lambda at: reorder(at(place), at(role)))
+
+    def sum_rows(self, outer: int, rows: int, columns: int, source: Place, target: Place) -> None:
+        """Append: (outer, rows, columns) summed to (outer, columns)."""
+        width = min(COLUMNS, _power_of_two(columns))
+        threads = min(max(32, width * _power_of_two(rows)), 1024 if rows >= MANY_ROWS else BLOCK)
+        blocks = min(outer * -(-columns // width), MOST_BLOCKS)
+        kernel, sizes = self.kernel("sum_rows"), (np.int64(outer), np.int64(rows), np.int64(columns), np.int32(width))
+        shared = threads * np.dtype(np.float64).itemsize
+        self.add(lambda at: kernel.blocks(blocks, at(source), at(target), *sizes, threads=threads, shared=shared))
+
+    def repeat(self, elements: int, times: int, inner: int, source: Place, target: Place) -> None:
+        """Append: (…, inner) repeated to so many elements (…, times, inner)."""
+        kernel, numbers = self.kernel("repeat"), (np.int64(elements), np.int64(times), np.int64(inner))
+        self.add(lambda at: kernel.each(elements, at(source), at(target), *numbers))
+
+    def kernel(self, name: str) -> Kernel:
+        """A kernel of sources/inner_product.cu."""
+        return Kernel("inner_product", name, self.dtype)
+
+    def prepared(
+        self, reads: Sequence[str], writes: Sequence[str], storages: Mapping[str, Storage] | None = None
+    ) -> PreparedKernel:
+        """The kernel that makes the calls."""
+        makers = tuple(self._makers)
+
+        def bind(buffers: Buffers) -> Sequence[Call]:
+            def at(place: Place) -> Array:
+                return buffers[place] if isinstance(place, str) else buffers["workspace"][place]
+
+            return tuple(make(at) for make in makers)
+
+        name = f"{self.name} cublas"
+        return PreparedKernel(name, tuple(reads), tuple(writes), bind, self.workspace, storages=storages or {})
+
+
+def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu: bool) -> PreparedKernel:
+    """input0, weights[, bias] → output (relu: max(output, 0))."""
+    storages: dict[str, Storage] = {}
+    if weights.storage is None:
+        chosen = _storage(x, weights, y)
+        storages["weights"], weights = chosen, Variable(weights.shape, weights.dtype, chosen)
+    steps = Steps(f"inner_product_forward{' relu' if relu else ''}", x.dtype)
+    (outputs, features), rows = weights.shape, math.prod(y.shape[:-1])
+    source, target = _rows(steps, x, "input0", weights), steps.target(y, "output")
+    steps.add(
+        lambda at: matrix_product(
+            (rows, outputs, features),
+            Matrix(at(source), features),
+            Matrix(at("weights"), features, transposed=True),
+            Matrix(at(target), outputs),
+            x.dtype,
+        )
+    )
+    if bias is not None or relu:
+        kernel, numbers = steps.kernel("add_bias"), (np.int64(y.elements), np.int64(outputs), np.int32(relu))
+        steps.add(lambda at: kernel.each(y.elements, at(target), None if bias is None else at("bias"), *numbers))
+    steps.store(y, target, "output")
+    return steps.prepared(("input0", "weights", *(() if bias is None else ("bias",))), ("output",), storages)
+
+
+def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
+    """output_gradient, weights → input_gradient."""
+    steps = Steps("inner_product_backward_data", dx.dtype)
+    (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
+    gradient = steps.logical(dy, "output_gradient")
+    target = "input_gradient" if _as_it_lies(dx, weights) else steps.target(dx, "input_gradient")
+    steps.add(
+        lambda at: matrix_product(
+            (rows, features, outputs),
+            Matrix(at(gradient), outputs),
+            Matrix(at("weights"), features),
+            Matrix(at(target), features),
+            dx.dtype,
+        )
+    )
+    steps.store(dx, target, "input_gradient")
+    return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
+
+
+def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None) -> PreparedKernel:
+    """input0, output_gradient → weights_gradient[, bias_gradient]."""
+    steps = Steps("inner_product_backward_weights", x.dtype)
+    (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
+    source, gradient = _rows(steps, x, "input0", weights), steps.logical(dy, "output_gradient")
+    steps.add(
+        lambda at: matrix_product(
+            (outputs, features, rows),
+            Matrix(at(gradient), outputs, transposed=True),
+            Matrix(at(source), features),
+            Matrix(at("weights_gradient"), features),
+            x.dtype,
+        )
+    )
+    if bias is None:
+        return steps.prepared(("input0", "output_gradient"), ("weights_gradient",))
+    steps.sum_rows(1, rows, outputs, gradient, "bias_gradient")
+    return steps.prepared(("input0", "output_gradient"), ("weights_gradient", "bias_gradient"))
+
+
+def _power_of_two(number: int) -> int:
+    """The smallest one that is not less."""
+    return 1 << (number - 1).bit_length()
+
+
+def _storage(x: Tensor, weights: Variable, y: Tensor) -> Storage:
+    """How weights lie best: with their features in the order of the input's memory where that is whole images."""
+    whole_images = len(y.shape) == 2 and not x.in_logical_order
+    return ChannelsLastStorage(weights.shape, x.shape[1:]) if whole_images else PlainStorage(weights.shape)
+
+
+def _rows(steps: Steps, x: Tensor, role: str, weights: Variable) -> Place:
+    """Where x lies as rows of features in the order of the weights."""
+    return role if _as_it_lies(x, weights) else steps.logical(x, role)
+
+
+def _as_it_lies(x: Tensor, weights: Variable) -> bool:
+    """Whether the weights have their features in the order in which channels-last images x lie."""
+    storage = weights.storage
+    if not isinstance(storage, ChannelsLastStorage):
+        return False
+    if x.layout is Layout.CHANNELS_LAST and x.shape[1:] == storage.image:
+        return True
+    raise ValueError(f"expected channels-last images of {storage.image}, as the weights are stored for. Received: {x}")

@@ -1,0 +1,155 @@
+"""Calls on the GPU: kernels of our own, bound to their arguments, and the stream that calls go to."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.kernels.cuda.api import api, remember
+from crossbow.types import Array, address
+
+SOURCES = Path(__file__).parent / "sources"
+BLOCK = 256
+"""Threads of a block, unless a kernel wants another number."""
+MOST_BLOCKS = 4096
+"""Of a grid: each thread then takes several elements."""
+OPTIONS = ("-std=c++17",)
+REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
+"""Types of numbers that kernels are compiled for."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A CUDA stream, and the handles of the libraries that go with it."""
+
+    device: int
+    pointer: int
+    cudnn: int = 0
+    cublas: int = 0
+
+
+_LEGACY = Stream(0, 0)
+
+
+class _Current(threading.local):
+    stream = _LEGACY
+
+
+_current = _Current()
+
+
+def current() -> Stream:
+    """The stream that this thread's calls go to."""
+    return _current.stream
+
+
+@contextmanager
+def on(stream: Stream) -> Iterator[None]:
+    """Let this thread's calls go to a stream, and its device be the current one."""
+    before, runtime = _current.stream, api().runtime
+    device = runtime.getDevice()
+    runtime.setDevice(stream.device)
+    _current.stream = stream
+    try:
+        yield
+    finally:
+        _current.stream = before
+        runtime.setDevice(device)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with its arguments: a call. What it needs stays alive with it."""
+
+    name: str
+    function: int
+    blocks: int
+    threads: int
+    shared: int
+    parameters: int
+    """Address of the array of the arguments' addresses, as cuLaunchKernel wants it."""
+    references: Sequence[object] = field(repr=False, default=())
+    capturable: ClassVar[bool] = True
+    """Whether it may become a part of a CUDA graph: what it does depends on memory of the GPU alone."""
+
+    def __call__(self) -> None:
+        api().driver.launchKernel(
+            self.function, self.blocks, 1, 1, self.threads, 1, 1, self.shared, current().pointer, self.parameters, 0
+        )
+
+
+class Structure:
+    """Numbers that a kernel gets as one struct, by value."""
+
+    def __init__(self, *values: int, dtype: type[np.generic] = np.int64) -> None:
+        self.values = np.array(values, dtype)
+
+
+Argument = Array | np.generic | Structure | None
+"""An array is passed as its address (None as a null pointer), a number by value, in its type."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A `__global__` function of `sources/<file>.cu`, for numbers of one type."""
+
+    file: str
+    name: str
+    dtype: np.dtype[np.generic]
+    generated: str = ""
+    """Code behind that of the file: for kernels that are written while preparing."""
+
+    def each(self, elements: int, *arguments: Argument) -> Launch:
+        """The call with a thread for each element, or for several where there are very many."""
+        return self.blocks(min(max(1, -(-elements // BLOCK)), MOST_BLOCKS), *arguments)
+
+    def blocks(self, blocks: int, *arguments: Argument, threads: int = BLOCK, shared: int = 0) -> Launch:
+        """The call with so many blocks of so many threads; `shared`: bytes of dynamic shared memory."""
+        values = [_by_value(argument) for argument in arguments]
+        pointers = np.array([address(value) for value in values], np.uint64)
+        if not len(values):
+            pointers = np.zeros(1, np.uint64)
+        source = source_of(self.file) + self.generated
+        functions = remember(("source", source, self.dtype), lambda: _compiled(source, self.dtype))
+        function = functions(self.name)
+        references = (*arguments, *values, pointers)
+        return Launch(self.name, function, blocks, threads, shared, address(pointers), references)
+
+
+def _by_value(argument: Argument) -> NDArray[Any]:
+    """Memory that holds what the kernel receives."""
+    if argument is None:
+        return np.zeros(1, np.uint64)
+    if isinstance(argument, Structure):
+        return argument.values
+    if isinstance(argument, np.generic):
+        return np.array(argument)
+    return np.array(address(argument), np.uint64)
+
+
+def _compiled(source: str, dtype: np.dtype[np.generic]) -> Callable[[str], int]:
+    return functools.cache(api().compile(source, (*OPTIONS, *real_option(dtype))))
+
+
+@functools.cache
+def source_of(file: str) -> str:
+    """The text of a .cu file with what all have in common before it."""
+    return (SOURCES / "common.cuh").read_text() + (SOURCES / f"{file}.cu").read_text()
+
+
+def real_option(dtype: np.dtype[np.generic]) -> tuple[str, ...]:
+    return (f"-DREAL={REALS[dtype]}",)
+
+
+def pointer(array: Array) -> ctypes.c_void_p:
+    """An array as an argument of cuDNN's and cuBLAS's functions."""
+    return ctypes.c_void_p(address(array))

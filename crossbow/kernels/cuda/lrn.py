@@ -1,0 +1,58 @@
+"""Local response normalisation, across channels and within them: passes of our own, which keep nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from crossbow.kernels.cuda.launch import Kernel, Structure
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel, ResponseGeometry
+from crossbow.types import Layout, Phase, Shape, Tensor
+
+NARROW = 2**31
+"""Elements below which indices have 32 bits."""
+
+
+def forward(x: Tensor, y: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
+    """input0 → output."""
+    kernel, numbers = Kernel("lrn", "lrn_forward", x.dtype), _numbers(x, geometry)
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        return (kernel.each(x.elements, buffers["input0"], buffers["output"], *numbers),)
+
+    return PreparedKernel("lrn_forward cuda", ("input0",), ("output",), bind)
+
+
+def backward(x: Tensor, dy: Tensor, dx: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
+    """input0, output_gradient → input_gradient; may be in place on output_gradient."""
+    hand_on, gather = Kernel("lrn", "lrn_hand_on", x.dtype), Kernel("lrn", "lrn_backward", x.dtype)
+    numbers, reads = _numbers(x, geometry), ("input0", "output_gradient")
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        given, felt = (buffers["input0"], buffers["output_gradient"]), buffers["workspace"]
+        return (
+            hand_on.each(x.elements, *given, felt, *numbers),
+            gather.each(x.elements, *given, felt, buffers["input_gradient"], *numbers),
+        )
+
+    in_place = ("output_gradient", "input_gradient")
+    return PreparedKernel("lrn_backward cuda", reads, ("input_gradient",), bind, workspace=x.nbytes, in_place=in_place)
+
+
+def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[Structure | np.generic, ...]:
+    """`Response` of sources/lrn.cu, and the constants."""
+    g, real = geometry, x.dtype.type
+    within = len(g.axes) > 1
+    reach = (g.before, g.before if within else 0), (g.after, g.after if within else 0)
+    response = Structure(*_sizes(x, within), *reach[0], *reach[1], int(x.elements < NARROW))
+    return response, real(g.kappa), real(g.share), real(g.beta)
+
+
+def _sizes(x: Tensor, within: bool) -> Shape:
+    """Outer, rows, columns, inner, in memory order."""
+    n, channels, *image = x.shape
+    if x.layout is Layout.CHANNELS_LAST:
+        return (n, *image, channels) if within else (n * math.prod(image), channels, 1, 1)
+    return (n * channels, *image, 1) if within else (n, channels, 1, math.prod(image))

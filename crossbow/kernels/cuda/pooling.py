@@ -1,0 +1,148 @@
+"""Pooling over one, two or three spatial axes, and its gradients: kernels of our own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Launch, Structure
+from crossbow.kernels.interface import Buffers, Call, PoolingGeometry, PreparedKernel
+from crossbow.types import ConfigurationError, Layout, Phase, Tensor
+
+AXES = 3
+"""At most."""
+TOGETHER = 4
+"""Outer indices that a thread takes, as in sources/pooling.cu."""
+MOST_ELEMENTS = 2**30
+"""Of a call's input or output: its indices have 32 bits. Larger batches take several calls."""
+LARGE = 256
+"""Elements of a window from which on a block works on it together, where it lies in a row …"""
+LARGE_STRIDED = 4096
+"""… and where its elements lie apart, and neighbouring outputs' side by side."""
+BYTES = 256
+"""Elements of a window up to which a byte is kept for each output, else four."""
+_MOST_BLOCKS_OF_LARGE = 2**16
+
+
+def forward(
+    x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase, seed: int = 0, key: int = 0
+) -> PreparedKernel:
+    """input0[, state] → output (and kept, when training, where an element is picked)."""
+    method = geometry.method
+    training, windows = phase is Phase.TRAIN and method != "average", _Windows(x, y, geometry)
+    random = training and method == "stochastic"
+    variant = "expected" if method == "stochastic" and not training else method
+    # The order of stochastic pooling's sums is fixed.
+    large = method != "stochastic" and math.prod(geometry.kernel) >= (LARGE_STRIDED if windows.inner > 1 else LARGE)
+    kernel = Kernel("pooling", f"pooling_{variant}{'_large' if large else ''}", x.dtype)
+    numbers = (np.uint32(key & 0xFFFFFFFF), np.uint64(seed & (2**64 - 1))) if random else ()
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        def call(part: slice) -> Launch:
+            arguments: list[Argument] = [buffers["input0"][part]]
+            if random:
+                arguments.append(buffers["state"])
+            arguments.append(buffers["output"][part])
+            if method == "max" or random:
+                arguments.append(windows.kept(buffers, part) if training else None)
+            arguments += [windows.structure(part), *numbers]
+            if large:
+                outputs = (part.stop - part.start) * (y.elements // y.shape[0])
+                return kernel.blocks(min(outputs, _MOST_BLOCKS_OF_LARGE), *arguments, shared=2 * 8 * BLOCK)
+            return kernel.each(windows.threads(y, part), *arguments)
+
+        return windows.calls(call)
+
+    kept = windows.kept_bytes * y.elements if training else 0
+    reads, writes = ("input0", "state") if random else ("input0",), ("output", "kept") if training else ("output",)
+    return PreparedKernel(f"pooling_forward {method} cuda", reads, writes, bind, kept=kept)
+
+
+def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
+    """output_gradient[, kept] → input_gradient: every element of the input gathers from the windows that cover it."""
+    windows, average = _Windows(dx, dy, geometry), geometry.method == "average"
+    kernel = Kernel("pooling", "pooling_average_backward" if average else "pooling_picked_backward", dx.dtype)
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        def call(part: slice) -> Launch:
+            arguments: list[Argument] = [buffers["output_gradient"][part]]
+            if not average:
+                arguments.append(windows.kept(buffers, part))
+            arguments += [buffers["input_gradient"][part], windows.structure(part)]
+            return kernel.each(windows.threads(dx, part), *arguments)
+
+        return windows.calls(call)
+
+    reads = ("output_gradient",) if average else ("output_gradient", "kept")
+    return PreparedKernel(f"pooling_backward {geometry.method} cuda", reads, ("input_gradient",), bind)
+
+
+class _Windows:
+    """What the kernels of one pooling have to know about input, output and windows."""
+
+    def __init__(self, x: Tensor, y: Tensor, geometry: PoolingGeometry) -> None:
+        g = geometry
+        if len(g.kernel) > AXES:
+            raise ConfigurationError(f"Cuda: pooling has at most {AXES} spatial axes. Received: kernel={g.kernel}")
+        if x.layout is not y.layout:
+            received = f"{x.layout.value} and {y.layout.value}"
+            raise ConfigurationError(f"Cuda: pooling has one layout for input and output. Received: {received}")
+        self.examples = x.shape[0]
+        self.inner, self.outer = (x.shape[1], 1) if x.layout is Layout.CHANNELS_LAST else (1, x.shape[1])
+        """How many elements lie between neighbours on the last axis, and how many outer indices an example has."""
+        self.kept_bytes = 1 if math.prod(g.kernel) <= BYTES else 4
+        """For each output."""
+        self._kept = self.kept_bytes * (y.elements // self.examples)  # for an example
+        self._elements = max(x.elements, y.elements) // self.examples  # of an example
+        if self._elements >= MOST_ELEMENTS:
+            raise ConfigurationError(
+                f"Cuda: pooling has fewer than 2³⁰ elements in an example. Received: {x.shape} → {y.shape}"
+            )
+        missing = _axis(1, 1, 1, 1, 1, (0, 0), True) * (AXES - len(g.kernel))
+        self._numbers = [math.prod(g.kernel), *_divisor(self.inner), *missing]
+        for size, windows, k, s, d, padding in zip(
+            x.shape[2:], y.shape[2:], g.kernel, g.stride, g.dilation, g.padding, strict=True
+        ):
+            self._numbers += _axis(size, windows, k, s, d, padding, g.count_padding)
+
+    def calls(self, call: Callable[[slice], Launch]) -> list[Call]:
+        """A call for each part of the batch."""
+        most = (MOST_ELEMENTS - 1) // self._elements
+        starts = range(0, self.examples, most)
+        return [call(slice(start, min(start + most, self.examples))) for start in starts]
+
+    def threads(self, tensor: Tensor, part: slice) -> int:
+        """How many are needed for a part of the batch of a tensor."""
+        outer: int = (part.stop - part.start) * self.outer
+        return -(-outer // TOGETHER) * (tensor.elements // (self.examples * self.outer))
+
+    def structure(self, part: slice) -> Structure:
+        """`Pooling` of sources/pooling.cu."""
+        outer = (part.stop - part.start) * self.outer
+        return Structure(outer, self.inner, part.start * self.outer, *self._numbers)
+
+    def kept(self, buffers: Buffers, part: slice) -> Argument:
+        """What is kept of a part of the batch."""
+        return buffers["kept"][part.start * self._kept : part.stop * self._kept]
+
+
+def _axis(
+    size: int, windows: int, kernel: int, stride: int, dilation: int, padding: tuple[int, int], count_padding: bool
+) -> list[int]:
+    """`Axis` of sources/pooling.cu."""
+    before, after = padding
+    counted = (-before, size + after) if count_padding else (0, size)
+    divisors = [number for value in (size, windows, kernel, stride, dilation) for number in _divisor(value)]
+    return [size, windows, kernel, stride, before, dilation, *counted, *divisors]
+
+
+def _divisor(value: int) -> tuple[int, int]:
+    """`Divisor` of sources/pooling.cu: n / value is n · multiplier / 2^shift, rounded down, for 0 ≤ n < 2³¹.
+
+    The multiplier exceeds 2^shift / value by less than 1, so that the product is too large by less than
+    n / 2^shift < 1 / value, which is the least that a quotient is from the next integer.
+    """
+    shift = 31 + (value - 1).bit_length()
+    return -(-(2**shift) // value), shift

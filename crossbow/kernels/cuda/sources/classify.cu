@@ -1,0 +1,61 @@
+// The index of the largest value along lines: a thread for each line where there are many or they are short, else a
+// block.
+
+// Whether v at index c wins over the best so far. NaN is larger than everything; of equal values the first wins, or the
+// last one.
+__device__ inline bool wins(real v, int64 c, real best, int64 index, int last) {
+    bool is_nan = v != v, best_is_nan = best != best;
+    if (is_nan != best_is_nan) return is_nan;
+    if (v > best) return true;
+    if (v < best) return false;
+    return last ? c > index : c < index;
+}
+
+KERNEL classify(const real *x, real *y, Four from, Four to, int axis, int64 lines, int last) {
+    int64 length = from.size[axis], step = from.stride[axis];
+    EACH(i, lines) {
+        const real *row = x + line(from, axis, i);
+        real best = row[0];
+        int64 index = 0;
+        for (int64 c = 1; c < length; ++c) {
+            real v = row[c * step];
+            if (wins(v, c, best, index, last)) {
+                best = v;
+                index = c;
+            }
+        }
+        y[place(to, i)] = (real)index;
+    }
+}
+
+// A block's line has at least as many elements as the block has threads.
+KERNEL classify_rows(const real *x, real *y, Four from, Four to, int axis, int64 lines, int last) {
+    SHARED(int64, indices);
+    real *values = (real *)(indices + blockDim.x);
+    int64 length = from.size[axis], step = from.stride[axis];
+    unsigned self = threadIdx.x;
+    for (int64 i = blockIdx.x; i < lines; i += gridDim.x) {
+        const real *row = x + line(from, axis, i);
+        real best = row[self * step];
+        int64 index = self;
+        for (int64 c = (int64)self + blockDim.x; c < length; c += blockDim.x) {
+            real v = row[c * step];
+            if (wins(v, c, best, index, last)) {
+                best = v;
+                index = c;
+            }
+        }
+        values[self] = best;
+        indices[self] = index;
+        __syncthreads();
+        for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+            if (self < half && wins(values[self + half], indices[self + half], values[self], indices[self], last)) {
+                values[self] = values[self + half];
+                indices[self] = indices[self + half];
+            }
+            __syncthreads();
+        }
+        if (self == 0) y[place(to, i)] = (real)indices[0];
+        __syncthreads();  // before the next use of what is shared
+    }
+}

@@ -1,0 +1,91 @@
+// What all kernels have in common; put before each of them. REAL is the type of numbers, float or double.
+//
+// Kernels are written so that they can also be compiled as C++ and run on a processor, for tests: one-dimensional blocks
+// and grids, no atomics and no warp functions (sums are always added in the same order), shared memory only through SHARED.
+
+typedef REAL real;
+typedef long long int64;
+typedef unsigned long long uint64;
+typedef unsigned int uint32;
+typedef unsigned char uint8;
+
+#define KERNEL extern "C" __global__ void
+
+// The block's dynamic shared memory, as an array.
+#ifndef SHARED
+#define SHARED(type, name)                           \
+    extern __shared__ __align__(16) uint8 shared_[]; \
+    type *name = (type *)shared_
+#endif
+
+// For every i < n: each thread takes every so-manieth.
+#define EACH(i, n) \
+    for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < (n); i += (int64)gridDim.x * blockDim.x)
+
+// Four logical axes, and where their elements lie. Arrays of other numbers of axes are made of four by joining
+// neighbours that lie behind each other, or with sizes of 1.
+struct Four {
+    int64 size[4];
+    int64 stride[4];
+};
+
+__device__ inline int64 elements(const Four &t) { return t.size[0] * t.size[1] * t.size[2] * t.size[3]; }
+
+// Where the logical element number i, the last axis running fastest, lies.
+__device__ inline int64 place(const Four &t, int64 i) {
+    int64 d = i % t.size[3];
+    i /= t.size[3];
+    int64 c = i % t.size[2];
+    i /= t.size[2];
+    int64 b = i % t.size[1];
+    return i / t.size[1] * t.stride[0] + b * t.stride[1] + c * t.stride[2] + d * t.stride[3];
+}
+
+// Where line number i along `axis` begins: the other three axes, the last running fastest.
+__device__ inline int64 line(const Four &t, int axis, int64 i) {
+    int64 at = 0;
+    for (int other = 3; other >= 0; --other) {
+        if (other != axis) {
+            at += i % t.size[other] * t.stride[other];
+            i /= t.size[other];
+        }
+    }
+    return at;
+}
+
+// The sum of every thread's value, for all of a block's threads (a power of two of them, at most 1024): added pairwise,
+// always in the same order. All threads of the block must come here.
+template <class T> __device__ inline T reduce(T value, T *shared) {
+    shared[threadIdx.x] = value;
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half) shared[threadIdx.x] += shared[threadIdx.x + half];
+        __syncthreads();
+    }
+    T sum = shared[0];
+    __syncthreads();  // before the next use of `shared`
+    return sum;
+}
+
+// Philox4x32-10: the words of crossbow/kernels/random.py.
+struct Words {
+    uint32 word[4];
+};
+
+__device__ inline Words philox(uint32 c0, uint32 c1, uint32 c2, uint32 c3, uint32 k0, uint32 k1) {
+    for (int round = 0; round < 10; ++round) {
+        uint64 p0 = (uint64)c0 * 0xD2511F53u, p1 = (uint64)c2 * 0xCD9E8D57u;
+        uint32 n0 = (uint32)(p1 >> 32) ^ c1 ^ k0, n2 = (uint32)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32)p1;
+        c3 = (uint32)p0;
+        c0 = n0;
+        c2 = n2;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+// Positions in the task state (crossbow/kernels/interface.py).
+enum { TASK = 0, SLOT = 1, EXAMPLES = 2, TICK = 3 };
+

@@ -1,0 +1,65 @@
+// The engine's own kernels: a batch from its slot into the learner's memory, and the search for numbers that are none.
+
+// x, in the order of its memory, from the slot's (images, channels, positions); the labels, as words of 32 bits.
+template <class T>
+__device__ inline void load(
+    const T *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    int64 positions, int64 words, real scale
+) {
+    slots += state[SLOT] * n;
+    slot_labels += state[SLOT] * words;
+    EACH(i, n) {
+        int64 pixel = i / channels;
+        int64 from = channels == 1 ? i : (pixel / positions * channels + i % channels) * positions + pixel % positions;
+        x[i] = (real)slots[from] * scale;
+    }
+    EACH(i, words) labels[i] = slot_labels[i];
+}
+
+KERNEL load_bytes(
+    const uint8 *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    int64 positions, int64 words, real scale
+) {
+    load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
+}
+
+KERNEL load_floats(
+    const float *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    int64 positions, int64 words, real scale
+) {
+    load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
+}
+
+KERNEL load_doubles(
+    const double *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    int64 positions, int64 words, real scale
+) {
+    load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
+}
+
+// By block: the number of NaN, of infinite elements, and the first of them in logical order (n where there is none).
+KERNEL find_not_finite(const real *x, Four shape, int64 n, int64 *found) {
+    SHARED(int64, shared);
+    int64 nans = 0, infinite = 0, first = n;
+    EACH(i, n) {
+        real value = x[place(shape, i)];
+        if (!isfinite(value)) {
+            if (isnan(value)) {
+                ++nans;
+            } else {
+                ++infinite;
+            }
+            first = i < first ? i : first;
+        }
+    }
+    nans = reduce(nans, shared);
+    infinite = reduce(infinite, shared);
+    shared[threadIdx.x] = first;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (unsigned t = 1; t < blockDim.x; ++t) first = shared[t] < first ? shared[t] : first;
+        found[3 * blockIdx.x] = nans;
+        found[3 * blockIdx.x + 1] = infinite;
+        found[3 * blockIdx.x + 2] = first;
+    }
+}

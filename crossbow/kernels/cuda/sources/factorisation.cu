@@ -1,0 +1,90 @@
+// The loss of a matrix factorisation, Σ (target − u · v)² + λ (|u|² + |v|²), and its gradients.
+//
+// A number that names no row makes the loss NaN, as it cannot be reported from here.
+
+// What is computed of an example first.
+struct Example {
+    double error;    // target − u · v
+    double squares;  // |u|² + |v|²
+    int64 row[2];    // of the users and of the items; −1 where a number names none
+};
+
+__device__ inline int64 named_row(real number, int64 rows) {
+    if (!(number >= 0 && number < (real)rows)) return -1;  // so that what is not a number is none
+    int64 row = (int64)number;
+    return (real)row == number && row < rows ? row : -1;
+}
+
+// A block for each example. Targets are float or double, whatever the type of the numbers is.
+KERNEL factorisation_examples(const real *x, const void *targets, const int64 *state, const real *users,
+                              const real *items, Example *examples, int64 rows, int64 columns, int64 latents,
+                              int is_double) {
+    SHARED(double, shared);
+    int64 n = blockIdx.x;
+    if (n >= state[EXAMPLES]) return;
+    int64 row = named_row(x[2 * n], rows), column = named_row(x[2 * n + 1], columns);
+    double product = 0, squares = 0;
+    if (row >= 0 && column >= 0) {
+        for (int64 k = threadIdx.x; k < latents; k += blockDim.x) {
+            double u = users[row * latents + k], v = items[column * latents + k];
+            product += u * v;
+            squares += u * u + v * v;
+        }
+    } else {
+        product = nan("");
+    }
+    product = reduce(product, shared);
+    squares = reduce(squares, shared);
+    if (threadIdx.x == 0) {
+        double target = is_double ? ((const double *)targets)[n] : (double)((const float *)targets)[n];
+        examples[n].error = target - product;
+        examples[n].squares = squares;
+        examples[n].row[0] = row;
+        examples[n].row[1] = column;
+    }
+}
+
+// One block.
+KERNEL factorisation_loss(const Example *examples, const int64 *state, double regularisation, real *result) {
+    SHARED(double, shared);
+    double sum = 0, squares = 0;
+    for (int64 n = threadIdx.x; n < state[EXAMPLES]; n += blockDim.x) {
+        sum += examples[n].error * examples[n].error;
+        squares += examples[n].squares;
+    }
+    sum = reduce(sum, shared);
+    squares = reduce(squares, shared);
+    if (threadIdx.x == 0) *result = (real)(sum + regularisation * squares);
+}
+
+KERNEL factorisation_zero(real *users, int64 in_users, real *items, int64 in_items) {
+    EACH(i, in_users) users[i] = 0;
+    EACH(i, in_items) items[i] = 0;
+}
+
+// Two blocks for each example, one for its user and one for its item. The first example that names a row adds up the
+// gradient of all that do, in their order: du = Σ 2 (λ u − e v), dv = Σ 2 (λ v − e u).
+KERNEL factorisation_backward(const Example *examples, const int64 *state, const real *users, const real *items,
+                              real *users_gradient, real *items_gradient, int64 latents, double regularisation) {
+    SHARED(int, shared);
+    int64 n = blockIdx.x / 2, end = state[EXAMPLES];
+    int own = blockIdx.x % 2, other = 1 - own;
+    if (n >= end) return;
+    int64 row = examples[n].row[own];
+    if (row < 0) return;
+    int earlier = 0;
+    for (int64 m = threadIdx.x; m < n; m += blockDim.x) earlier |= examples[m].row[own] == row;
+    if (reduce(earlier, shared) > 0) return;
+    const real *table = own == 0 ? users : items, *others = own == 0 ? items : users;
+    real *gradient = own == 0 ? users_gradient : items_gradient;
+    for (int64 k = threadIdx.x; k < latents; k += blockDim.x) {
+        double decay = regularisation * table[row * latents + k], sum = 0;
+        for (int64 m = n; m < end; ++m) {
+            if (examples[m].row[own] != row) continue;
+            int64 partner = examples[m].row[other];
+            double factor = partner < 0 ? 0.0 : (double)others[partner * latents + k];
+            sum += 2 * (decay - examples[m].error * factor);  // an error that is NaN makes it NaN
+        }
+        gradient[row * latents + k] = (real)sum;
+    }
+}

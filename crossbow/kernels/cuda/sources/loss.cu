@@ -1,0 +1,188 @@
+// Losses and measures of the real examples of a batch: state[EXAMPLES] of them, the rest is padding.
+//
+// A label out of range, which must not come this far, makes a loss, a gradient or a measure NaN: it cannot be reported
+// from here, and memory beside the classes must not be read.
+
+// Class values (N, classes, …) and how they lie; `places` labels for each example.
+struct Rows {
+    int64 classes, places, next_class, next_place;
+    int64 ignored;  // a label, or a number that is none
+};
+
+// What a sum is divided by: a number that is counted, at least 1, and a constant.
+struct Normaliser {
+    int64 kind, places, factor;
+};
+
+enum { ONE = 0, BATCH = 1, FULL = 2, VALID = 3 };  // as in loss.py
+
+__device__ inline double normaliser(const Normaliser &by, int64 examples, int64 valid) {
+    int64 counted = by.kind == BATCH ? examples : by.kind == FULL ? examples * by.places : by.kind == VALID ? valid : 1;
+    return (double)(counted > 1 ? counted : 1) * by.factor;
+}
+
+__device__ inline int64 row_of(const Rows &rows, int64 i) {
+    return i / rows.places * rows.classes * rows.places + i % rows.places * rows.next_place;
+}
+
+// Ends a kernel that adds up: every thread's sum and count for the whole block, and if that is the only one the result,
+// else the block's share for `total`. All threads must come here.
+__device__ inline void reduce_and_end(
+    double sum, double count, const Normaliser &by, int64 examples, double *shares, real *result, double *shared) {
+    sum = reduce(sum, shared);
+    count = reduce(count, shared);
+    if (threadIdx.x > 0) return;
+    if (gridDim.x == 1) {
+        *result = (real)(sum / normaliser(by, examples, (int64)count));
+    } else {
+        shares[2 * blockIdx.x] = sum;
+        shares[2 * blockIdx.x + 1] = count;
+    }
+}
+
+// One block: the result of the blocks' shares.
+KERNEL total(double *shares, int64 n, const int64 *state, Normaliser by, real *result) {
+    SHARED(double, shared);
+    double sum = 0, count = 0;
+    for (int64 i = threadIdx.x; i < n; i += blockDim.x) {
+        sum += shares[2 * i];
+        count += shares[2 * i + 1];
+    }
+    reduce_and_end(sum, count, by, state[EXAMPLES], shares, result, shared);
+}
+
+// Σ −log max(p[label], tiny).
+KERNEL softmax_loss(const real *p, const int *labels, const int64 *state, Rows rows, real tiny, double *shares,
+                    Normaliser by, real *result) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double sum = 0, count = 0;
+    EACH(i, examples * rows.places) {
+        int64 label = labels[i];
+        if (label == rows.ignored) continue;
+        bool good = label >= 0 && label < rows.classes;
+        real value = good ? p[row_of(rows, i) + label * rows.next_class] : (real)nan("");
+        sum -= log((double)(value < tiny ? tiny : value));  // NaN stays what it is
+        count += 1;
+    }
+    reduce_and_end(sum, count, by, examples, shares, result, shared);
+}
+
+// How many of the labels are not ignored, block by block.
+KERNEL count_labels(const int *labels, const int64 *state, Rows rows, int64 *counts) {
+    SHARED(int64, shared);
+    int64 count = 0;
+    EACH(i, state[EXAMPLES] * rows.places) count += labels[i] != rows.ignored;
+    count = reduce(count, shared);
+    if (threadIdx.x == 0) counts[blockIdx.x] = count;
+}
+
+// dx = (p − y) / normaliser. counts: those of count_labels, at most as many as there are threads in a block.
+KERNEL softmax_loss_backward(const real *p, const int *labels, const int64 *state, real *dx, int64 n, Rows rows,
+                             Normaliser by, const int64 *counts, int number_of_counts) {
+    SHARED(int64, shared);
+    int64 examples = state[EXAMPLES], valid = 0;
+    if (counts) valid = reduce((int)threadIdx.x < number_of_counts ? counts[threadIdx.x] : 0, shared);
+    real divisor = (real)normaliser(by, examples, valid);
+    EACH(i, n) {
+        int64 example = i / (rows.classes * rows.places), rest = i % (rows.classes * rows.places);
+        real gradient = 0;
+        if (example < examples) {
+            int64 inner = rows.next_place == 1 ? rows.places : rows.classes;
+            int64 c = rest / inner, at = rest % inner;
+            if (rows.next_place != 1) {
+                int64 exchanged = c;
+                c = at;
+                at = exchanged;
+            }
+            int64 label = labels[example * rows.places + at];
+            if (label != rows.ignored) {
+                gradient = (p[i] - (c == label ? (real)1 : (real)0)) / divisor;
+                if (label < 0 || label >= rows.classes) gradient = (real)nan("");
+            }
+        }
+        dx[i] = gradient;
+    }
+}
+
+// Whether class c comes before the label, whose own value this is. What is not a number comes before every number.
+__device__ inline bool before(real value, int64 c, real own, int64 label) {
+    return !(value <= own) || (value == own && c < label);
+}
+
+// The places before whose label fewer than top_k classes come: a thread for each label.
+KERNEL accuracy(const real *p, const int *labels, const int64 *state, Rows rows, int64 top_k, double *shares,
+                Normaliser by, real *result) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double right = 0, count = 0;
+    EACH(i, examples * rows.places) {
+        int64 label = labels[i];
+        if (label == rows.ignored) continue;
+        count += 1;
+        if (label < 0 || label >= rows.classes) {
+            right = nan("");
+            continue;
+        }
+        const real *row = p + row_of(rows, i);
+        real own = row[label * rows.next_class];
+        int64 earlier = 0;
+        for (int64 c = 0; c < rows.classes; ++c) earlier += before(row[c * rows.next_class], c, own, label);
+        right += own == own && earlier < top_k;
+    }
+    reduce_and_end(right, count, by, examples, shares, result, shared);
+}
+
+// The same: a block for each label.
+KERNEL accuracy_rows(const real *p, const int *labels, const int64 *state, Rows rows, int64 top_k, double *shares,
+                     Normaliser by, real *result) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double right = 0, count = 0;
+    for (int64 i = blockIdx.x; i < examples * rows.places; i += gridDim.x) {
+        int64 label = labels[i];
+        if (label == rows.ignored) continue;
+        bool good = label >= 0 && label < rows.classes;
+        const real *row = p + row_of(rows, i);
+        real own = good ? row[label * rows.next_class] : (real)0;
+        double earlier = 0;
+        for (int64 c = threadIdx.x; c < rows.classes; c += blockDim.x) {
+            earlier += before(row[c * rows.next_class], c, own, label);
+        }
+        earlier = reduce(earlier, shared);
+        if (threadIdx.x == 0) {
+            count += 1;
+            right += !good ? nan("") : own == own && earlier < top_k ? 1.0 : 0.0;
+        }
+    }
+    reduce_and_end(right, count, by, examples, shares, result, shared);
+}
+
+// Targets are float or double, whatever the type of the numbers is.
+__device__ inline double target(const void *targets, int is_double, int64 i) {
+    return is_double ? ((const double *)targets)[i] : (double)((const float *)targets)[i];
+}
+
+// Σ (x − target)². x: in logical order, as the targets; `size` elements in each example.
+KERNEL euclidean_loss(const real *x, const void *targets, const int64 *state, Four t, int64 size, int is_double,
+                      double *shares, Normaliser by, real *result) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double sum = 0;
+    EACH(i, examples * size) {
+        double difference = (double)x[place(t, i)] - target(targets, is_double, i);
+        sum += difference * difference;
+    }
+    reduce_and_end(sum, 0, by, examples, shares, result, shared);
+}
+
+KERNEL euclidean_loss_backward(const real *x, const void *targets, const int64 *state, real *dx, Four t, Four to,
+                               int64 size, int is_double) {
+    int64 examples = state[EXAMPLES];
+    double divisor = examples > 1 ? (double)examples : 1.0;
+    EACH(i, elements(t)) {
+        double difference = 0;
+        if (i < examples * size) difference = ((double)x[place(t, i)] - target(targets, is_double, i)) / divisor;
+        dx[place(to, i)] = (real)difference;
+    }
+}

@@ -1,0 +1,429 @@
+// Pooling over up to three spatial axes, and its gradients.
+//
+// In memory order a tensor is outer × axis 0 × axis 1 × axis 2 × inner: with images in logical order the outer axis is
+// examples and channels, and the inner one has size 1; channels-last, they are the examples and the channels. Threads
+// take neighbours in that order, of the output forward and of the input backward, where each gathers from all windows
+// that cover its element. A thread does so for TOGETHER outer indices at once, which shares the work of finding the
+// places. A call has fewer than 2^30 elements, so that indices have 32 bits; they are divided by multiplication.
+
+enum { TOGETHER = 4 };
+
+// By what is divided. The multiplier is ⌈2^shift / value⌉, with the shift 31 + ⌈log2 value⌉, which is exact for
+// 0 ≤ n < 2^31.
+struct Divisor {
+    int64 multiplier, shift;
+};
+
+__device__ inline int quotient(const Divisor &d, int n) {
+    return (int)((uint64)(uint32)n * (uint32)d.multiplier >> d.shift);
+}
+
+struct Axis {
+    int64 size, windows, kernel, stride, before, dilation;
+    int64 low, high;  // average: places in [low, high) count in the divisor
+    Divisor by_size, by_windows, by_kernel, by_stride, by_dilation;
+};
+
+struct Pooling {
+    int64 outer, inner;
+    int64 first;   // outer indices before this call's
+    int64 window;  // elements of a window
+    Divisor by_inner;
+    Axis axis[3];
+};
+
+// The numbers of elements that belong to one outer index.
+__device__ inline int inputs_of(const Pooling &p) {
+    return (int)p.axis[0].size * (int)p.axis[1].size * (int)p.axis[2].size * (int)p.inner;
+}
+__device__ inline int outputs_of(const Pooling &p) {
+    return (int)p.axis[0].windows * (int)p.axis[1].windows * (int)p.axis[2].windows * (int)p.inner;
+}
+
+// Where a thread works: `many` outer indices from `outer` on, the inner index, and the place on each axis.
+struct Spot {
+    int outer, many, inner, at[3];
+};
+
+__device__ inline Spot output_spot(const Pooling &p, int i, int together = TOGETHER) {
+    Spot s;
+    int q = quotient(p.by_inner, i);
+    s.inner = i - q * (int)p.inner;
+    for (int a = 2; a >= 0; --a) {
+        i = q;
+        q = quotient(p.axis[a].by_windows, i);
+        s.at[a] = i - q * (int)p.axis[a].windows;
+    }
+    s.outer = q * together;
+    s.many = (int)p.outer - s.outer;
+    return s;
+}
+
+__device__ inline Spot input_spot(const Pooling &p, int i) {
+    Spot s;
+    int q = quotient(p.by_inner, i);
+    s.inner = i - q * (int)p.inner;
+    for (int a = 2; a >= 0; --a) {
+        i = q;
+        q = quotient(p.axis[a].by_size, i);
+        s.at[a] = i - q * (int)p.axis[a].size;
+    }
+    s.outer = q * TOGETHER;
+    s.many = (int)p.outer - s.outer;
+    return s;
+}
+
+#define EACH_SPOT(i, per_outer, p)                                                                               \
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x, n_ = ((int)(p).outer + TOGETHER - 1) / TOGETHER * (per_outer); \
+         i < n_; i += gridDim.x * blockDim.x)
+
+// The outer indices of a spot: k of them before this one.
+#define EACH_OUTER(k, spot)              \
+    for (int k = 0; k < TOGETHER; ++k)   \
+        if (k < (spot).many)
+
+// Where the element of an input's spot lies, for its first outer index; and that of an output's.
+__device__ inline int input_place(const Pooling &p, const Spot &s) {
+    int line = (s.outer * (int)p.axis[0].size + s.at[0]) * (int)p.axis[1].size + s.at[1];
+    return (line * (int)p.axis[2].size + s.at[2]) * (int)p.inner + s.inner;
+}
+__device__ inline int output_place(const Pooling &p, const Spot &s) {
+    int line = (s.outer * (int)p.axis[0].windows + s.at[0]) * (int)p.axis[1].windows + s.at[1];
+    return (line * (int)p.axis[2].windows + s.at[2]) * (int)p.inner + s.inner;
+}
+
+// Visit every position of a window, row by row: visit(number of the position, whether it lies on the input, the
+// elements, or `beyond`). K1 and K2 are the window's sizes on the last two axes where they are known, else 0.
+template <int K1, int K2, class Visit>
+__device__ inline void over_window(const real *x, const Pooling &p, const Spot &s, real beyond, Visit visit) {
+    const Axis &a0 = p.axis[0], &a1 = p.axis[1], &a2 = p.axis[2];
+    const int rows = K1 ? K1 : (int)a1.kernel, columns = K2 ? K2 : (int)a2.kernel, distance = inputs_of(p);
+    int start0 = s.at[0] * (int)a0.stride - (int)a0.before;
+    int start1 = s.at[1] * (int)a1.stride - (int)a1.before;
+    int start2 = s.at[2] * (int)a2.stride - (int)a2.before;
+    for (int u = 0; u < (int)a0.kernel; ++u) {
+        int plane = start0 + u * (int)a0.dilation;
+        bool on_plane = plane >= 0 && plane < (int)a0.size;
+        for (int v = 0; v < rows; ++v) {
+            int row = start1 + v * (int)a1.dilation;
+            bool on_row = on_plane && row >= 0 && row < (int)a1.size;
+            int line = ((s.outer * (int)a0.size + plane) * (int)a1.size + row) * (int)a2.size;
+            for (int w = 0; w < columns; ++w) {
+                int column = start2 + w * (int)a2.dilation;
+                bool inside = on_row && column >= 0 && column < (int)a2.size;
+                int place = (line + column) * (int)p.inner + s.inner;
+                real values[TOGETHER];
+                for (int k = 0; k < TOGETHER; ++k) {
+                    values[k] = inside && k < s.many ? x[place + k * distance] : beyond;
+                }
+                visit((u * rows + v) * columns + w, inside, values);
+            }
+        }
+    }
+}
+
+// Visit every window that covers an element of the input: visit(where its output lies, for the first outer index, the
+// number of the element's position in it, the window's place on each axis).
+template <class Visit> __device__ inline void over_windows(const Pooling &p, const Spot &s, Visit visit) {
+    int first[3], last[3], from[3];
+    for (int a = 0; a < 3; ++a) {
+        const Axis &axis = p.axis[a];
+        from[a] = s.at[a] + (int)axis.before;  // how far behind the beginning of window 0
+        int beyond = from[a] - (int)(axis.kernel - 1) * (int)axis.dilation;
+        first[a] = beyond <= 0 ? 0 : quotient(axis.by_stride, beyond + (int)axis.stride - 1);
+        last[a] = quotient(axis.by_stride, from[a]);
+        if (last[a] > (int)axis.windows - 1) last[a] = (int)axis.windows - 1;
+    }
+    Spot window = s;
+    int position[3] = {0, 0, 0};
+    auto covers = [&](int a) {  // whether a position of the window lies on the element, on this axis
+        const Axis &axis = p.axis[a];
+        int distance = from[a] - window.at[a] * (int)axis.stride;
+        position[a] = axis.dilation == 1 ? distance : quotient(axis.by_dilation, distance);
+        return axis.dilation == 1 || position[a] * (int)axis.dilation == distance;
+    };
+    for (window.at[0] = first[0]; window.at[0] <= last[0]; ++window.at[0]) {
+        if (!covers(0)) continue;
+        for (window.at[1] = first[1]; window.at[1] <= last[1]; ++window.at[1]) {
+            if (!covers(1)) continue;
+            for (window.at[2] = first[2]; window.at[2] <= last[2]; ++window.at[2]) {
+                if (!covers(2)) continue;
+                int number = (position[0] * (int)p.axis[1].kernel + position[1]) * (int)p.axis[2].kernel + position[2];
+                visit(output_place(p, window), number, window.at);
+            }
+        }
+    }
+}
+
+// The number of the position that an output came from: a byte each where the window has no more than 256.
+__device__ inline void keep(uint8 *kept, const Pooling &p, int output, int position) {
+    if (p.window <= 256) {
+        kept[output] = (uint8)position;
+    } else {
+        ((int *)kept)[output] = position;
+    }
+}
+__device__ inline int kept_at(const uint8 *kept, const Pooling &p, int output) {
+    return p.window <= 256 ? kept[output] : ((const int *)kept)[output];
+}
+
+// Whether a position of a window lies on the input, and there the element, of the first outer index.
+__device__ inline bool element_at(const real *x, const Pooling &p, Spot s, int position, real &value) {
+    for (int a = 2; a >= 0; --a) {
+        const Axis &axis = p.axis[a];
+        int rest = quotient(axis.by_kernel, position);
+        int step = (position - rest * (int)axis.kernel) * (int)axis.dilation;
+        s.at[a] = s.at[a] * (int)axis.stride - (int)axis.before + step;
+        if (s.at[a] < 0 || s.at[a] >= axis.size) return false;
+        position = rest;
+    }
+    value = x[input_place(p, s)];
+    return true;
+}
+
+// With the usual windows the compiler knows all loads of a thread, and asks for them at once.
+#define CHOOSE(function, p, ...)                                                            \
+    do {                                                                                    \
+        if ((p).window == 4 && (p).axis[1].kernel == 2 && (p).axis[2].kernel == 2) {        \
+            function<2, 2>(__VA_ARGS__);                                                    \
+        } else if ((p).window == 9 && (p).axis[1].kernel == 3 && (p).axis[2].kernel == 3) { \
+            function<3, 3>(__VA_ARGS__);                                                    \
+        } else {                                                                            \
+            function<0, 0>(__VA_ARGS__);                                                    \
+        }                                                                                   \
+    } while (false)
+
+// Max. The first of equal ones wins, and NaN is larger than everything.
+
+__device__ inline real lowest() { return -(real)1 / (real)0; }
+
+template <int K1, int K2>
+__device__ inline void max_forward(const real *x, real *y, uint8 *kept, const Pooling &p) {
+    EACH_SPOT(i, outputs_of(p), p) {
+        Spot spot = output_spot(p, i);
+        real largest[TOGETHER];
+        int first[TOGETHER];
+        for (int k = 0; k < TOGETHER; ++k) {
+            largest[k] = lowest();
+            first[k] = 0;
+        }
+        over_window<K1, K2>(x, p, spot, lowest(), [&](int position, bool, const real *values) {
+            for (int k = 0; k < TOGETHER; ++k) {
+                if (values[k] > largest[k] || values[k] != values[k]) {
+                    largest[k] = values[k];
+                    first[k] = position;
+                }
+            }
+        });
+        int place = output_place(p, spot), distance = outputs_of(p);
+        EACH_OUTER(k, spot) {
+            y[place + k * distance] = largest[k];
+            if (kept) keep(kept, p, place + k * distance, first[k]);
+        }
+    }
+}
+
+// kept: or null.
+KERNEL pooling_max(const real *x, real *y, uint8 *kept, Pooling p) { CHOOSE(max_forward, p, x, y, kept, p); }
+
+struct Largest {
+    real value;
+    int position;
+};
+
+// One of two largest elements, of different parts of a window in any order.
+__device__ inline Largest larger(Largest a, Largest b) {
+    bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan || b_nan) return a_nan && b_nan ? (a.position > b.position ? a : b) : a_nan ? a : b;  // the last NaN
+    if (a.value == b.value) return a.position < b.position ? a : b;
+    return a.value > b.value ? a : b;
+}
+
+// Large windows: a block for each output.
+KERNEL pooling_max_large(const real *x, real *y, uint8 *kept, Pooling p) {
+    SHARED(Largest, shared);
+    int outputs = (int)p.outer * outputs_of(p);
+    for (int i = blockIdx.x; i < outputs; i += gridDim.x) {
+        Spot spot = output_spot(p, i, 1);
+        Largest largest = {lowest(), 0};
+        real value;
+        for (int position = threadIdx.x; position < (int)p.window; position += blockDim.x) {
+            if (element_at(x, p, spot, position, value)) largest = larger(largest, {value, position});
+        }
+        shared[threadIdx.x] = largest;
+        __syncthreads();
+        for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+            if (threadIdx.x < half) shared[threadIdx.x] = larger(shared[threadIdx.x], shared[threadIdx.x + half]);
+            __syncthreads();
+        }
+        if (threadIdx.x == 0) {
+            y[i] = shared[0].value;
+            if (kept) keep(kept, p, i, shared[0].position);
+        }
+        __syncthreads();  // before the next use of `shared`
+    }
+}
+
+// The gradient of max and stochastic pooling, which know where each output came from.
+KERNEL pooling_picked_backward(const real *dy, const uint8 *kept, real *dx, Pooling p) {
+    EACH_SPOT(i, inputs_of(p), p) {
+        Spot spot = input_spot(p, i);
+        real sum[TOGETHER] = {};
+        int between = outputs_of(p);
+        over_windows(p, spot, [&](int output, int position, const int *) {
+            EACH_OUTER(k, spot) {
+                int at = output + k * between;
+                if (kept_at(kept, p, at) == position) sum[k] += dy[at];
+            }
+        });
+        int place = input_place(p, spot), distance = inputs_of(p);
+        EACH_OUTER(k, spot) dx[place + k * distance] = sum[k];
+    }
+}
+
+// Average.
+
+// How many positions of a window count on an axis.
+__device__ inline int counted(const Axis &a, int window) {
+    int start = window * (int)a.stride - (int)a.before, ahead = (int)a.low - start, room = (int)a.high - start;
+    if (room <= 0) return 0;
+    int from = ahead <= 0 ? 0 : quotient(a.by_dilation, ahead + (int)a.dilation - 1);
+    int to = quotient(a.by_dilation, room + (int)a.dilation - 1);
+    if (to > (int)a.kernel) to = (int)a.kernel;
+    return to > from ? to - from : 0;
+}
+
+// By how much a window's sum is divided.
+__device__ inline real counted(const Pooling &p, const int *window) {
+    real count = (real)counted(p.axis[2], window[2]) * (real)counted(p.axis[1], window[1]);
+    return p.axis[0].kernel == 1 ? count : count * (real)counted(p.axis[0], window[0]);
+}
+
+// What windows are added up in: those of a known, small size in their own type.
+template <int K> struct Total {
+    typedef real type;
+};
+template <> struct Total<0> {
+    typedef double type;
+};
+
+template <int K1, int K2> __device__ inline void average_forward(const real *x, real *y, const Pooling &p) {
+    EACH_SPOT(i, outputs_of(p), p) {
+        Spot spot = output_spot(p, i);
+        typename Total<K1>::type sum[TOGETHER] = {};
+        over_window<K1, K2>(x, p, spot, (real)0, [&](int, bool, const real *values) {
+            for (int k = 0; k < TOGETHER; ++k) sum[k] += values[k];
+        });
+        real count = counted(p, spot.at);
+        int place = output_place(p, spot), distance = outputs_of(p);
+        EACH_OUTER(k, spot) y[place + k * distance] = (real)sum[k] / count;
+    }
+}
+
+KERNEL pooling_average(const real *x, real *y, Pooling p) { CHOOSE(average_forward, p, x, y, p); }
+
+// Large windows: a block for each output.
+KERNEL pooling_average_large(const real *x, real *y, Pooling p) {
+    SHARED(double, shared);
+    int outputs = (int)p.outer * outputs_of(p);
+    for (int i = blockIdx.x; i < outputs; i += gridDim.x) {
+        Spot spot = output_spot(p, i, 1);
+        double sum = 0;
+        real value;
+        for (int position = threadIdx.x; position < (int)p.window; position += blockDim.x) {
+            if (element_at(x, p, spot, position, value)) sum += value;
+        }
+        sum = reduce(sum, shared);
+        if (threadIdx.x == 0) y[i] = (real)sum / counted(p, spot.at);
+    }
+}
+
+KERNEL pooling_average_backward(const real *dy, real *dx, Pooling p) {
+    EACH_SPOT(i, inputs_of(p), p) {
+        Spot spot = input_spot(p, i);
+        real sum[TOGETHER] = {};
+        int between = outputs_of(p);
+        over_windows(p, spot, [&](int output, int, const int *window) {
+            real share = 1 / counted(p, window);
+            EACH_OUTER(k, spot) sum[k] += dy[output + k * between] * share;
+        });
+        int place = input_place(p, spot), distance = inputs_of(p);
+        EACH_OUTER(k, spot) dx[place + k * distance] = sum[k];
+    }
+}
+
+// Stochastic: the element in which r · Σ max(x, 0) falls, with sums in double, row by row, as in the reference.
+
+// The random word of an output: its number is that in logical order.
+__device__ inline uint32 word_of(const Pooling &p, const Spot &s, int k, uint32 key, uint64 seed, uint64 task) {
+    int64 number = (p.first + s.outer + k) * p.inner + s.inner;
+    for (int a = 0; a < 3; ++a) number = number * p.axis[a].windows + s.at[a];
+    uint32 task_high = (uint32)(task >> 32), seed_high = (uint32)(seed >> 32);
+    Words words = philox((uint32)(number / 4), key, (uint32)task, task_high, (uint32)seed, seed_high);
+    int word = (int)(number % 4);
+    return word == 0 ? words.word[0] : word == 1 ? words.word[1] : word == 2 ? words.word[2] : words.word[3];
+}
+
+template <int K1, int K2>
+__device__ inline void stochastic_forward(const real *x, const int64 *state, real *y, uint8 *kept, const Pooling &p,
+                                          uint32 key, uint64 seed) {
+    EACH_SPOT(i, outputs_of(p), p) {
+        Spot spot = output_spot(p, i);
+        double bound[TOGETHER] = {}, before[TOGETHER] = {};
+        over_window<K1, K2>(x, p, spot, (real)0, [&](int, bool, const real *values) {
+            for (int k = 0; k < TOGETHER; ++k) {
+                if (!(values[k] <= 0)) bound[k] += values[k];  // NaN too
+            }
+        });
+        for (int k = 0; k < TOGETHER; ++k) {
+            bound[k] *= word_of(p, spot, k, key, seed, (uint64)state[TASK]) / 4294967296.0;
+        }
+        int picked[TOGETHER];
+        real result[TOGETHER] = {};
+        for (int k = 0; k < TOGETHER; ++k) picked[k] = -1;
+        over_window<K1, K2>(x, p, spot, (real)0, [&](int position, bool inside, const real *values) {
+            for (int k = 0; k < TOGETHER; ++k) {
+                real value = values[k];
+                if (inside && (picked[k] < 0 || (value > 0 && before[k] <= bound[k]) || value != value)) {
+                    picked[k] = position;
+                    result[k] = value;
+                }
+                if (!(value <= 0)) before[k] += value;
+            }
+        });
+        int place = output_place(p, spot), distance = outputs_of(p);
+        EACH_OUTER(k, spot) {
+            y[place + k * distance] = result[k];
+            keep(kept, p, place + k * distance, picked[k]);
+        }
+    }
+}
+
+KERNEL pooling_stochastic(const real *x, const int64 *state, real *y, uint8 *kept, Pooling p, uint32 key, uint64 seed) {
+    CHOOSE(stochastic_forward, p, x, state, y, kept, p, key, seed);
+}
+
+// The mean of what stochastic pooling gives: Σ w² / Σ w with w = max(x, 0), or the first element where there is no w >
+// 0.
+template <int K1, int K2> __device__ inline void expected_forward(const real *x, real *y, const Pooling &p) {
+    EACH_SPOT(i, outputs_of(p), p) {
+        Spot spot = output_spot(p, i);
+        double total[TOGETHER] = {}, squares[TOGETHER] = {};
+        bool any = false;
+        real first[TOGETHER] = {};
+        over_window<K1, K2>(x, p, spot, (real)0, [&](int, bool inside, const real *values) {
+            for (int k = 0; k < TOGETHER; ++k) {
+                if (inside && !any) first[k] = values[k];
+                if (!(values[k] <= 0)) {
+                    total[k] += values[k];
+                    squares[k] += (double)values[k] * values[k];
+                }
+            }
+            any = any || inside;
+        });
+        int place = output_place(p, spot), distance = outputs_of(p);
+        EACH_OUTER(k, spot) y[place + k * distance] = total[k] != 0 ? (real)(squares[k] / total[k]) : first[k];
+    }
+}
+
+KERNEL pooling_expected(const real *x, real *y, Pooling p) { CHOOSE(expected_forward, p, x, y, p); }

@@ -1,0 +1,86 @@
+// Softmax and its gradient, along lines. A thread for each line where there are many or they are short, else a block.
+
+template <class T> __device__ inline T reduce_largest(T value, T *shared) {
+    shared[threadIdx.x] = value;
+    __syncthreads();
+    for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
+        if (threadIdx.x < half && shared[threadIdx.x + half] > shared[threadIdx.x]) {
+            shared[threadIdx.x] = shared[threadIdx.x + half];
+        }
+        __syncthreads();
+    }
+    T largest = shared[0];
+    __syncthreads();
+    return largest;
+}
+
+// NaN need not win: exp(NaN − largest) makes the sum NaN, and with it the line.
+
+KERNEL softmax_forward(const real *x, real *y, Four from, Four to, int axis, int64 lines) {
+    int64 length = from.size[axis], step = from.stride[axis], step_to = to.stride[axis];
+    EACH(i, lines) {
+        const real *row = x + line(from, axis, i);
+        real *out = y + line(to, axis, i);
+        real largest = row[0];
+        for (int64 c = 1; c < length; ++c) {
+            real v = row[c * step];
+            largest = v > largest ? v : largest;
+        }
+        double sum = 0;
+        for (int64 c = 0; c < length; ++c) sum += exp(row[c * step] - largest);
+        real divisor = (real)sum;
+        for (int64 c = 0; c < length; ++c) out[c * step_to] = exp(row[c * step] - largest) / divisor;
+    }
+}
+
+KERNEL softmax_forward_rows(const real *x, real *y, Four from, Four to, int axis, int64 lines) {
+    SHARED(double, shared);
+    int64 length = from.size[axis], step = from.stride[axis], step_to = to.stride[axis];
+    for (int64 i = blockIdx.x; i < lines; i += gridDim.x) {
+        const real *row = x + line(from, axis, i);
+        real *out = y + line(to, axis, i);
+        real largest = row[0];
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
+            real v = row[c * step];
+            largest = v > largest ? v : largest;
+        }
+        largest = (real)reduce_largest<double>(largest, shared);
+        double sum = 0;
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) sum += exp(row[c * step] - largest);
+        real divisor = (real)reduce(sum, shared);
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
+            out[c * step_to] = exp(row[c * step] - largest) / divisor;
+        }
+    }
+}
+
+KERNEL softmax_backward(const real *y, const real *dy, real *dx, Four t, int axis, int64 lines) {
+    int64 length = t.size[axis], step = t.stride[axis];
+    EACH(i, lines) {
+        int64 start = line(t, axis, i);
+        double sum = 0;
+        for (int64 c = 0; c < length; ++c) sum += (double)y[start + c * step] * dy[start + c * step];
+        real mean = (real)sum;
+        for (int64 c = 0; c < length; ++c) {
+            int64 at = start + c * step;
+            dx[at] = (dy[at] - mean) * y[at];
+        }
+    }
+}
+
+KERNEL softmax_backward_rows(const real *y, const real *dy, real *dx, Four t, int axis, int64 lines) {
+    SHARED(double, shared);
+    int64 length = t.size[axis], step = t.stride[axis];
+    for (int64 i = blockIdx.x; i < lines; i += gridDim.x) {
+        int64 start = line(t, axis, i);
+        double sum = 0;
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
+            sum += (double)y[start + c * step] * dy[start + c * step];
+        }
+        real mean = (real)reduce(sum, shared);
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
+            int64 at = start + c * step;
+            dx[at] = (dy[at] - mean) * y[at];
+        }
+    }
+}

@@ -1,0 +1,44 @@
+// Linear combinations of vectors, and their norm. The kernels for given assignments are generated behind this text, by
+// vector.py.
+
+// Neighbours in a vector that are read and written at once.
+template <int N> struct alignas(N * sizeof(real)) Pack {
+    enum { WIDTH = N };
+    real value[N];
+};
+typedef Pack<1> One;
+typedef Pack<16 / sizeof(real)> Many;
+
+// Rounded after every product and every sum, as the reference does: left to the compiler, some of both would be one
+// operation, and others in another kernel.
+#ifdef __CUDA_ARCH__
+__device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline float plus(float a, float b) { return __fadd_rn(a, b); }
+__device__ inline double times(double a, double b) { return __dmul_rn(a, b); }
+__device__ inline double plus(double a, double b) { return __dadd_rn(a, b); }
+#else
+inline real times(real a, real b) { return a * b; }
+inline real plus(real a, real b) { return a + b; }
+#endif
+
+__device__ inline real sign(real v) { return v > 0 ? (real)1 : v < 0 ? (real)-1 : v; }
+
+// One block: the sum of n numbers.
+KERNEL add_up(const double *numbers, int64 n, double *sum) {
+    SHARED(double, shared);
+    double total = 0;
+    for (int64 i = threadIdx.x; i < n; i += blockDim.x) total += numbers[i];
+    total = reduce(total, shared);
+    if (threadIdx.x == 0) *sum = total;
+}
+
+// One thread: the coefficients whose bit in `marks` is set are multiplied by min(1, limit / √Σ squares).
+KERNEL clip_coefficients(
+    const double *squares, int64 parties, double limit, const double *coefficients, double *clipped, int64 n, uint64 marks
+) {
+    double square = 0;
+    for (int64 i = 0; i < parties; ++i) square += squares[i];
+    double norm = sqrt(square);
+    double factor = norm <= limit ? 1 : limit / norm;  // NaN is not hidden
+    for (int64 i = 0; i < n; ++i) clipped[i] = marks >> i & 1 ? coefficients[i] * factor : coefficients[i];
+}

@@ -1,0 +1,227 @@
+"""Linear combinations of vectors, and their norm: kernels written for the assignments that are asked for.
+
+Each reads every vector once and writes every target once, whatever the assignments have in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.launch import BLOCK, Kernel
+from crossbow.kernels.interface import Assignment, Buffers, Call, PreparedKernel
+from crossbow.kernels.reference.vector import check_lengths
+from crossbow.types import Array, address
+
+PACK = 16
+"""Bytes that a thread reads or writes at once, where the vectors allow it."""
+MOST_PACKED = 32
+"""Vectors whose packs a thread keeps in registers."""
+NORM_BLOCKS = 1024
+"""Blocks that add up squares, each its share; then one adds up theirs."""
+MARKS = 64
+"""Coefficients that are clipped by one call."""
+
+
+def linear_combination(
+    assignments: Sequence[Assignment], dtype: np.dtype[np.generic], signs: Sequence[tuple[str, str]]
+) -> PreparedKernel:
+    """The named vectors, coefficients → the targets: target ← c₀ · x₀ + c₁ · x₁ + …, one assignment after the other."""
+    sources = dict(signs)
+    terms = tuple(dict.fromkeys(sources.get(term, term) for a in assignments for term in a.terms))
+    targets = tuple(dict.fromkeys(assignment.target for assignment in assignments))
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        vectors, coefficients = {name: buffers[name] for name in (*targets, *terms)}, buffers["coefficients"]
+        length, first = check_lengths(vectors), _first_names(vectors)
+        _check_coefficients(coefficients, sum(len(assignment.terms) for assignment in assignments))
+        wanted = [Assignment(first[a.target], tuple(first.get(t, t) for t in a.terms)) for a in assignments]
+        named = {sign: first[vector] for sign, vector in sources.items() if vector in first}
+        names = combined_vectors(wanted, named)
+        text = combination_source(wanted, named)
+        arrays = [vectors[name] for name in names]
+        head, body = packed_part([address(array) for array in arrays], length, dtype.itemsize)
+        kernel = Kernel("vector", "linear_combination", dtype, text)
+        threads = max(body // (PACK // dtype.itemsize), length - body)
+        return (kernel.each(threads, coefficients, np.int64(length), np.int64(head), np.int64(body), *arrays),)
+
+    return PreparedKernel("linear_combination cuda", (*terms, "coefficients"), targets, bind)
+
+
+def packed_part(addresses: Sequence[int], length: int, itemsize: int) -> tuple[int, int]:
+    """(first element, number of elements) of what lies in whole packs in all the vectors.
+
+    >>> packed_part([4096, 8192], 10, 4), packed_part([4100, 8196], 10, 4), packed_part([4096, 8196], 10, 4)
+    ((0, 8), (3, 4), (10, 0))
+    """
+    offsets = {place % PACK for place in addresses}
+    if len(offsets) > 1 or len(addresses) > MOST_PACKED:
+        return length, 0
+    head = min(-offsets.pop() % PACK // itemsize, length)
+    width = PACK // itemsize
+    return head, (length - head) // width * width
+
+
+def combined_vectors(assignments: Sequence[Assignment], signs: Mapping[str, str]) -> tuple[str, ...]:
+    """The vectors that the kernel of `combination_source` gets, in order."""
+    names = (signs.get(name, name) for a in assignments for name in (a.target, *a.terms))
+    return tuple(dict.fromkeys(names))
+
+
+def combination_source(assignments: Sequence[Assignment], signs: Mapping[str, str]) -> str:
+    """The kernel of some assignments. signs: by name the vector whose elements' sign before the call it is.
+
+    >>> print(combination_source([Assignment("w", ("w", "g"))], {}))
+    <BLANKLINE>
+    template <class T> __device__ inline void combine(int64 i, real c0, real c1, T *v0, const T *v1) {
+        T x0 = v0[i];
+        T x1 = v1[i];
+        for (int w = 0; w < T::WIDTH; ++w) {
+            x0.value[w] = plus(times(c0, x0.value[w]), times(c1, x1.value[w]));
+        }
+        v0[i] = x0;
+    }
+    <BLANKLINE>
+    // The elements from `head` on are taken in packs, `body` of them; the others one by one.
+    KERNEL linear_combination(
+        const double *coefficients, int64 n, int64 head, int64 body, real *v0, const real *v1
+    ) {
+        const real c0 = (real)coefficients[0];
+        const real c1 = (real)coefficients[1];
+        EACH(i, body / Many::WIDTH) combine(i, c0, c1, (Many *)(v0 + head), (const Many *)(v1 + head));
+        EACH(i, n - body) combine(i < head ? i : i + body, c0, c1, (One *)v0, (const One *)v1);
+    }
+    <BLANKLINE>
+    """
+    number = {name: index for index, name in enumerate(combined_vectors(assignments, signs))}
+    used = tuple(dict.fromkeys(term for a in assignments for term in a.terms if term in signs))
+    written = {number[a.target]: None for a in assignments}
+    read = {number[name] for name in _read_before_written(assignments, signs)}
+    values = {name: f"x{index}.value[w]" for name, index in number.items()}
+    values |= {sign: f"s{index}" for index, sign in enumerate(used)}
+
+    def pointers(kind: str, form: str) -> str:
+        """The vectors as parameters or arguments; `form` may name the number and the type."""
+        types = {index: kind if index in written else f"const {kind}" for index in number.values()}
+        return ", ".join(form.format(index=index, type=types[index]) for index in number.values())
+
+    steps = [f"const real s{index} = sign({values[signs[sign]]});" for index, sign in enumerate(used)]
+    place = 0
+    for a in assignments:
+        products = [(f"c{place + index}", values[term]) for index, term in enumerate(a.terms)]
+        steps.append(f"{values[a.target]} = {_sum(products)};")
+        place += len(a.terms)
+    factors = "".join(f"c{index}, " for index in range(place))
+    parameters = "".join(f"real c{index}, " for index in range(place)) + pointers("T", "{type} *v{index}")
+    lines = [
+        f"template <class T> __device__ inline void combine(int64 i, {parameters}) {{",
+        *(f"    T x{index} = {f'v{index}[i]' if index in read else '{}'};" for index in number.values()),
+        "    for (int w = 0; w < T::WIDTH; ++w) {",
+        *(f"        {step}" for step in steps),
+        "    }",
+        *(f"    v{index}[i] = x{index};" for index in written),
+        "}",
+        "",
+        "// The elements from `head` on are taken in packs, `body` of them; the others one by one.",
+        "KERNEL linear_combination(",
+        f"    const double *coefficients, int64 n, int64 head, int64 body, {pointers('real', '{type} *v{index}')}",
+        ") {",
+        *(f"    const real c{index} = (real)coefficients[{index}];" for index in range(place)),
+        f"    EACH(i, body / Many::WIDTH) combine(i, {factors}{pointers('Many', '({type} *)(v{index} + head)')});",
+        f"    EACH(i, n - body) combine(i < head ? i : i + body, {factors}{pointers('One', '({type} *)v{index}')});",
+        "}",
+    ]
+    return "\n".join(["", *lines, ""])
+
+
+def squared_norm(terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedKernel:
+    """The named vectors, coefficients → square: ‖c₀ · x₀ + c₁ · x₁ + …‖², in two stages."""
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        arrays, coefficients = [buffers[term] for term in terms], buffers["coefficients"]
+        length = check_lengths({f"term {index}": array for index, array in enumerate(arrays)})
+        _check_coefficients(coefficients, len(terms))
+        blocks = min(max(1, -(-length // BLOCK)), NORM_BLOCKS)
+        partial, shared = api().zeros(8 * blocks).view(np.float64), 8 * BLOCK
+        adding = Kernel("vector", "add_squares", dtype, norm_source(len(terms)))
+        finishing = Kernel("vector", "add_up", dtype)
+        return (
+            adding.blocks(blocks, coefficients, np.int64(length), partial, *arrays, shared=shared),
+            finishing.blocks(1, partial, np.int64(blocks), buffers["square"], shared=shared),
+        )
+
+    return PreparedKernel("squared_norm cuda", (*dict.fromkeys(terms), "coefficients"), ("square",), bind)
+
+
+def norm_source(terms: int) -> str:
+    """The kernel that adds up the squares of the sum of so many terms, each block its share in double precision."""
+    vectors = ", ".join(f"const real *v{index}" for index in range(terms))
+    total = _sum([(f"c{index}", f"v{index}[i]") for index in range(terms)])
+    lines = [
+        f"KERNEL add_squares(const double *coefficients, int64 n, double *partial, {vectors}) {{",
+        "    SHARED(double, shared);",
+        *(f"    const real c{index} = (real)coefficients[{index}];" for index in range(terms)),
+        "    double square = 0;",
+        "    EACH(i, n) {",
+        f"        const double total = {total};",
+        "        square += total * total;",
+        "    }",
+        "    square = reduce(square, shared);",
+        "    if (threadIdx.x == 0) partial[blockIdx.x] = square;",
+        "}",
+    ]
+    return "\n".join(["", *lines, ""])
+
+
+def clip_coefficients(limit: float, clipped: Sequence[bool]) -> PreparedKernel:
+    """squares, coefficients → clipped_coefficients: those marked times min(1, limit / √Σ squares)."""
+    kernel = Kernel("vector", "clip_coefficients", np.dtype(np.float32))  # all its numbers are double
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        squares, coefficients, target = (buffers[role] for role in (*reads, *writes))
+        for array in (coefficients, target):
+            _check_coefficients(array, len(clipped))
+        constants, calls = (squares, np.int64(squares.size), np.float64(limit)), []
+        for start in range(0, len(clipped), MARKS):
+            part = slice(start, start + MARKS)
+            marks = np.uint64(sum(1 << index for index, marked in enumerate(clipped[part]) if marked))
+            count = np.int64(len(clipped[part]))
+            calls.append(kernel.blocks(1, *constants, coefficients[part], target[part], count, marks, threads=1))
+        return calls
+
+    reads, writes = ("squares", "coefficients"), ("clipped_coefficients",)
+    return PreparedKernel("clip_coefficients cuda", reads, writes, bind)
+
+
+def _first_names(vectors: Mapping[str, Array]) -> dict[str, str]:
+    """For each vector the first name of its memory: a kernel must not keep two copies of what is the same."""
+    names: dict[int, str] = {}
+    return {name: names.setdefault(address(vector), name) for name, vector in vectors.items()}
+
+
+def _read_before_written(assignments: Sequence[Assignment], signs: Mapping[str, str]) -> set[str]:
+    """The vectors whose values before the call matter."""
+    read, written = {signs[t] for a in assignments for t in a.terms if t in signs}, set[str]()
+    for assignment in assignments:
+        read |= set(assignment.terms) - written - signs.keys()
+        written.add(assignment.target)
+    return read
+
+
+def _sum(products: Sequence[tuple[str, str]]) -> str:
+    """The sum of products from left to right, as an expression."""
+    total = ""
+    for factor, value in products:
+        product = f"times({factor}, {value})"
+        total = f"plus({total}, {product})" if total else product
+    return total or "(real)0"
+
+
+def _check_coefficients(coefficients: Array, expected: int) -> None:
+    if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
+        raise ValueError(
+            f"expected {expected} float64 coefficients, one for each term. "
+            f"Received: {coefficients.dtype} of shape {coefficients.shape}"
+        )

@@ -1,0 +1,230 @@
+"""The assembly of a run on NVIDIA GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from crossbow.compile import BatchSource, BoundStep, Memory, Program
+from crossbow.data.dataset import Examples
+from crossbow.data.loader import Loader
+from crossbow.data.order import Order
+from crossbow.dataflow.graph import losses, measures
+from crossbow.kernels.cuda.api import api, gpus
+from crossbow.kernels.cuda.launch import Stream, on
+from crossbow.kernels.cuda.library import Cuda
+from crossbow.kernels.cuda.transfer import to_device
+from crossbow.kernels.interface import State
+from crossbow.runtime.assembly import SLOTS, AnyStream, Assembly, Member
+from crossbow.runtime.coefficients import Coefficients
+from crossbow.runtime.cuda.coefficients import DeviceCoefficients
+from crossbow.runtime.cuda.collective import NcclCollective
+from crossbow.runtime.cuda.graph import Work
+from crossbow.runtime.cuda.learner import CudaLearner, Input, Task
+from crossbow.runtime.cuda.stream import CudaStream, Event
+from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, DeviceTick
+from crossbow.runtime.cuda.tick import merge_steps, sum_steps
+from crossbow.runtime.device import CudaDevice, cuda_devices
+from crossbow.runtime.replica import Replica, Zeros
+from crossbow.runtime.tick import Averaging
+from crossbow.solver.update import total
+from crossbow.synch import Collective
+from crossbow.types import Array, ConfigurationError, Tensor
+
+PARITIES = (0, 1)
+
+
+class CudaAssembly(Assembly):
+    """Learners on streams of GPUs. Everything is submitted from the thread that trains."""
+
+    devices: Sequence[CudaDevice]
+    runs_ahead = True
+    _synchroniser: CudaSynchroniser | None = None
+
+    # What devices differ in
+
+    def _choose(self) -> list[int]:
+        self.devices = cuda_devices(self.system.devices)
+        self._check_system()
+        if len(self.devices) > 1:
+            api().nccl  # noqa: B018 - whether it is there
+        there = len(gpus())
+        for device in self.devices:
+            if device.number >= there:
+                raise ConfigurationError(
+                    f"SystemConf: devices: expected GPUs that are there, cuda:0 to cuda:{there - 1}. "
+                    f"Received: {device.name!r}"
+                )
+        self._tf32 = self.system.precision == "tf32"
+        self.library = Cuda(self.dtype, deterministic=self.system.deterministic, tf32=self._tf32)
+        counts = [device.learners(self.system.learners_per_device) for device in self.devices]
+        self.threads = [0 for _ in self.devices]
+        return counts
+
+    def _check_system(self) -> None:
+        system = self.system
+        if system.kernels != "auto":
+            raise ConfigurationError(
+                f"SystemConf: kernels must be 'auto' on GPUs, whose kernels are CUDA's. Received: {system.kernels!r}"
+            )
+        if system.threads_per_learner is not None:
+            raise ConfigurationError(
+                "SystemConf: threads_per_learner must be None on GPUs, where a learner is a stream. "
+                f"Received: threads_per_learner={system.threads_per_learner}"
+            )
+
+    def _open(self) -> None:
+        numbers = [self.devices[device].number for device in self.device_of]
+        self._compute = [
+            CudaStream(f"learner-{i}", number, libraries=True, tf32=self._tf32) for i, number in enumerate(numbers)
+        ]
+        self._copies = [CudaStream(f"copies-{i}", number) for i, number in enumerate(numbers)]
+        self.streams = [*self._compute, *self._copies]
+
+    @property
+    def _compile_on(self) -> AnyStream:
+        return self._compute[0]
+
+    def zeros(self, device: int) -> Zeros:
+        number = self.devices[device].number
+
+        def zeros(nbytes: int) -> Array:
+            with on(Stream(number, 0)):
+                memory: Array = api().zeros(nbytes)
+                api().runtime.deviceSynchronize()  # the zeros are there before another stream writes over them
+            return memory
+
+        return zeros
+
+    def synchronise(self) -> None:
+        for device in self.devices:
+            with on(Stream(device.number, 0)):
+                api().runtime.deviceSynchronize()
+
+    @property
+    def to_device(self) -> Callable[[Array], Array]:
+        return to_device
+
+    def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
+        return Loader(examples, order, SLOTS * self.learners, name=name, zeros=api().pinned)
+
+    def _batch_source(self, loader: Loader) -> BatchSource:
+        images, labels = ((1, *array.shape[1:]) for array in (loader.images, loader.labels))
+        scale = self.data.scale
+        return BatchSource(Tensor(images, loader.images.dtype), Tensor(labels, loader.labels.dtype), scale)
+
+    # Learners
+
+    def _build_members(
+        self, averaging: Averaging, replicas: Sequence[Replica], collective: Collective | None
+    ) -> tuple[list[Member], CudaSynchroniser]:
+        learners: list[CudaLearner] = []
+        members: list[Member] = []
+        for number in range(self.learners):
+            member = self._member(number, averaging, replicas[number])
+            members.append(member)
+            learners.append(member.learner)  # type: ignore[arg-type]
+            self.streams = [*learners, *self._compute[number + 1 :], *self._copies[number + 1 :]]
+        ends = [
+            self._end_of_tick(device, averaging, [replicas[i] for i in own], [learners[i] for i in own])
+            for device in range(len(self.devices))
+            for own in [[i for i, of in enumerate(self.device_of) if of == device]]
+        ]
+        self.streams = [*learners, *(end.stream for end in ends)]
+        if len(self.devices) > 1:
+            collective = NcclCollective([end.stream for end in ends])
+        self._synchroniser = CudaSynchroniser(self.learners, ends, collective, self.flags)
+        return members, self._synchroniser
+
+    def close(self) -> None:
+        """Give back streams and graphs."""
+        super().close()
+        if self._synchroniser is not None:
+            self._synchroniser.close()
+
+    def _coefficients(self, averaging: Averaging, learners: int) -> DeviceCoefficients:
+        expand: dict[str, float] = {}
+        if averaging.devices == 1:
+            expand = total("sent", averaging.weights(learners))
+        host = Coefficients(self.rule, self.solver, self.learners, averaging.multipliers, expand)
+        return DeviceCoefficients(host)
+
+    def _member(self, number: int, averaging: Averaging, replica: Replica) -> Member:
+        device = self.device_of[number]
+        stream, base = self._compute[number], self.bases[device]
+        arena = self.zeros(device)(max(self._arena, 1))
+        with on(stream.place):
+            coefficients = self._coefficients(averaging, self.device_of.count(device))
+            learner = CudaLearner(number, stream, self._copies[number], self.dtype, coefficients, self.flags.abort)
+            learner.sends_gradient = averaging.rule.sends == "gradient"
+            training = [self._input(self.loader) for _ in PARITIES]
+            tasks: dict[tuple[str, int, int], Task] = {}
+            steps: dict[tuple[str, int], Work] = {}
+            for parity in PARITIES:
+                weights = base.buffers[parity] if replica.weights is None else replica.weights
+                present, following = replica.statistics[parity], replica.statistics[1 - parity]
+                for buffer, place in enumerate(training):
+                    vectors = self._vectors(weights, replica.gradient, present, following)
+                    tasks["synchronise", parity, buffer] = self._task(self.program, arena, vectors, place)
+                    if self.clock.tau > 1:
+                        vectors = self._vectors(weights, replica.gradient, present, present)
+                        tasks["local", parity, buffer] = self._task(self.program, arena, vectors, place)
+                vectors = {**base.vectors(parity), **replica.vectors()}
+                steps["synchronise", parity] = self._work(averaging.step((), coefficients.step, vectors))
+                if self.clock.tau > 1:
+                    steps["local", parity] = self._work(averaging.step((), coefficients.local, replica.vectors()))
+            if self.check_program is not None and self.check_loader is not None:
+                for buffer, place in enumerate([self._input(self.check_loader) for _ in PARITIES]):
+                    for parity in PARITIES:
+                        observed = base.statistics[parity]
+                        vectors = self._vectors(base.buffers[parity], replica.gradient, observed, observed)
+                        tasks["check", parity, buffer] = self._task(self.check_program, arena, vectors, place)
+            learner.tasks, learner.steps = tasks, steps
+        return Member(learner, device, replica, arena, training[0].state)
+
+    def _vectors(self, weights: Array, gradient: Array, present: Array, following: Array) -> dict[str, Array]:
+        return {"weights": weights, "gradient": gradient, "statistics": present, "statistics_next": following}
+
+    def _input(self, loader: Loader) -> Input:
+        """A buffer for batches on the current stream's device."""
+        sources = (loader.images, loader.labels, loader.positions)
+        targets = [
+            api().zeros(source[0].nbytes).view(source.dtype).reshape((1, *source.shape[1:])) for source in sources
+        ]
+        state, device = api().zeros(8 * State.SIZE).view(np.int64), int(api().runtime.getDevice())
+        return Input(state, targets, sources, Event(device), Event(device))
+
+    def _task(self, program: Program, arena: Array, vectors: dict[str, Array], place: Input) -> Task:
+        images, labels, positions = place.targets
+        named = {"state": place.state, "slots": images, "slot_labels": labels, "slot_positions": positions}
+        memory = Memory(arena, self.program.model, vectors, named, self.program.statistics, to_device)
+        parts = program.bind(memory)
+        loss, measure = losses(program.graph), measures(program.graph)
+        return Task(
+            self._work([*parts.forward, *parts.backward]),
+            place,
+            program.output(loss[0].order, memory) if loss else None,
+            program.output(measure[0].order, memory) if measure else None,
+        )
+
+    def _work(self, steps: Sequence[BoundStep]) -> Work:
+        return Work(steps, graph=self.system.graphs and not self.system.check_numerics)
+
+    # The end of a tick
+
+    def _end_of_tick(
+        self, device: int, averaging: Averaging, replicas: Sequence[Replica], learners: Sequence[CudaLearner]
+    ) -> DeviceTick:
+        number, base = self.devices[device].number, self.bases[device]
+        stream = CudaStream(f"synchroniser-{device}", number)
+        with on(stream.place):
+            coefficients = self._coefficients(averaging, len(replicas))
+            sums: dict[int, Work] = {}
+            merges: dict[int, Work] = {}
+            for parity in PARITIES:
+                if len(self.devices) > 1:
+                    sums[parity] = self._work(sum_steps(averaging, replicas, base, parity))
+                merges[parity] = self._work(merge_steps(averaging, coefficients, replicas, base, parity))
+            totals = [vector for vector in (base.total, base.statistics_total) if vector is not None and vector.size]
+            return DeviceTick(stream, learners, Event(number), sums, merges, coefficients, totals)

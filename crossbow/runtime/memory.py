@@ -1,0 +1,24 @@
+"""Arrays of a device, read and written from the host. Nothing may be running that uses them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from crossbow.types import Array
+
+
+def on_host(array: Any) -> Array:
+    """The numbers of an array: itself if the host can read it, else a copy."""
+    copy: Array = array if isinstance(array, np.ndarray) else array.get()
+    return copy
+
+
+def assign(target: Any, value: Any) -> None:
+    """target ← value (an array of any device, or a number)."""
+    if isinstance(target, np.ndarray):
+        target[...] = value if np.isscalar(value) else on_host(value)
+    else:
+        values = np.full(target.shape, value) if np.isscalar(value) else on_host(value)
+        target.set(np.ascontiguousarray(values, target.dtype))

@@ -1,0 +1,596 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from benchmarks import gpu_learners, gpu_occupancy, gpu_runner, gpu_torch_runner
+from benchmarks.contest import ContestError
+from benchmarks.gpu_host import Host, HostTime, Ready, Refused, start_process
+from benchmarks.gpu_learners import Benchmark, Entry, cases, entries, main, share
+from benchmarks.gpu_networks import CASES, GPU_NETWORKS, GpuNetwork, torch_resnet50
+from benchmarks.gpu_occupancy import Occupancy, Sample, driver_version, parse
+from benchmarks.gpu_report import (
+    CROSSBOW,
+    ONE,
+    PYTORCH,
+    TORCH_EAGER,
+    TORCH_GRAPHS,
+    Observation,
+    Outcome,
+    content,
+    crossbow,
+    report,
+    table,
+    verdicts,
+    vmapped,
+)
+from benchmarks.gpu_runner import CrossbowGpuRunner, LaunchClock
+from benchmarks.gpu_torch_runner import TorchGpuRunner, _Replicas, _Single
+from benchmarks.networks import Network
+from crossbow import Dataflow
+from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
+from models.layers import chain, classifier
+from tests.kernels.cuda.fake import FakeCuda, fake_cuda
+
+TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
+needs_torch = pytest.mark.skipif(not TORCH, reason="PyTorch is not installed")
+
+
+def small() -> Dataflow:
+    layers = [
+        ("conv", Conv(number_of_outputs=4, kernel_size=3)),
+        ("norm", BatchNorm()),
+        ("relu", ReLU()),
+        ("pool", Pool(method="max", kernel_size=2, stride=2)),
+        ("ip", InnerProduct(number_of_outputs=10)),
+    ]
+    return classifier(*chain(layers))
+
+
+def torch_small() -> Any:
+    from torch import nn
+
+    return nn.Sequential(
+        *(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 10))
+    )
+
+
+SMALL = GpuNetwork(Network(418, (1, 8, 8), 64, small, torch_small, (), {}), 8, {2: (2.0, 1.5)})
+
+
+@pytest.fixture(autouse=True)
+def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GPU_NETWORKS, "small", SMALL)
+    monkeypatch.setattr(gpu_occupancy, "COMMAND", "no-nvidia-smi")
+    monkeypatch.setattr(gpu_torch_runner, "TRIAL_STEPS", 1)
+    monkeypatch.setattr(gpu_torch_runner, "WARM_STEPS", 1)
+    gpu_runner._dataset.cache_clear()
+
+
+@pytest.fixture
+def cuda() -> Iterator[FakeCuda]:
+    with fake_cuda() as fake:
+        runtime: Any = fake.runtime
+        runtime.memGetInfo = lambda: (60 << 30, 80 << 30)
+        runtime.deviceGetPCIBusId = lambda device: "0000:3B:00.0"
+        runtime.runtimeGetVersion, runtime.driverGetVersion = lambda: 13020, lambda: 13030
+        yield fake
+
+
+class OnCpu(TorchGpuRunner):
+    """PyTorch without a GPU: what needs one fails."""
+
+    def __init__(self, **arguments: Any) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        super().__init__(**arguments, where="cpu")
+
+    @staticmethod
+    def about(device: int) -> dict[str, str]:
+        return {"PyTorch": "on the CPU"}
+
+
+class Here:
+    """A host in this process, where the GPU is the fake."""
+
+    def __init__(self, name: str, kind: Any, device: int) -> None:
+        self.host = Host(kind, device)
+
+    def call(self, timeout: float, method: str, *arguments: Any) -> Any:
+        return getattr(self.host, method)(*arguments)
+
+    def close(self) -> None:
+        self.host.close()
+
+
+# The whole
+
+
+OPTIONS = ["--networks", "small", "--batches", "2", "--rounds", "2", "--seconds", "0.01", "--learners", "2"]
+
+
+@needs_torch
+def test_the_benchmark_runs(
+    cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(gpu_learners.KINDS, PYTORCH, OnCpu)
+    monkeypatch.setattr(gpu_learners, "WARM_UP", 0.0)
+    path = tmp_path / "measured.json"
+    assert main([*OPTIONS, "--replicas", "3", "--json", str(path)], Here) == 0
+    printed = capsys.readouterr()
+    assert "- GPU: no GPU, 80 GiB" in printed.out
+    assert "- precision: float32, without TF32, in Crossbow and in PyTorch" in printed.out
+    assert "PyTorch was left out" not in printed.out
+    measured = json.loads(path.read_text())
+    assert {"commit", "date", "libraries", "PyTorch", "driver", "settings"} <= measured["machine"].keys()
+    (outcome,) = measured["outcomes"]
+    two = [crossbow(2, True), crossbow(2, False)]
+    assert set(outcome["rates"]) == {ONE, crossbow(1, False), *two, TORCH_EAGER, vmapped(3, False)}
+    assert all(len(rates) == 2 and min(rates) > 0 for rates in outcome["rates"].values())
+    assert set(outcome["failed"]) == set(outcome["traces"]) == {TORCH_GRAPHS, vmapped(3, True)}  # there is no GPU
+    assert all("Traceback" in trace for trace in outcome["traces"].values())
+    for name, seen in outcome["seen"].items():
+        assert seen["busy"] is None
+        assert seen["host"]["task"] > 0
+        if name.startswith(CROSSBOW):
+            assert 0 < seen["host"]["launch"] < seen["host"]["task"]
+            assert seen["host"]["tick"] > 0
+    assert len(measured["targets"]) == 3
+    assert measured["targets"][1] == f"not measured: small, batch 2: × {TORCH_GRAPHS} (target 1.5)"
+    assert measured["targets"][0].startswith(("met", "MISSED"))
+    assert measured["left out"] == []
+    assert f"- {measured['targets'][0]}" in printed.out
+
+
+def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    with fake_cuda(0) as fake:
+
+        def none() -> int:
+            raise RuntimeError("no driver")
+
+        fake.runtime.getDeviceCount = none  # type: ignore[method-assign]
+        assert main(OPTIONS, Here) == 2
+    expected = "expected an NVIDIA GPU that Crossbow can use. Received: RuntimeError: no driver"
+    assert expected in capsys.readouterr().err
+
+
+def test_a_gpu_that_is_not_there(cuda: FakeCuda, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*OPTIONS, "--device", "1"], Here) == 2
+    assert "expected a GPU that is there, 0 to 0. Received: --device 1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [["--batches", "0"], ["--budget", "nan"], ["--device", "-1"], ["--networks", "vgg"]]
+)
+def test_bad_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(options)
+    assert options[0] in capsys.readouterr().err
+
+
+# What is measured
+
+
+def test_the_cases_are_in_order_of_importance() -> None:
+    assert {CASES[i] for i in range(3)} == {("resnet-32", batch) for batch in (16, 32, 64)}
+    assert {network for network, _ in CASES} == {"resnet-32", "lenet", "resnet-50"}
+    assert len(set(CASES)) == len(CASES)
+    for network in ("resnet-32", "lenet", "resnet-50"):
+        assert all(1 <= batch <= 256 for _, batch in cases([network], None))
+    assert cases(["lenet", "resnet-50"], [3]) == [("lenet", 3), ("resnet-50", 3)]
+    # 3 + 3 + 1 parts of 70 s, the first of a case with targets
+    assert share(("resnet-32", 16), [("resnet-32", 64), ("lenet", 16)], 70.0) == pytest.approx(30.0)
+
+
+def test_the_contestants_of_a_case() -> None:
+    found = entries("resnet-32", 16, [2, 8], 4, "float32", torch=True, targets=True)
+    assert [entry.name for entry in found] == [
+        *(ONE, TORCH_GRAPHS, crossbow(2, True), crossbow(8, True), TORCH_EAGER, vmapped(4, False)),
+        *(crossbow(1, False), vmapped(4, True), crossbow(2, False), crossbow(8, False)),
+    ]
+    assert [entry.images for entry in found] == [16, 16, 32, 128, 16, 64, 16, 64, 32, 128]
+    assert [entry.learners for entry in found] == [1, 0, 2, 8, *[0] * 6]
+    assert {entry.arguments["precision"] for entry in found} == {"float32"}
+    few = entries("lenet", 4, [1, 2], 4, "float32", torch=False, targets=False)
+    assert [entry.name for entry in few] == [ONE, crossbow(2, True), crossbow(1, False)]
+
+
+class Scripted:
+    """A place whose answers are known, and which fails as it is told."""
+
+    made: int = 0
+
+    def __init__(self, name: str, kind: Any, device: int) -> None:
+        Scripted.made += 1
+        self.closed, self.calls = False, [("made", name)]
+
+    def call(self, timeout: float, method: str, *arguments: Any) -> Any:
+        name = arguments[0] if arguments else ""
+        self.calls.append((method, name))
+        if method == "add":
+            return Refused("out of memory", "Traceback") if name == "large" else Ready(0.001, 1 << 20)
+        if name == "broken" and method == "run":
+            raise ContestError("Crossbow: its process ended without an answer")
+        return {"run": 5.0, "observe": HostTime(7.0), "clear": None, "about": {}}[method]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def _entry(name: str, images: int = 1) -> Entry:
+    return Entry(name, CROSSBOW, {}, images)
+
+
+def test_turns_rotate_and_what_fails_is_left_out() -> None:
+    Scripted.made = 0
+    benchmark = Benchmark(Scripted, 0, None)
+    of = [_entry("a"), _entry("large"), _entry("b"), _entry("many", 9)]
+    outcome = benchmark.measure(("small", 2), of, 3, 0.001, time.monotonic() + 60)
+    assert outcome.rates == {"a": [5.0] * 3, "b": [5.0] * 3}
+    assert outcome.failed == {"large": "out of memory", "many": "9 images at a time, more than 8"}
+    assert outcome.seen["b"] == Observation(HostTime(7.0), None, 1 << 20)
+    place: Any = benchmark._places[CROSSBOW]
+    runs = [name for method, name in place.calls if method == "run"]
+    assert runs == ["a", "b", "b", "a", "a", "b"]
+    outcome = benchmark.measure(("small", 2), [_entry("broken"), _entry("c")], 1, 0.001, time.monotonic() + 60)
+    assert outcome.rates == {}
+    assert outcome.failed == {
+        "broken": "Crossbow: its process ended without an answer",
+        "c": "its process had failed before",
+    }
+    assert place.closed
+    outcome = benchmark.measure(("small", 2), [_entry("c")], 1, 0.001, time.monotonic() + 60)
+    assert outcome.rates == {"c": [5.0]}
+    assert Scripted.made == 2
+
+
+def test_where_time_is_short_there_are_fewer_contestants_and_rounds() -> None:
+    benchmark = Benchmark(Scripted, 0, None)
+    of = [_entry("a"), _entry("b"), _entry("c")]
+    outcome = benchmark.measure(("small", 2), of, 9, 0.001, time.monotonic())
+    assert outcome.rates == {"a": [5.0] * 2, "b": [5.0] * 2}
+    assert outcome.failed == {"c": "no time was left for it"}
+
+
+def test_what_does_not_fit_into_the_time_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passed = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0], sleep=time.sleep)
+    monkeypatch.setattr(gpu_learners, "time", clock)
+
+    class Slow(Scripted):
+        def call(self, timeout: float, method: str, *arguments: Any) -> Any:
+            passed[0] += 400.0 if method == "observe" else 0.0
+            return super().call(timeout, method, *arguments)
+
+    path = tmp_path / "measured.json"
+    options = ["--batches", "2", "4", "--learners", "1", "--no-torch", "--budget", "800", "--json", str(path)]
+    assert main([*OPTIONS, *options], Slow) == 0
+    assert "Left out for want of time (--budget): small, batch 4." in capsys.readouterr().out
+    measured = json.loads(path.read_text())
+    assert measured["left out"] == ["small, batch 4"]
+    assert [(outcome["network"], outcome["batch"]) for outcome in measured["outcomes"]] == [("small", 2)]
+
+
+class OnlyAbout(Scripted):
+    """Of which PyTorch's says truly what it is."""
+
+    def __init__(self, name: str, kind: Any, device: int) -> None:
+        super().__init__(name, kind, device)
+        self.host = Host(kind, device) if name == PYTORCH else None
+
+    def call(self, timeout: float, method: str, *arguments: Any) -> Any:
+        if method == "about" and self.host is not None:
+            return self.host.about()
+        return super().call(timeout, method, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "installed", "reason"),
+    [
+        (["--no-torch"], True, "--no-torch was given"),
+        ([], False, "it is not installed here"),
+        pytest.param([], True, "RuntimeError: expected a PyTorch with CUDA", marks=needs_torch),
+    ],
+)
+def test_without_pytorch(
+    options: list[str],
+    installed: bool,
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    if "CUDA" in reason:
+        import torch
+
+        if torch.version.cuda is not None:
+            pytest.skip("PyTorch has CUDA here")
+    monkeypatch.setattr(gpu_learners, "has_torch", lambda: installed)
+    assert main([*OPTIONS, *options, "--rounds", "1", "--learners", "1"], OnlyAbout) == 0
+    printed = capsys.readouterr().out
+    assert f"PyTorch was left out: {reason}" in printed
+    assert "- precision: float32, without TF32, in Crossbow\n" in printed
+    assert f"not measured: small, batch 2: × {TORCH_GRAPHS} (target 1.5)" in printed
+
+
+# The runners
+
+
+def test_crossbows_runner(cuda: FakeCuda) -> None:
+    host = Host(CrossbowGpuRunner)
+    arguments = {"network": "small", "batch": 2, "learners": 2, "graphs": True, "precision": "float32"}
+    assert isinstance(host.add("two", arguments), Ready)
+    before = dict(cuda.runtime.counts)
+    assert host.run("two", 0.0, 0.02) > 0  # type: ignore[operator]
+    done = {name: count - before.get(name, 0) for name, count in cuda.runtime.counts.items()}
+    ticks, rest = divmod(done["graphLaunch"], 5)  # two tasks, two steps, a merge
+    assert rest == 0
+    assert ticks >= 1
+    host_time = host.observe("two", 0.02)
+    assert isinstance(host_time, HostTime)
+    runner: Any = host._runners["two"]
+    learner = runner.context.engine.parts.members[0].learner
+    assert not {"submit", "step"} & vars(learner).keys()  # the clocks are gone
+    refused = host.add("bad", {**arguments, "precision": "int8"})
+    assert isinstance(refused, Refused)
+    assert "precision" in refused.reason
+    assert host.clear() is None
+    assert isinstance(host.run("two", 0.0, 0.01), Refused)
+
+
+def test_the_clocks_numbers() -> None:
+    clock = LaunchClock(None)
+    clock._submits = [[10_000, 12_000], [20_000, 14_000]]
+    clock._steps = [[1_000, 2_000], [3_000, 2_000]]
+    clock._launches = [[4_000, 500, 5_000, 500], [6_000, 500, 7_000, 500]]
+    clock._ticks = [7_000, 8_000]
+    # tasks 11, 14, 23, 16; launches 4.5, 5.5, 6.5, 7.5; ticks: 15 less 8 of steps, over two
+    assert clock.result() == HostTime(15.0, 6.0, 3.5)
+
+
+@needs_torch
+@pytest.mark.parametrize("replicas", [0, 2])
+@pytest.mark.parametrize("network", ["small", "lenet", "resnet-32"])
+def test_pytorch_trains(network: str, replicas: int) -> None:
+    runner = OnCpu(network=network, batch=2, replicas=replicas)
+    assert runner.warm_up() > 0
+    now = time.monotonic()
+    assert runner.run(now, now + 0.01) > 0
+    assert runner.observe(time.monotonic()).task > 0
+    runner.close()
+
+
+@needs_torch
+def test_replicas_are_trained_as_each_would_be_alone() -> None:
+    import copy
+
+    import torch
+
+    torch.manual_seed(0)
+    models = [torch_small() for _ in range(2)]
+    alone = [_Single(copy.deepcopy(model)) for model in models]
+    together = _Replicas(models)
+    for _ in range(3):
+        images, labels = torch.rand(2, 4, 1, 8, 8), torch.randint(0, 10, (2, 4))
+        together.step(images, labels)
+        for number, single in enumerate(alone):
+            single.step(images[number], labels[number])
+    for number, single in enumerate(alone):
+        for name, expected in single.model.named_parameters():
+            torch.testing.assert_close(together.parameters[name][number], expected.detach())
+        for name, expected in single.model.named_buffers():
+            torch.testing.assert_close(together.buffers[name][number], expected)
+
+
+@needs_torch
+@pytest.mark.parametrize("precision", ["float32", "tf32"])
+def test_the_precision_of_pytorch(precision: str) -> None:
+    import torch
+
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
+    try:
+        TorchGpuRunner("small", 2, precision=precision, where="cpu")
+        assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is (precision == "tf32")
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before
+
+
+@needs_torch
+def test_resnet_50_is_the_same_in_pytorch() -> None:
+    import torch
+
+    graph, batch = GPU_NETWORKS["resnet-50"].network.build().graph, (1, 3, 224, 224)
+    shapes = infer_shapes(graph, batch)
+    found = [spec.shape for specs in variables_of(graph, batch, shapes).values() for spec in specs]
+    model = torch_resnet50()
+    # Those of an inner product are a matrix in both; a normalisation has two vectors in both.
+    assert sorted(map(math.prod, found)) == sorted(parameter.numel() for parameter in model.parameters())
+    assert sum(map(math.prod, found)) == GPU_NETWORKS["resnet-50"].network.parameters
+    strided = {m.kernel_size for m in model.modules() if isinstance(m, torch.nn.Conv2d) and m.stride == (2, 2)}
+    assert strided == {(7, 7), (1, 1)}
+    with torch.no_grad():
+        sizes = [x.shape for x in _through(model.eval(), torch.zeros(1, 3, 64, 64))]
+    assert [tuple(size[1:]) for size in (sizes[3], *sizes[-4:])] == [
+        *((64, 16, 16), (2048, 2, 2), (2048, 1, 1), (2048,), (1000,)),
+    ]
+
+
+def _through(model: Any, x: Any) -> Iterator[Any]:
+    for layer in model:
+        x = layer(x)
+        yield x
+
+
+# Processes
+
+
+class Steady:
+    """A kind of runners that do nothing, at a known rate."""
+
+    def __init__(self, rate: float, device: int) -> None:
+        self.rate = rate
+
+    def warm_up(self) -> float:
+        return 0.5
+
+    def run(self, begin: float, end: float) -> float:
+        if self.rate < 0:
+            raise ValueError("no luck\nat all")
+        if self.rate > 100:
+            os._exit(1)
+        return self.rate
+
+    def observe(self, end: float) -> HostTime:
+        return HostTime(self.rate)
+
+    def close(self) -> None: ...
+
+    @staticmethod
+    def about(device: int) -> dict[str, str]:
+        return {"device": str(device)}
+
+    @staticmethod
+    def free_memory(device: int) -> int | None:
+        return None
+
+
+def test_a_host_in_a_process() -> None:
+    place = start_process("steady", Steady, 3)
+    try:
+        assert place.call(60.0, "about") == {"device": "3"}
+        for name, rate in (("good", 5.0), ("bad", -1.0), ("dead", 101.0)):
+            assert place.call(60.0, "add", name, {"rate": rate}) == Ready(0.5, None)
+        assert place.call(60.0, "run", "good", 0.0, 0.01) == 5.0
+        refused = place.call(60.0, "run", "bad", 0.0, 0.01)
+        assert refused.reason == "ValueError: no luck"
+        assert "Traceback" in refused.trace
+        assert place.call(60.0, "observe", "good", 0.01) == HostTime(5.0)
+        with pytest.raises(ContestError, match="its process ended"):
+            place.call(60.0, "run", "dead", 0.0, 0.01)
+    finally:
+        place.close()
+
+
+# How busy the GPU is
+
+
+def test_lines_of_nvidia_smi() -> None:
+    assert parse(" 87, 1024\n", 2.0) == Sample(2.0, 0.87, 1 << 30)
+    assert parse("[N/A], 1024\n", 2.0) is None
+    assert parse("No devices were found\n", 2.0) is None
+
+
+def test_samples_of_a_stretch() -> None:
+    occupancy = Occupancy("0000:3B:00.0")
+    occupancy._samples = [Sample(moment, busy, 0) for moment, busy in ((0.1, 0.0), (0.4, 0.5), (0.9, 1.0), (1.1, 0.0))]
+    assert occupancy.busy(0.0, 1.0) == pytest.approx(0.75)  # the first looks back to before it
+    assert occupancy.busy(5.0, 6.0) is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the stand-in for nvidia-smi is a shell script")
+def test_nvidia_smi_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "script"
+    script.write_text('#!/bin/sh\ncase "$1" in *driver*) echo 580.1; exit;; esac\necho "42, 10"\nexec sleep 60\n')
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(gpu_occupancy, "COMMAND", str(script))
+    begin = time.monotonic()
+    with Occupancy("0000:3B:00.0") as occupancy:
+        (sample,) = occupancy.between(begin, time.monotonic())
+    assert (sample.busy, sample.memory) == (0.42, 10 << 20)
+    assert driver_version("0000:3B:00.0") == "580.1"
+
+
+def test_without_nvidia_smi() -> None:
+    with Occupancy("0000:3B:00.0") as occupancy:
+        assert occupancy.busy(0.0, math.inf) is None
+    assert driver_version("0000:3B:00.0") == "unknown"
+
+
+# The report
+
+
+@pytest.fixture
+def outcome() -> Outcome:
+    two, four = crossbow(2, True), crossbow(4, True)
+    return Outcome(
+        "resnet-32",
+        16,
+        rates={
+            ONE: [100.0, 110.0, 100.0],
+            two: [190.0, 220.0, 210.0],
+            four: [150.0, 330.0, 180.0],
+            crossbow(4, False): [400.0, 400.0, 400.0],
+            TORCH_GRAPHS: [100.0, 200.0, 150.0],
+        },
+        learners={ONE: 1, two: 2, four: 4},
+        seen={
+            ONE: Observation(HostTime(9.0, 5.0, 2.0), 0.5, 300 << 20),
+            two: Observation(HostTime(19.94, 12.0, 3.0), 0.98, 500 << 20),
+            TORCH_GRAPHS: Observation(HostTime(30.0)),
+        },
+        failed={crossbow(8, True): "out of memory"},
+    )
+
+
+def test_the_best_number_of_learners_is_one_with_graphs(outcome: Outcome) -> None:
+    assert outcome.best == crossbow(2, True)  # 210 beside 180; without graphs does not count
+    assert Outcome("lenet", 4).best is None
+
+
+def test_targets(outcome: Outcome) -> None:
+    # by round 1.9, 2.0, 2.1 × one learner, and 1.9, 1.1, 1.4 × PyTorch
+    assert verdicts([outcome]) == [
+        f"met: resnet-32, batch 16: 2 learners: 2.00 (1.90–2.10) × {ONE} (target 2.0)",
+        f"MISSED: resnet-32, batch 16: 2 learners: 1.40 (1.10–1.90) × {TORCH_GRAPHS} (target 1.5)",
+        "met: resnet-32, batch 16: 2 learners: 19.9 µs of the host's time to submit a task (target < 20)",
+    ]
+    slow = replace(outcome, batch=8, seen={crossbow(2, True): Observation(HostTime(20.0))})
+    assert verdicts([slow]) == [
+        "MISSED: resnet-32, batch 8: 2 learners: 20.0 µs of the host's time to submit a task (target < 20)"
+    ]
+    assert verdicts([Outcome("resnet-32", 16)]) == [
+        f"not measured: resnet-32, batch 16: × {ONE} (target 2.0)",
+        f"not measured: resnet-32, batch 16: × {TORCH_GRAPHS} (target 1.5)",
+    ]
+
+
+def test_the_table(outcome: Outcome) -> None:
+    lines = table(outcome).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    cells = {row[0]: row[1:] for row in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines)}
+    assert cells[crossbow(2, True)] == [
+        *("← best", "210 (190–220)", "2.00 (1.90–2.10)", "1.40 (1.10–1.90)", "98%", "500 MiB", "19.9", "12.0", "3.0"),
+    ]
+    assert cells[TORCH_GRAPHS][1:] == [
+        *("150 (100–200)", "1.50 (1.00–1.82)", "1.00 (1.00–1.00)", "–", "–", "30.0", "–", "–")
+    ]
+    assert cells[crossbow(4, False)][4:] == ["–"] * 5
+    text = report(outcome)
+    assert f"- {crossbow(8, True)}: not measured: out of memory" in text
+    assert "- MISSED: " in text
+
+
+def test_json(outcome: Outcome) -> None:
+    written = json.loads(json.dumps(content({"GPU": "none"}, [outcome], ["lenet, batch 1"])))
+    assert written["machine"] == {"GPU": "none"}
+    assert written["left out"] == ["lenet, batch 1"]
+    assert written["outcomes"][0]["seen"][ONE] == {
+        "host": {"task": 9.0, "launch": 5.0, "tick": 2.0},
+        "busy": 0.5,
+        "memory": 300 << 20,
+    }
+    assert written["targets"] == verdicts([outcome])

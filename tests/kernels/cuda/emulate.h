@@ -1,0 +1,143 @@
+// Enough of CUDA C++ to run a kernel on a processor: block after block, and in a block thread after thread. Where threads
+// meet (`__syncthreads`), each has a stack of its own, and they take turns.
+
+#undef _FORTIFY_SOURCE  // which takes a jump to another stack for a mistake
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <cfloat>
+#include <climits>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __restrict__
+#define __launch_bounds__(...)
+#define SHARED(type, name) type *name = (type *)emulated::shared
+
+using std::exp;
+using std::fabs;
+using std::isfinite;
+using std::isnan;
+using std::log;
+using std::pow;
+using std::sqrt;
+using std::tanh;
+
+struct Dim {
+    unsigned x = 0, y = 0, z = 0;
+};
+static Dim threadIdx, blockIdx, blockDim, gridDim;
+
+namespace emulated {
+
+static unsigned char *shared = nullptr;
+static unsigned running;
+static void (*function)(void **);
+static void **arguments;
+constexpr size_t STACK = 1 << 16;
+
+// A thread of a block: it waits for the next block where it has ended. Contexts of POSIX begin it; later switches are
+// jumps, which need no call of the system.
+struct Thread {
+    jmp_buf state;
+    bool ended;
+};
+static std::vector<Thread> thread_states;
+static std::vector<char> stacks;
+static jmp_buf scheduler;
+
+static void meet() {
+    if (!_setjmp(thread_states[running].state)) _longjmp(scheduler, 1);
+}
+
+static void thread() {
+    for (;;) {
+        meet();
+        function(arguments);
+        thread_states[running].ended = true;
+    }
+}
+
+__attribute__((noinline)) static void begin(unsigned t) {
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stacks.data() + t * STACK;
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, thread, 0);
+    running = t;
+    if (!_setjmp(scheduler)) setcontext(&context);
+}
+
+__attribute__((noinline)) static void go_on(unsigned t) {
+    running = threadIdx.x = t;
+    if (!_setjmp(scheduler)) _longjmp(thread_states[t].state, 1);
+}
+
+static void begin_threads(unsigned threads) {
+    if (stacks.size() < threads * STACK) stacks.resize(threads * STACK);
+    thread_states.resize(threads);
+    for (unsigned t = 0; t < threads; ++t) begin(t);
+}
+
+static void block_of_meeting_threads() {
+    for (unsigned t = 0; t < blockDim.x; ++t) thread_states[t].ended = false;
+    for (bool more = true; more;) {
+        more = false;
+        for (unsigned t = 0; t < blockDim.x; ++t) {
+            if (!thread_states[t].ended) {
+                go_on(t);
+                more = more || !thread_states[t].ended;
+            }
+        }
+    }
+}
+
+template <class... A, size_t... I> void call(void (*f)(A...), void **p, std::index_sequence<I...>) {
+    f(*(std::remove_cv_t<A> *)p[I]...);
+}
+
+template <auto F, class... A> void unpack_of(void (*)(A...), void **p) {
+    call(F, p, std::index_sequence_for<A...>());
+}
+
+template <auto F> void unpack(void **p) { unpack_of<F>(F, p); }
+
+template <class... A> void sizes_of(void (*)(A...), size_t *sizes) { ((*sizes++ = sizeof(A)), ...); }
+
+constexpr size_t GUARD = 1 << 15;
+
+// Whether a thread has written behind the shared memory.
+static bool run(void (*f)(void **), void **p, unsigned blocks, unsigned threads, unsigned bytes, bool meeting) {
+    std::vector<unsigned char> memory(bytes + 64 + GUARD, 0xCD);  // shared memory begins with anything
+    shared = (unsigned char *)(((uintptr_t)memory.data() + 63) / 64 * 64);
+    function = f;
+    arguments = p;
+    gridDim.x = blocks;
+    blockDim.x = threads;
+    if (meeting) begin_threads(threads);
+    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
+        if (meeting) {
+            block_of_meeting_threads();
+        } else {
+            for (threadIdx.x = 0; threadIdx.x < threads; ++threadIdx.x) f(p);
+        }
+    }
+    for (size_t i = 0; i < GUARD; ++i) {
+        if (shared[bytes + i] != 0xCD) return true;
+    }
+    return false;
+}
+
+}  // namespace emulated
+
+static inline void __syncthreads() { emulated::meet(); }

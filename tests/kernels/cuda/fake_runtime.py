@@ -1,0 +1,482 @@
+"""Streams, events, graphs without a GPU: work waits in queues, and is done as late, in as bad an order, as it may be.
+
+What is submitted to a stream waits there. When the host waits for something, streams that may go on are picked, one
+operation at a time, until that has happened: at random, or always the first in some order. Only the order in a stream
+and the events that streams wait for hold: where a wait is missing, some order of the operations uses memory too early
+or too late, and numbers come out wrong. Before that, races are found when work is submitted (`fake_memory.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.types import Array
+from tests.kernels.cuda.fake_memory import (
+    Clock,
+    DeviceArray,
+    FakeError,
+    Memory,
+    Order,
+    RaceError,
+    Use,
+    check_alive,
+    extent,
+    join,
+)
+
+NOT_READY = 600
+"""cudaErrorNotReady."""
+HELD_BACK_SECONDS = 1e-3
+UNDEFINED = 0xFF
+"""What memory of the host holds while a copy to it is on its way: floating-point numbers are NaN."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that a stream does."""
+
+    run: Callable[[], None]
+    name: str
+    uses: tuple[Use, ...] = ()
+
+    def __call__(self) -> None:
+        for use in self.uses:
+            check_alive(use)
+        self.run()
+
+
+@dataclass(frozen=True)
+class _Wait:
+    event: int
+    version: int
+
+
+@dataclass(frozen=True)
+class _Record:
+    event: int
+    version: int
+
+
+class FakeRuntime:
+    """The functions of the CUDA runtime that Crossbow calls, as CuPy names them."""
+
+    streamNonBlocking = 1
+    eventDisableTiming, eventBlockingSync = 2, 1
+    memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
+    streamCaptureModeRelaxed = 2
+
+    def __init__(self, devices: int = 1, seed: int = 0, races: bool = True) -> None:
+        self.memory, self.order, self.devices, self.races = Memory(), Order(), devices, races
+        self.choice, self.in_order = random.Random(seed), seed % 2 == 1
+        self._rank: dict[int, float] = {}
+        self.lock = threading.RLock()
+        self._submitted = 0
+        self.counts: dict[str, int] = defaultdict(int)
+        """How often each function was called."""
+        self._local = threading.local()
+        self._queues: dict[int, deque[Operation | _Wait | _Record]] = {}
+        self._device_of: dict[int, int] = {}
+        self._event_device: dict[int, int] = {}
+        self._clocks: dict[int, Clock] = {}
+        """What events stand for."""
+        self.strict = False
+        """Whether streams may use no memory but what was allocated here, and only after it was cleared: from when a
+        library's handle is given a stream, as the engine does. Tests of single kernels take arrays of the host."""
+        self._captured: dict[int, list[Operation]] = {}
+        self._graphs: dict[int, list[Operation]] = {}
+        self._executables: dict[int, list[Operation]] = {}
+        self._recorded: dict[int, int] = {}
+        self._happened: dict[int, int] = {}
+        self._handles = iter(range(1000, 10**9, 8))
+        for device in range(devices):
+            self.order.names[_default(device)] = f"the default stream of cuda:{device}"
+
+    # Devices
+
+    def getDevice(self) -> int:
+        return getattr(self._local, "device", 0)
+
+    def setDevice(self, device: int) -> None:
+        if not 0 <= device < self.devices:
+            raise FakeError(f"expected a device below {self.devices}. Received: {device}")
+        self._local.device = device
+
+    def getDeviceCount(self) -> int:
+        return self.devices
+
+    def getDeviceProperties(self, device: int) -> dict[str, Any]:
+        assert 0 <= device < self.devices
+        return {"name": b"no GPU"}
+
+    def deviceSynchronize(self) -> None:
+        with self.lock:
+            while self._go_on():
+                pass
+            device = self.getDevice()
+            self.order.seen(self.order.stream(_default(device)))
+            for stream, of in self._device_of.items():
+                if of == device:
+                    self.order.seen(self.order.stream(stream))
+
+    # Memory
+
+    def zeros(self, nbytes: int) -> Any:
+        """Zeroed by the current device's default stream, for which other streams do not wait by themselves."""
+        with self.lock:
+            device = self.getDevice()
+            memory, allocation = self.memory.new(nbytes, device)
+            self.order.submit(_default(device), ())
+            allocation.cleared = (_default(device), self.order.stream(_default(device))[_default(device)])
+            return DeviceArray(memory, self._used)
+
+    def pinned(self, nbytes: int) -> Array:
+        return self.memory.new(nbytes, None)[0]
+
+    def _used(self, name: str, array: NDArray[Any], writes: bool) -> None:
+        """An array of the GPU is read or written from the host, by its device's default stream.
+
+        What is written need not be there when the call returns: the last of it may still lie in the driver's buffer.
+        """
+        with self.lock:
+            uses = self.memory.use(name, *extent(array), writes, device=None, strict=True)
+            device = uses[0].allocation.device or 0
+            if name == "fill" and device != self.getDevice():
+                raise FakeError(f"fill: expected cuda:{device}, the array's device, to be current")
+            self._order(_default(device), uses, after_all_seen=True)
+            if not writes:
+                self.order.seen(self.order.stream(_default(device)))
+
+    def _order(self, stream: int, uses: Sequence[Use], *, after_all_seen: bool = False) -> None:
+        try:
+            self.order.submit(stream, uses, after_all_seen=after_all_seen, cleared=self.strict and stream > 0)
+        except RaceError:
+            if self.races:
+                raise
+
+    # Streams
+
+    def streamCreateWithFlags(self, flags: int) -> int:
+        assert flags == self.streamNonBlocking
+        with self.lock:
+            stream = next(self._handles)
+            self._queues[stream], self._device_of[stream] = deque(), self.getDevice()
+            self.order.names[stream] = f"stream {stream} of cuda:{self.getDevice()}"
+            return stream
+
+    def streamDestroy(self, stream: int) -> None:
+        with self.lock:
+            assert not self._queues.pop(stream)
+
+    def streamSynchronize(self, stream: int) -> None:
+        self._not_in_capture(stream, "streamSynchronize")
+        if stream:  # all that the default stream was given is done
+            self._until(lambda: not self._queues[stream])
+        with self.lock:
+            self.order.seen(self.order.stream(stream or _default(self.getDevice())))
+
+    def streamQuery(self, stream: int) -> int:
+        with self.lock:
+            self._not_in_capture(stream, "streamQuery")
+            if self._queues[stream]:
+                self._go_on()
+            if self._queues[stream]:
+                return NOT_READY
+            self.order.seen(self.order.stream(stream))
+            return 0
+
+    def enqueue(self, stream: int, run: Callable[[], None], name: str, uses: Sequence[Use] = ()) -> None:
+        """Submit: at once on the default stream, else behind what was submitted to the stream before."""
+        operation = Operation(run, name, tuple(uses))
+        with self.lock:
+            self.counts[name] += 1
+            self._submitted += 1
+            if stream == 0:
+                self._order(_default(self.getDevice()), operation.uses, after_all_seen=True)
+                operation()
+                return
+            self._check_device(stream, name)
+            if stream in self._captured:
+                self._captured[stream].append(operation)
+            else:
+                self._order(stream, operation.uses)
+                self._queues[stream].append(operation)
+
+    def uses(self, stream: int, ranges: Sequence[tuple[str, int, int, bool]]) -> list[Use]:
+        """What an operation on a stream uses: (function and argument, first byte, end, whether it is written)."""
+        device, strict = self.device_of(stream), self.strict and stream > 0
+        return [use for wanted in ranges for use in self.memory.use(*wanted, device=device, strict=strict)]
+
+    def device_of(self, stream: int) -> int:
+        return self._device_of[stream] if stream else self.getDevice()
+
+    def is_capturing(self, stream: int) -> bool:
+        return stream in self._captured
+
+    def _check_device(self, stream: int, name: str) -> None:
+        if stream not in self._queues:
+            raise FakeError(f"{name}: there is no stream {stream}")
+        if self._device_of[stream] != self.getDevice():
+            raise FakeError(
+                f"{name}: expected device {self._device_of[stream]}, the stream's, to be current. "
+                f"Received: {self.getDevice()}"
+            )
+
+    def _not_in_capture(self, stream: int, name: str) -> None:
+        if stream in self._captured:
+            raise FakeError(f"{name} of a stream that is being captured")
+
+    # Events
+
+    def eventCreateWithFlags(self, flags: int) -> int:
+        with self.lock:
+            event = next(self._handles)
+            self._recorded[event] = self._happened[event] = 0
+            self._event_device[event] = self.getDevice()
+            return event
+
+    def eventDestroy(self, event: int) -> None:
+        del self._recorded[event]
+
+    def eventRecord(self, event: int, stream: int) -> None:
+        with self.lock:
+            if stream in self._captured:
+                raise FakeError("an event recorded in a capture is not for other streams")
+            self._check_device(stream, "eventRecord")
+            if self._event_device[event] != self._device_of[stream]:
+                raise FakeError(
+                    f"eventRecord: the event is of device {self._event_device[event]}, "
+                    f"the stream of {self._device_of[stream]}"
+                )
+            self._recorded[event] += 1
+            self._clocks[event] = dict(self.order.stream(stream))
+            self._queues[stream].append(_Record(event, self._recorded[event]))
+
+    def streamWaitEvent(self, stream: int, event: int, flags: int = 0) -> None:
+        with self.lock:
+            if stream in self._captured:
+                raise FakeError("a wait for an event from outside does not belong into a capture")
+            join(self.order.stream(stream), self._clocks.get(event, {}))
+            self._queues[stream].append(_Wait(event, self._recorded[event]))
+
+    def eventSynchronize(self, event: int) -> None:
+        with self.lock:
+            version, clock = self._recorded[event], self._clocks.get(event, {})
+        self._let_others_submit()
+        self._until(lambda: self._happened[event] >= version)
+        with self.lock:
+            self.order.seen(clock)
+
+    # Copies
+
+    def memcpyAsync(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        with self.lock:
+            host = {1: source, 2: target, 3: None}[kind]
+            found = None if host is None else self.memory.find(host)
+            if found is not None and found.device is not None:
+                raise FakeError(f"memcpyAsync: expected memory of the host. Received: {found}")
+            uses: list[Use] = []
+            for place, what, writes in ((source, "source", False), (target, "target", True)):
+                name, device = f"memcpyAsync ({what})", self.device_of(stream)
+                strict = place != host
+                uses += self.memory.use(name, place, place + nbytes, writes, device=device, strict=strict)
+                if strict and uses[-1].allocation.device is None:
+                    raise FakeError(f"{name}: expected the GPU's memory. Received: {uses[-1].allocation}")
+            if host is not None and found is None:
+                self._copy_pageable(target, source, nbytes, stream, uses)
+                return
+            before = None
+            if stream and not self.is_capturing(stream):
+                before = ctypes.string_at(source, nbytes) if kind == self.memcpyHostToDevice else None
+
+            def copy() -> None:
+                if before is not None and before != ctypes.string_at(source, nbytes):
+                    raise FakeError(
+                        f"memcpyAsync (source): {nbytes} bytes at {source:#x} of {found} were written over by the host "
+                        "before they were copied"
+                    )
+                ctypes.memmove(target, source, nbytes)
+
+            self.enqueue(stream, copy, "memcpyAsync", uses)
+            if stream and kind == self.memcpyDeviceToHost and not self.is_capturing(stream):
+                ctypes.memset(target, UNDEFINED, nbytes)
+
+    def _copy_pageable(self, target: int, source: int, nbytes: int, stream: int, uses: Sequence[Use]) -> None:
+        """CUDA copies pageable memory through a buffer of its own: the caller may use it again at once."""
+        if stream in self._captured:
+            raise FakeError("a copy of pageable memory in a capture")
+        if stream:
+            self._check_device(stream, "memcpyAsync")
+            self.streamSynchronize(stream)
+        self.counts["memcpyAsync"] += 1
+        self._order(stream or _default(self.getDevice()), uses, after_all_seen=True)
+        for use in uses:
+            check_alive(use)
+        ctypes.memmove(target, source, nbytes)
+        self.order.seen(self.order.stream(stream or _default(self.getDevice())))
+
+    # Graphs
+
+    def streamBeginCapture(self, stream: int, mode: int) -> None:
+        with self.lock:
+            assert stream != 0
+            assert stream not in self._captured
+            self._check_device(stream, "streamBeginCapture")
+            self._captured[stream] = []
+
+    def streamEndCapture(self, stream: int) -> int:
+        with self.lock:
+            graph = next(self._handles)
+            self._graphs[graph] = self._captured.pop(stream)
+            return graph
+
+    def graphInstantiate(self, graph: int) -> int:
+        executable = next(self._handles)
+        self._executables[executable] = list(self._graphs[graph])
+        return executable
+
+    def graphDestroy(self, graph: int) -> None:
+        del self._graphs[graph]
+
+    def graphExecDestroy(self, executable: int) -> None:
+        del self._executables[executable]
+
+    def graphLaunch(self, executable: int, stream: int) -> None:
+        operations = self._executables[executable]
+
+        def run() -> None:
+            for operation in operations:
+                operation()
+
+        uses = {
+            (use.allocation, use.start, use.end, use.writes): use for operation in operations for use in operation.uses
+        }
+        for use in uses.values():
+            check_alive(use)
+        self.enqueue(stream, run, "graphLaunch", list(uses.values()))
+
+    # The order of things
+
+    def _let_others_submit(self) -> None:
+        """Work is begun late: as long as another thread gives more, this one, which waits for some, holds back."""
+        if threading.current_thread() is threading.main_thread():
+            return
+        before = -1
+        while before != (before := self._submitted):
+            time.sleep(HELD_BACK_SECONDS)
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        with self.lock:
+            while not condition():
+                if not self._go_on():
+                    raise FakeError("a deadlock: every stream waits for an event that nobody will record")
+
+    def _go_on(self) -> bool:
+        """Do one operation of some stream; whether there was one."""
+        able = [stream for stream, queue in self._queues.items() if queue and not self._blocked(queue[0])]
+        if not able:
+            return False
+        operation = self._queues[self._choose(able)].popleft()
+        if isinstance(operation, _Record):
+            self._happened[operation.event] = max(self._happened[operation.event], operation.version)
+        elif not isinstance(operation, _Wait):
+            with np.errstate(all="ignore"):  # a GPU does not warn
+                operation()
+        return True
+
+    def _choose(self, able: list[int]) -> int:
+        """Any stream; or, with odd seeds, always the one that comes first in an order of its own while it can go on."""
+        if not self.in_order:
+            return self.choice.choice(able)
+        for stream in able:
+            self._rank.setdefault(stream, self.choice.random())
+        return min(able, key=self._rank.__getitem__)
+
+    def _blocked(self, operation: Operation | _Wait | _Record) -> bool:
+        return isinstance(operation, _Wait) and self._happened[operation.event] < operation.version
+
+
+def _default(device: int) -> int:
+    """The number of a device's default stream, among all streams."""
+    return -1 - device
+
+
+class FakeNccl:
+    """Sums between devices: the group's calls are one operation on all of their streams."""
+
+    NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = 7, 8, 0
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self.runtime = runtime
+        self._group: list[tuple[int, int, int, int, int]] | None = None
+        fake = self
+
+        class Communicator:
+            def __init__(self, device: int) -> None:
+                self.device = device
+
+            @staticmethod
+            def initAll(devices: list[int]) -> list[Communicator]:
+                return [Communicator(device) for device in devices]
+
+            def allReduce(self, source: int, target: int, count: int, kind: int, operation: int, stream: int) -> None:
+                assert operation == fake.NCCL_SUM
+                assert fake._group is not None, "outside a group, one thread would wait for itself"
+                fake._group.append((source, target, count, kind, stream))
+
+        self.NcclCommunicator = Communicator
+
+    def groupStart(self) -> None:
+        assert self._group is None
+        self._group = []
+
+    def groupEnd(self) -> None:
+        group, self._group = self._group or [], None
+        runtime, arrived = self.runtime, [0]
+        with runtime.lock:
+            events = []
+            for *_, stream in group:  # nobody goes on before all have come
+                event = runtime.eventCreateWithFlags(0)
+                runtime._recorded[event] = 1
+                runtime._queues[stream].append(_Record(event, 1))
+                events.append(event)
+
+            kinds = {7: ctypes.c_float, 8: ctypes.c_double}
+            everything: Clock = {}
+            for *_, stream in group:
+                join(everything, runtime.order.stream(stream))
+            uses: list[Use] = []
+            for source, target, count, kind, stream in group:
+                join(runtime.order.stream(stream), everything)
+                nbytes = count * ctypes.sizeof(kinds[kind])
+                parts = (("allReduce (send)", source, False), ("allReduce (receive)", target, True))
+                own = runtime.uses(stream, [(name, at, at + nbytes, writes) for name, at, writes in parts])
+                runtime._order(stream, own)
+                uses += own
+
+            def add_up() -> None:
+                arrived[0] += 1
+                if arrived[0] > 1:
+                    return
+                arrays = [
+                    np.ctypeslib.as_array((kinds[kind] * count).from_address(source))
+                    for source, _, count, kind, _ in group
+                ]
+                total = arrays[0].copy()
+                for array in arrays[1:]:
+                    total += array
+                for (_, target, count, kind, _), _ in zip(group, arrays, strict=True):
+                    np.ctypeslib.as_array((kinds[kind] * count).from_address(target))[:] = total
+
+            for *_, stream in group:
+                runtime._queues[stream].extend(_Wait(event, 1) for event in events)
+                runtime._queues[stream].append(Operation(add_up, "allReduce", tuple(uses)))

@@ -1,0 +1,227 @@
+"""What the table has no rows for: the ReLU behind in the same kernels, channels in several parts, what is in place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crossbow.kernels.cuda import channels
+from crossbow.kernels.cuda.channels import Channels
+from crossbow.kernels.cuda.library import Cuda
+from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
+from crossbow.kernels.reference import Reference
+from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
+from tests.kernels.cuda.fake import fake_cuda
+from tests.kernels.cuda.running import Numbers
+from tests.kernels.reference.running import draw
+
+PLAIN, CHANNELS_LAST = Layout.PLAIN, Layout.CHANNELS_LAST
+SHAPES: list[tuple[Shape, Layout]] = [
+    ((9, 5), PLAIN),
+    ((300, 33), PLAIN),
+    ((4, 3, 7), PLAIN),
+    ((3, 5, 4, 6), PLAIN),
+    ((3, 5, 4, 6), CHANNELS_LAST),
+    ((2, 33, 4, 3), CHANNELS_LAST),
+    ((2, 300, 1, 2), PLAIN),
+    ((5, 1, 3, 3), CHANNELS_LAST),
+    ((2, 3, 2, 2, 3, 2), PLAIN),
+    ((8, 3, 40, 40), PLAIN),  # several parts of a channel
+    ((8, 3, 40, 40), CHANNELS_LAST),
+    ((5000, 7), PLAIN),
+]
+SETTINGS = [
+    BatchNormSetting(1e-5, 0.9, bias=True),
+    BatchNormSetting(0.1, 0.9, bias=False),
+    BatchNormSetting(1e-3, None, bias=True),
+]
+every_shape = pytest.mark.parametrize(("shape", "layout"), SHAPES, ids=lambda value: str(value))
+every_setting = pytest.mark.parametrize("setting", SETTINGS, ids=str)
+
+
+def execute(kernel: PreparedKernel, buffers: dict[str, Numbers]) -> None:
+    workspace = np.full(kernel.workspace, 0xFF, np.uint8)
+    for call in kernel.bind({**buffers, "workspace": workspace}):
+        call()
+
+
+def execute_all(
+    x: Tensor,
+    setting: BatchNormSetting,
+    *,
+    reference: bool = False,
+    dx: bool = True,
+    shared: bool = False,
+    offset: float = 0,
+) -> dict[str, Numbers]:
+    """Training, the gradient and inference on one input: everything that they write.
+
+    shared: the statistics are updated where they lie, and the gradient's input is the output's gradient.
+    """
+    if reference:
+        x = Tensor(x.shape, np.dtype(np.float64))
+    library: Any = Reference(x.dtype) if reference else Cuda(x.dtype)
+    count = x.shape[1]
+
+    def memory(values: Any = np.nan) -> Numbers:
+        array = x.view(aligned_zeros(x.nbytes))
+        array[...] = values
+        return array
+
+    names = (*setting.parameters, *setting.observed)
+    vectors = {name: draw(count, dtype=np.float32, seed=seed).astype(x.dtype) for seed, name in enumerate(names, 20)}
+    vectors["running_variance"] = np.abs(vectors["running_variance"]) + np.asarray(0.5, x.dtype)
+    if "count" in vectors:
+        vectors["count"] = np.full(1, 3, x.dtype)
+    inputs = draw(*x.shape, dtype=np.float32) + np.float32(offset)
+    buffers = {"input0": memory(inputs), "output": memory(), **{n: v.copy() for n, v in vectors.items()}}
+    buffers["output_gradient"] = memory(draw(*x.shape, dtype=np.float32, seed=1))
+    buffers["input_gradient"] = buffers["output_gradient"] if shared else memory()
+    for name in setting.parameters:
+        buffers[f"{name}_gradient"] = np.full(count, np.nan, x.dtype)
+    for name in setting.observed:
+        buffers[f"{name}_next"] = buffers[name] if shared else np.full_like(vectors[name], np.nan)
+    training = library.batch_norm_training(x, x, setting)
+    buffers["kept"] = np.full(training.kept, 0xFF, np.uint8)
+    execute(training, buffers)
+    execute(library.batch_norm_backward(x, x, x if dx else None, setting), buffers)
+    written = {
+        role: value.copy()
+        for role, value in buffers.items()
+        if role.endswith(("_gradient", "_next", "output")) and role != "output_gradient"
+    }
+    if not shared:
+        for role, value in vectors.items():
+            np.testing.assert_array_equal(buffers[role], value, err_msg=role)
+    buffers |= vectors
+    execute(library.batch_norm_inference(x, x, setting), buffers)
+    return {**written, "tested": buffers["output"]}
+
+
+def received_from(x: Tensor, setting: BatchNormSetting, **options: Any) -> dict[str, Numbers]:
+    with fake_cuda():
+        return execute_all(x, setting, **options)
+
+
+def assert_close(received: dict[str, Numbers], expected: dict[str, Numbers], tolerance: float = 5e-6) -> None:
+    assert received.keys() == expected.keys()
+    for role, value in expected.items():
+        scale = max(1.0, float(np.nanmax(np.abs(value), initial=0)))
+        np.testing.assert_allclose(received[role], value, rtol=0, atol=tolerance * scale, err_msg=role)
+
+
+@every_setting
+@every_shape
+@pytest.mark.parametrize("relu", [False, True])
+def test_agrees_with_the_reference(shape: Shape, layout: Layout, setting: BatchNormSetting, relu: bool) -> None:
+    x, setting = Tensor(shape, np.dtype(np.float32), layout), replace(setting, relu=relu)
+    received = received_from(x, setting)
+    assert_close(received, execute_all(x, setting, reference=True))
+    if relu:
+        assert received["output"].min() == received["tested"].min() == 0  # some were negative
+
+
+@every_shape
+def test_in_double_precision(shape: Shape, layout: Layout) -> None:
+    x, setting = Tensor(shape, np.dtype(np.float64), layout), replace(SETTINGS[0], relu=True)
+    assert_close(received_from(x, setting), execute_all(x, setting, reference=True), 1e-13)
+
+
+@every_setting
+@every_shape
+@pytest.mark.parametrize("relu", [False, True])
+def test_in_place(shape: Shape, layout: Layout, setting: BatchNormSetting, relu: bool) -> None:
+    """The statistics too, as in a learner's local tasks."""
+    x, setting = Tensor(shape, np.dtype(np.float32), layout), replace(setting, relu=relu)
+    apart, shared = received_from(x, setting), received_from(x, setting, shared=True)
+    assert apart.keys() == shared.keys()
+    for role, value in apart.items():
+        np.testing.assert_array_equal(shared[role], value, err_msg=role)
+
+
+@every_setting
+@every_shape
+def test_where_nothing_upstream_trains(shape: Shape, layout: Layout, setting: BatchNormSetting) -> None:
+    x, setting = Tensor(shape, np.dtype(np.float32), layout), replace(setting, relu=True)
+    with_it, without = received_from(x, setting), received_from(x, setting, dx=False)
+    assert np.isnan(without.pop("input_gradient")).all()
+    for role, value in without.items():
+        np.testing.assert_array_equal(value, with_it[role], err_msg=role)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("offset", [100.0, -1000.0])
+def test_inputs_far_from_zero_in_several_parts(layout: Layout, offset: float) -> None:
+    x, setting = Tensor((8, 3, 40, 40), np.dtype(np.float32), layout), BatchNormSetting(1e-5, 0.0, bias=False)
+    received, expected = (
+        received_from(x, setting, offset=offset),
+        execute_all(x, setting, reference=True, offset=offset),
+    )
+    variance = expected["running_variance_next"]
+    np.testing.assert_allclose(received["running_variance_next"], variance, rtol=1e-6)
+    np.testing.assert_allclose(received["running_mean_next"], expected["running_mean_next"], rtol=1e-7)
+    for role in ("output", "input_gradient"):  # as exact as a mean in single precision
+        np.testing.assert_allclose(received[role], expected[role], rtol=0, atol=abs(offset) * 2e-7, err_msg=role)
+
+
+def test_one_value_far_from_the_others() -> None:
+    """Even where the first value, from which the others are counted, is that one."""
+    for place in (0, 70):
+        values = draw(600, 2, dtype=np.float32)
+        values[place, 0] = 1e4
+        x, setting = Tensor(values.shape, np.dtype(np.float32)), BatchNormSetting(1e-5, 0.0, bias=False)
+        buffers = {"input0": values, "output": np.full_like(values, np.nan), "weights": np.ones(2, np.float32)}
+        for name in setting.observed:
+            buffers |= {name: np.zeros(2, np.float32), f"{name}_next": np.zeros(2, np.float32)}
+        with fake_cuda():
+            training = Cuda(np.float32).batch_norm_training(x, x, setting)
+            buffers["kept"] = np.zeros(training.kept, np.uint8)
+            execute(training, buffers)
+        wide = values.astype(np.float64)
+        np.testing.assert_allclose(buffers["running_mean_next"], wide.mean(axis=0), rtol=1e-6)
+        np.testing.assert_allclose(buffers["running_variance_next"], wide.var(axis=0, ddof=1), rtol=1e-6)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_blocks_have_every_value_once(data: st.DataObject) -> None:
+    """The division among blocks, as `walk` of sources/channels.cu follows it."""
+    dimensions = data.draw(st.integers(2, 5))
+    shape = tuple(data.draw(st.sampled_from([1, 2, 3, 5, 12])) for _ in range(dimensions))
+    layout = data.draw(st.sampled_from(Layout)) if dimensions == 4 else Layout.PLAIN
+    axis = data.draw(st.integers(1, dimensions - 1))
+    variable = shape[axis : axis + data.draw(st.integers(1, dimensions - axis))]
+    x, grid = Tensor(shape, np.dtype(np.float32), layout), channels.GRID
+    try:
+        channels.GRID = data.draw(st.sampled_from([1, 16, grid]))
+        division = Channels(x, axis, variable)
+    finally:
+        channels.GRID = grid
+    count, values, width, parts, part, minor, s0, s1, n0, n1, inner, v0, v1 = division._structure.values.tolist()
+    assert count == np.prod(variable)
+    assert count * values == x.elements
+    assert 0 <= parts * part - values < part
+    assert part % (256 // width) == 0
+    i, j = np.arange(count)[:, np.newaxis], np.arange(values)
+    places = i // minor * s0 + i % minor * s1 + j // inner * v0 + j % inner * v1
+    numbers = np.broadcast_to(i // minor * n0 + i % minor * n1, places.shape)
+    lie = np.empty(x.elements, np.int64)
+    lie[places.ravel()] = numbers.ravel()
+    assert len(np.unique(places)) == x.elements
+    own = np.arange(count).reshape([*variable, *[1] * (dimensions - axis - len(variable))])
+    memory = np.broadcast_to(own, shape)
+    if layout is Layout.CHANNELS_LAST:
+        memory = memory.transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(lie, memory.ravel())
+
+
+def test_variables_by_example_and_place_are_refused_where_channels_lie_last() -> None:
+    x = Tensor((2, 3, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST)
+    assert Channels(Tensor(x.shape, x.dtype), 0, x.shape).count == 120
+    with pytest.raises(ConfigurationError, match=r"at most two runs of axes in memory. Received: axis=0"):
+        Channels(x, 0, x.shape)

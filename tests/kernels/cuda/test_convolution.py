@@ -1,0 +1,409 @@
+"""What the operator table does not say of convolution: fused ReLU, the choice of algorithms, long sums, fallbacks."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from crossbow.kernels.cuda import convolution, cudnn
+from crossbow.kernels.cuda.launch import Stream, on
+from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, PreparedKernel, Variable
+from crossbow.kernels.reference import convolution as reference
+from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
+from tests.kernels.cuda.fake import FakeCuda, fake_cuda
+from tests.kernels.cuda.fake_cudnn import Asked, FakeCudnn
+
+Numbers = NDArray[Any]
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+layouts = pytest.mark.parametrize("layout", list(Layout), ids=["plain", "channels-last"])
+
+
+@pytest.fixture(autouse=True)
+def fake() -> Iterator[FakeCuda]:
+    with fake_cuda() as cuda:
+        cuda.cudnn = FakeCudnn(cuda.calls)  # without streams: errors come from the call itself
+        yield cuda
+
+
+class Example:
+    """A convolution with random operands, and its three kernels."""
+
+    def __init__(
+        self,
+        x: Shape = (2, 4, 7, 6),
+        outputs: int = 6,
+        geometry: ConvolutionGeometry | None = None,
+        *,
+        layout: Layout = Layout.PLAIN,
+        dtype: np.dtype[Any] = FLOAT32,
+        plain_weights: bool = False,
+        deterministic: bool = True,
+    ) -> None:
+        self.geometry = g = geometry or ConvolutionGeometry((3, 2), groups=2)
+        sizes = [
+            (size + sum(p) - extent) // s + 1
+            for size, p, extent, s in zip(x[2:], g.padding, g.extent, g.stride, strict=True)
+        ]
+        self.x = Tensor(x, dtype, layout)
+        self.y = Tensor((x[0], outputs, *sizes), dtype, layout)
+        weights = Variable((outputs, x[1] // g.groups, *g.kernel), dtype)
+        if plain_weights:
+            weights = Variable(weights.shape, dtype, PlainStorage(weights.shape))
+        self.bias = Variable((outputs,), dtype)
+        self.arithmetic = convolution.Arithmetic(deterministic)
+        self.forward = convolution.forward(self.x, weights, self.bias, self.y, g, True, self.arithmetic)
+        self.weights = Variable(weights.shape, dtype, self.forward.storages.get("weights", weights.storage))
+        generator = np.random.default_rng(0)
+        self.values = {
+            "input0": generator.standard_normal(x),
+            "weights": generator.standard_normal(weights.shape),
+            "bias": generator.standard_normal(outputs),
+            "output_gradient": generator.standard_normal(self.y.shape),
+        }
+
+    def backward_data(self) -> PreparedKernel:
+        return convolution.backward_data(self.y, self.weights, self.x, self.geometry, self.arithmetic)
+
+    def backward_weights(self) -> PreparedKernel:
+        x, y, arithmetic = self.x, self.y, self.arithmetic
+        return convolution.backward_weights(x, y, self.weights, self.bias, self.geometry, arithmetic)
+
+    def buffers(self, kernel: PreparedKernel) -> dict[str, Numbers]:
+        """For all roles of a kernel, what is written filled with NaN."""
+        tensors = {"input0": self.x, "input_gradient": self.x, "output": self.y, "output_gradient": self.y}
+        made: dict[str, Numbers] = {}
+        for role in (*kernel.reads, *kernel.writes):
+            name = role if role in tensors else role.removesuffix("_gradient")
+            value = self.values.get(role, np.nan)
+            if name in tensors:
+                made[role] = tensors[name].view(aligned_zeros(tensors[name].nbytes))
+                made[role][...] = value
+                continue
+            variable = {"weights": self.weights, "bias": self.bias}[name]
+            plain = np.full(variable.shape, value, variable.dtype)
+            made[role] = plain
+            if isinstance(variable.storage, convolution.ChannelsLastStorage):
+                made[role] = np.empty(variable.storage.elements, variable.dtype)
+                variable.storage.pack(plain, made[role])
+        made["workspace"] = aligned_zeros(kernel.workspace, 256)
+        return made
+
+    def run(self, kernel: PreparedKernel) -> dict[str, Numbers]:
+        """What the kernel writes, in logical order."""
+        buffers = self.buffers(kernel)
+        for call in kernel.bind(buffers):
+            call()
+        written = {role: buffers[role] for role in kernel.writes}
+        if "weights_gradient" in written and written["weights_gradient"].ndim == 1:
+            plain = np.empty(self.weights.shape, self.weights.dtype)
+            assert self.weights.storage is not None
+            self.weights.storage.unpack(written["weights_gradient"], plain)
+            written["weights_gradient"] = plain
+        return written
+
+    def expected(self, relu: bool = True, bias: bool = True) -> dict[str, Numbers]:
+        """What the kernels should write."""
+        v, g = self.values, self.geometry
+        y, dx, dw, db = (np.empty(shape) for shape in (self.y.shape, self.x.shape, self.weights.shape, self.bias.shape))
+        reference.forward(
+            input0=v["input0"], weights=v["weights"], output=y, geometry=g, bias=v["bias"] if bias else None
+        )
+        reference.backward_data(
+            output_gradient=v["output_gradient"], weights=v["weights"], input_gradient=dx, geometry=g
+        )
+        reference.backward_weights(
+            input0=v["input0"],
+            output_gradient=v["output_gradient"],
+            weights_gradient=dw,
+            geometry=g,
+            bias_gradient=db,
+        )
+        y = np.maximum(y, 0) if relu else y
+        return {"output": y, "input_gradient": dx, "weights_gradient": dw, "bias_gradient": db}
+
+    def check(self) -> None:
+        """Run all three."""
+        expected = self.expected()
+        for kernel in (self.forward, self.backward_data(), self.backward_weights()):
+            for role, value in self.run(kernel).items():
+                np.testing.assert_allclose(value, expected[role], rtol=1e-5, atol=1e-5, err_msg=role)
+
+
+def names(fake: FakeCuda) -> list[str]:
+    return [call.name for call in fake.calls]
+
+
+@layouts
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+def test_the_kernels_agree_with_the_reference(layout: Layout, dtype: np.dtype[Any]) -> None:
+    Example(layout=layout, dtype=dtype).check()
+
+
+@layouts
+def test_weights_may_lie_in_logical_order_whatever_the_images_do(layout: Layout) -> None:
+    Example(layout=layout, plain_weights=True).check()
+
+
+@layouts
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_bias_and_relu_are_one_pass(fake: FakeCuda, layout: Layout, bias: bool, relu: bool) -> None:
+    example = Example(layout=layout)
+    given = example.bias if bias else None
+    kernel = convolution.forward(example.x, example.weights, given, example.y, example.geometry, relu)
+    fake.calls.clear()
+    received = example.run(kernel)["output"]
+    np.testing.assert_allclose(received, example.expected(relu, bias)["output"], rtol=1e-5, atol=1e-5)
+    assert names(fake) == ["cudnnConvolutionForward", *(["add_bias"] if bias or relu else [])]
+
+
+def test_nan_stays_nan_behind_a_relu() -> None:
+    example = Example()
+    example.values["input0"][0, 0, 0, 0] = np.nan
+    output = example.run(example.forward)["output"]
+    assert np.isnan(output[0, :3, 0, 0]).all()
+    assert np.isfinite(output[1]).all()
+
+
+UNLIKE = ConvolutionGeometry((3, 2), padding=((2, 0), (1, 3)), stride=(2, 1), dilation=(1, 2), groups=2)
+
+
+@layouts
+def test_unlike_padding(fake: FakeCuda, layout: Layout) -> None:
+    """By a border in the workspace, which only holds what the two sides differ by."""
+    example = Example(geometry=UNLIKE, layout=layout)
+    example.check()
+    made = [call.arguments for call in fake.calls if call.name == "cudnnSetConvolutionNdDescriptor"]
+    assert {tuple(arguments[2][:2]) for arguments in made} == {(0, 1)}
+    assert names(fake).count("move") == 3
+
+
+def test_like_padding_moves_nothing(fake: FakeCuda) -> None:
+    Example(geometry=ConvolutionGeometry((3, 3), padding=((1, 1), (2, 2)))).check()
+    assert "move" not in names(fake)
+
+
+# Algorithms
+
+
+def chosen(fake: FakeCuda, function: str) -> list[int]:
+    """The algorithms that a function was called with."""
+    return [call.arguments[7] for call in fake.calls if call.name == function]
+
+
+def run_all(example: Example) -> None:
+    for kernel in (example.forward, example.backward_data(), example.backward_weights()):
+        example.run(kernel)
+
+
+def test_deterministic_algorithms_are_the_preferred_ones(fake: FakeCuda) -> None:
+    run_all(Example())
+    assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM]
+    assert chosen(fake, "cudnnConvolutionBackwardData") == [cudnn.CONVOLUTION_BWD_DATA_ALGO_1]
+    assert chosen(fake, "cudnnConvolutionBackwardFilter") == [cudnn.CONVOLUTION_BWD_FILTER_ALGO_1]
+    assert not [name for name in names(fake) if name.startswith("cudnnFind")]
+
+
+def test_else_they_are_the_fastest(fake: FakeCuda) -> None:
+    example = Example(deterministic=False)
+    run_all(example)  # the fake finds the last ones fastest
+    assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED]
+    assert chosen(fake, "cudnnConvolutionBackwardData") == [cudnn.CONVOLUTION_BWD_DATA_ALGO_WINOGRAD_NONFUSED]
+    assert chosen(fake, "cudnnConvolutionBackwardFilter") == [cudnn.CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING]
+    assert example.forward.name == "convolution_forward relu cudnn:winograd_nonfused"
+
+
+def test_the_fastest_keep_within_the_workspace_limit(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = 1024 + 72 * cudnn.CONVOLUTION_FWD_ALGO_WINOGRAD  # of the fake, and what depends on the output's size
+    monkeypatch.setattr(convolution, "WORKSPACE_LIMIT", large)
+    run_all(Example(x=(1, 4, 3, 2), outputs=2, deterministic=False))
+    assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_FFT_TILING]
+    monkeypatch.setattr(convolution, "WORKSPACE_LIMIT", 0)  # none does: the one that needs least
+    run_all(Example(x=(1, 4, 3, 2), outputs=4, deterministic=False))
+    assert chosen(fake, "cudnnConvolutionForward")[1:] == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM]
+
+
+def test_an_algorithm_is_chosen_once(fake: FakeCuda) -> None:
+    run_all(Example())
+    asked = [name for name in names(fake) if name.endswith("WorkspaceSize")]
+    run_all(Example())
+    assert len(asked) == 3
+    assert [name for name in names(fake) if name.endswith("WorkspaceSize")] == asked
+    run_all(Example(x=(3, 4, 7, 6)))
+    assert [name for name in names(fake) if name.endswith("WorkspaceSize")] == asked * 2
+
+
+@pytest.mark.parametrize(("dtype", "math_type"), [(FLOAT32, cudnn.FMA_MATH), (FLOAT64, cudnn.DEFAULT_MATH)], ids=str)
+def test_float32_is_never_rounded_to_tf32(fake: FakeCuda, dtype: np.dtype[Any], math_type: int) -> None:
+    run_all(Example(dtype=dtype))
+    made = [call.arguments[1] for call in fake.calls if call.name == "cudnnSetConvolutionMathType"]
+    assert set(made) == {math_type}
+
+
+def only(fake: FakeCuda, supports: Callable[[Asked, int], bool]) -> None:
+    fake.cudnn.supports = supports
+
+
+def in_logical_order(asked: Asked, algorithm: int) -> bool:
+    return all(tensor.strides[1] > tensor.strides[3] for tensor in (asked.x, asked.w, asked.y))
+
+
+def test_what_the_library_cannot_channels_last_is_done_in_logical_order(fake: FakeCuda) -> None:
+    only(fake, in_logical_order)
+    Example(layout=Layout.CHANNELS_LAST).check()
+    Example(layout=Layout.CHANNELS_LAST, geometry=UNLIKE).check()
+    assert names(fake).count("move") == 2 * 3 * 3  # all operands of all three
+
+
+def test_what_the_library_cannot_at_all_is_refused(fake: FakeCuda) -> None:
+    only(fake, lambda asked, algorithm: False)
+    with pytest.raises(ConfigurationError, match=r"that cuDNN computes. Received: input \(2, 4, 7, 6\) of float32"):
+        Example(layout=Layout.CHANNELS_LAST)
+
+
+def test_the_second_choice_where_the_first_is_not_supported(fake: FakeCuda) -> None:
+    only(fake, lambda asked, algorithm: algorithm != cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM)
+    example = Example()
+    assert example.forward.name == "convolution_forward relu cudnn:implicit_gemm"
+
+
+def test_the_handle_is_that_of_the_stream_when_called(fake: FakeCuda) -> None:
+    example, handle = Example(), ctypes.c_void_p()
+    cudnn.check("cudnnCreate", ctypes.byref(handle))
+    calls = example.forward.bind(example.buffers(example.forward))
+    fake.calls.clear()
+    with on(Stream(0, 0, cudnn=handle.value or 0)):
+        for call in calls:
+            call()
+    assert next(call.arguments[0] for call in fake.calls if call.name == "cudnnConvolutionForward") == handle.value
+
+
+def test_bound_calls_need_nothing_but_themselves(fake: FakeCuda) -> None:
+    """Descriptors, alpha and beta live as long as the calls."""
+    example = Example(geometry=UNLIKE)
+    kernel = example.backward_weights()
+    buffers = example.buffers(kernel)
+    calls, expected = kernel.bind(buffers), example.expected()
+    del example, kernel
+    gc.collect()
+    for _ in range(2):
+        for call in calls:
+            call()
+    np.testing.assert_allclose(buffers["weights_gradient"], expected["weights_gradient"], rtol=1e-5, atol=1e-5)
+
+
+# The gradient of the bias
+
+
+@pytest.mark.parametrize(
+    ("shape", "layout"),
+    [
+        ((3, 5, 4, 6), Layout.PLAIN),
+        ((3, 5, 4, 6), Layout.CHANNELS_LAST),
+        ((16, 3, 33, 31), Layout.PLAIN),  # several blocks for each channel
+        ((16, 3, 33, 31), Layout.CHANNELS_LAST),
+        ((9, 70, 12, 13), Layout.CHANNELS_LAST),  # several blocks side by side
+        ((300, 33, 1, 1), Layout.PLAIN),
+        ((8, 1, 40, 40), Layout.CHANNELS_LAST),
+        ((4, 6, 3, 5, 7), Layout.PLAIN),
+        ((2, 3, 9), Layout.PLAIN),
+    ],
+)
+@pytest.mark.parametrize("dtype", [FLOAT32, FLOAT64], ids=str)
+def test_sums_of_channels(shape: Shape, layout: Layout, dtype: np.dtype[Any]) -> None:
+    tensor = Tensor(shape, dtype, layout)
+    dy, sums = tensor.view(aligned_zeros(tensor.nbytes)), np.full(shape[1], np.nan, dtype)
+    dy[...] = 1000 + np.random.default_rng(0).standard_normal(shape)  # badly rounded if added up in float32
+    made = convolution.ChannelSums(tensor)
+    memory = np.full(made.nbytes, 0xFF, np.uint8) if made.nbytes else None
+    for call in made.calls(dy, sums, memory):
+        call()
+    exact = dy.astype(np.longdouble).sum(axis=(0, *range(2, dy.ndim)))
+    np.testing.assert_allclose(sums, exact.astype(np.float64), rtol=2 * np.finfo(dtype).eps)
+
+
+def test_long_sums_are_shared_by_blocks() -> None:
+    assert convolution.ChannelSums(Tensor((16, 3, 33, 31), FLOAT32)).parts == 4
+    assert convolution.ChannelSums(Tensor((2, 3, 4, 4), FLOAT32)).parts == 1
+    many = convolution.ChannelSums(Tensor((512, 64, 112, 112), FLOAT32, Layout.CHANNELS_LAST))
+    assert many.parts * many.tiles == convolution.ENOUGH_BLOCKS
+
+
+def test_storage_is_channels_last_where_the_images_are() -> None:
+    assert Example().forward.storages == {}
+    storage = Example(layout=Layout.CHANNELS_LAST).weights.storage
+    assert isinstance(storage, convolution.ChannelsLastStorage)
+    plain = np.arange(storage.elements, dtype=np.float32).reshape(storage.shape)
+    flat, again = np.empty(storage.elements, np.float32), np.empty_like(plain)
+    storage.pack(plain, flat)
+    np.testing.assert_array_equal(flat, np.moveaxis(plain, 1, -1).ravel())
+    storage.unpack(flat, again)
+    np.testing.assert_array_equal(again, plain)
+
+
+# The fake itself: what it lets pass, the tests above cannot find
+
+
+def asked_directly(example: Example) -> tuple[list[Any], cudnn.CudnnCall]:
+    """The arguments of cudnnConvolutionForward, with a workspace that is large enough, and what keeps them alive."""
+    made = convolution.Convolution(
+        convolution.FORWARD, example.x, example.weights, example.y, example.geometry, example.arithmetic
+    )
+    buffers = example.buffers(example.forward)
+    roles = {"x": "input0", "w": "weights", "y": "output"}
+    (call,) = made.calls({**buffers, "workspace": aligned_zeros(made.workspace, 256)}, roles)
+    assert isinstance(call, cudnn.CudnnCall)
+    assert call.name == "cudnnConvolutionForward"
+    return [0, *call.arguments], call
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong"),
+    [
+        (0, 77),  # no handle
+        (1, None),  # no alpha
+        (3, None),  # no x
+        (7, cudnn.CONVOLUTION_FWD_ALGO_DIRECT),  # never supported
+        (8, None),  # no workspace
+        (9, 1024),  # too small a one
+        (10, None),  # no beta
+    ],
+)
+def test_the_fake_refuses_wrong_arguments(fake: FakeCuda, position: int, wrong: Any) -> None:
+    arguments, _alive = asked_directly(Example())
+    cudnn.check("cudnnConvolutionForward", *arguments)
+    arguments[position] = wrong
+    with pytest.raises(cudnn.CudnnError):
+        cudnn.check("cudnnConvolutionForward", *arguments)
+
+
+def test_the_fake_refuses_wrong_descriptors(fake: FakeCuda) -> None:
+    arguments, _alive = asked_directly(Example())
+    other = cudnn.tensor_descriptor((2, 6, 5, 6), (180, 30, 6, 1), FLOAT32)  # a column too many
+    for tensor in (other, cudnn.Descriptor(cudnn.TensorDescriptor)):  # and one that was never set
+        with pytest.raises(cudnn.CudnnError):
+            cudnn.check("cudnnConvolutionForward", *arguments[:11], tensor, arguments[12])
+    with pytest.raises(ctypes.ArgumentError):
+        cudnn.check("cudnnConvolutionForward", *arguments[:4], arguments[2], *arguments[5:])
+    with pytest.raises(AssertionError, match="expected 13 arguments"):
+        cudnn.check("cudnnConvolutionForward", *arguments, 0)
+    number = other._as_parameter_
+    cudnn.check("cudnnDestroyTensorDescriptor", number)
+    with pytest.raises(cudnn.CudnnError):
+        cudnn.check("cudnnDestroyTensorDescriptor", number)
+
+
+def test_the_fake_scribbles_over_workspaces(fake: FakeCuda) -> None:
+    example = Example()
+    buffers = example.buffers(example.forward)
+    for call in example.forward.bind(buffers):
+        call()
+    needed = 1024 + 72 + 4 * (example.y.elements % 251)
+    assert (buffers["workspace"][:needed] == 0xFF).all()
+    assert (buffers["workspace"][needed:] == 0).all()

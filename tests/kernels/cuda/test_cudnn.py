@@ -1,0 +1,424 @@
+"""cuDNN's interface: beside its C headers, and its descriptors, which work without a GPU, where it is installed."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from crossbow.kernels.cuda import convolution, cudnn
+from crossbow.kernels.cuda.api import replaced
+from crossbow.kernels.cuda.four import strides
+from crossbow.kernels.interface import Variable
+from crossbow.ops import Conv, Pool
+from crossbow.types import ConfigurationError, Layout, Shape, Tensor
+from tests.kernels.cuda.fake import FakeCuda, fake_cuda
+from tests.kernels.cuda.fake_cudnn import FakeCudnn
+
+FLOAT32 = np.dtype(np.float32)
+DESCRIPTORS = {f"cudnn{kind.__name__}_t": kind for kind in cudnn.DESCRIPTORS}
+PERFORMANCE = [f"cudnnConvolution{kind}AlgoPerf_t" for kind in ("Fwd", "BwdData", "BwdFilter")]
+TYPES = {
+    "int": c_int,
+    "unsigned": c_uint,
+    "unsigned long long": c_ulonglong,
+    "size_t": c_size_t,
+    "float": c_float,
+    "double": c_double,
+    "cudnnHandle_t": c_void_p,
+    "cudaStream_t": c_void_p,
+    "cudnnStatus_t": c_int,
+    **DESCRIPTORS,
+    **dict.fromkeys(PERFORMANCE, cudnn.AlgorithmPerformance),
+}
+"""Of C, beside the enums."""
+
+
+# The headers
+
+
+def include_directory() -> Path | None:
+    try:
+        from cuda.pathfinder import locate_nvidia_header_directory
+    except ImportError:
+        return None
+    found = locate_nvidia_header_directory("cudnn")
+    return None if found is None else Path(str(found.abs_path))
+
+
+@pytest.fixture(scope="module")
+def headers() -> str:
+    folder = include_directory()
+    if folder is None:
+        pytest.skip("cuDNN's C headers are not installed")
+    return without_comments("\n".join((folder / f"cudnn_{part}.h").read_text() for part in ("graph", "ops", "cnn")))
+
+
+def without_comments(text: str) -> str:
+    """Nor directives of the preprocessor."""
+    text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
+    return re.sub(r"^\s*#(?:[^\n]*\\\n)*[^\n]*$", "", text, flags=re.MULTILINE)
+
+
+def enumerations(text: str) -> dict[str, dict[str, int]]:
+    """The constants of every enum, by its name."""
+    return {
+        name: {
+            constant: int(value.rstrip("U"), 0)
+            for constant, value in re.findall(r"(CUDNN_\w+)\s*(?:CUDNN_DEPRECATED_ENUM)?\s*=\s*(\d\w*)", body)
+        }
+        for body, name in re.findall(r"typedef\s+enum\s*\w*\s*\{([^}]*)\}\s*(\w+)", text)
+    }
+
+
+def declarations(text: str) -> dict[str, tuple[Any, tuple[Any, ...]]]:
+    """What every function returns and takes, as ctypes has it; a type that we have no use for as its text."""
+    enums = enumerations(text)
+    found = {}
+    for result, name, parameters in re.findall(r"([\w\s*]+?)\bCUDNNWINAPI\s+(\w+)\s*\(([^)]*)\)\s*;", text):
+        words = [word for word in result.replace("*", " * ").split() if word not in ("CUDNN_DEPRECATED", "extern")]
+        taken = [] if parameters.strip() == "void" else parameters.split(",")
+        found[name] = (type_of(" ".join(words), enums), tuple(type_of(named(text), enums) for text in taken))
+    return found
+
+
+def named(parameter: str) -> str:
+    """A parameter's type, its name taken away."""
+    match = re.fullmatch(r"(.*?)\w+\s*(\[\s*\])?", parameter.strip(), re.DOTALL)
+    assert match is not None, parameter
+    return match[1] + (" *" if match[2] else "")
+
+
+def type_of(text: str, enums: Mapping[str, object]) -> Any:
+    words = [word for word in text.replace("*", " * ").split() if word != "const"]
+    stars, base = words.count("*"), " ".join(word for word in words if word != "*")
+    if base in ("void", "char"):
+        return {("void", 0): None, ("void", 1): c_void_p, ("char", 1): c_char_p}.get((base, stars), text)
+    kind = c_int if base in enums else TYPES.get(base)
+    if kind is None or stars > 1:
+        return text
+    return POINTER(kind) if stars else kind
+
+
+def disagreements(
+    table: Mapping[str, tuple[Any, ...]], results: Mapping[str, Any], declared: Mapping[str, object]
+) -> list[str]:
+    """The functions of the table that are not declared so."""
+    wrong = []
+    for name, types in table.items():
+        ours = (results.get(name, c_int), tuple(types))
+        if declared.get(name) != ours:
+            wrong.append(f"{name}: expected {declared.get(name)}. Received: {ours}")
+    return wrong
+
+
+def test_prototypes_agree_with_the_headers(headers: str) -> None:
+    declared = declarations(headers)
+    assert len(declared) > 150
+    assert disagreements(cudnn.PROTOTYPES, cudnn.RESULTS, declared) == []
+
+
+def test_any_wrong_prototype_would_be_noticed(headers: str) -> None:
+    declared = declarations(headers)
+    others = (c_int, c_size_t, c_double, c_float, c_void_p, POINTER(c_int), *cudnn.DESCRIPTORS)
+    for name, types in cudnn.PROTOTYPES.items():
+        wrong = [(*types, c_int), *([types[:-1]] if types else [])]
+        for position, kind in enumerate(types):
+            wrong += [(*types[:position], other, *types[position + 1 :]) for other in others if other is not kind]
+        for table in wrong:
+            assert disagreements({name: table}, cudnn.RESULTS, declared), table
+        assert disagreements({name: types}, {**cudnn.RESULTS, name: c_double}, declared)
+
+
+SAMPLE = """
+typedef enum { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_DOUBLE CUDNN_DEPRECATED_ENUM = 1, } cudnnDataType_t;
+CUDNN_DEPRECATED cudnnStatus_t CUDNNWINAPI cudnnSample(cudnnHandle_t handle, const void *alpha,
+    const cudnnTensorDescriptor_t xDesc, cudnnDataType_t type, const int sizes[], size_t *bytes, /* an int */ int n);
+size_t CUDNNWINAPI cudnnVersion(void);
+const char *CUDNNWINAPI cudnnText(unsigned number);
+"""
+SAMPLE_TABLE = {
+    "cudnnSample": (c_void_p, c_void_p, cudnn.TensorDescriptor, c_int, POINTER(c_int), POINTER(c_size_t), c_int),
+    "cudnnVersion": (),
+    "cudnnText": (c_uint,),
+}
+SAMPLE_RESULTS = {"cudnnVersion": c_size_t, "cudnnText": c_char_p}
+
+
+def test_the_checker_reads_declarations() -> None:
+    text = without_comments(SAMPLE)
+    assert disagreements(SAMPLE_TABLE, SAMPLE_RESULTS, declarations(text)) == []
+    assert enumerations(text) == {"cudnnDataType_t": {"CUDNN_DATA_FLOAT": 0, "CUDNN_DATA_DOUBLE": 1}}
+
+
+@pytest.mark.parametrize(
+    ("position", "wrong"),
+    [
+        (1, c_int),
+        (2, cudnn.FilterDescriptor),
+        (2, c_void_p),
+        (3, c_size_t),
+        (4, c_int),
+        (5, POINTER(c_int)),
+        (6, c_uint),
+    ],
+)
+def test_the_checker_notices_a_wrong_kind(position: int, wrong: Any) -> None:
+    types = list(SAMPLE_TABLE["cudnnSample"])
+    types[position] = wrong
+    declared = declarations(without_comments(SAMPLE))
+    assert len(disagreements({**SAMPLE_TABLE, "cudnnSample": tuple(types)}, SAMPLE_RESULTS, declared)) == 1
+
+
+def test_the_checker_notices_a_wrong_number_result_or_name() -> None:
+    declared = declarations(without_comments(SAMPLE))
+    types = SAMPLE_TABLE["cudnnSample"]
+    for table, results in (
+        ({"cudnnSample": types[:-1]}, SAMPLE_RESULTS),
+        ({"cudnnSample": (*types, c_int)}, SAMPLE_RESULTS),
+        ({"cudnnVersion": ()}, {}),
+        ({"cudnnOther": ()}, {}),
+    ):
+        assert len(disagreements(table, results, declared)) == 1, (table, results)
+
+
+def test_constants_agree_with_the_headers(headers: str) -> None:
+    declared = {name: value for constants in enumerations(headers).values() for name, value in constants.items()}
+    ours = {f"CUDNN_{name}": value for name, value in vars(cudnn).items() if name.isupper() and type(value) is int}
+    assert ours.pop("CUDNN_MAJOR") == cudnn.MAJOR
+    assert len(ours) > 50
+    assert ours == {name: declared.get(name) for name in ours}
+
+
+def test_structures_agree_with_the_headers(headers: str) -> None:
+    enums = enumerations(headers)
+    for name in PERFORMANCE:
+        body = re.search(r"\{([^{}]*)\}\s*" + name, headers)
+        assert body is not None
+        fields = re.findall(r"([\w ]+?)\s+(\w+)(?:\[(\d+)\])?\s*;", body[1])
+        types = [(field, type_of(kind, enums), int(size or 0)) for kind, field, size in fields]
+        declared = [(field, kind * size if size else kind) for field, kind, size in types]
+        assert declared == [*cudnn.AlgorithmPerformance._fields_]
+
+
+# The library
+
+
+@pytest.fixture
+def library() -> Iterator[Any]:
+    """The real one, put into the place of CUDA's libraries."""
+    try:
+        loaded = cudnn.load()
+    except ConfigurationError as error:
+        pytest.skip(str(error))
+    with replaced(cast(Any, SimpleNamespace(cudnn=loaded))):
+        yield loaded
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeCuda]:
+    with fake_cuda() as cuda:
+        cuda.cudnn = FakeCudnn(cuda.calls)  # without streams: errors come from the call itself
+        yield cuda
+
+
+def output_sizes(function: str, *descriptors: cudnn.Descriptor, axes: int) -> Shape:
+    sizes = (c_int * axes)()
+    cudnn.check(function, *descriptors, axes, sizes)
+    return tuple(sizes)
+
+
+def random_problem(choose: Callable[[int, int], int]) -> convolution.Problem | None:
+    """A convolution of any kind, its output as our operator has it; None where it refuses."""
+    axes, groups = choose(1, 3), choose(1, 3)
+    pairs = tuple((choose(0, 3), choose(0, 3)) for _ in range(axes))
+    stride, dilation, kernel = (tuple(choose(1, most) for _ in range(axes)) for most in (3, 3, 4))
+    operator = Conv(
+        number_of_outputs=groups * choose(1, 3),
+        kernel_size=kernel,
+        stride=stride,
+        padding=pairs,
+        dilation=dilation,
+        groups=groups,
+    )
+    shape = (choose(1, 3), groups * choose(1, 3), *(choose(1, 9) for _ in range(axes)))
+    try:
+        y = operator.output_shape(shape)
+    except ValueError:
+        return None
+    layout = Layout.CHANNELS_LAST if axes == 2 and choose(0, 1) else Layout.PLAIN
+    weights = operator.variables(shape)[0].shape
+    storage = convolution.ChannelsLastStorage(weights) if layout is Layout.CHANNELS_LAST else None
+    return convolution.problem_of(
+        Tensor(shape, FLOAT32, layout),
+        Variable(weights, FLOAT32, storage),
+        Tensor(y, FLOAT32, layout),
+        operator.geometry(shape),
+        convolution.EXACT,
+    )[0]
+
+
+def test_convolutions_have_the_shapes_of_our_operator(library: Any) -> None:
+    """Also those that it is asked for in the place of convolutions with one spatial axis or unlike padding."""
+    generator = np.random.default_rng(0)
+    known = [random_problem(lambda low, high: int(generator.integers(low, high + 1))) for _ in range(2000)]
+    problems = [problem for problem in known if problem is not None]
+    assert len(problems) > 500
+    for problem in problems:
+        d = problem.descriptors()
+        function = "cudnnGetConvolutionNdForwardOutputDim"
+        sizes = output_sizes(function, d["convolution"], d["x"], d["w"], axes=len(problem.y.shape))
+        assert sizes == problem.y.shape, problem
+
+
+def test_poolings_have_the_shapes_of_our_operator(library: Any) -> None:
+    generator, compared = np.random.default_rng(1), 0
+    for _ in range(2000):
+        axes = int(generator.integers(2, 4))
+        kernel, stride = (tuple(map(int, generator.integers(1, 5, axes))) for _ in range(2))
+        padding = tuple(int(generator.integers(0, size)) for size in kernel)
+        shape = tuple(map(int, generator.integers(1, 12, 2 + axes)))
+        operator = Pool(kernel_size=kernel, stride=stride, padding=padding, rounding="floor")
+        try:
+            expected = operator.output_shape(shape)
+        except ValueError:
+            continue
+        if any(s * (n - 1) >= size + p for s, n, size, p in zip(stride, expected[2:], shape[2:], padding, strict=True)):
+            continue  # its last window would lie in the padding: our operator refuses or leaves it out
+        x = cudnn.tensor_descriptor(shape, strides(Tensor(shape, FLOAT32)), FLOAT32)
+        pooling = cudnn.pooling_descriptor(cudnn.POOLING_MAX, kernel, padding, stride)
+        assert output_sizes("cudnnGetPoolingNdForwardOutputDim", pooling, x, axes=2 + axes) == expected, operator
+        compared += 1
+    assert compared > 500
+
+
+def test_other_descriptors_can_be_set(library: Any) -> None:
+    assert library.cudnnGetVersion() // 10_000 == cudnn.MAJOR
+    cudnn.activation_descriptor(cudnn.ACTIVATION_CLIPPED_RELU, 6.0)
+    cudnn.lrn_descriptor(5, 1e-4, 0.75, 2.0)
+    cudnn.op_tensor_descriptor(cudnn.OP_TENSOR_ADD, FLOAT32)
+
+
+@pytest.mark.parametrize("layout", list(Layout), ids=str)
+def test_the_library_takes_tensors_as_they_lie(library: Any, layout: Layout) -> None:
+    tensor = Tensor((2, 3, 5, 7), np.dtype(np.float64), layout)
+    made = cudnn.tensor_descriptor(tensor.shape, strides(tensor), tensor.dtype)
+    dtype, axes, sizes, steps = c_int(), c_int(), (c_int * 4)(), (c_int * 4)()
+    places = (ctypes.byref(dtype), ctypes.byref(axes), sizes, steps)
+    cudnn.check("cudnnGetTensorNdDescriptor", made, 4, *places)
+    itemsize = tensor.dtype.itemsize
+    bytes_apart = tensor.view(np.zeros(tensor.nbytes, np.uint8)).strides
+    assert (dtype.value, axes.value, tuple(sizes)) == (cudnn.DATA_DOUBLE, 4, tensor.shape)
+    assert tuple(step * itemsize for step in steps) == bytes_apart
+
+
+def answers(x: Shape, w: Shape, windows: tuple[Shape, Shape, Shape], groups: int) -> Shape | None:
+    """The output's sizes, or None where the library in use refuses."""
+    try:
+        return output_sizes(
+            "cudnnGetConvolutionNdForwardOutputDim",
+            cudnn.convolution_descriptor(*windows, groups, cudnn.FMA_MATH, FLOAT32),
+            cudnn.tensor_descriptor(x, strides(Tensor(x, FLOAT32)), FLOAT32),
+            cudnn.filter_descriptor(w, cudnn.TENSOR_NCHW, FLOAT32),
+            axes=len(x),
+        )
+    except cudnn.CudnnError as error:
+        if not error.is_refusal:
+            raise
+        return None
+
+
+def test_the_fake_answers_as_the_library(library: Any, fake: FakeCuda) -> None:
+    generator, refused = np.random.default_rng(2), 0
+
+    def draw(low: int, high: int, axes: int) -> tuple[int, ...]:
+        return tuple(map(int, generator.integers(low, high + 1, axes)))
+
+    for _ in range(1000):
+        axes = int(generator.integers(2, 4))
+        x, w = (*draw(1, 2, 2), *draw(2, 8, axes)), (*draw(1, 2, 2), *draw(1, 3, axes))
+        windows, groups = (draw(0, 2, axes), draw(1, 3, axes), draw(1, 3, axes)), int(generator.integers(1, 3))
+        expected = answers(x, w, windows, groups)  # of the fake, which was put into place last
+        with replaced(cast(Any, SimpleNamespace(cudnn=library))):
+            assert answers(x, w, windows, groups) == expected, (x, w, windows, groups)
+        refused += expected is None
+    assert 100 < refused < 900
+
+
+def wrong_tensor() -> None:
+    cudnn.tensor_descriptor((2, 3, 0, 5), (15, 5, 5, 1), FLOAT32)
+
+
+def test_the_library_s_errors_are_raised(library: Any) -> None:
+    with pytest.raises(cudnn.CudnnError, match=r"cudnnSetTensorNdDescriptor returned 2000 \(CUDNN_STATUS_BAD_PARAM"):
+        wrong_tensor()
+
+
+def test_errors_say_what_was_called_and_why_it_failed(fake: FakeCuda) -> None:
+    with pytest.raises(
+        cudnn.CudnnError, match=r"cudnnSetTensorNdDescriptor returned 2000 \(CUDNN_STATUS_BAD_PARAM\): "
+    ) as info:
+        wrong_tensor()
+    assert info.value.status == cudnn.STATUS_BAD_PARAM
+    assert info.value.is_refusal
+
+
+def test_descriptors_are_destroyed_with_their_last_reference(fake: FakeCuda) -> None:
+    first = cudnn.filter_descriptor((2, 3, 4, 5), cudnn.TENSOR_NCHW, FLOAT32)
+    second = cudnn.convolution_descriptor((0, 0), (1, 1), (1, 1), 1, cudnn.FMA_MATH, FLOAT32)
+    call = cudnn.CudnnCall("cudnnX", (first,))
+    del first
+    gc.collect()
+    assert fake.cudnn.alive() == ["ConvolutionDescriptor", "FilterDescriptor"]
+    del call
+    gc.collect()
+    assert fake.cudnn.alive() == ["ConvolutionDescriptor"]
+    del second
+    gc.collect()
+    assert fake.cudnn.alive() == []
+
+
+def test_a_descriptor_of_another_kind_is_refused(fake: FakeCuda) -> None:
+    tensor = cudnn.tensor_descriptor((2, 3, 4, 5), (60, 20, 5, 1), FLOAT32)
+    with pytest.raises(ctypes.ArgumentError, match="cudnnSetConvolutionGroupCount"):
+        cudnn.check("cudnnSetConvolutionGroupCount", tensor, 1)
+
+
+def test_a_descriptor_of_another_kind_is_refused_by_ctypes(library: Any) -> None:
+    tensor = cudnn.tensor_descriptor((2, 3, 4, 5), (60, 20, 5, 1), FLOAT32)
+    with pytest.raises(ctypes.ArgumentError):
+        cudnn.check("cudnnSetConvolutionGroupCount", tensor, 1)
+
+
+# Loading
+
+
+def test_without_pathfinder_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
+    with pytest.raises(ConfigurationError, match=r"cuDNN 9.*pip install 'crossbow\[cuda13\]'"):
+        cudnn.load()
+
+
+def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class DynamicLibNotFoundError(RuntimeError):
+        pass
+
+    def load_nvidia_dynamic_lib(name: str) -> None:
+        raise DynamicLibNotFoundError(f"no lib{name}.so.9")
+
+    package, pathfinder = ModuleType("cuda"), cast(Any, ModuleType("cuda.pathfinder"))
+    pathfinder.DynamicLibNotFoundError = DynamicLibNotFoundError
+    pathfinder.load_nvidia_dynamic_lib = load_nvidia_dynamic_lib
+    monkeypatch.setitem(sys.modules, "cuda", package)
+    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
+    with pytest.raises(ConfigurationError, match=r"crossbow\[cuda13\].*Received: no libcudnn.so.9"):
+        cudnn.load()

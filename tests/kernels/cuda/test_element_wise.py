@@ -1,0 +1,107 @@
+"""Many tensors at once, and numbers that are none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from crossbow.kernels.interface import KernelLibrary, PreparedKernel
+from crossbow.types import Phase, Tensor
+from tests.kernels.cuda.running import Numbers, Tensors, agree, run
+
+SHAPE = (3, 7)
+MANY = [1, 2, 7, 8, 9, 15, 16, 23]
+"""Around the number that a call takes, and those that follow."""
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+places = pytest.mark.parametrize("in_place", [False, True])
+
+
+def inputs(number: int, dtype: type = np.float32) -> tuple[dict[str, Tensor], dict[str, Numbers]]:
+    roles = [*(f"input{index}" for index in range(number)), "output", "output_gradient", "input_gradient"]
+    generator = np.random.default_rng(number)
+    values: dict[str, Numbers] = {
+        role: generator.standard_normal(SHAPE).astype(dtype) for role in roles if role not in ("output", roles[-1])
+    }
+    return {role: Tensor(SHAPE, np.dtype(dtype)) for role in roles}, values
+
+
+def xs(tensors: Tensors) -> list[Tensor]:
+    return [tensor for role, tensor in tensors.items() if role.startswith("input") and role != "input_gradient"]
+
+
+@dtypes
+@places
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("number", MANY)
+def test_sums_of_many(number: int, relu: bool, in_place: bool, dtype: type) -> None:
+    coefficients = np.random.default_rng(0).standard_normal(number).tolist()
+
+    def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        return library.weighted_sum(xs(tensors), tensors["output"], coefficients, relu=relu)
+
+    result = agree(prepare, *inputs(number, dtype), 1e-6 if dtype is np.float32 else 1e-14, in_place=in_place)
+    assert (result["output"].min() == 0) == relu
+
+
+def test_relu_of_what_is_not_a_number() -> None:
+    def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        return library.weighted_sum(xs(tensors), tensors["output"], (1.0, 1.0), relu=True)
+
+    tensors, values = inputs(2)
+    values["input0"][0, :3] = np.nan, np.inf, -np.inf
+    assert np.isnan(agree(prepare, tensors, values, 1e-6)["output"][0, 0])
+
+
+@pytest.mark.parametrize("coefficient", [1, 1.0, -0.5])
+def test_only_a_scale_of_one_is_an_alias(coefficient: float) -> None:
+    kernels = []
+
+    def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        kernels.append(library.scale(tensors["output_gradient"], tensors["input_gradient"], coefficient))
+        return kernels[-1]
+
+    agree(prepare, *inputs(1), in_place=True)
+    assert all((kernel.alias is not None) == (coefficient == 1) for kernel in kernels)
+
+
+@places
+@pytest.mark.parametrize("number", MANY)
+def test_products_of_many(number: int, in_place: bool) -> None:
+    def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        return library.product_forward(xs(tensors), tensors["output"])
+
+    agree(forward, *inputs(number), 2e-6, in_place=in_place)
+    for index in {0, number // 2, number - 1}:
+
+        def backward(library: KernelLibrary, tensors: Tensors, index: int = index) -> PreparedKernel:
+            return library.product_backward(xs(tensors), tensors["output_gradient"], index)
+
+        agree(backward, *inputs(number), 2e-6, in_place=in_place)
+
+
+@dtypes
+@places
+@pytest.mark.parametrize("number", [*MANY, 256])
+def test_maxima_of_many_with_ties_and_numbers_that_are_none(number: int, in_place: bool, dtype: type) -> None:
+    tensors, values = inputs(number, dtype)
+    generator = np.random.default_rng(number)
+    for role in values:
+        if role.startswith("input"):
+            values[role] = generator.choice([-1, 0, 1, 2, np.nan, -np.inf], SHAPE, p=[0.3, 0.3, 0.2, 0.1, 0.05, 0.05])
+    for phase in Phase:
+
+        def forward(library: KernelLibrary, tensors: Tensors, phase: Phase = phase) -> PreparedKernel:
+            return library.maximum_forward(xs(tensors), tensors["output"], phase)
+
+        written = agree(forward, tensors, values, in_place=in_place)
+        assert ("kept" in written) == (phase is Phase.TRAIN)
+        if phase is Phase.TRAIN:
+            expected = run(forward, tensors, values, reference=True)["kept"]
+            np.testing.assert_array_equal(written["kept"], expected)
+            values["kept"] = expected
+    for index in {0, number // 2, number - 1}:
+
+        def backward(library: KernelLibrary, tensors: Tensors, index: int = index) -> PreparedKernel:
+            return library.maximum_backward(xs(tensors), tensors["output_gradient"], index)
+
+        agree(backward, tensors, values, in_place=in_place)

@@ -1,0 +1,90 @@
+"""Softmax and the largest class, of lines that a block shares and of lines that a thread has alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from crossbow.kernels.cuda.four import threads_per_line
+from crossbow.kernels.interface import KernelLibrary, PreparedKernel
+from crossbow.types import Layout, Shape, Tensor
+from tests.kernels.cuda.running import Numbers, Tensors, agree
+
+PLAIN, LAST = Layout.PLAIN, Layout.CHANNELS_LAST
+LINES: list[tuple[Shape, int, Layout]] = [
+    ((3, 1000), 1, PLAIN),
+    ((5, 64), 1, PLAIN),
+    ((70, 3), 0, PLAIN),
+    ((2, 65, 3, 2), 1, PLAIN),
+    ((2, 65, 3, 2), 1, LAST),
+    ((2, 3, 100, 2), 2, LAST),
+    ((2, 3, 2, 129), -1, PLAIN),
+    ((2, 3, 2, 129), 3, LAST),
+    ((1, 70, 91, 91), 1, PLAIN),  # so many that each has a thread
+    ((4, 20, 3, 3), 1, LAST),
+]
+lines = pytest.mark.parametrize(("shape", "axis", "layout"), LINES)
+dtypes = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+def test_both_ways_are_tested() -> None:
+    assert {
+        threads_per_line(Tensor(shape, np.dtype(np.float32), layout), axis) > 1 for shape, axis, layout in LINES
+    } == {
+        False,
+        True,
+    }
+
+
+@lines
+@dtypes
+def test_softmax(shape: Shape, axis: int, layout: Layout, dtype: type) -> None:
+    def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        return library.softmax_forward(tensors["input0"], tensors["output"], axis)
+
+    def backward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        return library.softmax_backward(tensors["output"], tensors["output_gradient"], tensors["input_gradient"], axis)
+
+    tensor = Tensor(shape, np.dtype(dtype), layout)
+    x: Numbers = (4 * np.random.default_rng(0).standard_normal(shape)).astype(dtype)
+    tolerance = 2e-6 if dtype is np.float32 else 1e-14
+    y = agree(forward, {"input0": tensor, "output": tensor}, {"input0": x}, tolerance, in_place=True)["output"]
+    roles = ("output", "output_gradient", "input_gradient")
+    values = {"output": y, "output_gradient": x}
+    agree(backward, dict.fromkeys(roles, tensor), values, tolerance, in_place=True)
+
+
+@pytest.mark.parametrize("classes", [5, 200])
+def test_softmax_of_what_is_not_a_number(classes: int) -> None:
+    def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        return library.softmax_forward(tensors["input0"], tensors["output"], 1)
+
+    x = np.random.default_rng(0).standard_normal((6, classes)).astype(np.float32)
+    x[0, 0] = x[1, classes // 2] = x[2, -1] = np.nan
+    x[3, 1] = np.inf
+    x[4, 1] = -np.inf
+    tensor = Tensor(x.shape, x.dtype)
+    with np.errstate(invalid="ignore"):
+        y = agree(forward, {"input0": tensor, "output": tensor}, {"input0": x}, 1e-6)["output"]
+    assert np.isnan(y).all(axis=1).tolist() == [True] * 4 + [False] * 2
+
+
+@lines
+@pytest.mark.parametrize("ties", ["first", "last"])
+@pytest.mark.parametrize("keep_axis", [False, True])
+def test_classify_with_ties_and_numbers_that_are_none(
+    shape: Shape, axis: int, layout: Layout, ties: str, keep_axis: bool
+) -> None:
+    axis %= len(shape)
+    outcome = (*shape[:axis], *[1] * keep_axis, *shape[axis + 1 :])
+
+    def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        return library.classify(tensors["input0"], tensors["output"], axis, ties)
+
+    x = np.random.default_rng(0).integers(-3, 3, shape).astype(np.float32)
+    x[np.random.default_rng(1).random(shape) < 1 / shape[axis]] = np.nan
+    tensors = {
+        "input0": Tensor(shape, x.dtype, layout),
+        "output": Tensor(outcome, x.dtype, layout if len(outcome) == 4 else PLAIN),
+    }
+    agree(forward, tensors, {"input0": x})

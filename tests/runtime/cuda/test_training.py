@@ -1,0 +1,259 @@
+"""Whole training runs on GPUs that are none: the weights are those of the CPU, in whatever order streams go on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import (
+    SMA,
+    SSGD,
+    Dataflow,
+    DurationUnit,
+    ExecutionContext,
+    ModelConf,
+    Phase,
+    SolverConf,
+    SubGraph,
+    SystemConf,
+    TrainingUnit,
+)
+from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
+from crossbow.runtime.cuda.graph import Work
+from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
+from examples.custom_operator import Swish
+from tests.kernels.cuda.fake import fake_cuda
+from tests.kernels.cuda.fake_runtime import FakeRuntime
+from tests.support import Array, chain, pictures
+
+DATA = pictures()
+TICKS = 9
+
+
+def network() -> Dataflow:
+    nodes = chain(
+        Conv(number_of_outputs=4, kernel_size=3, bias=False),
+        BatchNorm(),
+        ReLU(),
+        Pool(method="max", kernel_size=2, stride=2),
+        InnerProduct(number_of_outputs=8),
+        ReLU(),
+        Dropout(ratio=0.3),
+        InnerProduct(number_of_outputs=3),
+        SoftMax(),
+        SoftMaxLoss(),
+    )
+    return Dataflow(SubGraph(nodes[0])).set_phase(Phase.TRAIN)
+
+
+def context(
+    devices: str, *, learners: int = 2, rule: Any = None, system: Any = None, **solver: Any
+) -> ExecutionContext:
+    on_cpu: dict[str, Any] = {} if devices.startswith("cuda") else {"kernels": "reference", "threads_per_learner": 1}
+    return ExecutionContext(
+        [network(), None],
+        data=DATA,
+        model=ModelConf(batch_size=4, rule=rule),
+        solver=SolverConf(**{"learning_rate": 0.05, "momentum": 0.9, **solver}),
+        system=SystemConf(devices=devices, learners_per_device=learners, **{**on_cpu, **(system or {})}),
+    )
+
+
+def train(devices: str, *, seed: int = 0, tasks: int = 2 * TICKS, **options: Any) -> dict[str, Array]:
+    with fake_cuda(devices.count("cuda"), seed), context(devices, **options) as running:
+        running.train(tasks, TrainingUnit.TASKS)
+        return running.variables
+
+
+def assert_same(received: Mapping[str, Array], expected: Mapping[str, Array], tolerance: float = 1e-5) -> None:
+    assert received.keys() == expected.keys()
+    for name, value in expected.items():
+        scale = float(np.abs(value).max()) + 1e-3
+        assert float(np.abs(received[name] - value).max()) <= tolerance * scale, name
+
+
+RUNS: dict[str, dict[str, Any]] = {
+    "sma": {},
+    "sma of one learner": {"learners": 1},
+    "sma of four learners": {"learners": 4},
+    "sma with base momentum": {"rule": SMA(alpha=0.2, base_momentum=0.5)},
+    "sma every third task": {"rule": SMA(tau=3)},
+    "s-sgd": {"rule": SSGD()},
+    "s-sgd, the mean clipped": {"rule": SSGD(), "clip_gradient_norm": 0.1},
+    "own gradients clipped": {"clip_gradient_norm": 0.1},
+    "l1": {"weight_decay": 1e-3, "regularisation": "l1"},
+    "nesterov": {"momentum_method": "nesterov", "weight_decay": 1e-3},
+    "without momentum": {"momentum": 0.0},
+    "a rate that changes every task": {"policy": "inv", "gamma": 0.1, "power": 0.7},
+}
+
+
+@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
+@pytest.mark.parametrize("name", RUNS)
+def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
+    cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
+    assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
+
+
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()])
+def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
+    runs = [
+        train("cuda:0", rule=rule, seed=seed, system={"graphs": graphs}) for seed in (0, 1) for graphs in (True, False)
+    ]
+    for other in runs[1:]:
+        for name, value in runs[0].items():
+            np.testing.assert_array_equal(other[name], value)
+
+
+def test_a_task_is_launched_as_two_graphs() -> None:
+    with fake_cuda() as cuda, context("cuda:0") as running:
+        running.train(8, TrainingUnit.TASKS)  # the first launches are call by call, and then captured
+        before = dict(cuda.runtime.counts)
+        running.train(8, TrainingUnit.TASKS)
+        done = {name: count - before.get(name, 0) for name, count in cuda.runtime.counts.items()}
+    ticks = 4
+    assert done.pop("graphLaunch") == 2 * (2 * ticks) + ticks  # a task and its step; the merge
+    # State, images, labels and positions to the GPU, and the loss back.
+    assert done.pop("memcpyAsync") == 5 * 2 * ticks
+    assert {name: count for name, count in done.items() if count} == {}
+
+
+# The rest of what a context does
+
+
+def test_testing_predicting_saving_and_loading(tmp_path: Any) -> None:
+    path = tmp_path / "model.safetensors"
+    with context("cpu") as running:
+        running.train(6, TrainingUnit.TASKS)
+        expected, tested = running.predict(DATA.check.images), running.test()  # type: ignore[union-attr]
+        running.save(path)
+    with fake_cuda(), context("cuda:0") as running:
+        running.load(path)
+        np.testing.assert_allclose(running.predict(DATA.check.images), expected, rtol=1e-5, atol=1e-6)  # type: ignore[union-attr]
+        received = running.test()
+        assert received.loss == pytest.approx(tested.loss, rel=1e-5)
+        assert (received.accuracy, received.examples) == (pytest.approx(tested.accuracy), tested.examples)
+
+
+def test_training_goes_on_where_it_stopped() -> None:
+    with fake_cuda(), context("cuda:0") as running:
+        running.train(6, TrainingUnit.TASKS)
+        running.test()
+        running.train_for_duration(0.05, DurationUnit.SECONDS)
+        done = running.engine.tasks
+        received = running.variables
+    assert_same(received, train("cpu", tasks=done))
+
+
+def test_a_learning_rate_that_drops_restarts_the_learners() -> None:
+    policy = {"policy": "multistep", "step_values": (4, 10), "learning_rate_step_unit": "tasks"}
+    assert_same(train("cuda:0", **policy), train("cpu", **policy))
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_and_the_context_stays_usable() -> None:
+    with fake_cuda(), context("cuda:0", learning_rate=1e30) as running:
+        with pytest.raises(NonFiniteLossError, match=r"became (nan|inf) in task|not finite after task"):
+            running.train(12, TrainingUnit.TASKS)
+        assert all(np.isfinite(value).all() for value in running.variables.values())
+
+
+def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Work._call
+
+    def fail(work: Work) -> None:
+        if any(step.operator == "InnerProduct4" for step in work.steps):
+            work.failed = "InnerProduct4"
+            raise RuntimeError("no luck")
+        original(work)
+
+    with fake_cuda(), context("cuda:0", system={"graphs": False}) as running:
+        running.train(4, TrainingUnit.TASKS)
+        before = running.variables
+        monkeypatch.setattr(Work, "_call", fail)
+        with pytest.raises(
+            TaskError, match=r"task \d+ failed in operator 'InnerProduct4' on learner [01]: RuntimeError: no luck"
+        ):
+            running.train(8, TrainingUnit.TASKS)
+        monkeypatch.undo()
+        running.train(4, TrainingUnit.TASKS)
+        assert any(not np.array_equal(before[name], value) for name, value in running.variables.items())
+
+
+def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = train("cuda:0")
+
+    def refuse(runtime: FakeRuntime, graph: int) -> int:
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(FakeRuntime, "graphInstantiate", refuse)
+    with pytest.warns(RuntimeWarning, match="runs without a CUDA graph: no luck"):
+        received = train("cuda:0")
+    assert_same(received, expected, 0)
+
+
+def test_numbers_are_checked_where_asked() -> None:
+    system = {"check_numerics": True}
+    assert_same(train("cuda:0", system=system), train("cpu"))
+    with fake_cuda(), context("cuda:0", system=system, learning_rate=1e38) as running:
+        with pytest.raises(TaskError) as caught:
+            running.train(12, TrainingUnit.TASKS)
+        assert isinstance(caught.value.__cause__, NonFiniteError)
+
+
+@pytest.mark.parametrize(
+    ("system", "text"),
+    [
+        ({"kernels": "onednn"}, "kernels must be 'auto' on GPUs"),
+        ({"threads_per_learner": 1}, "threads_per_learner must be None on GPUs"),
+    ],
+)
+def test_settings_that_mean_nothing_on_gpus_are_refused(system: dict[str, Any], text: str) -> None:
+    with fake_cuda(), pytest.raises(ConfigurationError, match=text):
+        context("cuda:0", system=system)
+
+
+def test_a_gpu_that_is_not_there() -> None:
+    with fake_cuda(2), pytest.raises(ConfigurationError, match=r"cuda:0 to cuda:1\. Received: 'cuda:2'"):
+        context("cuda:2")
+
+
+@pytest.mark.parametrize("learners", [1, 3])
+def test_the_learners_of_a_gpu(learners: int) -> None:
+    with fake_cuda(), context("cuda:0", learners=learners) as running:
+        assert len(running.engine.parts.members) == learners
+
+
+@pytest.mark.parametrize("system", [{"deterministic": True}, {"precision": "tf32"}, {"precision": "float64"}])
+def test_other_arithmetic(system: dict[str, Any]) -> None:
+    """The fake rounds nothing to TF32; images then lie channels-last."""
+    on_cpu = {"precision": "float64"} if system.get("precision") == "float64" else {}
+    assert_same(train("cuda:0", system=system), train("cpu", system=on_cpu))
+
+
+def test_tf32_is_for_gpus() -> None:
+    with pytest.raises(ConfigurationError, match="'tf32' is for GPUs"):
+        context("cpu", system={"precision": "tf32"})
+
+
+def test_an_operator_from_outside_the_package_runs_on_a_gpu() -> None:
+    def weights(devices: str) -> dict[str, Array]:
+        on_cpu: dict[str, Any] = {} if devices == "cuda:0" else {"kernels": "reference", "threads_per_learner": 1}
+        nodes = chain(
+            InnerProduct(number_of_outputs=5), Swish(), InnerProduct(number_of_outputs=3), SoftMax(), SoftMaxLoss()
+        )
+        with ExecutionContext(
+            [Dataflow(SubGraph(nodes[0])).set_phase(Phase.TRAIN), None],
+            data=DATA,
+            model=ModelConf(batch_size=4),
+            solver=SolverConf(learning_rate=0.05),
+            system=SystemConf(devices=devices, learners_per_device=2, **on_cpu),
+        ) as running:
+            running.train(8, TrainingUnit.TASKS)
+            return running.variables
+
+    with fake_cuda():
+        received = weights("cuda:0")
+    assert_same(received, weights("cpu"))
