@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from crossbow.types import Array, ConfigurationError
+from crossbow.types import Array, ConfigurationError, bytes_text
 
 T = TypeVar("T")
 
@@ -126,7 +126,13 @@ class CuPy:
         return function
 
     def zeros(self, nbytes: int) -> Any:
-        memory = self._cupy.zeros(nbytes, self._cupy.uint8)
+        try:
+            memory = self._cupy.zeros(nbytes, self._cupy.uint8)
+        except MemoryError as error:
+            raise ConfigurationError(
+                f"expected {bytes_text(nbytes)} more of the GPU's memory; lower the batch size or the number of "
+                f"learners. Received: {error}"
+            ) from error
         self._cupy.cuda.get_current_stream().synchronize()  # streams of ours do not wait for that which clears it
         return memory
 

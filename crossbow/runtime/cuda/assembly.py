@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -45,6 +46,7 @@ class CudaAssembly(Assembly):
     # What devices differ in
 
     def _choose(self) -> list[int]:
+        self._submitting = threading.RLock()
         self.devices = cuda_devices(self.system.devices)
         self._check_system()
         if len(self.devices) > 1:
@@ -119,6 +121,8 @@ class CudaAssembly(Assembly):
     def _build_members(
         self, averaging: Averaging, replicas: Sequence[Replica], collective: Collective | None
     ) -> tuple[list[Member], CudaSynchroniser]:
+        if collective is not None:
+            raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
         learners: list[CudaLearner] = []
         members: list[Member] = []
         for number in range(self.learners):
@@ -132,16 +136,16 @@ class CudaAssembly(Assembly):
             for own in [[i for i, of in enumerate(self.device_of) if of == device]]
         ]
         self.streams = [*learners, *(end.stream for end in ends)]
-        if len(self.devices) > 1:
-            collective = NcclCollective([end.stream for end in ends])
-        self._synchroniser = CudaSynchroniser(self.learners, ends, collective, self.flags)
+        ranks = NcclCollective([end.stream for end in ends]) if len(self.devices) > 1 else None
+        self._synchroniser = CudaSynchroniser(self.learners, ends, ranks, self.flags, self._submitting)
         return members, self._synchroniser
 
     def close(self) -> None:
         """Give back streams and graphs."""
-        super().close()
-        if self._synchroniser is not None:
-            self._synchroniser.close()
+        with self._submitting:
+            super().close()
+            if self._synchroniser is not None:
+                self._synchroniser.close()
 
     def _coefficients(self, averaging: Averaging, learners: int) -> DeviceCoefficients:
         expand: dict[str, float] = {}
@@ -156,7 +160,9 @@ class CudaAssembly(Assembly):
         arena = self.zeros(device)(max(self._arena, 1))
         with on(stream.place):
             coefficients = self._coefficients(averaging, self.device_of.count(device))
-            learner = CudaLearner(number, stream, self._copies[number], self.dtype, coefficients, self.flags.abort)
+            learner = CudaLearner(
+                number, stream, self._copies[number], self.dtype, coefficients, self.flags.abort, self._submitting
+            )
             learner.sends_gradient = averaging.rule.sends == "gradient"
             training = [self._input(self.loader) for _ in PARITIES]
             tasks: dict[tuple[str, int, int], Task] = {}

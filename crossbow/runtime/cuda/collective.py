@@ -21,6 +21,12 @@ class NcclCollective:
         self._streams = streams
         self._ranks: list[Any] = api().nccl.NcclCommunicator.initAll([stream.device for stream in streams])
 
+    def close(self) -> None:
+        """Give the ranks back. Nothing may be running."""
+        for rank in self._ranks:
+            rank.destroy()
+        self._ranks = []
+
     def all_reduce(self, vectors: Sequence[Array]) -> None:
         """Submit the sum. It happens in the order of the GPUs' streams."""
         check_vectors(len(self._streams), vectors)

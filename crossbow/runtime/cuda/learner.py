@@ -109,7 +109,9 @@ class CudaLearner:
         dtype: np.dtype[np.generic],
         coefficients: DeviceCoefficients,
         abort: Array,
+        submitting: threading.RLock,
     ) -> None:
+        """submitting: held while work is submitted: handles and graphs are neither used twice nor given back then."""
         self.number, self.stream, self.copies = number, stream, copies
         self.ready = Event(stream.device)
         """What this learner contributes to the present tick will not change until the tick is merged."""
@@ -117,7 +119,7 @@ class CudaLearner:
         self.steps: Mapping[tuple[str, int], Work] = {}
         """By purpose and parity of the tick."""
         self.sends_gradient = False
-        self._coefficients, self._abort = coefficients, abort
+        self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
         self._states: Array = api().pinned(8 * TURNS * State.SIZE).view(np.int64).reshape(TURNS, State.SIZE)
         self._results: Array = api().pinned(2 * dtype.itemsize * TURNS).view(dtype).reshape(TURNS, 2)
         # Addresses are asked for once: that takes longer than a copy takes to be submitted.
@@ -149,6 +151,20 @@ class CudaLearner:
 
         Returns at once; what goes wrong is reported, not raised.
         """
+        with self._submitting:
+            self._submit(key, task, tick, slot, examples, pace, release, report)
+
+    def _submit(
+        self,
+        key: tuple[str, int],
+        task: int,
+        tick: int,
+        slot: int,
+        examples: int,
+        pace: Pace,
+        release: Callable[[int], None],
+        report: Report,
+    ) -> None:
         if self._abort[0]:
             report(Failed(task, self.number, "wait", None))
             return

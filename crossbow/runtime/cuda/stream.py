@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+import weakref
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -102,6 +103,7 @@ class Event:
         with on(Stream(device, 0)):
             # Whoever waits on the host sleeps, and leaves its core to the learners' launches.
             self.pointer = int(runtime.eventCreateWithFlags(runtime.eventDisableTiming | runtime.eventBlockingSync))
+        weakref.finalize(self, runtime.eventDestroy, self.pointer).atexit = False  # then the process gives all back
 
     def record(self, stream: CudaStream) -> None:
         """Stand for everything submitted to the stream so far."""

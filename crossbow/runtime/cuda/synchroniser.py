@@ -11,18 +11,19 @@ pass; a rule that sends gradients merges behind them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.kernels.cuda.launch import on
 from crossbow.runtime.cuda.coefficients import DeviceCoefficients
+from crossbow.runtime.cuda.collective import NcclCollective
 from crossbow.runtime.cuda.graph import Work
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.learner import Completed, Failed, Report
 from crossbow.runtime.tick import Flags
 from crossbow.solver import Pace
-from crossbow.synch.collective import Collective
 from crossbow.types import Array
 
 
@@ -44,8 +45,16 @@ class DeviceTick:
 class CudaSynchroniser:
     """Ends ticks. Everything is submitted from the engine's thread, and nothing waits on the host."""
 
-    def __init__(self, number: int, devices: Sequence[DeviceTick], collective: Collective | None, flags: Flags) -> None:
+    def __init__(
+        self,
+        number: int,
+        devices: Sequence[DeviceTick],
+        collective: NcclCollective | None,
+        flags: Flags,
+        submitting: threading.RLock,
+    ) -> None:
         self.number, self.devices, self._collective, self._flags = number, devices, collective, flags
+        self._submitting = submitting
 
     def submit(
         self,
@@ -60,10 +69,13 @@ class CudaSynchroniser:
         report: Report,
     ) -> None:
         """Submit the tick's end, behind its tasks. What goes wrong is reported, not raised."""
+        with self._submitting:
+            self._submit(key[1], task, tick, pace, report)
+
+    def _submit(self, parity: int, task: int, tick: int, pace: Pace, report: Report) -> None:
         if self._flags.abort[0]:
             report(Failed(task, self.number, "wait", None))
             return
-        parity = key[1]
         work: Work | None = None
         try:
             for device in self.devices:
@@ -91,12 +103,14 @@ class CudaSynchroniser:
         self._flags.merged[:] = tick
         report(Completed(task, 0.0, None, 0))
 
-    def _all_reduce(self, collective: Collective) -> None:
+    def _all_reduce(self, collective: NcclCollective) -> None:
         for vectors in zip(*(device.totals for device in self.devices), strict=True):
             collective.all_reduce(vectors)
 
     def close(self) -> None:
-        """Give the graphs back."""
+        """Give graphs and ranks back."""
+        if self._collective is not None:
+            self._collective.close()
         for device in self.devices:
             for works in (device.sum, device.merge):
                 for work in works.values():

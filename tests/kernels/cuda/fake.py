@@ -344,9 +344,9 @@ def product_ranges(name: str, values: Sequence[int]) -> list[Range]:
 
 
 @contextmanager
-def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool | None = None) -> Iterator[FakeCuda]:
+def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool = True) -> Iterator[FakeCuda]:
     """Let the CUDA library run here. seed: of the order in which streams go on; races: whether they are looked for."""
-    fake = FakeCuda(devices, seed, races=LOOK_FOR_RACES[-1] if races is None else races)
+    fake = FakeCuda(devices, seed, races=races)
     original = launch.Launch
 
     def made(name: str, function: int, blocks: int, threads: int, shared: int, parameters: int, references: Any) -> Any:
@@ -359,7 +359,3 @@ def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool | None = None) -> 
             yield fake
     finally:
         launch.Launch = original  # type: ignore[misc]
-
-
-LOOK_FOR_RACES = [True]
-"""The last says whether `fake_cuda` looks for races where it is not told."""

@@ -422,7 +422,7 @@ class FakeNccl:
 
         class Communicator:
             def __init__(self, device: int) -> None:
-                self.device = device
+                self.device, self.destroyed = device, False
 
             @staticmethod
             def initAll(devices: list[int]) -> list[Communicator]:
@@ -432,6 +432,10 @@ class FakeNccl:
                 assert operation == fake.NCCL_SUM
                 assert fake._group is not None, "outside a group, one thread would wait for itself"
                 fake._group.append((source, target, count, kind, stream))
+
+            def destroy(self) -> None:
+                assert not self.destroyed
+                self.destroyed = True
 
         self.NcclCommunicator = Communicator
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from crossbow import (
 )
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.cuda.graph import Work
-from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
+from crossbow.synch import FakeCollective
+from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
@@ -50,11 +52,17 @@ def network() -> Dataflow:
 
 
 def context(
-    devices: str, *, learners: int = 2, rule: Any = None, system: Any = None, **solver: Any
+    devices: str,
+    *,
+    build: Callable[[], Dataflow] = network,
+    learners: int = 2,
+    rule: Any = None,
+    system: Any = None,
+    **solver: Any,
 ) -> ExecutionContext:
     on_cpu: dict[str, Any] = {} if devices.startswith("cuda") else {"kernels": "reference", "threads_per_learner": 1}
     return ExecutionContext(
-        [network(), None],
+        [build(), None],
         data=DATA,
         model=ModelConf(batch_size=4, rule=rule),
         solver=SolverConf(**{"learning_rate": 0.05, "momentum": 0.9, **solver}),
@@ -215,6 +223,21 @@ def test_settings_that_mean_nothing_on_gpus_are_refused(system: dict[str, Any], 
         context("cuda:0", system=system)
 
 
+def test_a_collective_is_for_the_cpu() -> None:
+    model, system = ModelConf(batch_size=4), SystemConf(devices="cuda:0,cuda:1")
+    with fake_cuda(2), pytest.raises(ConfigurationError, match="collective must be None on GPUs"):
+        ExecutionContext([network(), None], data=DATA, model=model, system=system, collective=FakeCollective(2))
+
+
+def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used() -> None:
+    with fake_cuda(), context("cuda:0") as running:
+        closing = threading.Timer(0.2, running.close)
+        closing.start()
+        with pytest.raises(CrossbowError, match="closed"):
+            running.train(10_000, TrainingUnit.TASKS)
+        closing.join()
+
+
 def test_a_gpu_that_is_not_there() -> None:
     with fake_cuda(2), pytest.raises(ConfigurationError, match=r"cuda:0 to cuda:1\. Received: 'cuda:2'"):
         context("cuda:2")
@@ -238,22 +261,30 @@ def test_tf32_is_for_gpus() -> None:
         context("cpu", system={"precision": "tf32"})
 
 
-def test_an_operator_from_outside_the_package_runs_on_a_gpu() -> None:
-    def weights(devices: str) -> dict[str, Array]:
-        on_cpu: dict[str, Any] = {} if devices == "cuda:0" else {"kernels": "reference", "threads_per_learner": 1}
-        nodes = chain(
-            InnerProduct(number_of_outputs=5), Swish(), InnerProduct(number_of_outputs=3), SoftMax(), SoftMaxLoss()
-        )
-        with ExecutionContext(
-            [Dataflow(SubGraph(nodes[0])).set_phase(Phase.TRAIN), None],
-            data=DATA,
-            model=ModelConf(batch_size=4),
-            solver=SolverConf(learning_rate=0.05),
-            system=SystemConf(devices=devices, learners_per_device=2, **on_cpu),
-        ) as running:
-            running.train(8, TrainingUnit.TASKS)
-            return running.variables
+def with_an_operator_from_outside() -> Dataflow:
+    wide, narrow = (InnerProduct(number_of_outputs=outputs) for outputs in (5, 3))
+    nodes = chain(wide, Swish(), narrow, SoftMax(), SoftMaxLoss())
+    return Dataflow(SubGraph(nodes[0])).set_phase(Phase.TRAIN)
 
-    with fake_cuda():
-        received = weights("cuda:0")
-    assert_same(received, weights("cpu"))
+
+def with_an_operator_that_is_used_twice() -> Dataflow:
+    wide, narrow = (InnerProduct(number_of_outputs=outputs) for outputs in (6, 3))
+    first, shared, *_ = nodes = chain(wide, InnerProduct(number_of_outputs=6), ReLU(), narrow, SoftMax(), SoftMaxLoss())
+    head = node = first.shallow_copy()
+    for following in (shared, *nodes[2:3], shared, *nodes[3:]):
+        node = node.connect_to(following.shallow_copy())
+    return Dataflow(SubGraph(head)).set_phase(Phase.TRAIN)
+
+
+@pytest.mark.parametrize("build", [with_an_operator_from_outside, with_an_operator_that_is_used_twice])
+def test_other_networks(build: Callable[[], Dataflow]) -> None:
+    assert_same(train("cuda:0", build=build), train("cpu", build=build))
+
+
+def test_the_second_gpu_alone() -> None:
+    with fake_cuda(2), context("cuda:1") as running:
+        running.train(8, TrainingUnit.TASKS)
+        running.test()
+        running.predict(DATA.train.images)
+        received = running.variables
+    assert_same(received, train("cpu", tasks=8))
