@@ -93,21 +93,21 @@ many = settings(modest, max_examples=4 * modest.max_examples)
 @many
 @given(cases)
 def test_fast_library(case: Case) -> None:
-    test_table.test_fast_library_agrees_with_reference(case)
+    test_table.test_fast_library_agrees_with_reference(case, {"device": "cpu"})
 
 
 @fast
 @modest
 @given(cases)
 def test_fast_library_when_checking(case: Case) -> None:
-    test_table.test_fast_library_agrees_with_reference_when_checking(case)
+    test_table.test_fast_library_agrees_with_reference_when_checking(case, {"device": "cpu"})
 
 
 @fast
 @modest
 @given(cases)
 def test_fast_library_in_place(case: Case) -> None:
-    test_table.test_in_place_changes_nothing(case, "cpu")
+    test_table.test_in_place_changes_nothing(case, {"device": "cpu"})
 
 
 @with_pytorch

@@ -201,7 +201,7 @@ with_kinks = pytest.mark.parametrize("operator", [Accuracy, Classify, ReLU], ids
 @modest
 @given(data=st.data())
 def test_fast_library(operator: type[Kernel], data: st.DataObject) -> None:
-    test_table.test_fast_library_agrees_with_reference(data.draw(DRAWN[operator]))
+    test_table.test_fast_library_agrees_with_reference(data.draw(DRAWN[operator]), {"device": "cpu"})
 
 
 @fast
@@ -209,7 +209,7 @@ def test_fast_library(operator: type[Kernel], data: st.DataObject) -> None:
 @modest
 @given(data=st.data())
 def test_fast_library_when_checking(operator: type[Kernel], data: st.DataObject) -> None:
-    test_table.test_fast_library_agrees_with_reference_when_checking(data.draw(DRAWN[operator]))
+    test_table.test_fast_library_agrees_with_reference_when_checking(data.draw(DRAWN[operator]), {"device": "cpu"})
 
 
 @fast
@@ -217,7 +217,7 @@ def test_fast_library_when_checking(operator: type[Kernel], data: st.DataObject)
 @modest
 @given(data=st.data())
 def test_fast_library_in_place(operator: type[Kernel], data: st.DataObject) -> None:
-    test_table.test_in_place_changes_nothing(data.draw(DRAWN[operator]), "cpu")
+    test_table.test_in_place_changes_nothing(data.draw(DRAWN[operator]), {"device": "cpu"})
 
 
 @with_pytorch
@@ -233,7 +233,7 @@ def test_in_pytorch(operator: type[Kernel], data: st.DataObject) -> None:
 @modest
 @given(data=st.data())
 def test_fast_library_at_kinks(operator: type[Kernel], data: st.DataObject) -> None:
-    test_table.test_fast_library_agrees_with_reference_at_kinks(data.draw(DRAWN[operator]))
+    test_table.test_fast_library_agrees_with_reference_at_kinks(data.draw(DRAWN[operator]), {"device": "cpu"})
 
 
 @with_pytorch
