@@ -47,7 +47,7 @@ NETWORKS: dict[str, tuple[Callable[[], Dataflow], Shape]] = {
     "lenet": (lenet, (1, 20, 20)),
     "lenet, caffe's": (lambda: lenet("caffe"), (1, 20, 20)),
     "inception": (inception, (3, 10, 10)),
-    "resnet-32": (resnet, (3, 32, 32)),
+    "resnet-32": (resnet, (3, 16, 16)),
 }
 PLACES = [(devices, learners) for devices in (1, 2) for learners in (1, 4)]
 
@@ -101,4 +101,4 @@ def test_weights_are_those_of_the_cpu(name: str, devices: int, learners: int) ->
 @pytest.mark.parametrize(("devices", "learners"), PLACES)
 def test_weights_of_a_resnet_are_those_of_the_cpu(devices: int, learners: int) -> None:
     """In double precision: thirty normalisations of two images make much of what is rounded in another order."""
-    check("resnet-32", devices, learners, seeds=(0, 1) if learners == 1 else (devices,), precision="float64")
+    check("resnet-32", devices, learners, seeds=(learners,), precision="float64")
