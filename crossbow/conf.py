@@ -422,7 +422,7 @@ class SystemConf:
     """"auto": the fastest that work here; "reference": NumPy kernels; "onednn": the fast CPU kernels or an error."""
     precision: str = "float32"
     """"float32", or "float64" (on the CPU: reference kernels). "tf32" is float32, but a GPU may round factors to 10
-    bits behind the point in convolutions and matrix products, which is several times as fast."""
+    bits behind the point in convolutions and matrix products, as tensor cores do."""
     deterministic: bool = False
     """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
     fixed order of preference instead of by timing. On the CPU this is always so."""

@@ -13,10 +13,12 @@ until a task is done, and reports it.
 from __future__ import annotations
 
 import functools
+import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -86,14 +88,13 @@ class _Submitted:
     """A task on its way, and what is to be done when it is there."""
 
     turn: int
-    task: int
+    number: int
+    """The task's."""
     examples: int
     slot: int
-    batches: str
-    """"train" or "check"."""
-    rate: float
-    has_loss: bool
-    has_accuracy: bool
+    purpose: str
+    pace: Pace
+    bound: Task
     release: Callable[[int], None]
     report: Report
 
@@ -130,7 +131,9 @@ class CudaLearner:
         for turn in range(TURNS):
             self._free.put(turn)
         self._counts = {"train": 0, "check": 0}
-        self._waiting: tuple[_Submitted, Task, Pace] | None = None
+        self._work: Work | None = None
+        """The last that was submitted."""
+        self._waiting: _Submitted | None = None
         """The task whose step the synchroniser will submit."""
         self._submitted: queue.SimpleQueue[_Submitted | threading.Event | None] = queue.SimpleQueue()
         self._watcher: threading.Thread | None = None
@@ -152,86 +155,74 @@ class CudaLearner:
         Returns at once; what goes wrong is reported, not raised.
         """
         with self._submitting:
-            self._submit(key, task, tick, slot, examples, pace, release, report)
-
-    def _submit(
-        self,
-        key: tuple[str, int],
-        task: int,
-        tick: int,
-        slot: int,
-        examples: int,
-        pace: Pace,
-        release: Callable[[int], None],
-        report: Report,
-    ) -> None:
-        if self._abort[0]:
-            report(Failed(task, self.number, "wait", None))
-            return
-        if self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name=f"watcher-{self.number}", daemon=True)
-            self._watcher.start()
-        purpose, parity = key
-        turn, batches = self._free.get(), "check" if purpose == "check" else "train"
-        buffer = self._counts[batches] % 2
-        self._counts[batches] += 1
-        work: Work | None = None
-        try:
-            with on(self.stream.place):
-                bound = self.tasks[purpose, parity, buffer]
-                self._copy(bound, slot, turn, (task, 0, examples, tick))
-                self.stream.wait_for(bound.input.copied)
-                if purpose == "synchronise" and not self.sends_gradient:
-                    self.ready.record(self.stream)
-                work = bound.compute
-                work.run()
-                bound.input.read.record(self.stream)
-                submitted = _Submitted(
-                    turn,
-                    task,
-                    examples,
-                    slot,
-                    batches,
-                    pace.rate,
-                    bound.loss is not None,
-                    bound.accuracy is not None,
-                    release,
-                    report,
-                )
-                if purpose == "synchronise":
-                    if self.sends_gradient:
-                        self.ready.record(self.stream)
-                    self._waiting = (submitted, bound, pace)
-                    return
-                if purpose == "local":
-                    self._coefficients.set(pace, self.stream)
-                    work = self.steps["local", parity]
-                    work.run()
-                self._finish(submitted, bound)
-        except Exception as error:
-            self._free.put(turn)
-            self._fail(task, work, error, report)
-        except BaseException:  # Ctrl-C
-            self._abort[0] = 1
-            raise
+            if self._abort[0]:
+                report(Failed(task, self.number, "wait", None))
+                return
+            self._start_watching()
+            turn, bound = self._free.get(), self.tasks[(*key, self._next_buffer(key[0]))]
+            submitted = _Submitted(turn, task, examples, slot, key[0], pace, bound, release, report)
+            with self._reporting(submitted):
+                self._copy(submitted, (task, 0, examples, tick))
+                self._compute(submitted, parity=key[1])
 
     def step(self, parity: int, merged: Event) -> None:
         """Submit the step of the task that synchronises, which waits for the merge of its tick."""
         assert self._waiting is not None
-        (submitted, bound, pace), self._waiting = self._waiting, None
-        work = self.steps["synchronise", parity]
+        submitted, self._waiting = self._waiting, None
+        with self._reporting(submitted):
+            self._coefficients.set(submitted.pace, self.stream)
+            self.stream.wait_for(merged)
+            self._run(self.steps["synchronise", parity])
+            self._finish(submitted)
+
+    def _compute(self, submitted: _Submitted, parity: int) -> None:
+        """Submit forward and backward pass, and what comes behind them unless the synchroniser submits it."""
+        place, synchronises = submitted.bound.input, submitted.purpose == "synchronise"
+        self.stream.wait_for(place.copied)
+        if synchronises and not self.sends_gradient:
+            self.ready.record(self.stream)
+        self._run(submitted.bound.compute)
+        place.read.record(self.stream)
+        if synchronises:
+            if self.sends_gradient:
+                self.ready.record(self.stream)
+            self._waiting = submitted
+            return
+        if submitted.purpose == "local":
+            self._coefficients.set(submitted.pace, self.stream)
+            self._run(self.steps["local", parity])
+        self._finish(submitted)
+
+    def _run(self, work: Work) -> None:
+        self._work = work
+        work.run()
+
+    @contextmanager
+    def _reporting(self, submitted: _Submitted) -> Iterator[None]:
+        """Submit to the learner's stream. What goes wrong is reported, and lets no other task begin."""
+        self._work = None
         try:
             with on(self.stream.place):
-                self._coefficients.set(pace, self.stream)
-                self.stream.wait_for(merged)
-                work.run()
-                self._finish(submitted, bound)
+                yield
         except Exception as error:
+            self._abort[0] = 1
             self._free.put(submitted.turn)
-            self._fail(submitted.task, work, error, submitted.report)
+            operator = (self._work.failed if self._work else None) or "task"
+            submitted.report(Failed(submitted.number, self.number, operator, error))
         except BaseException:  # Ctrl-C
             self._abort[0] = 1
             raise
+
+    def _next_buffer(self, purpose: str) -> int:
+        """The number of the input buffer: one after the other."""
+        batches = "check" if purpose == "check" else "train"
+        self._counts[batches] += 1
+        return (self._counts[batches] - 1) % 2
+
+    def _start_watching(self) -> None:
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name=f"watcher-{self.number}", daemon=True)
+            self._watcher.start()
 
     # As a stream: what the engine waits for, after a failure and in the end.
 
@@ -244,7 +235,7 @@ class CudaLearner:
         whose step has not been submitted is given up."""
         deadline = time.monotonic() + timeout
         if self._waiting is not None:
-            self._free.put(self._waiting[0].turn)
+            self._free.put(self._waiting.turn)
             self._waiting = None
         reached = threading.Event()
         self._submitted.put(reached)
@@ -264,29 +255,25 @@ class CudaLearner:
         closed = [stream.close(timeout) for stream in (self.stream, self.copies)]
         return all(closed) and (self._watcher is None or not self._watcher.is_alive())
 
-    def _copy(self, bound: Task, slot: int, turn: int, state: Sequence[int]) -> None:
+    def _copy(self, submitted: _Submitted, state: Sequence[int]) -> None:
         """Batch and state into the input's buffer, once that was read."""
-        place, runtime, stream = bound.input, api().runtime, self.copies.place.pointer
+        place, runtime, stream = submitted.bound.input, api().runtime, self.copies.place.pointer
         copy, to_device = runtime.memcpyAsync, runtime.memcpyHostToDevice
-        self._states[turn, : len(state)] = state
+        self._states[submitted.turn, : len(state)] = state
         self.copies.wait_for(place.read)
-        copy(place.state_address, self._state_addresses[turn], place.state.nbytes, to_device, stream)
+        copy(place.state_address, self._state_addresses[submitted.turn], place.state.nbytes, to_device, stream)
         for target, source, nbytes in place.copies:
-            copy(target, source + slot * nbytes, nbytes, to_device, stream)
+            copy(target, source + submitted.slot * nbytes, nbytes, to_device, stream)
         place.copied.record(self.copies)
 
-    def _finish(self, submitted: _Submitted, bound: Task) -> None:
+    def _finish(self, submitted: _Submitted) -> None:
         """Let the results come to the host, and be reported then."""
         runtime, stream, nbytes = api().runtime, self.stream.place.pointer, self._results.itemsize
-        for place, source in bound.results:
+        for place, source in submitted.bound.results:
             target = self._result_addresses[submitted.turn] + place * nbytes
             runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToHost, stream)
         self._done[submitted.turn].record(self.stream)
         self._submitted.put(submitted)
-
-    def _fail(self, task: int, work: Work | None, error: BaseException, report: Report) -> None:
-        self._abort[0] = 1
-        report(Failed(task, self.number, (work.failed if work else None) or "task", error))
 
     def _watch(self) -> None:
         """The thread: tasks as they become done, in order."""
@@ -294,19 +281,22 @@ class CudaLearner:
         while (submitted := self._submitted.get()) is not None:
             if isinstance(submitted, threading.Event):
                 submitted.set()
-                continue
-            try:
-                self._done[submitted.turn].wait()
-                loss, accuracy = (float(value) for value in self._results[submitted.turn])
-                loss = loss if submitted.has_loss else float("nan")
-                submitted.release(submitted.slot)
-                if submitted.has_loss:
-                    check_loss(submitted.batches, loss, submitted.task, submitted.rate)
-            except BaseException as error:  # what went wrong on the GPU, or in the numbers
-                self._abort[0] = 1
-                self._free.put(submitted.turn)
-                submitted.report(Failed(submitted.task, self.number, "task", error))
             else:
-                self._free.put(submitted.turn)
-                found = accuracy if submitted.has_accuracy else None
-                submitted.report(Completed(submitted.task, loss, found, submitted.examples))
+                submitted.report(self._result(submitted))
+
+    def _result(self, submitted: _Submitted) -> Completed | Failed:
+        """What a task came to, once it is done."""
+        bound = submitted.bound
+        try:
+            self._done[submitted.turn].wait()
+            loss, accuracy = (float(value) for value in self._results[submitted.turn])
+            submitted.release(submitted.slot)
+            if bound.loss is not None:
+                check_loss(submitted.purpose, loss, submitted.number, submitted.pace.rate)
+        except BaseException as error:  # what went wrong on the GPU, or in the numbers
+            self._abort[0] = 1
+            return Failed(submitted.number, self.number, "task", error)
+        finally:
+            self._free.put(submitted.turn)
+        found = accuracy if bound.accuracy is not None else None
+        return Completed(submitted.number, loss if bound.loss is not None else math.nan, found, submitted.examples)
