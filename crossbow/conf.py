@@ -421,8 +421,13 @@ class SystemConf:
     kernels: str = "auto"
     """"auto": the fastest that work here; "reference": NumPy kernels; "onednn": the fast CPU kernels or an error."""
     precision: str = "float32"
-    """"float32", or "float64" (on the CPU: reference kernels). "tf32" is float32, but a GPU may round factors to 10
-    bits behind the point in convolutions and matrix products, as tensor cores do."""
+    """"float32", or "float64" (on the CPU: reference kernels). On GPUs also these, for their tensor cores:
+
+    * "tf32": float32, but factors of convolutions and matrix products may be rounded to 10 bits behind the point.
+    * "bfloat16" and "float16": tensors between convolutions, matrix products, batch norms, ReLUs, poolings and the like
+      are of 16 bits, with 7 or 10 bits behind the point. Sums, losses, what the solver and the rule compute, weights
+      and running statistics are float32's. float16's gradients are scaled against underflow; a task whose gradient
+      overflows nevertheless counts as one with a gradient of zero, and averages as ever."""
     deterministic: bool = False
     """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
     fixed order of preference instead of by timing. On the CPU this is always so."""
@@ -451,7 +456,7 @@ class SystemConf:
             raise refuse(self, "learners_per_device", value, "an integer ≥ 1 or 'auto'")
         check_integer(self, "threads_per_learner", 1, optional=True)
         check_choice(self, "kernels", ("auto", "reference", "onednn"))
-        check_choice(self, "precision", ("float32", "tf32", "float64"))
+        check_choice(self, "precision", ("float32", "tf32", "bfloat16", "float16", "float64"))
         check_integer(self, "seed", 0)
         check_boolean(self, "graphs")
         check_boolean(self, "deterministic")
@@ -459,5 +464,10 @@ class SystemConf:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The type of weights and of what is computed."""
-        return np.dtype("float32" if self.precision == "tf32" else self.precision)
+        """The type of weights and of what is computed, unless that is `narrow`."""
+        return np.dtype("float64" if self.precision == "float64" else "float32")
+
+    @property
+    def narrow(self) -> str | None:
+        """The type of 16 bits of which tensors may consist, by name."""
+        return self.precision if self.precision in ("bfloat16", "float16") else None

@@ -188,9 +188,10 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--precision",
-        choices=("float32", "float64"),
+        choices=("float32", "tf32", "bfloat16", "float16", "float64"),
         default="float32",
-        help="of weights and arithmetic; float64 needs the reference kernels (default: %(default)s)",
+        help="of weights and arithmetic; float64 needs the reference kernels on the CPU; tf32, bfloat16 and float16 "
+        "need a GPU, which then computes with tensor cores (default: %(default)s)",
     )
     group.add_argument(
         "--seed",

@@ -11,10 +11,11 @@ import numpy as np
 from crossbow.compile.fuse import pooled_gradients, relu_fusions
 from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
-from crossbow.compile.program import ArenaPlace, NamedPlace, Place, Program, Step, VectorPlace
+from crossbow.compile.precision import has_narrow_variables, is_narrow
+from crossbow.compile.program import ArenaPlace, NamedPlace, Place, Program, Step, VectorPlace, WholeVector
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
-from crossbow.kernels.interface import Assignment, KernelLibrary, PlainStorage, PreparedKernel, Variable
+from crossbow.kernels.interface import KernelLibrary, PlainStorage, PreparedKernel, Variable
 from crossbow.ops import BatchNorm, GradientDescentOptimiser
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text, physical_memory
@@ -97,6 +98,7 @@ class _Compiler:
         check_numerics: bool,
     ) -> None:
         self.graph, self.source, self.library, self.dtype = graph, source, library, dtype
+        self.mixed = library.mixed
         self.phase, self.model, self.seed = phase, model, seed
         self.shared_statistics, self.check_numerics = statistics, check_numerics
         self.batch: Shape = source.images.shape[1:]
@@ -110,6 +112,10 @@ class _Compiler:
         """Operators whose statistics an earlier step has brought up to date."""
         self.variables = self._known_variables()
         self.written_gradients: set[tuple[int, str]] = set()
+        self.gradients: set[Value] = set()
+        """Values that are gradients of the loss."""
+        self.outputs: dict[int, Value] = {}
+        """What is read of operators when the task has ended, by position."""
         # Where numbers are checked, nothing is fused: a ReLU may make 0 of NaN before anybody has seen it.
         self.fusions = relu_fusions(graph, () if check_numerics else library.fused_relu)
         self.fused = {producer: relu for relu, producer in self.fusions.items()}
@@ -128,6 +134,8 @@ class _Compiler:
         model, statistics = self.model or self._lay_out(self.specs), self.shared_statistics
         if statistics is None:
             statistics = self._lay_out(self.statistics)
+        self._narrow_weights()
+        self._widen_gradient(model)
         # As they will run: hand-wired gradients may stand before a forward operator that does not need them, and weight
         # gradients that come in blocks, each used at once, come last, when the weights have served their turn.
         self.draft.steps.sort(key=lambda step: (step.backward, step.kernel.blocks is not None))
@@ -143,6 +151,7 @@ class _Compiler:
             for step in self.draft.steps
         )
         outputs = {v.order: places["output", v.order] for v in self.graph if ("output", v.order) in places}
+        outputs.update({order: places[value] for order, value in self.outputs.items()})
         return Program(self.graph, self.batch, model, statistics, steps, plan, outputs)
 
     def _check_sizes(self) -> None:
@@ -177,7 +186,7 @@ class _Compiler:
         for vertex, spec, layout in wanted:
             key, who = (id(vertex.operator), spec.name), f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
             if layout is None:
-                known[key] = Variable(spec.shape, self.dtype)
+                known[key] = Variable(spec.shape, self._variable_dtype(vertex))
             elif key not in layout.segments:
                 text = "expected an operator of the training dataflow (connect a shallow_copy() of its node)"
                 faults[f"{who}: {text}. Received: one with variables of its own"] = None
@@ -185,7 +194,7 @@ class _Compiler:
                 text = f"expected an input with which {spec.name!r} has the shape of the training dataflow"
                 faults[f"{who}: {text}, {trained.shape}. Received: {spec.shape}"] = None
             else:
-                known[key] = trained
+                known[key] = replace(trained, dtype=self._variable_dtype(vertex))
         if faults:
             raise GraphError(list(faults))
         return known
@@ -211,23 +220,50 @@ class _Compiler:
             known = self.variables[operator, spec.name]
             if known.storage is None:
                 storage = chosen[0] if chosen else PlainStorage(spec.shape)
-                self.variables[operator, spec.name] = Variable(spec.shape, self.dtype, storage)
+                self.variables[operator, spec.name] = replace(known, storage=storage)
 
     # Steps
 
-    def _tensor(self, shape: Shape) -> Tensor:
-        return Tensor(shape, self.dtype, self.library.layout(shape))
+    def _tensor(self, shape: Shape, dtype: np.dtype[np.generic]) -> Tensor:
+        return Tensor(shape, dtype, self.library.layout(shape))
+
+    def _dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
+        """Of the tensors that an operator, or that whose gradient this is, reads and writes."""
+        kernel = vertex.kernel if vertex.peer is None else self.graph[vertex.peer].kernel
+        if self.mixed is not None and isinstance(kernel, Kernel) and is_narrow(kernel):
+            return self.mixed.dtype
+        return self.dtype
+
+    def _variable_dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
+        """Of an operator's variables, as its kernels see them."""
+        kernel = vertex.kernel
+        if self.mixed is not None and isinstance(kernel, Kernel) and has_narrow_variables(kernel):
+            return self.mixed.dtype
+        return self.dtype
 
     def _value(self, source: int) -> Value:
         return "batch" if source == BATCH else ("output", source)
 
+    def _converted(self, value: Value, dtype: np.dtype[np.generic]) -> Value:
+        """A tensor in the type that an operator reads, converted where it is of another one."""
+        tensor = self.draft.tensors[value]
+        if self.mixed is None or tensor.dtype == dtype or not {tensor.dtype, dtype} <= {self.dtype, self.mixed.dtype}:
+            return value
+        converted = ("converted", value)
+        if converted not in self.draft.tensors:
+            self.draft.tensors[converted] = replace(tensor, dtype=dtype)
+            gradient = value in self.gradients
+            kernel = self.mixed.convert(tensor, self.draft.tensors[converted], gradient=gradient)
+            self._append("precision", kernel, {"input0": value, "output": converted}, backward=gradient)
+        return converted
+
     def _site(self, vertex: Vertex, needs_input_gradient: bool = True) -> Site:
-        inputs = input_shapes(vertex, self.batch, self.shapes)
+        inputs, dtype = input_shapes(vertex, self.batch, self.shapes), self._dtype(vertex)
         return Site(
             library=self.library,
             phase=self.phase,
-            inputs=tuple(self._tensor(shape) for shape in inputs),
-            output=self._tensor(self.shapes[vertex.order]),
+            inputs=tuple(self._tensor(shape, dtype) for shape in inputs),
+            output=self._tensor(self.shapes[vertex.order], dtype),
             labels=self.draft.tensors["labels"],
             variables={
                 spec.name: self.variables[id(vertex.operator), spec.name] for spec in self.specs.get(vertex.order, ())
@@ -240,7 +276,8 @@ class _Compiler:
 
     def _load_batch(self) -> None:
         slots, slot_labels = self.source.images, self.source.labels
-        batch = self._tensor(self.batch)
+        readers = {self._dtype(vertex) for vertex in self.graph if BATCH in vertex.inputs and vertex.peer is None}
+        batch = self._tensor(self.batch, readers.pop() if len(readers) == 1 else self.dtype)
         labels = Tensor(slot_labels.shape[1:], slot_labels.dtype)
         self.draft.tensors.update({"batch": batch, "labels": labels})
         kernel = self.library.load_batch(slots, batch, slot_labels, labels, self.source.scale)
@@ -251,11 +288,12 @@ class _Compiler:
         if self.backward_part.intersection(vertex.inputs):
             self.backward_part.add(vertex.order)
         output = ("output", self.fused.get(vertex.order, vertex.order))
-        self.draft.tensors[output] = self._tensor(self.shapes[vertex.order])
-        if kernel.is_loss or kernel.is_measure or not self.consumers[vertex.order]:
-            self.draft.pinned.add(output)  # read when the task has ended
+        self.draft.tensors[output] = self._tensor(self.shapes[vertex.order], self._dtype(vertex))
+        if vertex.order in self.backward_part:
+            self.gradients.add(output)
         if vertex.order in self.fusions:
             self._elide(vertex, self.graph[self.fusions[vertex.order]])
+            self._keep(vertex, kernel)
             return
         kernels = kernel.prepare(self._site(vertex))
         specs = self.specs.get(vertex.order, ())
@@ -264,14 +302,21 @@ class _Compiler:
         for prepared in kernels:
             if prepared.kept:
                 self.draft.tensors["kept", vertex.order] = Tensor((prepared.kept,), np.dtype(np.uint8))
-            self._append(vertex.name, prepared, roles, backward=vertex.order in self.backward_part)
+            self._append(vertex.name, prepared, roles, self._dtype(vertex), backward=vertex.order in self.backward_part)
+        self._keep(vertex, kernel)
+
+    def _keep(self, vertex: Vertex, kernel: Kernel) -> None:
+        """Let an output be there when the task has ended, where it is read then."""
+        if kernel.is_loss or kernel.is_measure or not self.consumers[vertex.order]:
+            read = self.outputs[vertex.order] = self._converted(("output", vertex.order), self.dtype)
+            self.draft.pinned.add(read)
 
     def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
         roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
         roles["output"] = ("output", self.fused.get(vertex.order, vertex.order))
         roles["labels"] = "labels"
         roles["kept"] = ("kept", vertex.order)
-        roles.update({spec.name: self._vector("weights", vertex, spec) for spec in specs})
+        roles.update({spec.name: self._variable("weights", vertex, spec) for spec in specs})
         return roles
 
     def _statistics_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
@@ -284,6 +329,11 @@ class _Compiler:
         if self.phase is Phase.TRAIN:
             self.observed.add(id(vertex.operator))
         return roles
+
+    def _variable(self, vector: str, vertex: Vertex, spec: VariableSpec, flat: bool = False) -> VectorPlace:
+        """A variable's place in the vector that its operator's kernels read, or write."""
+        wide = self._variable_dtype(vertex) == self.dtype
+        return self._vector(vector if wide else f"narrow_{vector}", vertex, spec, flat)
 
     def _vector(self, vector: str, vertex: Vertex, spec: VariableSpec, flat: bool = False) -> VectorPlace:
         return VectorPlace(vector, id(vertex.operator), spec.name, f"{vertex.name}.{spec.name}", flat)
@@ -299,7 +349,8 @@ class _Compiler:
         roles["output_gradient"] = self._value(vertex.inputs[0])
         if needed:
             roles["input_gradient"] = ("output", vertex.order)
-            self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order])
+            self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order], self._dtype(vertex))
+            self.gradients.add(("output", vertex.order))
         producer = self.graph[self.fusions[peer.order]] if peer.order in self.fusions else None
         if vertex.order in self.pooled.values():
             self._elide_gradient(vertex, self.graph[vertex.inputs[0]])
@@ -317,22 +368,23 @@ class _Compiler:
                 storage = self.variables[key].storage
                 assert storage is not None
                 shape = spec.shape if isinstance(storage, PlainStorage) else (storage.elements,)
-                self.draft.tensors[extra] = Tensor(shape, self.dtype)
+                self.draft.tensors[extra] = Tensor(shape, self.variables[key].dtype)
                 roles[f"{spec.name}_gradient"] = extra
-                additions.append((self._vector("gradient", peer, spec, flat=True), extra))
+                additions.append((self._variable("gradient", peer, spec, flat=True), extra))
             else:
-                roles[f"{spec.name}_gradient"] = self._vector("gradient", peer, spec)
+                roles[f"{spec.name}_gradient"] = self._variable("gradient", peer, spec)
                 self.written_gradients.add(key)
         shared = sum(other.operator is peer.operator for other in self.graph) > 1
         for kernel in gradient.prepare(peer.forward, self._site(peer, needed)):
             # The gradients of a shared operator add up, so each has to be whole.
-            self._append(vertex.name, replace(kernel, blocks=None) if shared else kernel, roles, backward=True)
+            kernel = replace(kernel, blocks=None) if shared else kernel
+            self._append(vertex.name, kernel, roles, self._dtype(vertex), backward=True)
         for total, extra in additions:
             self._accumulate(vertex.name, total, extra)
 
     def _elide_gradient(self, vertex: Vertex, doer: Vertex) -> None:
         """A gradient operator whose work is done in another's kernel: its output is its input."""
-        self.draft.aliases["output", vertex.order] = self._value(vertex.inputs[0])
+        self.draft.aliases["output", vertex.order] = self._converted(self._value(vertex.inputs[0]), self._dtype(vertex))
         self._elide(vertex, doer)
 
     def _pooled_relu(self, vertex: Vertex, pool: Vertex, relu_gradient: Vertex) -> Value:
@@ -342,23 +394,65 @@ class _Compiler:
         relu, site, masked = self.graph[relu_gradient.peer], self._site(pool), ("masked", vertex.order)
         assert relu.forward is not None
         self.draft.tensors[masked] = site.output
+        self.gradients.add(masked)
         roles: dict[str, Value | Place] = {
             "output": ("output", pool.order),
             "output_gradient": self._value(vertex.inputs[0]),
             "input_gradient": masked,
         }
         for kernel in relu_gradient.kernel.prepare(relu.forward, replace(site, inputs=(site.output,))):
-            self._append(relu_gradient.name, kernel, roles, backward=True)
+            self._append(relu_gradient.name, kernel, roles, self._dtype(pool), backward=True)
         return masked
 
     def _accumulate(self, name: str, total: Place, extra: Value) -> None:
-        adding = self.library.linear_combination([Assignment("total", ("total", "extra"))], self.dtype)
-        # The extra gradient has the variable's shape; the combination wants vectors.
+        gradient = self.draft.tensors[extra]
+        flat = Tensor((gradient.elements,), gradient.dtype)
+        adding = self.library.weighted_sum([flat, flat], flat, (1.0, 1.0))
+        # The extra gradient has the variable's shape.
         kernel = replace(adding, bind=lambda buffers: adding.bind({r: a.reshape(-1) for r, a in buffers.items()}))
-        self._append(name, kernel, {"total": total, "extra": extra, "coefficients": _ONES}, backward=True)
+        self._append(name, kernel, {"input0": total, "input1": extra, "output": total}, backward=True)
 
-    def _append(self, name: str, kernel: PreparedKernel, known: Mapping[str, Value | Place], *, backward: bool) -> None:
-        """Append a step with the roles its kernel uses."""
+    # Vectors of 16 bits, where there are variables of such
+
+    def _narrow_weights(self) -> None:
+        """Prepend: what the task's kernels read of the weights."""
+        if self.mixed is None or not any(v.dtype == self.mixed.dtype for v in self.variables.values()):
+            return
+        kernel = self.mixed.narrow_weights(training=self.phase is Phase.TRAIN)
+        roles = {name: WholeVector(name) for name in ("weights", "narrow_weights")}
+        steps, self.draft.steps = self.draft.steps, []
+        self._append("precision", kernel, roles, backward=False)
+        self.draft.steps += steps
+
+    def _widen_gradient(self, model: ModelLayout) -> None:
+        """Append: the gradient that the task's kernels have computed, as the solver reads it."""
+        if self.mixed is None or not self.written_gradients:
+            return
+        narrow: list[slice] = []
+        scaled: list[slice] = []
+        computed = {id(vertex.operator): self._dtype(vertex) for vertex in self.graph}
+        for key, segment in model.segments.items():
+            if key in self.written_gradients and computed[key[0]] == self.mixed.dtype:
+                ranges = narrow if self.variables[key].dtype == self.mixed.dtype else scaled
+                ranges.append(slice(segment.offset, segment.offset + segment.storage.elements))
+        if not narrow and not scaled:
+            return
+        kernel = self.mixed.widen_gradient(narrow, scaled)
+        roles = {name: WholeVector(name) for name in ("narrow_gradient", "gradient")}
+        self._append("precision", kernel, roles, backward=True)
+
+    def _append(
+        self,
+        name: str,
+        kernel: PreparedKernel,
+        known: Mapping[str, Value | Place],
+        dtype: np.dtype[np.generic] | None = None,
+        *,
+        backward: bool,
+    ) -> None:
+        """Append a step with the roles its kernel uses. dtype: of the tensors that it reads, where that matters."""
+        if dtype is not None:
+            known = {**known, **{role: self._readable(known[role], dtype) for role in kernel.reads if role in known}}
         roles: dict[str, Value | Place] = {}
         elided = False
         if kernel.alias is not None:
@@ -368,7 +462,7 @@ class _Compiler:
                 self.draft.aliases[target] = source
         for role in dict.fromkeys((*kernel.reads, *kernel.writes)):
             if role in _RUNTIME_ROLES:
-                roles[role] = NamedPlace(role)
+                roles[role] = _RUNTIME_ROLES[role]
             elif role != "workspace":
                 roles[role] = known[role]
         if kernel.workspace:
@@ -378,11 +472,18 @@ class _Compiler:
         if self.check_numerics:
             kernel = replace(kernel, blocks=None)
         self.draft.steps.append(_DraftStep(name, kernel, roles, backward, elided))
-        if self.check_numerics and not elided:
+        # Gradients that are scaled may overflow, until what is too large counts as zero.
+        overflows = self.mixed is not None and self.mixed.scales and backward and kernel.writes != ("gradient",)
+        if self.check_numerics and not elided and not overflows:
             for role in kernel.writes:
                 if role != "kept":
                     check = self.library.check_finite(role.replace("_", " "))
                     self.draft.steps.append(_DraftStep(name, check, {"value": roles[role]}, backward))
+
+    def _readable(self, value: Value | Place, dtype: np.dtype[np.generic]) -> Value | Place:
+        """What a kernel reads, in its type: a variable's place says by itself of what type it is."""
+        known = not isinstance(value, Place) and value in self.draft.tensors
+        return self._converted(value, dtype) if known else value
 
     def _elide(self, vertex: Vertex, producer: Vertex) -> None:
         """Append a step that does nothing, because another operator's kernel does it."""
@@ -390,12 +491,14 @@ class _Compiler:
         self.draft.steps.append(_DraftStep(vertex.name, nothing, {}, vertex.order in self.backward_part, True))
 
 
-_RUNTIME_ROLES = ("state", "slots", "slot_labels", "slot_positions")
-_ONES = NamedPlace("ones", np.ones(2))
+_RUNTIME_ROLES: Mapping[str, Place] = {
+    **{role: NamedPlace(role) for role in ("state", "slots", "slot_labels", "slot_positions")},
+    "scaling": WholeVector("scaling"),
+}
 
 
 def _resolve(value: Value | Place, places: Mapping[Value, ArenaPlace]) -> Place:
-    return value if isinstance(value, ArenaPlace | VectorPlace | NamedPlace) else places[value]
+    return value if isinstance(value, Place) else places[value]
 
 
 def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
@@ -405,7 +508,7 @@ def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
     used: dict[Value, Value] = {}
     for number, step in enumerate(draft.steps):
         for value in step.roles.values():
-            if not isinstance(value, ArenaPlace | VectorPlace | NamedPlace):
+            if not isinstance(value, Place):
                 used[value] = root = draft.root(value)
                 first.setdefault(root, number)
                 last[root] = number

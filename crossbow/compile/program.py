@@ -31,7 +31,7 @@ class VectorPlace:
     """A variable or statistic in one of the replica's vectors, or (flat) a gradient as a vector."""
 
     vector: str
-    """"weights", "gradient", "statistics" or "statistics_next"."""
+    """"weights", "gradient", "statistics" or "statistics_next"; "narrow_weights" or "narrow_gradient", of 16 bits."""
     operator: int
     name: str
     label: str
@@ -50,6 +50,19 @@ class VectorPlace:
 
 
 @dataclass(frozen=True)
+class WholeVector:
+    """One of the replica's vectors, all variables together; or "scaling", what the scale of its gradients is."""
+
+    vector: str
+
+    def array(self, memory: Memory) -> Array:
+        return memory.vectors[self.vector]
+
+    def __str__(self) -> str:
+        return self.vector
+
+
+@dataclass(frozen=True)
 class NamedPlace:
     """One of the arrays that the runtime owns: state, slots, slot_labels, slot_positions; or a constant."""
 
@@ -65,7 +78,7 @@ class NamedPlace:
         return self.name
 
 
-Place = ArenaPlace | VectorPlace | NamedPlace
+Place = ArenaPlace | VectorPlace | WholeVector | NamedPlace
 
 
 @dataclass(frozen=True)

@@ -291,6 +291,32 @@ class Assignment:
     terms: tuple[str, ...]
 
 
+class MixedPrecision(Protocol):
+    """A library's kernels for tensors that consist of numbers of 16 bits, beside its own type.
+
+    Gradients of 16 bits may be scaled, so that small ones do not become zero: by a number that changes as training
+    goes on, in the runtime's array `scaling`.
+    """
+
+    dtype: np.dtype[np.generic]
+    """That of 16 bits."""
+    scales: bool
+    """Whether gradients of that type are scaled. Those that are too large for it then count as zero."""
+
+    def new_scaling(self) -> Array:
+        """What a learner's `scaling` is when training begins, on the host."""
+
+    def convert(self, x: Tensor, y: Tensor, *, gradient: bool) -> PreparedKernel:
+        """input0[, scaling] → output: one type to the other. The tensors lie in the same order."""
+
+    def narrow_weights(self, *, training: bool) -> PreparedKernel:
+        """weights[, scaling] → narrow_weights: whole vectors. training: the scale is also brought up to date."""
+
+    def widen_gradient(self, narrow: Sequence[slice], scaled: Sequence[slice]) -> PreparedKernel:
+        """narrow_gradient, gradient[, scaling] → gradient: whole vectors, of which ranges were computed in 16 bits, and
+        others are in their place but scaled."""
+
+
 class KernelLibrary(Protocol):
     """A device's kernels. The reference library is the specification; the others differ in speed only."""
 
@@ -299,6 +325,10 @@ class KernelLibrary(Protocol):
     """Floating-point types that the library computes in."""
     fused_relu: tuple[str, ...]
     """Requests that gain from taking in the ReLU behind: of convolution, inner_product, batch_norm, weighted_sum."""
+
+    @property
+    def mixed(self) -> MixedPrecision | None:
+        """What else is needed where operators compute with tensors of 16 bits. None where none do."""
 
     def layout(self, shape: Shape) -> Layout:
         """The layout of an activation of this shape."""

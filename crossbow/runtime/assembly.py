@@ -22,7 +22,7 @@ from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.device import Device
 from crossbow.runtime.learner import Report
 from crossbow.runtime.memory import assign
-from crossbow.runtime.replica import Replica, Zeros, new_base_model, new_replica
+from crossbow.runtime.replica import Replica, Zeros, new_base_model, new_narrow_vectors, new_replica
 from crossbow.runtime.tick import Averaging, Flags
 from crossbow.solver import Pace
 from crossbow.synch import SMA, Collective
@@ -126,6 +126,11 @@ class Assembly(ABC):
     def zeros(self, device: int) -> Zeros:
         """What gives a device's memory."""
 
+    def narrow_vectors(self, device: int) -> dict[str, Array]:
+        """For a learner's program: its vectors of 16 bits, where kernels compute with such."""
+        mixed = self.library.mixed
+        return {} if mixed is None else new_narrow_vectors(self.program, mixed, self.zeros(device))
+
     @property
     def to_device(self) -> Callable[[Array], Array] | None:
         """Puts numbers where kernels read them, where that is not the host's memory."""
@@ -190,8 +195,9 @@ class Assembly(ABC):
         of_a_device = 2 + ("base_velocity" in used) + several
         of_a_learner = 1 + (not self.rule.reads_base) + ("velocity" in own)
         vectors = of_a_device * len(self.devices) + of_a_learner * self.learners
+        narrow = 0 if self.library.mixed is None else 2 * self.library.mixed.dtype.itemsize * self.learners
         return {
-            "weights and gradients": vectors * self.program.model.elements * self.dtype.itemsize,
+            "weights and gradients": (vectors * self.dtype.itemsize + narrow) * self.program.model.elements,
             "intermediate results": self._arena * self.learners,
         }
 

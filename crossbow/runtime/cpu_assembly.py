@@ -39,10 +39,10 @@ class CpuAssembly(Assembly):
     devices: Sequence[CpuDevice]
 
     def _choose(self) -> list[int]:
-        if self.system.precision == "tf32":
+        if self.system.precision not in ("float32", "float64"):
             raise ConfigurationError(
-                "SystemConf: precision must be 'float32' or 'float64' on the CPU; 'tf32' is for GPUs. "
-                "Received: precision='tf32'"
+                f"SystemConf: precision must be 'float32' or 'float64' on the CPU; {self.system.precision!r} is for "
+                f"GPUs. Received: precision={self.system.precision!r}"
             )
         self.library, self._set_threads = select_library(self.system.kernels, self.dtype)
         self.devices = cpu_devices(self.system.devices)

@@ -52,9 +52,9 @@ class Prediction:
         self.slots = named["slots"]
         assign(named["state"], state)
         self.tasks: list[BoundTask] = []
-        base = parts.bases[0]
+        base, narrow = parts.bases[0], parts.narrow_vectors(0)
         for buffer, statistics in zip(base.buffers, base.statistics, strict=True):
-            vectors = {"weights": buffer, "gradient": parts.members[0].replica.gradient, "statistics": statistics}
+            vectors = {**narrow, "weights": buffer, "statistics": statistics}
             memory = Memory(arena, parts.program.model, vectors, named, parts.program.statistics, parts.to_device)
             bind = functools.partial(self.program.bind, memory)
             self.tasks.append(bind_task(self.stream.call(bind).forward, None, None))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from crossbow.compile import ModelLayout, Program
 from crossbow.conf import SolverConf
+from crossbow.kernels.interface import MixedPrecision
 from crossbow.runtime.coefficients import ANY
+from crossbow.runtime.memory import assign
 from crossbow.synch import Rule
 from crossbow.types import Array, aligned_zeros
 
@@ -85,6 +87,15 @@ def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros =
     assert observed is not None
     assert following is not None
     return Replica(weights, gradient, velocity, (observed, following))
+
+
+def new_narrow_vectors(program: Program, mixed: MixedPrecision, zeros: Zeros) -> dict[str, Array]:
+    """What a learner needs beside, where kernels compute with 16 bits: by the names that programs use."""
+    layout, scaling = replace(program.model, dtype=mixed.dtype), mixed.new_scaling()
+    made = zeros(scaling.nbytes).view(scaling.dtype)
+    assign(made, scaling)
+    weights, gradient = layout.new_vectors(2, zeros)
+    return {"narrow_weights": weights, "narrow_gradient": gradient, "scaling": made}
 
 
 def _vectors(layout: ModelLayout, wanted: Sequence[bool], zeros: Zeros) -> list[Array | None]:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from crossbow.compile.precision import is_narrow
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel, VariableSpec
@@ -80,6 +81,20 @@ def infer(kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None) -> tu
         raise ConfigurationError(f"{name_of(kernel)}: {error}") from error
 
 
+def number_type(kernel: Kernel, dtype: DTypeLike) -> np.dtype[Any]:
+    """The type of an operator's tensors. Raises ConfigurationError where it does not compute with such."""
+    if isinstance(dtype, str) and dtype in NARROW:
+        from crossbow.kernels.cuda.mixed import narrow_type
+
+        dtype = narrow_type(dtype)
+    number: np.dtype[Any] = np.dtype(dtype)
+    if number.name in NARROW and not is_narrow(kernel):
+        raise ConfigurationError(f"{name_of(kernel)}: its tensors are never of 16 bits. Received: dtype={number}")
+    return number
+
+
+NARROW = ("float16", "bfloat16")
+"""Types of 16 bits, on GPUs."""
 _gpus: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """How many there are, by the libraries in use: asking takes longer than a small operator."""
 DEVICES = "'reference', 'cpu' or 'cuda:i'"
@@ -90,13 +105,16 @@ def library_of(
 ) -> KernelLibrary:
     """The kernels of a device. channels_last, tf32: of a GPU's, as `Cuda` says."""
     on_gpu = is_gpu(device)
-    if dtype not in (np.float32, np.float64):
-        raise ConfigurationError(f"dtype: expected float32 or float64. Received: {dtype}")
+    narrow = dtype.name in NARROW
+    if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):
+        also = f", or on GPUs {' or '.join(NARROW)}" if narrow else ""
+        raise ConfigurationError(f"dtype: expected float32 or float64{also}. Received: {dtype} on {device!r}")
     if on_gpu:
         gpu_number(device)
         from crossbow.kernels.cuda.library import Cuda
 
-        return Cuda(dtype, channels_last=channels_last, tf32=tf32, deterministic=True)
+        setting: dict[str, Any] = {"channels_last": channels_last, "tf32": tf32, "deterministic": True}
+        return Cuda(np.float32, narrow=dtype.name, **setting) if narrow else Cuda(dtype, **setting)
     if channels_last is not None or tf32:
         what = f"channels_last={channels_last}" if channels_last is not None else f"tf32={tf32}"
         raise ConfigurationError(f"channels_last and tf32 are settings of GPUs. Received: {what}, device={device!r}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from crossbow.compile.precision import has_narrow_variables
 from crossbow.kernels.interface import Call, KernelLibrary, PlainStorage, PreparedKernel, State, Storage, Variable
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.testing.arguments import Numbers, check_array, infer, name_of, refuse_argument
@@ -21,7 +22,7 @@ _UNTOUCHED = 0xA5
 """What is in them."""
 _SLOTS = 2
 """Of the batch ring; the last one holds the batch."""
-_UNWRITTEN: dict[int, Any] = {4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFBEEFBEEF)}
+_UNWRITTEN: dict[int, Any] = {2: np.uint16(0x7FEF), 4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFBEEFBEEF)}
 """A NaN of our own: arithmetic hands it on, so it also betrays a kernel that adds to what it should overwrite."""
 
 
@@ -108,6 +109,10 @@ class Bench:
     ) -> None:
         """place: where the library's kernels run; None is the processor."""
         self.kernel, self.dtype, self.seed, self.in_place = kernel, dtype, seed, in_place
+        narrow = library.mixed is not None and dtype == library.mixed.dtype
+        self.wide_dtype = library.dtypes[0] if narrow else dtype
+        """Of statistics, and of results."""
+        self.variable_dtype = dtype if not narrow or has_narrow_variables(kernel) else self.wide_dtype
         output, self.specs = infer(kernel, shapes, labels)
         self.statistics = kernel.running_statistics(*shapes)
         self.batch = shapes[0][0] if shapes[0] else 1
@@ -118,7 +123,7 @@ class Bench:
             inputs=tuple(inputs),
             output=y,
             labels=None if labels is None else Tensor(labels.shape, labels.dtype),
-            variables={spec.name: Variable(spec.shape, dtype) for spec in self.specs},
+            variables={spec.name: Variable(spec.shape, self.variable_dtype) for spec in self.specs},
             seed=seed,
             key=0,
             needs_input_gradient=not kernel.takes_indices,
@@ -135,7 +140,9 @@ class Bench:
         forward = kernel.prepare(self.site)
         chosen = {name: storage for prepared in forward for name, storage in prepared.storages.items()}
         self.storages = {spec.name: chosen.get(spec.name, PlainStorage(spec.shape)) for spec in self.specs}
-        settled = {spec.name: Variable(spec.shape, self.dtype, self.storages[spec.name]) for spec in self.specs}
+        settled = {
+            spec.name: Variable(spec.shape, self.variable_dtype, self.storages[spec.name]) for spec in self.specs
+        }
         self.site = replace(self.site, variables=settled)
         gradients = [None if peer is None else peer.prepare(kernel, self.site) for peer in peers]
         later = [prepared for group in gradients for prepared in group or ()]
@@ -167,9 +174,9 @@ class Bench:
         for spec in self.specs:
             storage = self.storages[spec.name]
             shape = spec.shape if isinstance(storage, PlainStorage) else (storage.elements,)
-            tensors[spec.name] = tensors[f"{spec.name}_gradient"] = Tensor(shape, self.dtype)
+            tensors[spec.name] = tensors[f"{spec.name}_gradient"] = Tensor(shape, self.variable_dtype)
         for spec in self.statistics:
-            tensors[spec.name] = tensors[f"{spec.name}_next"] = Tensor(spec.shape, self.dtype)
+            tensors[spec.name] = tensors[f"{spec.name}_next"] = Tensor(spec.shape, self.wide_dtype)
         for kernel in kernels:
             if kernel.workspace:
                 tensors[_workspace(kernel)] = Tensor((kernel.workspace,), memory)
@@ -222,7 +229,7 @@ class Bench:
         for index, spec in enumerate(specs):
             generator = np.random.default_rng([self.seed, index])
             value = given[spec.name] if spec.name in given else spec.initialiser.fill(spec.shape, generator)
-            values[spec.name] = check_array(self.kernel, f"{kind} {spec.name!r}", value, spec.shape, self.dtype)
+            values[spec.name] = check_array(self.kernel, f"{kind} {spec.name!r}", value, spec.shape, self.wide_dtype)
         return values
 
     def load(
@@ -276,7 +283,7 @@ class Bench:
         for number, group in enumerate(self.gradient_groups):
             role = f"input_gradient{number}"
             if group is None:
-                input_gradients.append(np.zeros(self.site.inputs[number].shape, self.dtype))
+                input_gradients.append(np.zeros(self.site.inputs[number].shape, self.wide_dtype))
                 continue
             self._mark(role)
             if self.kernel.is_loss:
@@ -287,7 +294,7 @@ class Bench:
                 self._mark(f"{name}_gradient", self.storages[name])
             self._run(group)
             if self.kernel.takes_indices:
-                input_gradients.append(np.zeros(self.site.inputs[number].shape, self.dtype))
+                input_gradients.append(np.zeros(self.site.inputs[number].shape, self.wide_dtype))
             else:
                 input_gradients.append(self._result(role, arrays[role]))
             for spec in self.specs if number == 0 else ():
@@ -302,7 +309,7 @@ class Bench:
         if storage is None or isinstance(storage, PlainStorage):
             array.view(_UNWRITTEN[array.itemsize].dtype)[...] = _UNWRITTEN[array.itemsize]
             return
-        marked = np.full(self.site.variables[role.removesuffix("_gradient")].shape, _UNWRITTEN[array.itemsize])
+        marked: Numbers = np.full(self.site.variables[role.removesuffix("_gradient")].shape, _UNWRITTEN[array.itemsize])
         array[...] = 0
         storage.pack(marked.view(array.dtype), array)
 
@@ -317,12 +324,12 @@ class Bench:
                 f"{name_of(self.kernel)}: expected kernels to write every element of {role!r}, and to read only what "
                 f"has been written. Received: {unwritten} of {result.size} elements unwritten, or made of such"
             )
-        return result
+        return result.astype(self.wide_dtype, copy=False)
 
     def _variable_gradient(self, name: str) -> Numbers:
         role, storage = f"{name}_gradient", self.storages[name]
         flat = self.buffers.arrays[role].reshape(-1)
-        plain: Numbers = np.empty(self.site.variables[name].shape, self.dtype)
+        plain: Numbers = np.empty(self.site.variables[name].shape, self.variable_dtype)
         storage.unpack(flat, plain)
         result = self._result(role, plain)
         packed = np.zeros_like(flat)

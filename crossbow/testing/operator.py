@@ -16,6 +16,7 @@ from crossbow.testing.arguments import (
     check_kernel,
     gpu_settings,
     library_of,
+    number_type,
     refuse_argument,
 )
 from crossbow.testing.bench import Bench
@@ -70,6 +71,8 @@ def run_operator(
         variables: values by name; those that are not given are drawn with the operator's initialisers.
         statistics: running statistics by name; those that are not given are as before the first task.
         device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:i" (an NVIDIA GPU).
+        dtype: float32 or float64; on a GPU also "float16" or "bfloat16", for operators that know tensors of 16 bits.
+            What is returned is float32 then.
         seed: of the initialisers and of the operator's own random numbers (dropout).
         task: number of the task, on which random numbers depend too.
         positions: (N, 2) integers: the epoch that each example is seen in and its index in the data set, on which the
@@ -92,7 +95,7 @@ def run_operator(
     [[0.25, -0.25]]
     """
     check_kernel(kernel)
-    number = np.dtype(dtype)
+    number = number_type(kernel, dtype)
     arrays, labels = check_inputs(kernel, inputs, number)
     if not isinstance(phase, Phase):
         raise refuse_argument(kernel, "phase", "Phase.TRAIN or Phase.CHECK", repr(phase))

@@ -59,11 +59,11 @@ def test_a_shared_operators_second_gradient_is_added_to_the_first() -> None:
         *["inner_product_forward"] * 2,
         "inner_product_backward_weights",
         "inner_product_backward_data",
-        "linear_combination",
+        "weighted_sum",
     ]
     assert written[2][-1] == "weights_gradient=gradient[ip.weights]"
-    assert written[4][4] == "total=gradient[ip.weights]"
-    extra = written[4][5].removeprefix("extra=")
+    assert written[4][4] == "input0=gradient[ip.weights]"
+    extra = written[4][5].removeprefix("input1=")
     assert f"weights_gradient={extra}" in lines[-3]
 
 

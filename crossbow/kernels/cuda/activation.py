@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import Kernel
+from crossbow.kernels.cuda.launch import Kernel, computed_in
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.types import Tensor
 
@@ -39,5 +39,5 @@ def backward(y: Tensor, dy: Tensor, dx: Tensor, mode: str, negative_slope: float
 
 
 def _numbers(tensor: Tensor, mode: str, negative_slope: float, ceiling: float) -> tuple[np.generic, ...]:
-    real = tensor.dtype.type
+    real = computed_in(tensor.dtype).type
     return np.int64(tensor.elements), np.int32(MODES.index(mode)), real(negative_slope), real(ceiling)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.channels import Channels
+from crossbow.kernels.cuda.launch import computed_in
 from crossbow.kernels.interface import BatchNormSetting, Buffers, Call, PreparedKernel
 from crossbow.types import Array, Tensor
 
@@ -36,14 +37,14 @@ def training(x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
             ),
         )
 
-    kept, name = 2 * x.shape[1] * x.dtype.itemsize, _name("batch_norm_training", setting)
+    kept, name = 2 * x.shape[1] * computed_in(x.dtype).itemsize, _name("batch_norm_training", setting)
     return PreparedKernel(name, reads, writes, bind, workspace=channels.workspace, kept=kept)
 
 
 def inference(x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
     """input0, weights[, bias], running_mean, running_variance → output."""
     channels, reads = Channels(x, 1, x.shape[1:2]), ("input0", *setting.parameters, "running_mean", "running_variance")
-    numbers = x.dtype.type(setting.epsilon), _relu(setting)
+    numbers = computed_in(x.dtype).type(setting.epsilon), _relu(setting)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         running = buffers["running_mean"], buffers["running_variance"]

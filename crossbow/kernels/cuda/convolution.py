@@ -19,7 +19,7 @@ import numpy as np
 from crossbow.kernels.cuda import cudnn
 from crossbow.kernels.cuda.api import api, remember
 from crossbow.kernels.cuda.four import strides
-from crossbow.kernels.cuda.launch import BLOCK, Kernel, Launch, Structure, current, pointer
+from crossbow.kernels.cuda.launch import BLOCK, NARROW, Kernel, Launch, Structure, current, pointer
 from crossbow.kernels.interface import Buffers, Call, ConvolutionGeometry, PreparedKernel, Storage, Variable
 from crossbow.types import Array, ConfigurationError, Layout, Shape, Tensor
 
@@ -50,7 +50,9 @@ class Arithmetic:
     """Whether factors may be rounded to TF32: 10 bits behind the point instead of 23."""
 
     def math_type(self, dtype: np.dtype[np.generic]) -> int:
-        """As cuDNN calls it; its default rounds to TF32."""
+        """As cuDNN calls it, for tensors of this type; its default rounds to TF32."""
+        if dtype.name in NARROW:
+            return cudnn.TENSOR_OP_MATH
         return cudnn.DEFAULT_MATH if self.tf32 or dtype != np.float32 else cudnn.FMA_MATH
 
 

@@ -1,8 +1,8 @@
 """cuBLAS through ctypes: functions named as the library names them, and products of row-major matrices by them.
 
-Numbers are computed in their own type: products of float32 ask for CUBLAS_COMPUTE_32F_PEDANTIC, standard arithmetic
-without TF32, whatever the handle's math mode is. Where streams run at once, each handle needs a workspace of its own
-(`cublasSetWorkspace_v2`, after `cublasSetStream_v2`, which takes it away) for results that are the same bit by bit.
+Numbers are computed in their own type, or those of 16 bits in float32; float32's as the handle's math mode says. Where
+streams run at once, each handle needs a workspace of its own (`cublasSetWorkspace_v2`, after `cublasSetStream_v2`,
+which takes it away) for results that are the same bit by bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from crossbow.kernels.cuda.api import INSTALL, api
-from crossbow.kernels.cuda.launch import current
+from crossbow.kernels.cuda.launch import computed_in, current
 from crossbow.types import Array, ConfigurationError, CrossbowError, address
 
 # Constants, as in cublas_api.h and library_types.h.
@@ -27,7 +27,7 @@ CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
 CUBLAS_DEFAULT_MATH, CUBLAS_PEDANTIC_MATH, CUBLAS_TF32_TENSOR_OP_MATH = 0, 2, 3
 CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_COMPUTE_64F = 68, 69, 70
 CUBLAS_GEMM_DEFAULT = -1
-CUDA_R_32F, CUDA_R_64F = 0, 1
+CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF = 0, 1, 2, 14
 
 _HANDLE = _STREAM = _POINTER = ctypes.c_void_p
 _INT = _ENUM = ctypes.c_int
@@ -146,8 +146,8 @@ def matrix_product(
             f"expected matrices of fewer than 2**31 rows and columns. Received: {rows} × {inner} times "
             f"{inner} × {columns}, {matrices} times"
         )
-    one, factor = _scalar(dtype, 1.0), _scalar(dtype, beta)
-    kind, computing = _TYPES[dtype]
+    kind, computing = _TYPES[dtype.name]
+    one, factor = _scalar(computed_in(dtype), 1.0), _scalar(computed_in(dtype), beta)
     stacked = matrices > 1
 
     def operand(matrix: Matrix) -> tuple[object, ...]:
@@ -167,8 +167,10 @@ def matrix_product(
 
 
 _TYPES = {
-    np.dtype(np.float32): (CUDA_R_32F, CUBLAS_COMPUTE_32F),
-    np.dtype(np.float64): (CUDA_R_64F, CUBLAS_COMPUTE_64F),
+    "float32": (CUDA_R_32F, CUBLAS_COMPUTE_32F),
+    "float64": (CUDA_R_64F, CUBLAS_COMPUTE_64F),
+    "float16": (CUDA_R_16F, CUBLAS_COMPUTE_32F),
+    "bfloat16": (CUDA_R_16BF, CUBLAS_COMPUTE_32F),
 }
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from crossbow.kernels.cuda.api import INSTALL, api
-from crossbow.kernels.cuda.launch import current
+from crossbow.kernels.cuda.launch import computed_in, current
 from crossbow.types import ConfigurationError, CrossbowError
 
 MAJOR = 9
@@ -24,7 +24,7 @@ MAJOR = 9
 
 # Constants, as in cudnn_graph.h, cudnn_ops.h and cudnn_cnn.h, without CUDNN_ before their names.
 STATUS_SUCCESS, STATUS_BAD_PARAM, STATUS_NOT_SUPPORTED = 0, 2000, 3000
-DATA_FLOAT, DATA_DOUBLE = 0, 1
+DATA_FLOAT, DATA_DOUBLE, DATA_HALF, DATA_BFLOAT16 = 0, 1, 2, 9
 DEFAULT_MATH, TENSOR_OP_MATH, TENSOR_OP_MATH_ALLOW_CONVERSION, FMA_MATH = 0, 1, 2, 3
 NOT_PROPAGATE_NAN, PROPAGATE_NAN = 0, 1
 NON_DETERMINISTIC, DETERMINISTIC = 0, 1
@@ -49,8 +49,13 @@ CONVOLUTION_BWD_FILTER_ALGO_3, CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD = 3, 4
 CONVOLUTION_BWD_FILTER_ALGO_WINOGRAD_NONFUSED, CONVOLUTION_BWD_FILTER_ALGO_FFT_TILING = 5, 6
 CONVOLUTION_BWD_FILTER_ALGO_COUNT = 7
 
-DATA_TYPES: Mapping[np.dtype[np.generic], int] = {np.dtype(np.float32): DATA_FLOAT, np.dtype(np.float64): DATA_DOUBLE}
-"""cudnnDataType_t of the types of numbers that we compute in."""
+DATA_TYPES: Mapping[str, int] = {
+    "float32": DATA_FLOAT,
+    "float64": DATA_DOUBLE,
+    "float16": DATA_HALF,
+    "bfloat16": DATA_BFLOAT16,
+}
+"""cudnnDataType_t of the types of numbers, by name."""
 
 
 class AlgorithmPerformance(ctypes.Structure):
@@ -290,14 +295,14 @@ class Descriptor:
 def tensor_descriptor(sizes: Sequence[int], strides: Sequence[int], dtype: np.dtype[np.generic]) -> Descriptor:
     """A tensor of four or more axes; strides in elements."""
     made = Descriptor(TensorDescriptor)
-    check("cudnnSetTensorNdDescriptor", made, DATA_TYPES[dtype], len(sizes), integers(sizes), integers(strides))
+    check("cudnnSetTensorNdDescriptor", made, DATA_TYPES[dtype.name], len(sizes), integers(sizes), integers(strides))
     return made
 
 
 def filter_descriptor(sizes: Sequence[int], tensor_format: int, dtype: np.dtype[np.generic]) -> Descriptor:
     """The weights of a convolution, (outputs, channels of a group, *kernel): TENSOR_NCHW or TENSOR_NHWC in memory."""
     made = Descriptor(FilterDescriptor)
-    check("cudnnSetFilterNdDescriptor", made, DATA_TYPES[dtype], tensor_format, len(sizes), integers(sizes))
+    check("cudnnSetFilterNdDescriptor", made, DATA_TYPES[dtype.name], tensor_format, len(sizes), integers(sizes))
     return made
 
 
@@ -309,10 +314,11 @@ def convolution_descriptor(
     math_type: int,
     dtype: np.dtype[np.generic],
 ) -> Descriptor:
-    """A cross-correlation over two or more spatial axes, with the same padding on both sides of each."""
+    """A cross-correlation over two or more spatial axes, with the same padding on both sides of each. dtype: of the
+    tensors."""
     made = Descriptor(ConvolutionDescriptor)
-    axes = (integers(padding), integers(stride), integers(dilation))
-    check("cudnnSetConvolutionNdDescriptor", made, len(padding), *axes, CROSS_CORRELATION, DATA_TYPES[dtype])
+    axes, computing = (integers(padding), integers(stride), integers(dilation)), DATA_TYPES[computed_in(dtype).name]
+    check("cudnnSetConvolutionNdDescriptor", made, len(padding), *axes, CROSS_CORRELATION, computing)
     check("cudnnSetConvolutionGroupCount", made, groups)
     check("cudnnSetConvolutionMathType", made, math_type)
     return made
@@ -343,7 +349,7 @@ def lrn_descriptor(size: int, alpha: float, beta: float, k: float) -> Descriptor
 def op_tensor_descriptor(operation: int, dtype: np.dtype[np.generic]) -> Descriptor:
     """An operation on the elements of two tensors."""
     made = Descriptor(OpTensorDescriptor)
-    check("cudnnSetOpTensorDescriptor", made, operation, DATA_TYPES[dtype], PROPAGATE_NAN)
+    check("cudnnSetOpTensorDescriptor", made, operation, DATA_TYPES[computed_in(dtype).name], PROPAGATE_NAN)
     return made
 
 

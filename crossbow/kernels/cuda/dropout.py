@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import Kernel
+from crossbow.kernels.cuda.launch import Kernel, computed_in
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.random import threshold
 from crossbow.types import Tensor
@@ -29,7 +29,7 @@ def _prepared(name: str, read: str, write: str, x: Tensor, ratio: float, seed: i
     numbers: tuple[np.generic, ...] = (
         np.int64(x.elements),
         np.uint32(threshold(ratio)),
-        x.dtype.type(1 / (1 - ratio)),
+        computed_in(x.dtype).type(1 / (1 - ratio)),
         *random_key(seed, key),
     )
     kernel, threads = Kernel("dropout", "drop", x.dtype), -(-x.elements // WORDS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import Argument, Kernel
+from crossbow.kernels.cuda.launch import Argument, Kernel, computed_in
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.types import Array, Phase, Tensor
 
@@ -76,7 +76,11 @@ def _inputs(xs: Sequence[Tensor]) -> tuple[str, ...]:
 def _sum(
     name: str, reads: tuple[str, ...], write: str, y: Tensor, coefficients: Sequence[float], relu: bool
 ) -> PreparedKernel:
-    kernel, elements, real = Kernel("element_wise", "weighted_sum", y.dtype), np.int64(y.elements), y.dtype.type
+    kernel, elements, real = (
+        Kernel("element_wise", "weighted_sum", y.dtype),
+        np.int64(y.elements),
+        computed_in(y.dtype).type,
+    )
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         terms, target = [buffers[role] for role in reads], buffers[write]

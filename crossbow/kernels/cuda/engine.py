@@ -9,7 +9,7 @@ import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.four import four
-from crossbow.kernels.cuda.launch import BLOCK, REALS, Kernel, Launch
+from crossbow.kernels.cuda.launch import BLOCK, NARROW, REALS, Kernel, Launch, computed_in
 from crossbow.kernels.cuda.transfer import to_host
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.types import Array, Layout, NonFiniteError, Shape, Tensor
@@ -37,7 +37,7 @@ def load_batch(slots: Tensor, x: Tensor, slot_labels: Tensor, labels: Tensor, sc
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arrays = (buffers[role] for role in (*reads, *writes))
-        return (kernel.each(x.elements, *arrays, *map(np.int64, numbers), x.dtype.type(scale)),)
+        return (kernel.each(x.elements, *arrays, *map(np.int64, numbers), computed_in(x.dtype).type(scale)),)
 
     return PreparedKernel("load_batch cuda", reads, writes, bind)
 
@@ -47,7 +47,7 @@ def check_finite(what: str) -> PreparedKernel:
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         value = buffers["value"]
-        if value.dtype not in REALS:
+        if value.dtype.name not in (*REALS, *NARROW):
             return ()  # integers are finite
         blocks = min(max(1, -(-value.size // BLOCK)), SEARCH_BLOCKS)
         found = api().zeros(3 * 8 * blocks).view(np.int64).reshape(blocks, 3)

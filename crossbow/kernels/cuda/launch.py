@@ -23,8 +23,10 @@ BLOCK = 256
 MOST_BLOCKS = 4096
 """Of a grid: each thread then takes several elements."""
 OPTIONS = ("-std=c++17",)
-REALS = {np.dtype(np.float32): "float", np.dtype(np.float64): "double"}
-"""Types of numbers that kernels are compiled for."""
+REALS = {"float32": "float", "float64": "double"}
+"""Types that kernels compute in, by name: REAL in their sources."""
+NARROW = ("float16", "bfloat16")
+"""Types of 16 bits that tensors may consist of, which are computed with in float32: STORED in the sources."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ Argument = Array | np.generic | Structure | None
 
 @dataclass(frozen=True)
 class Kernel:
-    """A `__global__` function of `sources/<file>.cu`, for numbers of one type."""
+    """A `__global__` function of `sources/<file>.cu`, for tensors of one type."""
 
     file: str
     name: str
@@ -137,7 +139,7 @@ def _by_value(argument: Argument) -> NDArray[Any]:
 
 
 def _compiled(source: str, dtype: np.dtype[np.generic]) -> Callable[[str], int]:
-    return functools.cache(api().compile(source, (*OPTIONS, *real_option(dtype))))
+    return functools.cache(api().compile(source, (*OPTIONS, *options_for(dtype))))
 
 
 @functools.cache
@@ -146,8 +148,15 @@ def source_of(file: str) -> str:
     return (SOURCES / "common.cuh").read_text() + (SOURCES / f"{file}.cu").read_text()
 
 
-def real_option(dtype: np.dtype[np.generic]) -> tuple[str, ...]:
-    return (f"-DREAL={REALS[dtype]}",)
+def options_for(dtype: np.dtype[np.generic]) -> tuple[str, ...]:
+    """The compiler's, for tensors of this type."""
+    real = f"-DREAL={REALS[computed_in(dtype).name]}"
+    return (real, f"-DSTORED={dtype.name}") if dtype.name in NARROW else (real,)
+
+
+def computed_in(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
+    """What kernels compute in with tensors of this type: the type of numbers that they get by value."""
+    return np.dtype(np.float32) if dtype.name in NARROW else dtype
 
 
 def pointer(array: Array) -> ctypes.c_void_p:

@@ -29,6 +29,7 @@ from crossbow.kernels.cuda import (
     vector,
 )
 from crossbow.kernels.cuda.launch import REALS
+from crossbow.kernels.cuda.mixed import Mixed, narrow_type
 from crossbow.kernels.interface import (
     Assignment,
     BatchNormSetting,
@@ -46,8 +47,9 @@ from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
 class Cuda:
     """Kernels for NVIDIA GPUs, in one floating-point type: cuDNN's, cuBLAS's, and our own where those have none.
 
-    Images lie channels-last where `channels_last` says so, which None does where factors may be rounded to TF32: the
-    tensor cores' kernels want it. Calls go to the stream that the calling thread has set (`launch.on`), and return
+    `narrow`: the name of a type of 16 bits, float16 or bfloat16, of which tensors may consist beside float32's. Images
+    lie channels-last where `channels_last` says so, which None does where factors may be of 16 bits or rounded to TF32:
+    the tensor cores' kernels want it. Calls go to the stream that the calling thread has set (`launch.on`), and return
     before the GPU is done. Matrix products round as the handle's math mode says.
     """
 
@@ -60,13 +62,16 @@ class Cuda:
         channels_last: bool | None = None,
         deterministic: bool = False,
         tf32: bool = False,
+        narrow: str | None = None,
     ) -> None:
         kind: np.dtype[np.generic] = np.dtype(dtype)
-        if kind not in REALS:
-            raise ConfigurationError(f"Cuda: dtype must be {' or '.join(map(str, REALS))}. Received: {kind}")
+        if kind.name not in REALS:
+            raise ConfigurationError(f"Cuda: dtype must be {' or '.join(REALS)}. Received: {kind}")
         self.dtypes: tuple[np.dtype[np.generic], ...] = (kind,)
         self.fused_relu: tuple[str, ...] = ("convolution", "inner_product", "batch_norm", "weighted_sum")
-        self.channels_last = tf32 if channels_last is None else channels_last
+        self.mixed = None if narrow is None else Mixed(narrow_type(narrow))
+        tensor_cores = tf32 or narrow is not None
+        self.channels_last = tensor_cores if channels_last is None else channels_last
         self.arithmetic = convolution.Arithmetic(deterministic, tf32)
 
     def layout(self, shape: Shape) -> Layout:

@@ -78,8 +78,8 @@ def accuracy(p: Tensor, labels: Tensor, top_k: int, ignored_label: int | None) -
 
 def is_double(targets: Tensor) -> np.int32:
     """Whether targets, which need not have the type of the other numbers, are double: for a kernel that takes both."""
-    if targets.dtype not in REALS:
-        raise ConfigurationError(f"cuda: expected targets of type {' or '.join(map(str, REALS))}. Received: {targets}")
+    if targets.dtype.name not in REALS:
+        raise ConfigurationError(f"cuda: expected targets of type {' or '.join(REALS)}. Received: {targets}")
     return np.int32(targets.dtype == np.float64)
 
 

@@ -54,6 +54,7 @@ class OneDNN(Reference):
     def __init__(self) -> None:
         super().__init__(np.float32)
         self.fused_relu = ("convolution", "inner_product", "batch_norm", "weighted_sum")
+        self.mixed = None
 
     def layout(self, shape: Shape) -> Layout:
         return Layout.CHANNELS_LAST if len(shape) == 4 else Layout.PLAIN

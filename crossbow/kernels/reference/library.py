@@ -59,6 +59,7 @@ class Reference:
             raise ConfigurationError(f"Reference: dtype must be float32 or float64. Received: {kind}")
         self.dtypes: tuple[np.dtype[np.generic], ...] = (kind,)
         self.fused_relu: tuple[str, ...] = ()
+        self.mixed = None
 
     def layout(self, shape: Shape) -> Layout:
         return Layout.PLAIN

@@ -59,7 +59,9 @@ class CudaAssembly(Assembly):
                     f"Received: {device.name!r}"
                 )
         self._tf32 = self.system.precision == "tf32"
-        self.library = Cuda(self.dtype, deterministic=self.system.deterministic, tf32=self._tf32)
+        self.library = Cuda(
+            self.dtype, deterministic=self.system.deterministic, tf32=self._tf32, narrow=self.system.narrow
+        )
         counts = [device.learners(self.system.learners_per_device) for device in self.devices]
         self.threads = [0 for _ in self.devices]
         return counts
@@ -165,16 +167,17 @@ class CudaAssembly(Assembly):
             )
             learner.sends_gradient = averaging.rule.sends == "gradient"
             training = [self._input(self.loader) for _ in PARITIES]
+            narrow = self.narrow_vectors(device)
             tasks: dict[tuple[str, int, int], Task] = {}
             steps: dict[tuple[str, int], Work] = {}
             for parity in PARITIES:
                 weights = base.buffers[parity] if replica.weights is None else replica.weights
                 present, following = replica.statistics[parity], replica.statistics[1 - parity]
                 for buffer, place in enumerate(training):
-                    vectors = self._vectors(weights, replica.gradient, present, following)
+                    vectors = {**narrow, **self._vectors(weights, replica.gradient, present, following)}
                     tasks["synchronise", parity, buffer] = self._task(self.program, arena, vectors, place)
                     if self.clock.tau > 1:
-                        vectors = self._vectors(weights, replica.gradient, present, present)
+                        vectors = {**narrow, **self._vectors(weights, replica.gradient, present, present)}
                         tasks["local", parity, buffer] = self._task(self.program, arena, vectors, place)
                 vectors = {**base.vectors(parity), **replica.vectors()}
                 steps["synchronise", parity] = self._work(averaging.step((), coefficients.step, vectors))
@@ -184,7 +187,10 @@ class CudaAssembly(Assembly):
                 for buffer, place in enumerate([self._input(self.check_loader) for _ in PARITIES]):
                     for parity in PARITIES:
                         observed = base.statistics[parity]
-                        vectors = self._vectors(base.buffers[parity], replica.gradient, observed, observed)
+                        vectors = {
+                            **narrow,
+                            **self._vectors(base.buffers[parity], replica.gradient, observed, observed),
+                        }
                         tasks["check", parity, buffer] = self._task(self.check_program, arena, vectors, place)
             learner.tasks, learner.steps = tasks, steps
         return Member(learner, device, replica, arena, training[0].state)

@@ -37,7 +37,33 @@ struct Dim {
 };
 static Dim threadIdx, blockIdx, blockDim, gridDim;
 
+static inline unsigned __float_as_uint(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, sizeof x);
+    return bits;
+}
+
+static inline float __uint_as_float(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
 namespace emulated {
+
+// The compiler's own type rounds as the GPU's instructions do.
+static inline float from_float16(unsigned short bits) {
+    _Float16 x;
+    memcpy(&x, &bits, sizeof x);
+    return (float)x;
+}
+
+static inline unsigned short to_float16(float x) {
+    _Float16 rounded = (_Float16)x;
+    unsigned short bits;
+    memcpy(&bits, &rounded, sizeof bits);
+    return bits;
+}
 
 static unsigned char *shared = nullptr;
 static unsigned running;

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,6 +27,8 @@ SIGNATURE = re.compile(r"KERNEL\s+(\w+)\s*\(([^)]*)\)\s*\{", re.DOTALL)
 SCALARS: dict[str, type[np.generic]] = {
     "float": np.float32,
     "double": np.float64,
+    "float16": np.float16,
+    "bfloat16": ml_dtypes.bfloat16,
     "int": np.int32,
     "int64": np.int64,
     "uint64": np.uint64,
@@ -62,14 +65,16 @@ class Emulated:
     """Bytes of each parameter."""
     run: Callable[..., int]
     real: str = "float"
-    """What REAL is."""
+    """What REAL is,"""
+    stored: str = "float"
+    """and what STORED."""
 
     def dtype(self, parameter: Parameter) -> np.dtype[np.generic] | None:
         """The type of a number, or of what a pointer points to; None where that is a structure, or anything."""
         name = re.sub(r"\bconst\b|\*", "", parameter.type).strip()
         if parameter.is_pointer and name == WORDS:
             return None
-        name = self.real if name == "real" else name
+        name = {"real": self.real, "stored": self.stored}.get(name, name)
         return np.dtype(SCALARS[name]) if name in SCALARS else None
 
     def copy(self, arguments: int) -> tuple[NDArray[np.uint64], list[NDArray[np.uint8]]]:
@@ -90,7 +95,8 @@ class Emulated:
 def compile_kernels(source: str, options: Sequence[str]) -> dict[str, Emulated]:
     """The kernels of CUDA C++ source code, by name."""
     library = ctypes.CDLL(str(_compiled(source, tuple(option for option in options if option.startswith("-D")))))
-    real = next((option.removeprefix("-DREAL=") for option in options if option.startswith("-DREAL=")), "float")
+    defined = dict(option.removeprefix("-D").split("=") for option in options if option.startswith("-D"))
+    real = defined.get("REAL", "float")
     kernels = {}
     for name, text in SIGNATURE.findall(source):
         run = getattr(library, f"run_{name}")
@@ -101,7 +107,7 @@ def compile_kernels(source: str, options: Sequence[str]) -> dict[str, Emulated]:
         getattr(library, f"sizes_{name}")(sizes)
         parameters = [re.fullmatch(r"(.*?)(\w+)", part.strip(), re.DOTALL) for part in text.split(",")]
         named = tuple(Parameter(p[1].strip(), p[2]) for p in parameters if p)
-        kernels[name] = Emulated(name, named, tuple(sizes), run, real)
+        kernels[name] = Emulated(name, named, tuple(sizes), run, real, defined.get("STORED", real))
     return kernels
 
 

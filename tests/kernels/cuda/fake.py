@@ -20,7 +20,7 @@ from crossbow.kernels.cuda import launch
 from crossbow.kernels.cuda.api import replaced
 from crossbow.types import address
 from tests.kernels.cuda.emulator import Emulated, compile_kernels
-from tests.kernels.cuda.fake_cublas import FakeCublas
+from tests.kernels.cuda.fake_cublas import TYPES, FakeCublas
 from tests.kernels.cuda.fake_cudnn import FakeCudnn
 from tests.kernels.cuda.fake_memory import FakeError, extent
 from tests.kernels.cuda.fake_runtime import FakeNccl, FakeRuntime
@@ -339,7 +339,7 @@ def product_ranges(name: str, values: Sequence[int]) -> list[Range]:
     stored = ((k, m) if turn_a else (m, k), (n, k) if turn_b else (k, n), (m, n))
     for (operand, place, kind, leading, stride), (rows, columns) in zip(operands, stored, strict=True):
         elements = stride * (matrices - 1) + leading * (columns - 1) + rows
-        ranges.append((f"{name} ({operand})", place, place + elements * (8 if kind == 1 else 4), operand == "c"))
+        ranges.append((f"{name} ({operand})", place, place + elements * TYPES[kind].itemsize, operand == "c"))
     return ranges
 
 

@@ -7,11 +7,13 @@ import itertools
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.cuda import cublas
 from crossbow.kernels.cuda.cublas import PROTOTYPES
+from crossbow.kernels.cuda.launch import computed_in
 
 VERSION = 130000
 STATUSES = {
@@ -23,8 +25,15 @@ COMPUTED_IN = {
     (np.dtype(np.float32), cublas.CUBLAS_COMPUTE_32F),
     (np.dtype(np.float32), cublas.CUBLAS_COMPUTE_32F_PEDANTIC),
     (np.dtype(np.float64), cublas.CUBLAS_COMPUTE_64F),
+    (np.dtype(np.float16), cublas.CUBLAS_COMPUTE_32F),
+    (np.dtype(ml_dtypes.bfloat16), cublas.CUBLAS_COMPUTE_32F),
 }
-TYPES = {cublas.CUDA_R_32F: np.dtype(np.float32), cublas.CUDA_R_64F: np.dtype(np.float64)}
+TYPES = {
+    cublas.CUDA_R_32F: np.dtype(np.float32),
+    cublas.CUDA_R_64F: np.dtype(np.float64),
+    cublas.CUDA_R_16F: np.dtype(np.float16),
+    cublas.CUDA_R_16BF: np.dtype(ml_dtypes.bfloat16),
+}
 
 
 @dataclass
@@ -186,7 +195,7 @@ class FakeCublas:
             return cublas.CUBLAS_STATUS_INVALID_VALUE
         assert min(*sizes, matrices) > 0, "nothing to compute"
         a, b, c = operands
-        alpha, beta = (numbers_at(scalar, 1, c.dtype)[0] for scalar in scalars)
+        alpha, beta = (float(numbers_at(scalar, 1, computed_in(c.dtype))[0]) for scalar in scalars)
         if matrices > 1:
             assert c.stride >= c.elements, "the products of a stack overlap"
             assert a.stride >= 0

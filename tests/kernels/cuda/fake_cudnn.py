@@ -14,16 +14,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from crossbow.kernels.cuda import cudnn
+from crossbow.kernels.cuda.launch import computed_in
 from crossbow.kernels.interface import ConvolutionGeometry
 from crossbow.kernels.reference import convolution as reference
 
 if TYPE_CHECKING:
     from tests.kernels.cuda.fake import Recorded
 
-DTYPES = {number: dtype for dtype, number in cudnn.DATA_TYPES.items()}
+DTYPES = {
+    number: np.dtype(ml_dtypes.bfloat16 if name == "bfloat16" else name) for name, number in cudnn.DATA_TYPES.items()
+}
 COUNTS = {
     "Forward": cudnn.CONVOLUTION_FWD_ALGO_COUNT,
     "BackwardData": cudnn.CONVOLUTION_BWD_DATA_ALGO_COUNT,
@@ -272,7 +276,7 @@ class FakeCudnn:
             for role, number in zip(roles, (first, second, result), strict=True)
         }
         setting = self._setting(cudnn.ConvolutionDescriptor, convolution)
-        if {tensor.dtype for tensor in tensors.values()} != {setting.dtype}:
+        if len(dtypes := {tensor.dtype for tensor in tensors.values()}) != 1 or computed_in(*dtypes) != setting.dtype:
             raise Refused(cudnn.STATUS_BAD_PARAM, f"types of {tensors}, computed in {setting.dtype}")
         expected = setting.output_shape(tensors["x"], tensors["w"])
         if expected[1] % setting.geometry.groups:
@@ -387,22 +391,25 @@ class FakeCudnn:
         g = asked.convolution.geometry
         geometry = ConvolutionGeometry(asked.w.shape[2:], g.stride, g.padding, g.dilation, g.groups)
         assert asked.convolution.mode == cudnn.CROSS_CORRELATION
+        exact = asked.convolution.dtype
         if kind == "Forward":
             x, w, y = asked.x.array(first_data), asked.w.array(second_data), asked.y.array(result_data)
-            computed = np.empty(y.shape, y.dtype)
+            x, w, computed = x.astype(exact), w.astype(exact), np.empty(y.shape, exact)
             reference.forward(input0=x, weights=w, output=computed, geometry=geometry)
             target = y
         elif kind == "BackwardData":
             w, y, x = asked.w.array(first_data), asked.y.array(second_data), asked.x.array(result_data)
-            computed = np.empty(x.shape, x.dtype)
-            reference.backward_data(output_gradient=y, weights=w, input_gradient=computed, geometry=geometry)
+            computed = np.empty(x.shape, exact)
+            reference.backward_data(
+                output_gradient=y.astype(exact), weights=w.astype(exact), input_gradient=computed, geometry=geometry
+            )
             target = x
         else:
             x, y, w = asked.x.array(first_data), asked.y.array(second_data), asked.w.array(result_data)
-            computed = np.empty(w.shape, w.dtype)
+            x, y, computed = x.astype(exact), y.astype(exact), np.empty(w.shape, exact)
             reference.backward_weights(input0=x, output_gradient=y, weights_gradient=computed, geometry=geometry)
             target = w
-        a, b = (_number(address, asked.x.dtype) for address in (alpha, beta))
+        a, b = (_number(address, asked.convolution.dtype) for address in (alpha, beta))
         target[...] = a * computed + (b * target if b else 0)  # with beta = 0 the result is not read
 
 

@@ -5,18 +5,20 @@ from __future__ import annotations
 import ctypes
 import importlib.metadata
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow.kernels.cuda.launch import OPTIONS, SOURCES, real_option, source_of
+from crossbow.kernels.cuda.launch import OPTIONS, SOURCES, options_for, source_of
+from crossbow.kernels.cuda.mixed import narrow_type
 from crossbow.kernels.cuda.vector import combination_source, norm_source
 from crossbow.kernels.interface import Assignment
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 SMA = combination_source([Assignment("v", ("v", "g", "sign")), Assignment("w", ("w", "v", "z"))], {"sign": "w"})
+KNOWS_STORED = re.compile(r"\bstored \*").search
 FILES = {path.stem: source_of(path.stem) for path in sorted(SOURCES.glob("*.cu"))}
 GENERATED = {
     "linear combination": source_of("vector") + SMA,
@@ -63,13 +65,24 @@ def text_of(what: str, program: ctypes.c_void_p) -> str:
     return text.value.decode()
 
 
+def builds() -> Iterator[Any]:
+    """Every source, type and architecture; those of 16 bits where kernels have tensors of such."""
+    for name, source in {**FILES, **GENERATED}.items():
+        narrow = [("sm_80", "float16"), ("sm_90", "bfloat16")] if KNOWS_STORED(source) else []
+        for gpu, dtype in [("sm_80", "float32"), ("sm_90", "float32"), ("sm_90", "float64"), *narrow]:
+            yield pytest.param(source, gpu, dtype, id=f"{name}-{gpu}-{dtype}")
+
+
+def test_the_sources_with_tensors_of_16_bits() -> None:
+    assert {name for name, source in FILES.items() if KNOWS_STORED(source)} >= {"activation", "channels", "mixed"}
+    assert "softmax" in FILES
+    assert not KNOWS_STORED(FILES["softmax"])
+
+
 @needs_nvrtc
-@pytest.mark.parametrize(
-    ("architecture", "dtype"), [("sm_80", np.float32), ("sm_90", np.float32), ("sm_90", np.float64)]
-)
-@pytest.mark.parametrize("source", [pytest.param(text, id=name) for name, text in {**FILES, **GENERATED}.items()])
-def test_compiles_without_a_warning(source: str, architecture: str, dtype: type[Any]) -> None:
-    options = (*OPTIONS, *real_option(np.dtype(dtype)), f"-arch={architecture}")
+@pytest.mark.parametrize(("source", "architecture", "dtype"), list(builds()))
+def test_compiles_without_a_warning(source: str, architecture: str, dtype: str) -> None:
+    options = (*OPTIONS, *options_for(narrow_type(dtype)), f"-arch={architecture}")
     error, log, _ = compile_source(source, options)
     assert (error, log.strip()) == ("", "")
 
@@ -88,7 +101,7 @@ def test_what_is_no_kernel_is_noticed() -> None:
 @pytest.mark.parametrize(("dtype", "lanes"), [(np.float32, 4), (np.float64, 2)])
 def test_combinations_move_16_bytes_at_once(dtype: Any, lanes: int) -> None:
     """Each vector that is read is read once, each that is written is written once; and nothing becomes an FMA."""
-    options = (*OPTIONS, *real_option(np.dtype(dtype)), "-arch=compute_90")
+    options = (*OPTIONS, *options_for(np.dtype(dtype)), "-arch=compute_90")
     _, _, ptx = compile_source(GENERATED["linear combination"], options)
     body = ptx[ptx.index(".entry linear_combination") :]
     assert len(re.findall(rf"ld\.global(?:\.nc)?\.v{lanes}\.", body)) == 4

@@ -2,7 +2,7 @@
 
 enum { RELU = 0, CLIPPED = 1, TANH = 2, SIGMOID = 3 };
 
-KERNEL activation_forward(const real *x, real *y, int64 n, int mode, real slope, real ceiling) {
+KERNEL activation_forward(const stored *x, stored *y, int64 n, int mode, real slope, real ceiling) {
     EACH(i, n) {
         real v = x[i], r;
         if (mode == RELU) {
@@ -19,13 +19,15 @@ KERNEL activation_forward(const real *x, real *y, int64 n, int mode, real slope,
     }
 }
 
-KERNEL activation_backward(const real *y, const real *dy, real *dx, int64 n, int mode, real slope, real ceiling) {
+KERNEL activation_backward(const stored *y, const stored *dy, stored *dx, int64 n, int mode, real slope, real ceiling) {
+    stored largest;
+    largest = ceiling;  // as it was written
     EACH(i, n) {
         real v = y[i], derivative;
         if (mode == RELU) {
             derivative = v > 0 ? (real)1 : slope;
         } else if (mode == CLIPPED) {
-            derivative = v > 0 && v < ceiling ? (real)1 : (real)0;
+            derivative = v > 0 && v < (real)largest ? (real)1 : (real)0;
         } else if (mode == TANH) {
             derivative = 1 - v * v;
         } else {

@@ -8,6 +8,8 @@
 //
 // Sums over the values have two stages: of each part (`sums`: parts × 2 × channels), then of the parts, always in the
 // same order.
+//
+// Variables and statistics are `real` whatever tensors consist of.
 
 struct Channels {
     int64 count, values;        // channels, and values of each
@@ -176,7 +178,7 @@ __device__ inline Normalisation normalisation(const Walk &w, const real *weights
     return {mean, weights[w.number] * inverse, bias ? bias[w.number] : (real)0};
 }
 
-__device__ inline void normalise(const Walk &w, const real *x, real *y, const Normalisation &n, int relu) {
+__device__ inline void normalise(const Walk &w, const stored *x, stored *y, const Normalisation &n, int relu) {
     map(
         w, [&](int64 at) { return x[at]; },
         [&](int64 at, real value) {
@@ -187,7 +189,7 @@ __device__ inline void normalise(const Walk &w, const real *x, real *y, const No
 
 // Σ (x − origin) and Σ (x − origin)² of every part, where the origin is the channel's first value: all that the values
 // have in common is then gone. A chunk's squares are those about its own mean, and exact enough in the type of x.
-KERNEL batch_norm_statistics(const real *x, double *sums, Channels g) {
+KERNEL batch_norm_statistics(const stored *x, double *sums, Channels g) {
     SHARED(double, shared);
     Walk w = walk(g);
     Sums own = {0, 0};
@@ -214,7 +216,7 @@ KERNEL batch_norm_statistics(const real *x, double *sums, Channels g) {
 
 // The mean and the inverse standard deviation of every channel, and the running statistics. With a `count` of tasks
 // before, these are the mean of all tasks; else `fraction` is what is taken of the new ones.
-KERNEL batch_norm_observe(const real *x, const double *sums, real *kept, const real *running_mean,
+KERNEL batch_norm_observe(const stored *x, const double *sums, real *kept, const real *running_mean,
                           const real *running_variance, const real *count, real *running_mean_next,
                           real *running_variance_next, Channels g, int width, double epsilon, double fraction) {
     SHARED(double, shared);
@@ -234,16 +236,16 @@ KERNEL batch_norm_observe(const real *x, const double *sums, real *kept, const r
 }
 
 // The count may be the same memory as the next: it grows here, where nobody reads it any more.
-KERNEL batch_norm_normalise(const real *x, const real *weights, const real *bias, const real *kept, const real *count,
-                            real *y, real *count_next, Channels g, int relu) {
+KERNEL batch_norm_normalise(const stored *x, const real *weights, const real *bias, const real *kept, const real *count,
+                            stored *y, real *count_next, Channels g, int relu) {
     if (count && blockIdx.x == 0 && threadIdx.x == 0) count_next[0] = count[0] + 1;
     Walk w = walk(g);
     if (!w.valid) return;
     normalise(w, x, y, normalisation(w, weights, bias, kept[w.number], kept[g.count + w.number]), relu);
 }
 
-KERNEL batch_norm_inference(const real *x, const real *weights, const real *bias, const real *running_mean,
-                            const real *running_variance, real *y, Channels g, real epsilon, int relu) {
+KERNEL batch_norm_inference(const stored *x, const real *weights, const real *bias, const real *running_mean,
+                            const real *running_variance, stored *y, Channels g, real epsilon, int relu) {
     Walk w = walk(g);
     if (!w.valid) return;
     real inverse = 1 / sqrt(running_variance[w.number] + epsilon);
@@ -251,7 +253,7 @@ KERNEL batch_norm_inference(const real *x, const real *weights, const real *bias
 }
 
 // Σ dy and Σ dy · x̂ of every part. With the ReLU behind, dy is 0 where the normalised value is not positive.
-KERNEL batch_norm_products(const real *x, const real *dy, const real *weights, const real *bias, const real *kept,
+KERNEL batch_norm_products(const stored *x, const stored *dy, const real *weights, const real *bias, const real *kept,
                            double *sums, Channels g, int relu) {
     SHARED(double, shared);
     Walk w = walk(g);
@@ -270,8 +272,8 @@ KERNEL batch_norm_products(const real *x, const real *dy, const real *weights, c
 }
 
 // sums: the totals. dx may be dy.
-KERNEL batch_norm_backward(const real *x, const real *dy, const real *weights, const real *bias, const real *kept,
-                           const double *sums, real *dx, Channels g, int relu) {
+KERNEL batch_norm_backward(const stored *x, const stored *dy, const real *weights, const real *bias, const real *kept,
+                           const double *sums, stored *dx, Channels g, int relu) {
     Walk w = walk(g);
     if (!w.valid) return;
     real mean = kept[w.number], inverse = kept[g.count + w.number];
@@ -302,7 +304,7 @@ KERNEL channel_gradients(double *sums, real *weights_gradient, real *bias_gradie
 
 // Factors, and offsets (or null). y may be x.
 
-KERNEL scaling_forward(const real *x, const real *weights, const real *bias, real *y, Channels g) {
+KERNEL scaling_forward(const stored *x, const real *weights, const real *bias, stored *y, Channels g) {
     Walk w = walk(g);
     if (!w.valid) return;
     real factor = weights[w.number], offset = bias ? bias[w.number] : (real)0;
@@ -311,7 +313,7 @@ KERNEL scaling_forward(const real *x, const real *weights, const real *bias, rea
         [&](int64 at, real value) { y[at] = bias ? factor * value + offset : factor * value; });
 }
 
-KERNEL scaling_products(const real *x, const real *dy, double *sums, Channels g) {
+KERNEL scaling_products(const stored *x, const stored *dy, double *sums, Channels g) {
     SHARED(double, shared);
     Walk w = walk(g);
     reduce_part(g, w, products(w, [&](int64 at) { return Pair{x[at], dy[at]}; }), sums, shared);

@@ -1,4 +1,5 @@
-// What all kernels have in common; put before each of them. REAL is the type of numbers, float or double.
+// What all kernels have in common; put before each of them. REAL is the type of numbers, float or double. STORED is
+// what tensors consist of in kernels that know such of 16 bits: REAL unless said otherwise, float16 or bfloat16.
 //
 // Kernels are written so that they can also be compiled as C++ and run on a processor, for tests: one-dimensional blocks
 // and grids, no atomics and no warp functions (sums are always added in the same order), shared memory only through SHARED.
@@ -8,6 +9,53 @@ typedef long long int64;
 typedef unsigned long long uint64;
 typedef unsigned int uint32;
 typedef unsigned char uint8;
+
+// Numbers of 16 bits. They are only stored: whatever is computed with them is computed in float, and rounded to nearest
+// when it is assigned.
+
+// The first half of a float.
+struct bfloat16 {
+    unsigned short bits;
+
+    __device__ operator float() const { return __uint_as_float((uint32)bits << 16); }
+
+    __device__ bfloat16 &operator=(float x) {
+        uint32 word = __float_as_uint(x);
+        // Half of the last place is added, and one less where that place is even. NaN could become infinite by it.
+        bits = (unsigned short)((x != x ? word | 0x400000 : word + 0x7FFF + (word >> 16 & 1)) >> 16);
+        return *this;
+    }
+};
+
+// IEEE 754's binary16.
+struct float16 {
+    unsigned short bits;
+
+    __device__ operator float() const {
+#ifdef __CUDA_ARCH__
+        float x;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(bits));
+        return x;
+#else
+        return emulated::from_float16(bits);
+#endif
+    }
+
+    __device__ float16 &operator=(float x) {
+#ifdef __CUDA_ARCH__
+        asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(x));
+#else
+        bits = emulated::to_float16(x);
+#endif
+        return *this;
+    }
+};
+
+#ifdef STORED
+typedef STORED stored;
+#else
+typedef real stored;
+#endif
 
 #define KERNEL extern "C" __global__ void
 

@@ -7,7 +7,7 @@ struct Shift {
 
 // y ← x inside a border of zeros or, with negative shifts, what of x is inside its border. The axes are best ordered as
 // y's elements lie.
-KERNEL move(const real *x, Four from, real *y, Four to, Shift shift) {
+KERNEL move(const stored *x, Four from, stored *y, Four to, Shift shift) {
     EACH(i, elements(to)) {
         int64 rest = i, source = 0, target = 0;
         bool inside = true;
@@ -33,7 +33,7 @@ __device__ inline int64 divide(int64 a, int64 b, int64 &rest) {
 }
 
 // y (…, channels, inner) ← y + the bias of its channel (none where null), and then perhaps max(y, 0).
-KERNEL add_bias(real *y, const real *bias, int64 n, int64 channels, int64 inner, int relu) {
+KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 channels, int64 inner, int relu) {
     EACH(i, n) {
         real v = y[i];
         if (bias) {
@@ -47,7 +47,7 @@ KERNEL add_bias(real *y, const real *bias, int64 n, int64 channels, int64 inner,
 
 // The sums of dy (outer, channels, inner) over all but the channels. A block has `width` channels side by side, and of
 // their elements one of `parts` parts; where there are several, their sums go to `partial` (parts, channels).
-KERNEL sum_channels(const real *dy, real *sums, double *partial, int64 outer, int64 channels, int64 inner, int64 parts,
+KERNEL sum_channels(const stored *dy, stored *sums, double *partial, int64 outer, int64 channels, int64 inner, int64 parts,
                     int64 width) {
     SHARED(double, shared);
     int64 part = blockIdx.x % parts, lanes = blockDim.x / width;
@@ -75,7 +75,7 @@ KERNEL sum_channels(const real *dy, real *sums, double *partial, int64 outer, in
     }
 }
 
-KERNEL add_parts(const double *partial, real *sums, int64 channels, int64 parts) {
+KERNEL add_parts(const double *partial, stored *sums, int64 channels, int64 parts) {
     EACH(channel, channels) {
         double sum = 0;
         for (int64 part = 0; part < parts; ++part) sum += partial[part * channels + channel];

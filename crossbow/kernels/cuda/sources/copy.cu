@@ -7,7 +7,7 @@ struct Move {
     int64 to[4];
 };
 
-KERNEL move(const real *x, real *y, int64 x_start, int64 y_start, Move move, int64 n) {
+KERNEL move(const stored *x, stored *y, int64 x_start, int64 y_start, Move move, int64 n) {
     // Divisions take the time: there is none for the outermost axis and for those that are not needed.
     int outermost = move.size[0] > 1 ? 0 : move.size[1] > 1 ? 1 : move.size[2] > 1 ? 2 : 3;
     EACH(i, n) {
@@ -25,14 +25,14 @@ KERNEL move(const real *x, real *y, int64 x_start, int64 y_start, Move move, int
 enum { TILE = 32 };  // a side of the square that a block turns over in shared memory, so that it reads and writes rows
 
 // (batch, rows, columns) to (batch, columns, rows).
-KERNEL transpose(const real *x, real *y, int64 batch, int64 rows, int64 columns) {
-    SHARED(real, tile);  // its rows have TILE + 1 elements: those of a column then lie in different banks
+KERNEL transpose(const stored *x, stored *y, int64 batch, int64 rows, int64 columns) {
+    SHARED(stored, tile);  // its rows have TILE + 1 elements: those of a column then lie in different banks
     int64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
     int from_thread = threadIdx.x / TILE, in_row = threadIdx.x % TILE, step = blockDim.x / TILE;
     for (int64 t = blockIdx.x; t < batch * down * across; t += gridDim.x) {
         int64 row = t / across % down * TILE, column = t % across * TILE;
-        const real *matrix = x + t / across / down * rows * columns;
-        real *turned = y + (matrix - x);
+        const stored *matrix = x + t / across / down * rows * columns;
+        stored *turned = y + (matrix - x);
         for (int r = from_thread; r < TILE; r += step) {
             if (row + r < rows && column + in_row < columns) {
                 tile[r * (TILE + 1) + in_row] = matrix[(row + r) * columns + column + in_row];
@@ -49,6 +49,6 @@ KERNEL transpose(const real *x, real *y, int64 batch, int64 rows, int64 columns)
 }
 
 // By the logical number of an element, where neither the shape nor the order in memory is the same.
-KERNEL reorder(const real *x, real *y, Four from, Four to, int64 n) {
+KERNEL reorder(const stored *x, stored *y, Four from, Four to, int64 n) {
     EACH(i, n) y[place(to, i)] = x[place(from, i)];
 }

@@ -1,7 +1,7 @@
 // Dropout, forward and backward: y = x · mask / (1 − ratio), with the mask of crossbow/kernels/random.py.
 
-struct alignas(16) Quad {
-    real value[4];
+struct alignas(4 * sizeof(stored)) Quad {
+    stored value[4];
 };
 
 __device__ inline Words block_of(int64 block, const int64 *state, uint32 key, uint32 seed_low, uint32 seed_high) {
@@ -11,16 +11,16 @@ __device__ inline Words block_of(int64 block, const int64 *state, uint32 key, ui
 
 // In logical order: a thread takes the four elements of a block of random words.
 KERNEL drop(
-    const real *x, const int64 *state, real *y, int64 n, uint32 least, real scale, uint32 key, uint32 seed_low,
+    const stored *x, const int64 *state, stored *y, int64 n, uint32 least, real scale, uint32 key, uint32 seed_low,
     uint32 seed_high
 ) {
-    const bool aligned = ((uint64)x | (uint64)y) % 16 == 0;
+    const bool aligned = ((uint64)x | (uint64)y) % sizeof(Quad) == 0;
     EACH(block, (n + 3) / 4) {
         Words words = block_of(block, state, key, seed_low, seed_high);
         int64 start = 4 * block;
         if (aligned && start + 4 <= n) {
             Quad quad = ((const Quad *)x)[block];
-            for (int i = 0; i < 4; ++i) quad.value[i] *= words.word[i] >= least ? scale : (real)0;
+            for (int i = 0; i < 4; ++i) quad.value[i] = quad.value[i] * (words.word[i] >= least ? scale : (real)0);
             ((Quad *)y)[block] = quad;
         } else {
             for (int i = 0; i < 4 && start + i < n; ++i) {
@@ -32,7 +32,7 @@ KERNEL drop(
 
 // Channels-last: elements have the random words of their numbers in logical order.
 KERNEL drop_channels_last(
-    const real *x, const int64 *state, real *y, int64 n, uint32 least, real scale, uint32 key, uint32 seed_low,
+    const stored *x, const int64 *state, stored *y, int64 n, uint32 least, real scale, uint32 key, uint32 seed_low,
     uint32 seed_high, int64 channels, int64 positions
 ) {
     EACH(i, n) {

@@ -1,9 +1,9 @@
 // Tensors, element by element: up to eight at once, those that are absent being null. For more, the next call goes on
 // with the result of the one before as its first.
 
-KERNEL weighted_sum(const real *x0, const real *x1, const real *x2, const real *x3, const real *x4, const real *x5,
-                    const real *x6, const real *x7, real c0, real c1, real c2, real c3, real c4, real c5, real c6,
-                    real c7, real *y, int64 n, int relu) {
+KERNEL weighted_sum(const stored *x0, const stored *x1, const stored *x2, const stored *x3, const stored *x4, const stored *x5,
+                    const stored *x6, const stored *x7, real c0, real c1, real c2, real c3, real c4, real c5, real c6,
+                    real c7, stored *y, int64 n, int relu) {
     EACH(i, n) {
         real sum = c0 * x0[i];
         if (x1) sum += c1 * x1[i];
@@ -17,8 +17,8 @@ KERNEL weighted_sum(const real *x0, const real *x1, const real *x2, const real *
     }
 }
 
-KERNEL product(const real *x0, const real *x1, const real *x2, const real *x3, const real *x4, const real *x5,
-               const real *x6, const real *x7, real *y, int64 n) {
+KERNEL product(const stored *x0, const stored *x1, const stored *x2, const stored *x3, const stored *x4, const stored *x5,
+               const stored *x6, const stored *x7, stored *y, int64 n) {
     EACH(i, n) {
         real product = x0[i];
         if (x1) product *= x1[i];
@@ -42,8 +42,8 @@ __device__ inline void compare(real x, int number, real &largest, int &first) {
 
 // x1 is input `number`, and the others follow. Unless it is 1, x0 is the largest of those before, and `kept` says which
 // that is. Without `kept`, only the largest matters.
-KERNEL maximum(const real *x0, const real *x1, const real *x2, const real *x3, const real *x4, const real *x5,
-               const real *x6, const real *x7, real *y, uint8 *kept, int64 n, int number) {
+KERNEL maximum(const stored *x0, const stored *x1, const stored *x2, const stored *x3, const stored *x4, const stored *x5,
+               const stored *x6, const stored *x7, stored *y, uint8 *kept, int64 n, int number) {
     EACH(i, n) {
         real largest = x0[i];
         int first = kept && number > 1 ? kept[i] : 0;
@@ -59,6 +59,6 @@ KERNEL maximum(const real *x0, const real *x1, const real *x2, const real *x3, c
     }
 }
 
-KERNEL maximum_backward(const real *dy, const uint8 *kept, real *dx, int64 n, int number) {
+KERNEL maximum_backward(const stored *dy, const uint8 *kept, stored *dx, int64 n, int number) {
     EACH(i, n) dx[i] = kept[i] == number ? dy[i] : (real)0;
 }

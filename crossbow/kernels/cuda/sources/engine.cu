@@ -3,7 +3,7 @@
 // x, in the order of its memory, from the slot's (images, channels, positions); the labels, as words of 32 bits.
 template <class T>
 __device__ inline void load(
-    const T *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    const T *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
     int64 positions, int64 words, real scale
 ) {
     slots += state[SLOT] * n;
@@ -17,28 +17,28 @@ __device__ inline void load(
 }
 
 KERNEL load_bytes(
-    const uint8 *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    const uint8 *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
     int64 positions, int64 words, real scale
 ) {
     load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
 }
 
 KERNEL load_floats(
-    const float *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    const float *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
     int64 positions, int64 words, real scale
 ) {
     load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
 }
 
 KERNEL load_doubles(
-    const double *slots, const uint32 *slot_labels, const int64 *state, real *x, uint32 *labels, int64 n, int64 channels,
+    const double *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
     int64 positions, int64 words, real scale
 ) {
     load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
 }
 
 // By block: the number of NaN, of infinite elements, and the first of them in logical order (n where there is none).
-KERNEL find_not_finite(const real *x, Four shape, int64 n, int64 *found) {
+KERNEL find_not_finite(const stored *x, Four shape, int64 n, int64 *found) {
     SHARED(int64, shared);
     int64 nans = 0, infinite = 0, first = n;
     EACH(i, n) {

@@ -1,7 +1,7 @@
 // What stands around matrix products, whose matrices are row-major: biases, sums and repeats.
 
 // y ← y + the bias of its column (none where null), and then perhaps max(y, 0).
-KERNEL add_bias(real *y, const real *bias, int64 n, int64 columns, int relu) {
+KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 columns, int relu) {
     EACH(i, n) {
         real v = y[i];
         if (bias) v += bias[i % columns];
@@ -11,7 +11,7 @@ KERNEL add_bias(real *y, const real *bias, int64 n, int64 columns, int relu) {
 
 // y[o][c] = Σ_r x[o][r][c]. A block takes `width` columns, a power of two, at once; those of its threads that have the
 // same column share its rows. Their sums are added pairwise.
-KERNEL sum_rows(const real *x, real *y, int64 outer, int64 rows, int64 columns, int width) {
+KERNEL sum_rows(const stored *x, stored *y, int64 outer, int64 rows, int64 columns, int width) {
     SHARED(double, sums);
     int64 groups = (columns + width - 1) / width;
     int lanes = blockDim.x / width, lane = threadIdx.x / width;
@@ -19,7 +19,7 @@ KERNEL sum_rows(const real *x, real *y, int64 outer, int64 rows, int64 columns, 
         int64 o = group / groups, c = group % groups * width + threadIdx.x % width;
         double sum = 0;
         if (c < columns) {
-            const real *column = x + o * rows * columns + c;
+            const stored *column = x + o * rows * columns + c;
             for (int64 r = lane; r < rows; r += lanes) sum += column[r * columns];
         }
         sums[threadIdx.x] = sum;
@@ -34,7 +34,7 @@ KERNEL sum_rows(const real *x, real *y, int64 outer, int64 rows, int64 columns, 
 }
 
 // y[o][r][i] = x[o][i], for every r < times. n: elements of y.
-KERNEL repeat(const real *x, real *y, int64 n, int64 times, int64 inner) {
+KERNEL repeat(const stored *x, stored *y, int64 n, int64 times, int64 inner) {
     EACH(i, n) {
         y[i] = x[i / (times * inner) * inner + i % inner];
     }

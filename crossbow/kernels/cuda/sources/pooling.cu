@@ -95,7 +95,7 @@ __device__ inline int output_place(const Pooling &p, const Spot &s) {
 // Visit every position of a window, row by row: visit(number of the position, whether it lies on the input, the
 // elements, or `beyond`). K1 and K2 are the window's sizes on the last two axes where they are known, else 0.
 template <int K1, int K2, class Visit>
-__device__ inline void over_window(const real *x, const Pooling &p, const Spot &s, real beyond, Visit visit) {
+__device__ inline void over_window(const stored *x, const Pooling &p, const Spot &s, real beyond, Visit visit) {
     const Axis &a0 = p.axis[0], &a1 = p.axis[1], &a2 = p.axis[2];
     const int rows = K1 ? K1 : (int)a1.kernel, columns = K2 ? K2 : (int)a2.kernel, distance = inputs_of(p);
     int start0 = s.at[0] * (int)a0.stride - (int)a0.before;
@@ -168,7 +168,7 @@ __device__ inline int kept_at(const uint8 *kept, const Pooling &p, int output) {
 }
 
 // Whether a position of a window lies on the input, and there the element, of the first outer index.
-__device__ inline bool element_at(const real *x, const Pooling &p, Spot s, int position, real &value) {
+__device__ inline bool element_at(const stored *x, const Pooling &p, Spot s, int position, real &value) {
     for (int a = 2; a >= 0; --a) {
         const Axis &axis = p.axis[a];
         int rest = quotient(axis.by_kernel, position);
@@ -198,7 +198,7 @@ __device__ inline bool element_at(const real *x, const Pooling &p, Spot s, int p
 __device__ inline real lowest() { return -(real)1 / (real)0; }
 
 template <int K1, int K2>
-__device__ inline void max_forward(const real *x, real *y, uint8 *kept, const Pooling &p) {
+__device__ inline void max_forward(const stored *x, stored *y, uint8 *kept, const Pooling &p) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
         real largest[TOGETHER];
@@ -224,7 +224,7 @@ __device__ inline void max_forward(const real *x, real *y, uint8 *kept, const Po
 }
 
 // kept: or null.
-KERNEL pooling_max(const real *x, real *y, uint8 *kept, Pooling p) { CHOOSE(max_forward, p, x, y, kept, p); }
+KERNEL pooling_max(const stored *x, stored *y, uint8 *kept, Pooling p) { CHOOSE(max_forward, p, x, y, kept, p); }
 
 struct Largest {
     real value;
@@ -240,7 +240,7 @@ __device__ inline Largest larger(Largest a, Largest b) {
 }
 
 // Large windows: a block for each output.
-KERNEL pooling_max_large(const real *x, real *y, uint8 *kept, Pooling p) {
+KERNEL pooling_max_large(const stored *x, stored *y, uint8 *kept, Pooling p) {
     SHARED(Largest, shared);
     int outputs = (int)p.outer * outputs_of(p);
     for (int i = blockIdx.x; i < outputs; i += gridDim.x) {
@@ -265,7 +265,7 @@ KERNEL pooling_max_large(const real *x, real *y, uint8 *kept, Pooling p) {
 }
 
 // The gradient of max and stochastic pooling, which know where each output came from.
-KERNEL pooling_picked_backward(const real *dy, const uint8 *kept, real *dx, Pooling p) {
+KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, stored *dx, Pooling p) {
     EACH_SPOT(i, inputs_of(p), p) {
         Spot spot = input_spot(p, i);
         real sum[TOGETHER] = {};
@@ -307,7 +307,7 @@ template <> struct Total<0> {
     typedef double type;
 };
 
-template <int K1, int K2> __device__ inline void average_forward(const real *x, real *y, const Pooling &p) {
+template <int K1, int K2> __device__ inline void average_forward(const stored *x, stored *y, const Pooling &p) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
         typename Total<K1>::type sum[TOGETHER] = {};
@@ -320,10 +320,10 @@ template <int K1, int K2> __device__ inline void average_forward(const real *x, 
     }
 }
 
-KERNEL pooling_average(const real *x, real *y, Pooling p) { CHOOSE(average_forward, p, x, y, p); }
+KERNEL pooling_average(const stored *x, stored *y, Pooling p) { CHOOSE(average_forward, p, x, y, p); }
 
 // Large windows: a block for each output.
-KERNEL pooling_average_large(const real *x, real *y, Pooling p) {
+KERNEL pooling_average_large(const stored *x, stored *y, Pooling p) {
     SHARED(double, shared);
     int outputs = (int)p.outer * outputs_of(p);
     for (int i = blockIdx.x; i < outputs; i += gridDim.x) {
@@ -338,7 +338,7 @@ KERNEL pooling_average_large(const real *x, real *y, Pooling p) {
     }
 }
 
-KERNEL pooling_average_backward(const real *dy, real *dx, Pooling p) {
+KERNEL pooling_average_backward(const stored *dy, stored *dx, Pooling p) {
     EACH_SPOT(i, inputs_of(p), p) {
         Spot spot = input_spot(p, i);
         real sum[TOGETHER] = {};
@@ -365,7 +365,7 @@ __device__ inline uint32 word_of(const Pooling &p, const Spot &s, int k, uint32 
 }
 
 template <int K1, int K2>
-__device__ inline void stochastic_forward(const real *x, const int64 *state, real *y, uint8 *kept, const Pooling &p,
+__device__ inline void stochastic_forward(const stored *x, const int64 *state, stored *y, uint8 *kept, const Pooling &p,
                                           uint32 key, uint64 seed) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
@@ -399,13 +399,13 @@ __device__ inline void stochastic_forward(const real *x, const int64 *state, rea
     }
 }
 
-KERNEL pooling_stochastic(const real *x, const int64 *state, real *y, uint8 *kept, Pooling p, uint32 key, uint64 seed) {
+KERNEL pooling_stochastic(const stored *x, const int64 *state, stored *y, uint8 *kept, Pooling p, uint32 key, uint64 seed) {
     CHOOSE(stochastic_forward, p, x, state, y, kept, p, key, seed);
 }
 
 // The mean of what stochastic pooling gives: Σ w² / Σ w with w = max(x, 0), or the first element where there is no w >
 // 0.
-template <int K1, int K2> __device__ inline void expected_forward(const real *x, real *y, const Pooling &p) {
+template <int K1, int K2> __device__ inline void expected_forward(const stored *x, stored *y, const Pooling &p) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);
         double total[TOGETHER] = {}, squares[TOGETHER] = {};
@@ -426,4 +426,4 @@ template <int K1, int K2> __device__ inline void expected_forward(const real *x,
     }
 }
 
-KERNEL pooling_expected(const real *x, real *y, Pooling p) { CHOOSE(expected_forward, p, x, y, p); }
+KERNEL pooling_expected(const stored *x, stored *y, Pooling p) { CHOOSE(expected_forward, p, x, y, p); }
