@@ -48,9 +48,13 @@ class Part:
 PARTS = {
     **{
         f"operators-{precision}": Part(functools.partial(gpu_parts.operators, precision=precision), seconds)
-        for precision, seconds in (("float32", 80.0), ("tf32", 20.0), ("float64", 50.0))
+        for precision, seconds in (("float32", 60.0), ("tf32", 20.0), ("float64", 50.0))
     },
-    "gradients": Part(gpu_parts.gradients, 60.0),
+    **{
+        f"operators-{precision}": Part(functools.partial(gpu_parts.narrow_operators, precision=precision), 15.0)
+        for precision in ("bfloat16", "float16")
+    },
+    "gradients": Part(gpu_parts.gradients, 50.0),
     "weights": Part(gpu_parts.weights, 25.0),
     "graphs": Part(gpu_parts.graphs, 30.0),
     "determinism": Part(gpu_parts.determinism, 30.0),
@@ -132,7 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cifar10", type=Path, metavar="DIR", help="where CIFAR-10 lies (default: made-up images)")
     parser.add_argument("--learners", type=int, help=f"on the GPU (default: {Settings.learners})")
     parser.add_argument("--resnet-epochs", type=int, help=f"(default: {Settings.resnet_epochs})")
-    parser.add_argument("--precision", choices=("float32", "tf32"), help="of lenet and resnet (default: float32)")
+    parser.add_argument(
+        "--precision", choices=("float32", "tf32", "bfloat16", "float16"), help="of lenet and resnet (default: float32)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
     parser.add_argument("--in-process", action="store_true", help="run the parts in this process, for debugging")
     return parser

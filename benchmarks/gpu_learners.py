@@ -51,7 +51,11 @@ from crossbow import SystemConf
 from crossbow.types import ConfigurationError
 
 KINDS: dict[str, Any] = {CROSSBOW: CrossbowGpuRunner, PYTORCH: TorchGpuRunner}
-PRECISIONS = {"float32": "float32, without TF32", "tf32": "TF32 in convolutions and matrix products"}
+PRECISIONS = {
+    "float32": "float32, without TF32",
+    "tf32": "TF32 in convolutions and matrix products",
+    "bfloat16": "bfloat16 in convolutions, matrix products and what is between them (in PyTorch, as autocast has it)",
+}
 SETTINGS = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE")
 """Variables of the environment that change what is measured."""
 

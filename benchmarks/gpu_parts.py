@@ -33,6 +33,8 @@ GRADIENT_TOLERANCE = 1e-6
 ROUNDED = (Conv, InnerProduct, MatMul)
 WEIGHTS_TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 """Of weights after a few ticks on GPU and CPU, relative to the largest of a variable."""
+MIXTURE = ((SMA(), "float32"), (SMA(), "bfloat16"), (SSGD(), "tf32"), (SSGD(), "float16"))
+"""Rules and precisions of runs that are compared bit for bit."""
 GRANULE = 2 << 20
 """Bytes in which CUDA hands out memory: a leak shows in steps of it."""
 STRETCHES = 8
@@ -121,6 +123,25 @@ def operators(settings: Settings, clock: Clock, precision: str) -> Finding:
                 if phase is Phase.TRAIN:
                     how = {**how, "in_place": True}
                     rows.add(f"{where}, in place", functools.partial(_error, case, exact, how), tolerance, case.name)
+    return rows.finding(f"{len(cases)} rows")
+
+
+def narrow_operators(settings: Settings, clock: Clock, precision: str) -> Finding:
+    """Every row whose operator knows tensors of 16 bits, in every layout."""
+    from tests.operators.narrow import NARROW_CASES, compare, tolerance
+
+    cases = NARROW_CASES[:: settings.every]
+    rows = _Rows("runs")
+    for number, case in enumerate(cases):
+        clock.check(number, len(cases))
+        for last in (False, True):
+            options: dict[str, Any] = {"device": settings.device, "channels_last": last}
+
+            def error(case: Any = case, options: Mapping[str, Any] = options) -> float:
+                return largest_error(*compare(case, precision, **options))
+
+            where = f"{case}, {'channels-last' if last else 'plain'}"
+            rows.add(where, error, tolerance(case, precision), case.name)
     return rows.finding(f"{len(cases)} rows")
 
 
@@ -262,10 +283,7 @@ def _identical(settings: Settings, clock: Clock, first: dict[str, Any], second: 
     faults: list[str] = []
     compared = 0
     runs = [
-        (name, build, data, rule, precision)
-        for name, build, data in _networks(settings)
-        for rule in (SMA(), SSGD())
-        for precision in ("float32", "tf32")
+        (name, build, data, rule, precision) for name, build, data in _networks(settings) for rule, precision in MIXTURE
     ]
     for number, (name, build, data, rule, precision) in enumerate(runs):
         clock.check(number, len(runs))

@@ -5,16 +5,19 @@ graphs   the whole step (forward, backward, optimiser) is captured once as a CUD
          to where the graph reads it
 vmap     k replicas, each with its own weights and batch, as one model by `torch.func.vmap`; eager, or captured too
 
-Batches are prepared before and lie in the GPU's memory. Everything also runs on PyTorch's CPU, but for the graphs.
+With precision "bfloat16" the forward pass is under `torch.autocast`. Batches are prepared before and lie in the GPU's
+memory. Everything also runs on PyTorch's CPU, but for the graphs.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import statistics
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from benchmarks.gpu_host import HostTime
@@ -67,6 +70,10 @@ class TorchGpuRunner:
             batch,
             graphs,
             replicas,
+        )
+        # Without a cache of rounded weights: each is used once in a step, and a graph must not keep one.
+        self._autocast = functools.partial(
+            torch.autocast, self._device.type, torch.bfloat16, precision == "bfloat16", cache_enabled=False
         )
         self._under_way: deque[Any] = deque()
         self._number = 0
@@ -158,9 +165,9 @@ class TorchGpuRunner:
         ]
         training: Training
         if replicas:
-            training = _Replicas([self._model() for _ in range(replicas)])
+            training = _Replicas([self._model() for _ in range(replicas)], self._autocast)
         else:
-            training = _Single(self._model().to(memory_format=form))
+            training = _Single(self._model().to(memory_format=form), self._autocast)
         if self._graphs:
             training = _Captured(training, *self._batches[0])
         self._training = training
@@ -223,22 +230,24 @@ class TorchGpuRunner:
 class _Single:
     """One model with its optimiser."""
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, model: Any, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+        self.model, self._autocast = model, autocast
         self.optimiser = _sgd(list(model.parameters()))
 
     def step(self, images: Any, labels: Any) -> None:
         from torch.nn.functional import cross_entropy
 
         self.optimiser.zero_grad(set_to_none=True)
-        cross_entropy(self.model(images), labels).backward()
+        with self._autocast():
+            loss = cross_entropy(self.model(images), labels)
+        loss.backward()
         self.optimiser.step()
 
 
 class _Replicas:
     """Several models as one: every parameter is a stack of theirs."""
 
-    def __init__(self, models: list[Any]) -> None:
+    def __init__(self, models: list[Any], autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         from torch.func import functional_call, grad_and_value, stack_module_state, vmap
         from torch.nn.functional import cross_entropy
 
@@ -247,7 +256,8 @@ class _Replicas:
         skeleton = copy.deepcopy(models[0]).to("meta")
 
         def loss(parameters: Any, buffers: Any, images: Any, labels: Any) -> Any:
-            return cross_entropy(functional_call(skeleton, (parameters, buffers), (images,)), labels)
+            with autocast():
+                return cross_entropy(functional_call(skeleton, (parameters, buffers), (images,)), labels)
 
         self._gradients = vmap(grad_and_value(loss), randomness="different")
         self.optimiser = _sgd(list(self.parameters.values()))
@@ -294,7 +304,7 @@ def _sgd(parameters: list[Any]) -> Any:
 def _set_precision(precision: str) -> None:
     import torch
 
-    tf32 = {"float32": False, "tf32": True}[precision]
+    tf32 = {"float32": False, "tf32": True, "bfloat16": True}[precision]
     torch.backends.cuda.matmul.allow_tf32 = tf32
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True

@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ import pytest
 from benchmarks import gpu_learners, gpu_occupancy, gpu_runner, gpu_torch_runner
 from benchmarks.contest import ContestError
 from benchmarks.gpu_host import Host, HostTime, Ready, Refused, start_process
-from benchmarks.gpu_learners import Benchmark, Entry, cases, entries, main, share
+from benchmarks.gpu_learners import PRECISIONS, Benchmark, Entry, cases, entries, main, share
 from benchmarks.gpu_networks import CASES, GPU_NETWORKS, GpuNetwork, torch_resnet50
 from benchmarks.gpu_occupancy import Occupancy, Sample, driver_version, parse
 from benchmarks.gpu_report import (
@@ -382,8 +383,8 @@ def test_replicas_are_trained_as_each_would_be_alone() -> None:
 
     torch.manual_seed(0)
     models = [torch_small() for _ in range(2)]
-    alone = [_Single(copy.deepcopy(model)) for model in models]
-    together = _Replicas(models)
+    alone = [_Single(copy.deepcopy(model), nullcontext) for model in models]
+    together = _Replicas(models, nullcontext)
     for _ in range(3):
         images, labels = torch.rand(2, 4, 1, 8, 8), torch.randint(0, 10, (2, 4))
         together.step(images, labels)
@@ -397,14 +398,14 @@ def test_replicas_are_trained_as_each_would_be_alone() -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("precision", ["float32", "tf32"])
+@pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_precision_of_pytorch(precision: str) -> None:
     import torch
 
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark
     try:
         TorchGpuRunner("small", 2, precision=precision, where="cpu")
-        assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is (precision == "tf32")
+        assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is (precision != "float32")
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark = before
 

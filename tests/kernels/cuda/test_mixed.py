@@ -9,37 +9,29 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.compile.precision import NARROW, has_narrow_variables, is_narrow
+from crossbow.compile.precision import NARROW
 from crossbow.kernels.cuda.mixed import LARGEST_SCALE, RUN, STEADY_TASKS, Mixed, narrow_type
 from crossbow.ops import ReLU, SoftMax
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, Tensor
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
+from tests.operators.narrow import NARROW_CASES, compare, tolerance
 from tests.operators.table import CASES, Case
-from tests.operators.test_table import assert_close, float32_variables, gradient_for, tensors
+from tests.operators.test_table import assert_close
 
 Numbers = NDArray[Any]
 TYPES = ("float16", "bfloat16")
-UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""The most that rounding changes a number by, in proportion."""
-ROUNDINGS = 4
-"""Of a result: its own, and those of what was kept for a gradient."""
 FLOAT32 = np.dtype(np.float32)
 
 types = pytest.mark.parametrize("name", TYPES)
 layouts = pytest.mark.parametrize("channels_last", [False, True], ids=["plain", "channels-last"])
-narrow_rows = pytest.mark.parametrize("case", [case for case in CASES if is_narrow(case.kernel)], ids=str)
+narrow_rows = pytest.mark.parametrize("case", NARROW_CASES, ids=str)
 
 
 @pytest.fixture(autouse=True)
 def fake() -> Iterator[FakeCuda]:
     with fake_cuda() as cuda:
         yield cuda
-
-
-def rounded(values: Numbers, name: str) -> Numbers:
-    """The nearest numbers of 16 bits, as float64. Integers are labels, and stay."""
-    return values if values.dtype.kind in "iu" else values.astype(narrow_type(name)).astype(np.float64)
 
 
 def widened(values: Numbers) -> Numbers:
@@ -108,19 +100,8 @@ def test_nan_stays_nan(name: str) -> None:
 @narrow_rows
 @layouts
 def test_operators_agree_with_the_reference(case: Case, channels_last: bool, name: str) -> None:
-    """On numbers that 16 bits can hold, so that nothing is rounded but what kernels write."""
-    gradient, variables = gradient_for(case), float32_variables(case)
-    options: dict[str, Any] = {
-        "output_gradient": None if gradient is None else rounded(gradient, name),
-        "variables": {key: rounded(value, name) for key, value in variables.items()}
-        if has_narrow_variables(case.kernel)
-        else variables,
-        "examples": case.examples,
-    }
-    inputs = [rounded(np.asarray(x), name) for x in case.inputs()]
-    exact = run_operator(case.kernel, inputs, dtype=np.float64, **options)
-    received = run_operator(case.kernel, inputs, device="cuda:0", dtype=name, channels_last=channels_last, **options)
-    assert_close(tensors(received), tensors(exact), ROUNDINGS * UNITS[name] + case.tolerance)
+    received, expected = compare(case, name, device="cuda:0", channels_last=channels_last)
+    assert_close(received, expected, tolerance(case, name))
 
 
 @pytest.mark.parametrize("operator", sorted(NARROW, key=lambda kind: kind.__name__))
