@@ -15,8 +15,12 @@ from numpy.typing import NDArray
 
 from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.data import cifar10, digits, mnist, synthetic
-from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.api import api, gpus
+from crossbow.kernels.cuda.launch import on
+from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.ops import Conv, DataTransform, InnerProduct, MatMul
+from crossbow.runtime.cuda.collective import NcclCollective
+from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import Phase, bytes_text
 from models.lenet import lenet
@@ -336,6 +340,29 @@ def weights(settings: Settings, clock: Clock) -> Finding:
         f"{value:.2g} in {precision} (tolerance {WEIGHTS_TOLERANCE[precision]:g})" for precision, value in worst.items()
     )
     return Finding(text, faults)
+
+
+def nccl(settings: Settings, clock: Clock) -> Finding:
+    """The sum of a vector per GPU, over one rank and over as many as there are GPUs."""
+    size, faults = 1 << 20, list[str]()
+    counts = sorted({1, len(gpus())})
+    for count in counts:
+        streams = [CudaStream(f"sum-{number}", number) for number in range(count)]
+        collective = NcclCollective(streams)
+        own = [np.full(size, 1 + number, np.float32) for number in range(count)]
+        vectors = []
+        for stream, values in zip(streams, own, strict=True):
+            with on(stream.place):
+                vectors.append(to_device(values))
+        collective.all_reduce(vectors)
+        for number, (stream, vector) in enumerate(zip(streams, vectors, strict=True)):
+            with on(stream.place):
+                if not np.array_equal(to_host(vector), np.sum(own, axis=0)):
+                    faults.append(f"{count} ranks: GPU {number} has another sum")
+        collective.close()
+        for stream in streams:
+            stream.close()
+    return Finding(f"{size:,} numbers over {' and '.join(map(str, counts))} ranks", faults)
 
 
 def leak(settings: Settings, clock: Clock) -> Finding:

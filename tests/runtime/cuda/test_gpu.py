@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD
+from tests.runtime.cuda import test_precision as mixed
 from tests.runtime.cuda import test_training as engine
 
 pytestmark = pytest.mark.gpu
@@ -66,3 +67,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_the_context_stays_usable() -
 @pytest.mark.parametrize("precision", ["float32"], indirect=True)
 def test_numbers_are_checked_where_asked() -> None:
     engine.test_numbers_are_checked_where_asked()
+
+
+@pytest.mark.parametrize("precision", ["float32"], indirect=True)
+@pytest.mark.parametrize("narrow", mixed.NARROW)
+@pytest.mark.parametrize("name", mixed.RUNS)
+def test_tensors_of_16_bits(name: str, narrow: str) -> None:
+    mixed.test_weights_are_nearly_those_of_the_cpu(name, "cuda:0", narrow)
