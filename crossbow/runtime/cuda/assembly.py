@@ -5,24 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from crossbow.compile import BatchSource, BoundStep, Memory, Program
 from crossbow.data.dataset import Examples
-from crossbow.data.loader import Loader
+from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import Order
 from crossbow.dataflow.graph import losses, measures
 from crossbow.kernels.cuda.api import api, gpus
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.transfer import to_device
-from crossbow.kernels.interface import State
-from crossbow.runtime.assembly import SLOTS, AnyStream, Assembly, Member
+from crossbow.runtime.assembly import SLOTS, AnyStream, Assembly, Member, batch_source
 from crossbow.runtime.coefficients import Coefficients
 from crossbow.runtime.cuda.coefficients import DeviceCoefficients
 from crossbow.runtime.cuda.collective import NcclCollective
 from crossbow.runtime.cuda.graph import Work
 from crossbow.runtime.cuda.learner import CudaLearner, Input, Task
+from crossbow.runtime.cuda.record import Slots
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, DeviceTick
 from crossbow.runtime.cuda.tick import merge_steps, sum_steps
@@ -31,7 +29,7 @@ from crossbow.runtime.replica import Replica, Zeros
 from crossbow.runtime.tick import Averaging
 from crossbow.solver.update import total
 from crossbow.synch import Collective
-from crossbow.types import Array, ConfigurationError, Tensor
+from crossbow.types import Array, ConfigurationError
 
 PARITIES = (0, 1)
 
@@ -47,6 +45,7 @@ class CudaAssembly(Assembly):
 
     def _choose(self) -> list[int]:
         self._submitting = threading.RLock()
+        self._slots: dict[Loader, Slots] = {}
         self.devices = cuda_devices(self.system.devices)
         self._check_system()
         if len(self.devices) > 1:
@@ -109,12 +108,13 @@ class CudaAssembly(Assembly):
         return to_device
 
     def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
-        return Loader(examples, order, SLOTS * self.learners, name=name, zeros=api().pinned)
+        slots = Slots(SLOTS * self.learners, batch_tensors(examples, order.batch_size))
+        loader = Loader(examples, order, SLOTS * self.learners, name=name, memory=slots.batches)
+        self._slots[loader] = slots
+        return loader
 
     def _batch_source(self, loader: Loader) -> BatchSource:
-        images, labels = ((1, *array.shape[1:]) for array in (loader.images, loader.labels))
-        scale = self.data.scale
-        return BatchSource(Tensor(images, loader.images.dtype), Tensor(labels, loader.labels.dtype), scale)
+        return batch_source(loader.images[:1], loader.labels[:1], self.data.scale)
 
     # Learners
 
@@ -187,24 +187,18 @@ class CudaAssembly(Assembly):
                         vectors = self._vectors(base.buffers[parity], replica.gradient, observed, observed)
                         tasks["check", parity, buffer] = self._task(self.check_program, arena, vectors, place)
             learner.tasks, learner.steps = tasks, steps
-        return Member(learner, device, replica, arena, training[0].state)
+        return Member(learner, device, replica, arena, training[0].arrays["state"])
 
     def _vectors(self, weights: Array, gradient: Array, present: Array, following: Array) -> dict[str, Array]:
         return {"weights": weights, "gradient": gradient, "statistics": present, "statistics_next": following}
 
     def _input(self, loader: Loader) -> Input:
         """A buffer for batches on the current stream's device."""
-        sources = (loader.images, loader.labels, loader.positions)
-        targets = [
-            api().zeros(source[0].nbytes).view(source.dtype).reshape((1, *source.shape[1:])) for source in sources
-        ]
-        state, device = api().zeros(8 * State.SIZE).view(np.int64), int(api().runtime.getDevice())
-        return Input(state, targets, sources, Event(device), Event(device))
+        slots, device = self._slots[loader], int(api().runtime.getDevice())
+        return Input(api().zeros(slots.record.nbytes), slots, Event(device), Event(device))
 
     def _task(self, program: Program, arena: Array, vectors: dict[str, Array], place: Input) -> Task:
-        images, labels, positions = place.targets
-        named = {"state": place.state, "slots": images, "slot_labels": labels, "slot_positions": positions}
-        memory = Memory(arena, self.program.model, vectors, named, self.program.statistics, to_device)
+        memory = Memory(arena, self.program.model, vectors, place.arrays, self.program.statistics, to_device)
         parts = program.bind(memory)
         loss, measure = losses(program.graph), measures(program.graph)
         return Task(

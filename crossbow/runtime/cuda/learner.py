@@ -2,7 +2,7 @@
 
 A task is submitted without waiting for anything on the GPU::
 
-    copies    wait until the input's buffer was read ► copy batch and state ► (copied)
+    copies    wait until the input's buffer was read ► copy the slot's record: batch and state ► (copied)
     learner   wait copied ► forward, backward ► (read) ► step ► copy loss and accuracy ► (done)
 
 There are two input buffers, so that the next batch is copied while this one is computed with. A step that synchronises
@@ -17,7 +17,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -26,9 +26,9 @@ import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
-from crossbow.kernels.interface import State
 from crossbow.runtime.cuda.coefficients import DeviceCoefficients
 from crossbow.runtime.cuda.graph import Work
+from crossbow.runtime.cuda.record import Slots
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.learner import Completed, Failed, Report, check_loss
 from crossbow.solver import Pace
@@ -42,25 +42,23 @@ TURNS = 64
 
 @dataclass(frozen=True)
 class Input:
-    """Where a batch lies on the GPU while a task computes with it, and the slots that it comes from."""
+    """Where a task's record lies on the GPU while it is computed with, and the slots that it comes from."""
 
-    state: Array
-    targets: Sequence[Array]
-    """Images, labels and positions, each (1, B, …)."""
-    sources: Sequence[Array]
-    """The same of all slots: (S, B, …), pinned."""
+    memory: Array
+    slots: Slots
     copied: Event
     read: Event
 
     @functools.cached_property
-    def copies(self) -> tuple[tuple[int, int, int], ...]:
-        """Of each: where it goes, where slot 0 lies, and the bytes of a slot."""
-        pairs = zip(self.targets, self.sources, strict=True)
-        return tuple((address(target), address(source), target.nbytes) for target, source in pairs)
+    def address(self) -> int:
+        return address(self.memory)
 
     @functools.cached_property
-    def state_address(self) -> int:
-        return address(self.state)
+    def arrays(self) -> dict[str, Array]:
+        """By the names that programs use: the state, and the batch as the only slot, (1, B, …)."""
+        *batch, state = self.slots.record.arrays(self.memory)
+        images, labels, positions = (array.reshape((1, *array.shape)) for array in batch)
+        return {"state": state, "slots": images, "slot_labels": labels, "slot_positions": positions}
 
 
 @dataclass(frozen=True)
@@ -121,10 +119,8 @@ class CudaLearner:
         """By purpose and parity of the tick."""
         self.sends_gradient = False
         self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
-        self._states: Array = api().pinned(8 * TURNS * State.SIZE).view(np.int64).reshape(TURNS, State.SIZE)
         self._results: Array = api().pinned(2 * dtype.itemsize * TURNS).view(dtype).reshape(TURNS, 2)
         # Addresses are asked for once: that takes longer than a copy takes to be submitted.
-        self._state_addresses = [address(row) for row in self._states]
         self._result_addresses = [address(row) for row in self._results]
         self._done = [Event(stream.device) for _ in range(TURNS)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -162,7 +158,7 @@ class CudaLearner:
             turn, bound = self._free.get(), self.tasks[(*key, self._next_buffer(key[0]))]
             submitted = _Submitted(turn, task, examples, slot, key[0], pace, bound, release, report)
             with self._reporting(submitted):
-                self._copy(submitted, (task, 0, examples, tick))
+                self._copy(submitted, tick)
                 self._compute(submitted, parity=key[1])
 
     def step(self, parity: int, merged: Event) -> None:
@@ -255,15 +251,13 @@ class CudaLearner:
         closed = [stream.close(timeout) for stream in (self.stream, self.copies)]
         return all(closed) and (self._watcher is None or not self._watcher.is_alive())
 
-    def _copy(self, submitted: _Submitted, state: Sequence[int]) -> None:
-        """Batch and state into the input's buffer, once that was read."""
-        place, runtime, stream = submitted.bound.input, api().runtime, self.copies.place.pointer
-        copy, to_device = runtime.memcpyAsync, runtime.memcpyHostToDevice
-        self._states[submitted.turn, : len(state)] = state
+    def _copy(self, submitted: _Submitted, tick: int) -> None:
+        """The slot's record into the input's memory, once that was read."""
+        place, slot, runtime = submitted.bound.input, submitted.slot, api().runtime
+        place.slots.set_state(slot, submitted.number, submitted.examples, tick)
         self.copies.wait_for(place.read)
-        copy(place.state_address, self._state_addresses[submitted.turn], place.state.nbytes, to_device, stream)
-        for target, source, nbytes in place.copies:
-            copy(target, source + submitted.slot * nbytes, nbytes, to_device, stream)
+        source, nbytes, stream = place.slots.addresses[slot], place.memory.nbytes, self.copies.place.pointer
+        runtime.memcpyAsync(place.address, source, nbytes, runtime.memcpyHostToDevice, stream)
         place.copied.record(self.copies)
 
     def _finish(self, submitted: _Submitted) -> None:

@@ -15,12 +15,13 @@ from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.cublas import Matrix, matrix_product
 from crossbow.kernels.cuda.launch import Kernel, Stream, on
 from crossbow.kernels.cuda.transfer import to_device, to_host
+from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.types import NonFiniteLossError, TaskError, address
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_memory import FakeError, RaceError
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.runtime.cuda.test_training import RUNS, train
+from tests.runtime.cuda.test_training import RUNS, assert_same, train
 
 FLOAT, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 SIZE = 8
@@ -377,6 +378,24 @@ def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: py
         with pytest.raises(TaskError) as caught:
             pairs(monkeypatch, rule, devices, ignored)
         assert isinstance(caught.value.__cause__, RaceError), ignored
+
+
+def test_a_slot_that_is_given_back_before_it_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader fills it again, and the next task's state goes there."""
+    original = CudaLearner._copy
+
+    def copy(learner: CudaLearner, submitted: Any, tick: int) -> None:
+        original(learner, submitted, tick)
+        submitted.release(submitted.slot)
+        object.__setattr__(submitted, "release", lambda slot: None)
+
+    monkeypatch.setattr("crossbow.runtime.cuda.assembly.SLOTS", 1)
+    expected = train("cuda:0")
+    monkeypatch.setattr(CudaLearner, "_copy", copy)
+    with pytest.raises((TaskError, FakeError), match="were written over by the host before they were copied"):
+        train("cuda:0")
+    monkeypatch.undo()
+    assert_same(train("cuda:0"), expected, 0)
 
 
 def test_results_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
