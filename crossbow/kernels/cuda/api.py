@@ -55,7 +55,7 @@ class Api(Protocol):
         """Zeroed bytes on the current device: an array of uint8 with an address, views and slices as NumPy's."""
 
     def pinned(self, nbytes: int) -> Array:
-        """Zeroed bytes of the host that the device copies from and to by itself."""
+        """Zeroed bytes of the host that devices copy from and to by themselves, and that kernels may write to."""
 
     def arrays(self, stream: int) -> AbstractContextManager[tuple[Any, Callable[[Any], Any]]]:
         """A module like NumPy whose work goes to a stream, and what makes an array of it of one of `zeros`."""

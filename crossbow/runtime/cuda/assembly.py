@@ -11,6 +11,7 @@ from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import Order
 from crossbow.dataflow.graph import losses, measures
 from crossbow.kernels.cuda.api import api, gpus
+from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.transfer import to_device
@@ -161,10 +162,10 @@ class CudaAssembly(Assembly):
         with on(stream.place):
             coefficients = self._coefficients(averaging, self.device_of.count(device))
             learner = CudaLearner(
-                number, stream, self._copies[number], self.dtype, coefficients, self.flags.abort, self._submitting
+                number, stream, self._copies[number], coefficients, self.flags.abort, self._submitting
             )
             learner.sends_gradient = averaging.rule.sends == "gradient"
-            training = [self._input(self.loader) for _ in PARITIES]
+            training = [self._input(self.loader, learner.results) for _ in PARITIES]
             tasks: dict[tuple[str, int, int], Task] = {}
             steps: dict[tuple[str, int], Work] = {}
             for parity in PARITIES:
@@ -181,7 +182,7 @@ class CudaAssembly(Assembly):
                 if self.clock.tau > 1:
                     steps["local", parity] = self._work(averaging.step((), coefficients.local, replica.vectors()))
             if self.check_program is not None and self.check_loader is not None:
-                for buffer, place in enumerate([self._input(self.check_loader) for _ in PARITIES]):
+                for buffer, place in enumerate(self._input(self.check_loader, learner.results) for _ in PARITIES):
                     for parity in PARITIES:
                         observed = base.statistics[parity]
                         vectors = self._vectors(base.buffers[parity], replica.gradient, observed, observed)
@@ -192,21 +193,22 @@ class CudaAssembly(Assembly):
     def _vectors(self, weights: Array, gradient: Array, present: Array, following: Array) -> dict[str, Array]:
         return {"weights": weights, "gradient": gradient, "statistics": present, "statistics_next": following}
 
-    def _input(self, loader: Loader) -> Input:
+    def _input(self, loader: Loader, results: Array) -> Input:
         """A buffer for batches on the current stream's device."""
         slots, device = self._slots[loader], int(api().runtime.getDevice())
-        return Input(api().zeros(slots.record.nbytes), slots, Event(device), Event(device))
+        return Input(api().zeros(slots.record.nbytes), slots, results, Event(device), Event(device))
 
     def _task(self, program: Program, arena: Array, vectors: dict[str, Array], place: Input) -> Task:
         memory = Memory(arena, self.program.model, vectors, place.arrays, self.program.statistics, to_device)
         parts = program.bind(memory)
-        loss, measure = losses(program.graph), measures(program.graph)
-        return Task(
-            self._work([*parts.forward, *parts.backward]),
-            place,
-            program.output(loss[0].order, memory) if loss else None,
-            program.output(measure[0].order, memory) if measure else None,
+        steps = [*parts.forward, *parts.backward]
+        loss, accuracy = (
+            program.output(found[0].order, memory) if found else None
+            for found in (losses(program.graph), measures(program.graph))
         )
+        if loss is not None or accuracy is not None:
+            steps.append(BoundStep("results", store_results(loss, accuracy, place.arrays["state"], place.results)))
+        return Task(self._work(steps), place, loss is not None, accuracy is not None)
 
     def _work(self, steps: Sequence[BoundStep]) -> Work:
         return Work(steps, graph=self.system.graphs and not self.system.check_numerics)

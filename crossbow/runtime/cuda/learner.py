@@ -3,7 +3,7 @@
 A task is submitted without waiting for anything on the GPU::
 
     copies    wait until the input's buffer was read ► copy the slot's record: batch and state ► (copied)
-    learner   wait copied ► forward, backward ► (read) ► step ► copy loss and accuracy ► (done)
+    learner   wait copied ► forward, backward, loss and accuracy to the host ► (read) ► step ► (done)
 
 There are two input buffers, so that the next batch is copied while this one is computed with. A step that synchronises
 is submitted by the synchroniser, behind the merge of its tick (`synchroniser.py`). A thread of the learner's sleeps
@@ -42,10 +42,13 @@ TURNS = 64
 
 @dataclass(frozen=True)
 class Input:
-    """Where a task's record lies on the GPU while it is computed with, and the slots that it comes from."""
+    """Where a task's record lies on the GPU while it is computed with."""
 
     memory: Array
     slots: Slots
+    """Where it comes from."""
+    results: Array
+    """Where loss and accuracy go: the learner's."""
     copied: Event
     read: Event
 
@@ -63,18 +66,12 @@ class Input:
 
 @dataclass(frozen=True)
 class Task:
-    """What a task runs, and where it leaves loss and accuracy (arrays of one element; None where there is none)."""
+    """What a task runs, and whether it leaves a loss and an accuracy."""
 
     compute: Work
     input: Input
-    loss: Array | None
-    accuracy: Array | None
-
-    @functools.cached_property
-    def results(self) -> tuple[tuple[int, int], ...]:
-        """Of loss and accuracy, where there is one: its place among a task's results, and its address."""
-        found = enumerate((self.loss, self.accuracy))
-        return tuple((place, address(array)) for place, array in found if array is not None)
+    loss: bool
+    accuracy: bool
 
 
 TaskKey = tuple[str, int, int]
@@ -105,7 +102,6 @@ class CudaLearner:
         number: int,
         stream: CudaStream,
         copies: CudaStream,
-        dtype: np.dtype[np.generic],
         coefficients: DeviceCoefficients,
         abort: Array,
         submitting: threading.RLock,
@@ -119,9 +115,8 @@ class CudaLearner:
         """By purpose and parity of the tick."""
         self.sends_gradient = False
         self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
-        self._results: Array = api().pinned(2 * dtype.itemsize * TURNS).view(dtype).reshape(TURNS, 2)
-        # Addresses are asked for once: that takes longer than a copy takes to be submitted.
-        self._result_addresses = [address(row) for row in self._results]
+        self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
+        """Loss and accuracy of the tasks under way, by turn. Kernels write them (`engine.store_results`)."""
         self._done = [Event(stream.device) for _ in range(TURNS)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for turn in range(TURNS):
@@ -254,18 +249,14 @@ class CudaLearner:
     def _copy(self, submitted: _Submitted, tick: int) -> None:
         """The slot's record into the input's memory, once that was read."""
         place, slot, runtime = submitted.bound.input, submitted.slot, api().runtime
-        place.slots.set_state(slot, submitted.number, submitted.examples, tick)
+        place.slots.set_state(slot, submitted.number, submitted.examples, tick, submitted.turn)
         self.copies.wait_for(place.read)
         source, nbytes, stream = place.slots.addresses[slot], place.memory.nbytes, self.copies.place.pointer
         runtime.memcpyAsync(place.address, source, nbytes, runtime.memcpyHostToDevice, stream)
         place.copied.record(self.copies)
 
     def _finish(self, submitted: _Submitted) -> None:
-        """Let the results come to the host, and be reported then."""
-        runtime, stream, nbytes = api().runtime, self.stream.place.pointer, self._results.itemsize
-        for place, source in submitted.bound.results:
-            target = self._result_addresses[submitted.turn] + place * nbytes
-            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToHost, stream)
+        """Let the results be reported when all is done."""
         self._done[submitted.turn].record(self.stream)
         self._submitted.put(submitted)
 
@@ -283,14 +274,14 @@ class CudaLearner:
         bound = submitted.bound
         try:
             self._done[submitted.turn].wait()
-            loss, accuracy = (float(value) for value in self._results[submitted.turn])
+            loss, accuracy = self.results[submitted.turn].tolist()
             submitted.release(submitted.slot)
-            if bound.loss is not None:
+            if bound.loss:
                 check_loss(submitted.purpose, loss, submitted.number, submitted.pace.rate)
         except BaseException as error:  # what went wrong on the GPU, or in the numbers
             self._abort[0] = 1
             return Failed(submitted.number, self.number, "task", error)
         finally:
             self._free.put(submitted.turn)
-        found = accuracy if bound.accuracy is not None else None
-        return Completed(submitted.number, loss if bound.loss is not None else math.nan, found, submitted.examples)
+        found = accuracy if bound.accuracy else None
+        return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples)

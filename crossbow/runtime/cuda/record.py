@@ -14,8 +14,8 @@ from crossbow.kernels.interface import State
 from crossbow.types import Array, Tensor, address
 
 STATE = Tensor((State.SIZE,), np.dtype(np.int64))
-_FIELDS = struct.Struct("=4q")
-"""TASK, SLOT, EXAMPLES and TICK, as they lie in the state."""
+_FIELDS = struct.Struct("=5q")
+"""TASK, SLOT, EXAMPLES, TICK and TURN, as they lie in the state."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,6 @@ class Slots:
         self._states = [slot * record.nbytes + record.offsets[-2] for slot in range(slots)]
         self._memory = memory.data  # writing here takes a third of the time of an assignment to an array
 
-    def set_state(self, slot: int, task: int, examples: int, tick: int) -> None:
+    def set_state(self, slot: int, task: int, examples: int, tick: int, turn: int) -> None:
         """Write what kernels read. On the GPU a batch lies in slot 0, whichever it comes from."""
-        _FIELDS.pack_into(self._memory, self._states[slot], task, 0, examples, tick)
+        _FIELDS.pack_into(self._memory, self._states[slot], task, 0, examples, tick, turn)

@@ -13,11 +13,12 @@ import pytest
 from crossbow.kernels.cuda import cublas
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.cublas import Matrix, matrix_product
+from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import Kernel, Stream, on
 from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
-from crossbow.types import NonFiniteLossError, TaskError, address
+from crossbow.types import TaskError, address
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_memory import FakeError, RaceError
 from tests.kernels.cuda.fake_runtime import FakeRuntime
@@ -200,6 +201,53 @@ def test_a_result_that_is_read_too_early_is_no_number(stream: CudaStream) -> Non
     assert np.isnan(y).all()
     stream.wait(1)
     assert not y.any()
+
+
+def store(stream: CudaStream, turn: int) -> tuple[Any, Any]:
+    """A loss of 0 on its way to row `turn` of (4, 2): what keeps its memory alive, and the rows."""
+    loss, state = zeros(1), to_device(np.array([0, 0, 0, 0, turn, 0, 0, 0], np.int64))
+    rows = api().pinned(64).view(np.float64).reshape(4, 2)
+    rows[...] = -1
+    launch = store_results(loss, None, state, rows)
+    launch()
+    return launch, rows
+
+
+def test_what_a_kernel_writes_for_the_host(stream: CudaStream) -> None:
+    launch, rows = store(stream, 2)
+    event = Event(0)
+    event.record(stream)
+    assert rows[1].tolist() == [-1, -1]  # of another task
+    event.wait()
+    assert rows[2].tolist() == [0, -1]
+    rows[2] = 5
+    launch()  # which needs not wait for what was read before
+
+
+def test_a_row_that_is_read_before_it_was_written(stream: CudaStream) -> None:
+    _launch, rows = store(stream, 2)
+    assert rows[2].tolist() == [-1, -1]
+    with pytest.raises(RaceError, match=r"the host has read 8 bytes at \w+ of .* before store_results on stream \d+"):
+        stream.wait(1)
+
+
+def test_a_row_that_was_written_but_not_waited_for(stream: CudaStream) -> None:
+    _launch, rows = store(stream, 2)
+    while api().runtime._go_on():
+        pass
+    assert rows[3, 0] == -1
+    with pytest.raises(RaceError, match=r"the host reads 16 bytes .*, which store_results on stream \d+ .* has not"):
+        rows[2]
+    with pytest.raises(RaceError, match=r"the host reads 8 bytes"):
+        rows[2, 0]
+    stream.wait(1)
+    assert rows[2, 0] == 0
+
+
+def test_a_row_that_is_not_there(stream: CudaStream) -> None:
+    _launch, _rows = store(stream, 4)
+    with pytest.raises(FakeError, match=r"store_results writes beside an array: store_results \(results\)"):
+        stream.wait(1)
 
 
 # Order
@@ -399,8 +447,27 @@ def test_a_slot_that_is_given_back_before_it_was_copied(monkeypatch: pytest.Monk
 
 
 def test_results_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Event, "wait", lambda event: None)
-    with pytest.raises((NonFiniteLossError, TaskError)):
+    """They are there, by chance."""
+
+    def happens(event: Event) -> None:
+        runtime: Any = api().runtime
+        runtime._until(lambda: runtime._happened[event.pointer] >= runtime._recorded[event.pointer])
+
+    monkeypatch.setattr(Event, "wait", happens)
+    with pytest.raises(TaskError, match="a race: the host reads 16 bytes") as caught:
+        train("cuda:0")
+    assert isinstance(caught.value.__cause__, RaceError)
+
+
+def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = CudaLearner._result
+
+    def result(learner: CudaLearner, submitted: Any) -> Any:
+        assert learner.results[submitted.turn].shape == (2,)
+        return original(learner, submitted)
+
+    monkeypatch.setattr(CudaLearner, "_result", result)
+    with pytest.raises((TaskError, RaceError), match="a race: the host has read 8 bytes"):
         train("cuda:0")
 
 

@@ -41,7 +41,7 @@ def test_a_record_is_what_its_slot_holds() -> None:
     for array in slots.batches:
         array[...] = random.integers(0, 100, array.shape)
     for slot in range(4):
-        slots.set_state(slot, task=100 + slot, examples=slot, tick=7)
+        slots.set_state(slot, task=100 + slot, examples=slot, tick=7, turn=9)
     start = slots.addresses[0]
     for slot, place in enumerate(slots.addresses):
         assert place % ALIGNMENT == 0
@@ -52,5 +52,5 @@ def test_a_record_is_what_its_slot_holds() -> None:
             assert array[slot].flags.c_contiguous
             np.testing.assert_array_equal(received, array[slot])
         expected = np.zeros(State.SIZE, np.int64)
-        expected[[State.TASK, State.EXAMPLES, State.TICK]] = 100 + slot, slot, 7
+        expected[[State.TASK, State.EXAMPLES, State.TICK, State.TURN]] = 100 + slot, slot, 7, 9
         np.testing.assert_array_equal(state, expected)
