@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from crossbow.compile import BatchSource, BoundStep, Memory, Program
+from crossbow.compile import BatchSource, BoundStep, Memory, Program, check_memory
 from crossbow.data.dataset import Examples
 from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import Order
@@ -22,7 +22,7 @@ from crossbow.runtime.cuda.collective import NcclCollective
 from crossbow.runtime.cuda.graph import Work
 from crossbow.runtime.cuda.learner import CudaLearner, Input, Task
 from crossbow.runtime.cuda.record import Slots
-from crossbow.runtime.cuda.stream import CudaStream, Event
+from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, Event
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, DeviceTick
 from crossbow.runtime.cuda.tick import merge_steps, sum_steps
 from crossbow.runtime.device import CudaDevice, cuda_devices
@@ -33,6 +33,8 @@ from crossbow.synch import Collective
 from crossbow.types import Array, ConfigurationError
 
 PARITIES = (0, 1)
+CONSTANTS = 512 << 10
+"""Bytes that are put by for each learner, and for a synchroniser: constants of kernels, coefficients, partial sums."""
 
 
 class CudaAssembly(Assembly):
@@ -116,6 +118,22 @@ class CudaAssembly(Assembly):
 
     def _batch_source(self, loader: Loader) -> BatchSource:
         return batch_source(loader.images[:1], loader.labels[:1], self.data.scale)
+
+    def _check_plan(self) -> None:
+        for number, device in enumerate(self.devices):
+            learners = self.device_of.count(number)
+            workspaces = CUBLAS_WORKSPACE * learners
+            records = sum(slots.record.nbytes for slots in self._slots.values())
+            needs = {
+                **self._vectors_memory(1, learners),
+                "batches": len(PARITIES) * records * learners,
+                "cuBLAS": workspaces,
+                "constants": CONSTANTS * (learners + 1),
+            }
+            with on(Stream(device.number, 0)):
+                free = api().free_memory()
+            # The streams, which have cuBLAS's memory, are there already.
+            check_memory(needs, free + workspaces, f"free memory of {device.name}")
 
     # Learners
 

@@ -276,6 +276,9 @@ class FakeCuda:
     def zeros(self, nbytes: int) -> Any:
         return self.runtime.zeros(nbytes)
 
+    def free_memory(self) -> int:
+        return int(self.runtime.memGetInfo()[0])
+
     @contextmanager
     def arrays(self, stream: int) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
         """NumPy, once the stream has done what it was given."""

@@ -174,6 +174,11 @@ class Memory:
         weakref.finalize(owner, allocation.free).atexit = False
         return np.frombuffer(owner, np.uint8)[:nbytes], allocation
 
+    def held(self, device: int) -> int:
+        """Bytes of what is alive on a device."""
+        with self._lock:
+            return sum(made.end - made.start for made in self._allocations if made.alive and made.device == device)
+
     def find(self, start: int) -> Allocation | None:
         """The allocation, alive or not, that an address is of."""
         with self._lock:

@@ -86,6 +86,8 @@ class FakeRuntime:
         self.choice, self.in_order = random.Random(seed), seed % 2 == 1
         self._rank: dict[int, float] = {}
         self.lock = threading.RLock()
+        self.total_memory = 80 << 30
+        """Bytes of each device."""
         self._submitted = 0
         self._doing = Operation(lambda: None, "nothing")
         self.counts: dict[str, int] = defaultdict(int)
@@ -145,6 +147,10 @@ class FakeRuntime:
             self.order.submit(_default(device), ())
             allocation.cleared = (_default(device), self.order.stream(_default(device))[_default(device)])
             return DeviceArray(memory, self._used)
+
+    def memGetInfo(self) -> tuple[int, int]:
+        """Free and total bytes of the current device."""
+        return self.total_memory - self.memory.held(self.getDevice()), self.total_memory
 
     def pinned(self, nbytes: int) -> Array:
         memory: PinnedArray = self.memory.new(nbytes, None)[0].view(PinnedArray)
