@@ -42,6 +42,8 @@ _LEGACY = Stream(0, 0)
 
 class _Current(threading.local):
     stream = _LEGACY
+    has_context = False
+    """Whether the thread has set a device, with which CUDA gives it a context: `cuLaunchKernel` needs one."""
 
 
 _current = _Current()
@@ -57,13 +59,16 @@ def on(stream: Stream) -> Iterator[None]:
     """Let this thread's calls go to a stream, and its device be the current one."""
     before, runtime = _current.stream, api().runtime
     device = runtime.getDevice()
-    runtime.setDevice(stream.device)
+    if device != stream.device or not _current.has_context:
+        runtime.setDevice(stream.device)
+        _current.has_context = True
     _current.stream = stream
     try:
         yield
     finally:
         _current.stream = before
-        runtime.setDevice(device)
+        if device != stream.device:
+            runtime.setDevice(device)
 
 
 @dataclass(frozen=True)

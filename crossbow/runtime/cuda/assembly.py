@@ -182,7 +182,8 @@ class CudaAssembly(Assembly):
             learner = CudaLearner(
                 number, stream, self._copies[number], coefficients, self.flags.abort, self._submitting
             )
-            learner.sends_gradient = averaging.rule.sends == "gradient"
+            if averaging.rule.sends == "gradient":
+                learner.gradient = Event(stream.device)
             training = [self._input(self.loader, learner.results) for _ in PARITIES]
             tasks: dict[tuple[str, int, int], Task] = {}
             steps: dict[tuple[str, int], Work] = {}

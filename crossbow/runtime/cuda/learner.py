@@ -2,8 +2,8 @@
 
 A task is submitted without waiting for anything on the GPU::
 
-    copies    wait until the input's buffer was read ► copy the slot's record: batch and state ► (copied)
-    learner   wait copied ► forward, backward, loss and accuracy to the host ► (read) ► step ► (done)
+    copies    wait until the last task with this input buffer is done ► copy batch and state ► (copied)
+    learner   wait copied ► forward, backward, loss and accuracy to the host ► step ► (done)
 
 There are two input buffers, so that the next batch is copied while this one is computed with. A step that synchronises
 is submitted by the synchroniser, behind the merge of its tick (`synchroniser.py`). A thread of the learner's sleeps
@@ -40,7 +40,7 @@ TURNS = 64
 """Tasks of a learner that may be under way at a time; more wait to be submitted."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Input:
     """Where a task's record lies on the GPU while it is computed with."""
 
@@ -51,6 +51,7 @@ class Input:
     """Where loss and accuracy go: the learner's."""
     copied: Event
     read: Event
+    """The end of the last task that computed with it. Nobody waits for an event that was never recorded."""
 
     @functools.cached_property
     def address(self) -> int:
@@ -109,11 +110,13 @@ class CudaLearner:
         """submitting: held while work is submitted: handles and graphs are neither used twice nor given back then."""
         self.number, self.stream, self.copies = number, stream, copies
         self.ready = Event(stream.device)
-        """What this learner contributes to the present tick will not change until the tick is merged."""
+        """From then on, what this learner contributes to the present tick does not change until the tick is merged: the
+        end of its task before, or of the gradient of the one that synchronises."""
         self.tasks: Mapping[TaskKey, Task] = {}
         self.steps: Mapping[tuple[str, int], Work] = {}
         """By purpose and parity of the tick."""
-        self.sends_gradient = False
+        self.gradient: Event | None = None
+        """Of a learner that sends gradients: its gradient is there."""
         self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
         self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
         """Loss and accuracy of the tasks under way, by turn. Kernels write them (`engine.store_results`)."""
@@ -170,13 +173,11 @@ class CudaLearner:
         """Submit forward and backward pass, and what comes behind them unless the synchroniser submits it."""
         place, synchronises = submitted.bound.input, submitted.purpose == "synchronise"
         self.stream.wait_for(place.copied)
-        if synchronises and not self.sends_gradient:
-            self.ready.record(self.stream)
         self._run(submitted.bound.compute)
-        place.read.record(self.stream)
         if synchronises:
-            if self.sends_gradient:
-                self.ready.record(self.stream)
+            if self.gradient is not None:
+                self.gradient.record(self.stream)
+                self.ready = self.gradient
             self._waiting = submitted
             return
         if submitted.purpose == "local":
@@ -257,7 +258,10 @@ class CudaLearner:
 
     def _finish(self, submitted: _Submitted) -> None:
         """Let the results be reported when all is done."""
-        self._done[submitted.turn].record(self.stream)
+        done = self._done[submitted.turn]
+        done.record(self.stream)
+        # Should it have been recorded again when somebody waits, then for a later task of this stream.
+        submitted.bound.input.read = self.ready = done
         self._submitted.put(submitted)
 
     def _watch(self) -> None:

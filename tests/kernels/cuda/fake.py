@@ -84,6 +84,8 @@ class FakeDriver:
         assert 1 <= x < 2**31
         assert 0 <= shared <= 48 * 1024
         kernel, device = self.functions[function - 1]
+        if self.runtime.strict and not self.runtime.has_context:
+            raise FakeError(f"{kernel.name}: expected a thread that has set a device: it has no context")
         if device != self.runtime.getDevice():
             raise FakeError(f"{kernel.name}: compiled for cuda:{device}, launched on cuda:{self.runtime.getDevice()}")
         self.calls.append(Recorded(kernel.name, (x, block_x, shared, stream)))

@@ -37,6 +37,8 @@ from tests.kernels.cuda.fake_memory import (
 
 NOT_READY = 600
 """cudaErrorNotReady."""
+_contexts = threading.local()
+"""Threads keep theirs as long as the process lives."""
 HELD_BACK_SECONDS = 1e-3
 UNDEFINED = 0xFF
 """What memory of the host holds while a copy to it is on its way: floating-point numbers are NaN."""
@@ -118,7 +120,12 @@ class FakeRuntime:
     def setDevice(self, device: int) -> None:
         if not 0 <= device < self.devices:
             raise FakeError(f"expected a device below {self.devices}. Received: {device}")
-        self._local.device = device
+        self._local.device, _contexts.there = device, True
+
+    @property
+    def has_context(self) -> bool:
+        """Whether the thread has set a device. (Other functions would do, too.)"""
+        return getattr(_contexts, "there", False)
 
     def getDeviceCount(self) -> int:
         return self.devices

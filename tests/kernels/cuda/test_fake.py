@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -350,6 +351,23 @@ def test_another_device_is_current(stream: CudaStream) -> None:
     runtime.setDevice(0)
     with pytest.raises(FakeError, match="the event is of device 1, the stream of 0"):
         Event(1).record(stream)
+
+
+def test_a_thread_without_a_context(stream: CudaStream) -> None:
+    """Which `cudaGetDevice` does not make, though it says 0."""
+    x, y = zeros(), zeros()
+    launch = COPY.each(SIZE, x, y, *map(np.int64, (SIZE, 1, 1)))
+
+    def launch_on_the_stream() -> None:
+        assert api().runtime.getDevice() == 0
+        with on(stream.place):
+            api().runtime.deviceSynchronize()  # for the zeros
+            launch()
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(FakeError, match="repeat: expected a thread that has set a device"):
+            pool.submit(launch).result()
+        pool.submit(launch_on_the_stream).result()
 
 
 def test_memory_of_another_device(stream: CudaStream) -> None:
