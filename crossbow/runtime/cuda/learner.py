@@ -17,10 +17,9 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -79,8 +78,7 @@ TaskKey = tuple[str, int, int]
 """What a task is for ("synchronise", "local", "check"), the parity of its tick, and its input buffer."""
 
 
-@dataclass(frozen=True)
-class _Submitted:
+class _Submitted(NamedTuple):
     """A task on its way, and what is to be done when it is there."""
 
     turn: int
@@ -155,19 +153,27 @@ class CudaLearner:
             self._start_watching()
             turn, bound = self._free.get(), self.tasks[(*key, self._next_buffer(key[0]))]
             submitted = _Submitted(turn, task, examples, slot, key[0], pace, bound, release, report)
-            with self._reporting(submitted):
-                self._copy(submitted, tick)
-                self._compute(submitted, parity=key[1])
+            self._work = None
+            try:
+                with on(self.stream.place):
+                    self._copy(submitted, tick)
+                    self._compute(submitted, parity=key[1])
+            except BaseException as error:
+                self._failed(submitted, error)
 
     def step(self, parity: int, merged: Event) -> None:
         """Submit the step of the task that synchronises, which waits for the merge of its tick."""
         assert self._waiting is not None
         submitted, self._waiting = self._waiting, None
-        with self._reporting(submitted):
-            self._coefficients.set(submitted.pace, self.stream)
-            self.stream.wait_for(merged)
-            self._run(self.steps["synchronise", parity])
-            self._finish(submitted)
+        self._work = None
+        try:
+            with on(self.stream.place):
+                self._coefficients.set(submitted.pace, self.stream)
+                self.stream.wait_for(merged)
+                self._run(self.steps["synchronise", parity])
+                self._finish(submitted)
+        except BaseException as error:
+            self._failed(submitted, error)
 
     def _compute(self, submitted: _Submitted, parity: int) -> None:
         """Submit forward and backward pass, and what comes behind them unless the synchroniser submits it."""
@@ -189,21 +195,14 @@ class CudaLearner:
         self._work = work
         work.run()
 
-    @contextmanager
-    def _reporting(self, submitted: _Submitted) -> Iterator[None]:
-        """Submit to the learner's stream. What goes wrong is reported, and lets no other task begin."""
-        self._work = None
-        try:
-            with on(self.stream.place):
-                yield
-        except Exception as error:
-            self._abort[0] = 1
-            self._free.put(submitted.turn)
-            operator = (self._work.failed if self._work else None) or "task"
-            submitted.report(Failed(submitted.number, self.number, operator, error))
-        except BaseException:  # Ctrl-C
-            self._abort[0] = 1
-            raise
+    def _failed(self, submitted: _Submitted, error: BaseException) -> None:
+        """Report what went wrong while submitting, and let no other task begin."""
+        self._abort[0] = 1
+        if not isinstance(error, Exception):  # Ctrl-C
+            raise error
+        self._free.put(submitted.turn)
+        operator = (self._work.failed if self._work else None) or "task"
+        submitted.report(Failed(submitted.number, self.number, operator, error))
 
     def _next_buffer(self, purpose: str) -> int:
         """The number of the input buffer: one after the other."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -448,16 +448,15 @@ def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: py
 
 def test_a_slot_that_is_given_back_before_it_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader fills it again, and the next task's state goes there."""
-    original = CudaLearner._copy
+    original = CudaLearner.submit
 
-    def copy(learner: CudaLearner, submitted: Any, tick: int) -> None:
-        original(learner, submitted, tick)
-        submitted.release(submitted.slot)
-        object.__setattr__(submitted, "release", lambda slot: None)
+    def submit(learner: CudaLearner, key: Any, *, slot: int, release: Callable[[int], None], **options: Any) -> None:
+        original(learner, key, slot=slot, release=lambda slot: None, **options)
+        release(slot)
 
     monkeypatch.setattr("crossbow.runtime.cuda.assembly.SLOTS", 1)
     expected = train("cuda:0")
-    monkeypatch.setattr(CudaLearner, "_copy", copy)
+    monkeypatch.setattr(CudaLearner, "submit", submit)
     with pytest.raises((TaskError, FakeError), match="were written over by the host before they were copied"):
         train("cuda:0")
     monkeypatch.undo()
