@@ -75,9 +75,8 @@ class CrossbowGpuRunner(CrossbowRunner):
         cupy = sys.modules.get("cupy")
         with on(Stream(device, 0)):
             if cupy is not None:
-                cupy.get_default_memory_pool().free_all_blocks()
                 cupy.get_default_pinned_memory_pool().free_all_blocks()
-            return int(api().runtime.memGetInfo()[0])
+            return api().free_memory()
 
 
 def _version(number: int) -> str:

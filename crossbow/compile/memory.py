@@ -73,16 +73,16 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     )
 
 
-def check_memory(needs: Mapping[str, int]) -> None:
-    """Refuse what is larger than the machine's memory, before any of it is there. `needs`: bytes by what they are for.
+def check_memory(needs: Mapping[str, int], memory: int | None = None, of: str = "memory") -> None:
+    """Refuse what is larger than so many bytes of memory (None: all that the machine has), before any of it is there.
 
-    Raises ConfigurationError.
+    needs: bytes by what they are for; of: whose memory. Raises ConfigurationError.
     """
-    memory, total = physical_memory(), sum(needs.values())
+    memory, total = physical_memory() if memory is None else memory, sum(needs.values())
     if total > memory:
         parts = ", ".join(f"{bytes_text(nbytes)} for {name}" for name, nbytes in needs.items())
         raise ConfigurationError(
-            f"expected a plan that fits into {bytes_text(memory)} of memory. Received: {bytes_text(total)}, of these "
+            f"expected a plan that fits into {bytes_text(memory)} of {of}. Received: {bytes_text(total)}, of these "
             f"{parts}; lower batch_size or learners_per_device"
         )
 

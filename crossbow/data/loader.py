@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 import numpy as np
@@ -13,7 +13,7 @@ from crossbow.conf import is_integer
 from crossbow.data.dataset import Examples
 from crossbow.data.order import Indices, Order
 from crossbow.data.ring import Batch, BatchRing
-from crossbow.types import Array, DataError, Shape, aligned_zeros
+from crossbow.types import Array, DataError, Shape, Tensor, aligned_zeros
 
 Source = Callable[[Indices, Array, Array], None]
 """Writes the examples with these indices (B,) into a slot's images (B, …) and labels (B, …)."""
@@ -30,6 +30,13 @@ def gather(examples: Examples) -> Source:
         examples.labels.take(indices, axis=0, out=labels, mode="clip")
 
     return source
+
+
+def batch_tensors(examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What a slot holds: images, labels and positions."""
+    images = Tensor((batch_size, *examples.image_shape), examples.images.dtype)
+    labels = Tensor((batch_size, *examples.label_shape), examples.labels.dtype)
+    return images, labels, Tensor((batch_size, 2), np.dtype(np.int64))
 
 
 class Loader:
@@ -63,18 +70,19 @@ class Loader:
         *,
         source: Source | None = None,
         name: str = "loader",
-        zeros: Callable[[int], Array] = aligned_zeros,
+        memory: Sequence[Array] | None = None,
     ) -> None:
-        """zeros: gives the slots' memory."""
+        """memory: where images, labels and positions of the slots lie, unless in memory of their own."""
         if not is_integer(slots) or slots < 1:
             raise DataError(f"slots: expected an integer ≥ 1. Received: {slots!r}")
         self.order = order
         self.slots = slots
         self.name = f"crossbow-{name}"
-        shape = (slots, order.batch_size)
-        self.images = _array(zeros, (*shape, *examples.image_shape), examples.images.dtype)
-        self.labels = _array(zeros, (*shape, *examples.label_shape), examples.labels.dtype)
-        self.positions = _array(zeros, (*shape, 2), np.dtype(np.int64)).view(np.int64)
+        if memory is None:
+            parts = batch_tensors(examples, order.batch_size)
+            memory = [_zeros((slots, *part.shape), part.dtype) for part in parts]
+        self.images, self.labels, positions = memory
+        self.positions = positions.view(np.int64)
         self._source = gather(examples) if source is None else source
         self._ring: BatchRing | None = None
         self._thread: threading.Thread | None = None
@@ -167,5 +175,6 @@ class Loader:
             ring.fail(error)
 
 
-def _array(zeros: Callable[[int], Array], shape: Shape, dtype: np.dtype[np.generic]) -> Array:
-    return zeros(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize).view(dtype).reshape(shape)
+def _zeros(shape: Shape, dtype: np.dtype[np.generic]) -> Array:
+    tensor = Tensor(shape, dtype)
+    return tensor.view(aligned_zeros(tensor.nbytes))

@@ -45,6 +45,8 @@ class State:
     """Number of real examples in the batch; the rest is padding, which loss and accuracy leave out."""
     TICK = 3
     """Number of the clock tick, from 0: what `wait` and `signal` count."""
+    TURN = 4
+    """On GPUs: which row of the learner's results the task's loss and accuracy go to."""
     SIZE = 8
 
 

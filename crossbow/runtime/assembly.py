@@ -187,18 +187,27 @@ class Assembly(ABC):
         )
         return {"batches that wait": SLOTS * self.learners * examples}
 
-    def _vectors_memory(self) -> dict[str, int]:
-        """Bytes of the vectors of weights, gradients and velocities, and of the arenas."""
+    def _check_plan(self) -> None:
+        """Refuse what does not fit, before any of it is there. Raises ConfigurationError."""
+        check_memory({**self._vectors_memory(len(self.devices), self.learners), **self._slots_memory()})
+
+    def _vectors_memory(self, devices: int, learners: int) -> dict[str, int]:
+        """Bytes of the vectors of weights, gradients, velocities and statistics, and of the arenas: of so many of the
+        devices, and of their learners."""
         used = self.rule.merge(self.solver, ANY, 1).vectors
         own = self.rule.local_step(self.solver, ANY, 1, synchronises=True).vectors
         several = len(self.devices) > 1
         of_a_device = 2 + ("base_velocity" in used) + several
         of_a_learner = 1 + (not self.rule.reads_base) + ("velocity" in own)
-        vectors = of_a_device * len(self.devices) + of_a_learner * self.learners
-        narrow = 0 if self.library.mixed is None else 2 * self.library.mixed.dtype.itemsize * self.learners
+        vectors = of_a_device * devices + of_a_learner * learners
+        statistics = (2 + several) * devices + 2 * learners
+        model, observed = (
+            layout.elements * layout.dtype.itemsize for layout in (self.program.model, self.program.statistics)
+        )
+        narrow = 0 if self.library.mixed is None else 2 * learners * self.library.mixed.dtype.itemsize
         return {
-            "weights and gradients": (vectors * self.dtype.itemsize + narrow) * self.program.model.elements,
-            "intermediate results": self._arena * self.learners,
+            "weights and gradients": vectors * model + statistics * observed + narrow * self.program.model.elements,
+            "intermediate results": self._arena * learners,
         }
 
     @property
@@ -220,7 +229,7 @@ class Assembly(ABC):
             self.check_order = CheckOrder(len(examples), self.check_batch_size(len(examples)))
             self.check_loader = self._new_loader(examples, self.check_order, "check-loader")
             self.check_program = self._compile(check, self.check_loader, examples, Phase.CHECK, self.program)
-        check_memory({**self._vectors_memory(), **self._slots_memory()})
+        self._check_plan()
         program, rule, solver, count = self.program, self.rule, self.solver, len(self.devices)
         self.bases = [new_base_model(program, rule, solver, count, self.zeros(device)) for device in range(count)]
         for layout, vector in (

@@ -36,7 +36,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
     for name in ("digits", "synthetic"):
         monkeypatch.setattr(gpu_parts, name, lambda *_, **__: pictures())
     with fake_cuda() as cuda:
-        cuda.runtime.memGetInfo = lambda: (80 << 30, 96 << 30)
         yield cuda
 
 

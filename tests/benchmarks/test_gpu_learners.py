@@ -84,7 +84,6 @@ def small_network(monkeypatch: pytest.MonkeyPatch) -> None:
 def cuda() -> Iterator[FakeCuda]:
     with fake_cuda() as fake:
         runtime: Any = fake.runtime
-        runtime.memGetInfo = lambda: (60 << 30, 80 << 30)
         runtime.deviceGetPCIBusId = lambda device: "0000:3B:00.0"
         runtime.runtimeGetVersion, runtime.driverGetVersion = lambda: 13020, lambda: 13030
         yield fake

@@ -54,8 +54,11 @@ class Api(Protocol):
     def zeros(self, nbytes: int) -> Any:
         """Zeroed bytes on the current device: an array of uint8 with an address, views and slices as NumPy's."""
 
+    def free_memory(self) -> int:
+        """Bytes of the current device that nobody has (`runtime.memGetInfo`), when all that is kept is given back."""
+
     def pinned(self, nbytes: int) -> Array:
-        """Zeroed bytes of the host that the device copies from and to by itself."""
+        """Zeroed bytes of the host that devices copy from and to by themselves, and that kernels may write to."""
 
     def arrays(self, stream: int) -> AbstractContextManager[tuple[Any, Callable[[Any], Any]]]:
         """A module like NumPy whose work goes to a stream, and what makes an array of it of one of `zeros`."""
@@ -135,6 +138,10 @@ class CuPy:
             ) from error
         self._cupy.cuda.get_current_stream().synchronize()  # streams of ours do not wait for that which clears it
         return memory
+
+    def free_memory(self) -> int:
+        self._cupy.get_default_memory_pool().free_all_blocks()
+        return int(self._runtime.memGetInfo()[0])
 
     @contextmanager
     def arrays(self, stream: int) -> Iterator[tuple[Any, Callable[[Any], Any]]]:

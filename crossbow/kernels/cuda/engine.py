@@ -1,4 +1,4 @@
-"""The engine's own kernels: loading a batch, and looking for numbers that are not finite."""
+"""The engine's own kernels: loading a batch, handing results over, and looking for numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -40,6 +40,22 @@ def load_batch(slots: Tensor, x: Tensor, slot_labels: Tensor, labels: Tensor, sc
         return (kernel.each(x.elements, *arrays, *map(np.int64, numbers), computed_in(x.dtype).type(scale)),)
 
     return PreparedKernel("load_batch cuda", reads, writes, bind)
+
+
+def store_results(loss: Array | None, accuracy: Array | None, state: Array, results: Array) -> Launch:
+    """loss, accuracy (one element each, of the same type; None where there is none) → results, row state[TURN].
+
+    results: (turns, 2) of float64, in pinned memory. "All host memory allocated through all devices using
+    cudaMallocHost() and cudaHostAlloc() is always directly accessible from all devices that support unified
+    addressing", at the same address, whatever the flags; "unified addressing is automatically enabled in 64-bit
+    processes" (CUDA Runtime API, "Unified Addressing"). CuPy's `alloc_pinned_memory` calls cudaHostAlloc. What a kernel
+    wrote is there for the host once it has waited for an event behind the kernel (CUDA Programming Guide, "Mapped
+    Memory").
+    """
+    types = [value.dtype for value in (loss, accuracy) if value is not None]
+    if len(set(types)) != 1:
+        raise ValueError(f"expected a loss and an accuracy of one type. Received: {', '.join(map(str, types))}")
+    return Kernel("engine", "store_results", types[0]).blocks(1, loss, accuracy, state, results, threads=32)
 
 
 def check_finite(what: str) -> PreparedKernel:

@@ -5,25 +5,24 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from crossbow.compile import BatchSource, BoundStep, Memory, Program
+from crossbow.compile import BatchSource, BoundStep, Memory, Program, check_memory
 from crossbow.data.dataset import Examples
-from crossbow.data.loader import Loader
+from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import Order
 from crossbow.dataflow.graph import losses, measures
 from crossbow.kernels.cuda.api import api, gpus
+from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.transfer import to_device
-from crossbow.kernels.interface import State
-from crossbow.runtime.assembly import SLOTS, AnyStream, Assembly, Member
+from crossbow.runtime.assembly import SLOTS, AnyStream, Assembly, Member, batch_source
 from crossbow.runtime.coefficients import Coefficients
 from crossbow.runtime.cuda.coefficients import DeviceCoefficients
 from crossbow.runtime.cuda.collective import NcclCollective
 from crossbow.runtime.cuda.graph import Work
 from crossbow.runtime.cuda.learner import CudaLearner, Input, Task
-from crossbow.runtime.cuda.stream import CudaStream, Event
+from crossbow.runtime.cuda.record import Slots
+from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, Event
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, DeviceTick
 from crossbow.runtime.cuda.tick import merge_steps, sum_steps
 from crossbow.runtime.device import CudaDevice, cuda_devices
@@ -31,9 +30,11 @@ from crossbow.runtime.replica import Replica, Zeros
 from crossbow.runtime.tick import Averaging
 from crossbow.solver.update import total
 from crossbow.synch import Collective
-from crossbow.types import Array, ConfigurationError, Tensor
+from crossbow.types import Array, ConfigurationError
 
 PARITIES = (0, 1)
+CONSTANTS = 512 << 10
+"""Bytes that are put by for each learner, and for a synchroniser: constants of kernels, coefficients, partial sums."""
 
 
 class CudaAssembly(Assembly):
@@ -47,6 +48,7 @@ class CudaAssembly(Assembly):
 
     def _choose(self) -> list[int]:
         self._submitting = threading.RLock()
+        self._slots: dict[Loader, Slots] = {}
         self.devices = cuda_devices(self.system.devices)
         self._check_system()
         if len(self.devices) > 1:
@@ -111,12 +113,29 @@ class CudaAssembly(Assembly):
         return to_device
 
     def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
-        return Loader(examples, order, SLOTS * self.learners, name=name, zeros=api().pinned)
+        slots = Slots(SLOTS * self.learners, batch_tensors(examples, order.batch_size))
+        loader = Loader(examples, order, SLOTS * self.learners, name=name, memory=slots.batches)
+        self._slots[loader] = slots
+        return loader
 
     def _batch_source(self, loader: Loader) -> BatchSource:
-        images, labels = ((1, *array.shape[1:]) for array in (loader.images, loader.labels))
-        scale = self.data.scale
-        return BatchSource(Tensor(images, loader.images.dtype), Tensor(labels, loader.labels.dtype), scale)
+        return batch_source(loader.images[:1], loader.labels[:1], self.data.scale)
+
+    def _check_plan(self) -> None:
+        for number, device in enumerate(self.devices):
+            learners = self.device_of.count(number)
+            workspaces = CUBLAS_WORKSPACE * learners
+            records = sum(slots.record.nbytes for slots in self._slots.values())
+            needs = {
+                **self._vectors_memory(1, learners),
+                "batches": len(PARITIES) * records * learners,
+                "cuBLAS": workspaces,
+                "constants": CONSTANTS * (learners + 1),
+            }
+            with on(Stream(device.number, 0)):
+                free = api().free_memory()
+            # The streams, which have cuBLAS's memory, are there already.
+            check_memory(needs, free + workspaces, f"free memory of {device.name}")
 
     # Learners
 
@@ -163,10 +182,11 @@ class CudaAssembly(Assembly):
         with on(stream.place):
             coefficients = self._coefficients(averaging, self.device_of.count(device))
             learner = CudaLearner(
-                number, stream, self._copies[number], self.dtype, coefficients, self.flags.abort, self._submitting
+                number, stream, self._copies[number], coefficients, self.flags.abort, self._submitting
             )
-            learner.sends_gradient = averaging.rule.sends == "gradient"
-            training = [self._input(self.loader) for _ in PARITIES]
+            if averaging.rule.sends == "gradient":
+                learner.gradient = Event(stream.device)
+            training = [self._input(self.loader, learner.results) for _ in PARITIES]
             narrow = self.narrow_vectors(device)
             tasks: dict[tuple[str, int, int], Task] = {}
             steps: dict[tuple[str, int], Work] = {}
@@ -184,7 +204,7 @@ class CudaAssembly(Assembly):
                 if self.clock.tau > 1:
                     steps["local", parity] = self._work(averaging.step((), coefficients.local, replica.vectors()))
             if self.check_program is not None and self.check_loader is not None:
-                for buffer, place in enumerate([self._input(self.check_loader) for _ in PARITIES]):
+                for buffer, place in enumerate(self._input(self.check_loader, learner.results) for _ in PARITIES):
                     for parity in PARITIES:
                         observed = base.statistics[parity]
                         vectors = {
@@ -193,32 +213,27 @@ class CudaAssembly(Assembly):
                         }
                         tasks["check", parity, buffer] = self._task(self.check_program, arena, vectors, place)
             learner.tasks, learner.steps = tasks, steps
-        return Member(learner, device, replica, arena, training[0].state)
+        return Member(learner, device, replica, arena, training[0].arrays["state"])
 
     def _vectors(self, weights: Array, gradient: Array, present: Array, following: Array) -> dict[str, Array]:
         return {"weights": weights, "gradient": gradient, "statistics": present, "statistics_next": following}
 
-    def _input(self, loader: Loader) -> Input:
+    def _input(self, loader: Loader, results: Array) -> Input:
         """A buffer for batches on the current stream's device."""
-        sources = (loader.images, loader.labels, loader.positions)
-        targets = [
-            api().zeros(source[0].nbytes).view(source.dtype).reshape((1, *source.shape[1:])) for source in sources
-        ]
-        state, device = api().zeros(8 * State.SIZE).view(np.int64), int(api().runtime.getDevice())
-        return Input(state, targets, sources, Event(device), Event(device))
+        slots, device = self._slots[loader], int(api().runtime.getDevice())
+        return Input(api().zeros(slots.record.nbytes), slots, results, Event(device), Event(device))
 
     def _task(self, program: Program, arena: Array, vectors: dict[str, Array], place: Input) -> Task:
-        images, labels, positions = place.targets
-        named = {"state": place.state, "slots": images, "slot_labels": labels, "slot_positions": positions}
-        memory = Memory(arena, self.program.model, vectors, named, self.program.statistics, to_device)
+        memory = Memory(arena, self.program.model, vectors, place.arrays, self.program.statistics, to_device)
         parts = program.bind(memory)
-        loss, measure = losses(program.graph), measures(program.graph)
-        return Task(
-            self._work([*parts.forward, *parts.backward]),
-            place,
-            program.output(loss[0].order, memory) if loss else None,
-            program.output(measure[0].order, memory) if measure else None,
+        steps = [*parts.forward, *parts.backward]
+        loss, accuracy = (
+            program.output(found[0].order, memory) if found else None
+            for found in (losses(program.graph), measures(program.graph))
         )
+        if loss is not None or accuracy is not None:
+            steps.append(BoundStep("results", store_results(loss, accuracy, place.arrays["state"], place.results)))
+        return Task(self._work(steps), place, loss is not None, accuracy is not None)
 
     def _work(self, steps: Sequence[BoundStep]) -> Work:
         return Work(steps, graph=self.system.graphs and not self.system.check_numerics)

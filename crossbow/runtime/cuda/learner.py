@@ -2,8 +2,8 @@
 
 A task is submitted without waiting for anything on the GPU::
 
-    copies    wait until the input's buffer was read ► copy batch and state ► (copied)
-    learner   wait copied ► forward, backward ► (read) ► step ► copy loss and accuracy ► (done)
+    copies    wait until the last task with this input buffer is done ► copy batch and state ► (copied)
+    learner   wait copied ► forward, backward, loss and accuracy to the host ► step ► (done)
 
 There are two input buffers, so that the next batch is copied while this one is computed with. A step that synchronises
 is submitted by the synchroniser, behind the merge of its tick (`synchroniser.py`). A thread of the learner's sleeps
@@ -17,18 +17,17 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
-from crossbow.kernels.interface import State
 from crossbow.runtime.cuda.coefficients import DeviceCoefficients
 from crossbow.runtime.cuda.graph import Work
+from crossbow.runtime.cuda.record import Slots
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.runtime.learner import Completed, Failed, Report, check_loss
 from crossbow.solver import Pace
@@ -40,51 +39,46 @@ TURNS = 64
 """Tasks of a learner that may be under way at a time; more wait to be submitted."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Input:
-    """Where a batch lies on the GPU while a task computes with it, and the slots that it comes from."""
+    """Where a task's record lies on the GPU while it is computed with."""
 
-    state: Array
-    targets: Sequence[Array]
-    """Images, labels and positions, each (1, B, …)."""
-    sources: Sequence[Array]
-    """The same of all slots: (S, B, …), pinned."""
+    memory: Array
+    slots: Slots
+    """Where it comes from."""
+    results: Array
+    """Where loss and accuracy go: the learner's."""
     copied: Event
     read: Event
+    """The end of the last task that computed with it. Nobody waits for an event that was never recorded."""
 
     @functools.cached_property
-    def copies(self) -> tuple[tuple[int, int, int], ...]:
-        """Of each: where it goes, where slot 0 lies, and the bytes of a slot."""
-        pairs = zip(self.targets, self.sources, strict=True)
-        return tuple((address(target), address(source), target.nbytes) for target, source in pairs)
+    def address(self) -> int:
+        return address(self.memory)
 
     @functools.cached_property
-    def state_address(self) -> int:
-        return address(self.state)
+    def arrays(self) -> dict[str, Array]:
+        """By the names that programs use: the state, and the batch as the only slot, (1, B, …)."""
+        *batch, state = self.slots.record.arrays(self.memory)
+        images, labels, positions = (array.reshape((1, *array.shape)) for array in batch)
+        return {"state": state, "slots": images, "slot_labels": labels, "slot_positions": positions}
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a task runs, and where it leaves loss and accuracy (arrays of one element; None where there is none)."""
+    """What a task runs, and whether it leaves a loss and an accuracy."""
 
     compute: Work
     input: Input
-    loss: Array | None
-    accuracy: Array | None
-
-    @functools.cached_property
-    def results(self) -> tuple[tuple[int, int], ...]:
-        """Of loss and accuracy, where there is one: its place among a task's results, and its address."""
-        found = enumerate((self.loss, self.accuracy))
-        return tuple((place, address(array)) for place, array in found if array is not None)
+    loss: bool
+    accuracy: bool
 
 
 TaskKey = tuple[str, int, int]
 """What a task is for ("synchronise", "local", "check"), the parity of its tick, and its input buffer."""
 
 
-@dataclass(frozen=True)
-class _Submitted:
+class _Submitted(NamedTuple):
     """A task on its way, and what is to be done when it is there."""
 
     turn: int
@@ -107,7 +101,6 @@ class CudaLearner:
         number: int,
         stream: CudaStream,
         copies: CudaStream,
-        dtype: np.dtype[np.generic],
         coefficients: DeviceCoefficients,
         abort: Array,
         submitting: threading.RLock,
@@ -115,17 +108,16 @@ class CudaLearner:
         """submitting: held while work is submitted: handles and graphs are neither used twice nor given back then."""
         self.number, self.stream, self.copies = number, stream, copies
         self.ready = Event(stream.device)
-        """What this learner contributes to the present tick will not change until the tick is merged."""
+        """From then on, what this learner contributes to the present tick does not change until the tick is merged: the
+        end of its task before, or of the gradient of the one that synchronises."""
         self.tasks: Mapping[TaskKey, Task] = {}
         self.steps: Mapping[tuple[str, int], Work] = {}
         """By purpose and parity of the tick."""
-        self.sends_gradient = False
+        self.gradient: Event | None = None
+        """Of a learner that sends gradients: its gradient is there."""
         self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
-        self._states: Array = api().pinned(8 * TURNS * State.SIZE).view(np.int64).reshape(TURNS, State.SIZE)
-        self._results: Array = api().pinned(2 * dtype.itemsize * TURNS).view(dtype).reshape(TURNS, 2)
-        # Addresses are asked for once: that takes longer than a copy takes to be submitted.
-        self._state_addresses = [address(row) for row in self._states]
-        self._result_addresses = [address(row) for row in self._results]
+        self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
+        """Loss and accuracy of the tasks under way, by turn. Kernels write them (`engine.store_results`)."""
         self._done = [Event(stream.device) for _ in range(TURNS)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for turn in range(TURNS):
@@ -161,31 +153,37 @@ class CudaLearner:
             self._start_watching()
             turn, bound = self._free.get(), self.tasks[(*key, self._next_buffer(key[0]))]
             submitted = _Submitted(turn, task, examples, slot, key[0], pace, bound, release, report)
-            with self._reporting(submitted):
-                self._copy(submitted, (task, 0, examples, tick))
-                self._compute(submitted, parity=key[1])
+            self._work = None
+            try:
+                with on(self.stream.place):
+                    self._copy(submitted, tick)
+                    self._compute(submitted, parity=key[1])
+            except BaseException as error:
+                self._failed(submitted, error)
 
     def step(self, parity: int, merged: Event) -> None:
         """Submit the step of the task that synchronises, which waits for the merge of its tick."""
         assert self._waiting is not None
         submitted, self._waiting = self._waiting, None
-        with self._reporting(submitted):
-            self._coefficients.set(submitted.pace, self.stream)
-            self.stream.wait_for(merged)
-            self._run(self.steps["synchronise", parity])
-            self._finish(submitted)
+        self._work = None
+        try:
+            with on(self.stream.place):
+                self._coefficients.set(submitted.pace, self.stream)
+                self.stream.wait_for(merged)
+                self._run(self.steps["synchronise", parity])
+                self._finish(submitted)
+        except BaseException as error:
+            self._failed(submitted, error)
 
     def _compute(self, submitted: _Submitted, parity: int) -> None:
         """Submit forward and backward pass, and what comes behind them unless the synchroniser submits it."""
         place, synchronises = submitted.bound.input, submitted.purpose == "synchronise"
         self.stream.wait_for(place.copied)
-        if synchronises and not self.sends_gradient:
-            self.ready.record(self.stream)
         self._run(submitted.bound.compute)
-        place.read.record(self.stream)
         if synchronises:
-            if self.sends_gradient:
-                self.ready.record(self.stream)
+            if self.gradient is not None:
+                self.gradient.record(self.stream)
+                self.ready = self.gradient
             self._waiting = submitted
             return
         if submitted.purpose == "local":
@@ -197,21 +195,14 @@ class CudaLearner:
         self._work = work
         work.run()
 
-    @contextmanager
-    def _reporting(self, submitted: _Submitted) -> Iterator[None]:
-        """Submit to the learner's stream. What goes wrong is reported, and lets no other task begin."""
-        self._work = None
-        try:
-            with on(self.stream.place):
-                yield
-        except Exception as error:
-            self._abort[0] = 1
-            self._free.put(submitted.turn)
-            operator = (self._work.failed if self._work else None) or "task"
-            submitted.report(Failed(submitted.number, self.number, operator, error))
-        except BaseException:  # Ctrl-C
-            self._abort[0] = 1
-            raise
+    def _failed(self, submitted: _Submitted, error: BaseException) -> None:
+        """Report what went wrong while submitting, and let no other task begin."""
+        self._abort[0] = 1
+        if not isinstance(error, Exception):  # Ctrl-C
+            raise error
+        self._free.put(submitted.turn)
+        operator = (self._work.failed if self._work else None) or "task"
+        submitted.report(Failed(submitted.number, self.number, operator, error))
 
     def _next_buffer(self, purpose: str) -> int:
         """The number of the input buffer: one after the other."""
@@ -255,24 +246,21 @@ class CudaLearner:
         closed = [stream.close(timeout) for stream in (self.stream, self.copies)]
         return all(closed) and (self._watcher is None or not self._watcher.is_alive())
 
-    def _copy(self, submitted: _Submitted, state: Sequence[int]) -> None:
-        """Batch and state into the input's buffer, once that was read."""
-        place, runtime, stream = submitted.bound.input, api().runtime, self.copies.place.pointer
-        copy, to_device = runtime.memcpyAsync, runtime.memcpyHostToDevice
-        self._states[submitted.turn, : len(state)] = state
+    def _copy(self, submitted: _Submitted, tick: int) -> None:
+        """The slot's record into the input's memory, once that was read."""
+        place, slot, runtime = submitted.bound.input, submitted.slot, api().runtime
+        place.slots.set_state(slot, submitted.number, submitted.examples, tick, submitted.turn)
         self.copies.wait_for(place.read)
-        copy(place.state_address, self._state_addresses[submitted.turn], place.state.nbytes, to_device, stream)
-        for target, source, nbytes in place.copies:
-            copy(target, source + submitted.slot * nbytes, nbytes, to_device, stream)
+        source, nbytes, stream = place.slots.addresses[slot], place.memory.nbytes, self.copies.place.pointer
+        runtime.memcpyAsync(place.address, source, nbytes, runtime.memcpyHostToDevice, stream)
         place.copied.record(self.copies)
 
     def _finish(self, submitted: _Submitted) -> None:
-        """Let the results come to the host, and be reported then."""
-        runtime, stream, nbytes = api().runtime, self.stream.place.pointer, self._results.itemsize
-        for place, source in submitted.bound.results:
-            target = self._result_addresses[submitted.turn] + place * nbytes
-            runtime.memcpyAsync(target, source, nbytes, runtime.memcpyDeviceToHost, stream)
-        self._done[submitted.turn].record(self.stream)
+        """Let the results be reported when all is done."""
+        done = self._done[submitted.turn]
+        done.record(self.stream)
+        # Should it have been recorded again when somebody waits, then for a later task of this stream.
+        submitted.bound.input.read = self.ready = done
         self._submitted.put(submitted)
 
     def _watch(self) -> None:
@@ -289,14 +277,14 @@ class CudaLearner:
         bound = submitted.bound
         try:
             self._done[submitted.turn].wait()
-            loss, accuracy = (float(value) for value in self._results[submitted.turn])
+            loss, accuracy = self.results[submitted.turn].tolist()
             submitted.release(submitted.slot)
-            if bound.loss is not None:
+            if bound.loss:
                 check_loss(submitted.purpose, loss, submitted.number, submitted.pace.rate)
         except BaseException as error:  # what went wrong on the GPU, or in the numbers
             self._abort[0] = 1
             return Failed(submitted.number, self.number, "task", error)
         finally:
             self._free.put(submitted.turn)
-        found = accuracy if bound.accuracy is not None else None
-        return Completed(submitted.number, loss if bound.loss is not None else math.nan, found, submitted.examples)
+        found = accuracy if bound.accuracy else None
+        return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples)

@@ -84,6 +84,8 @@ class FakeDriver:
         assert 1 <= x < 2**31
         assert 0 <= shared <= 48 * 1024
         kernel, device = self.functions[function - 1]
+        if self.runtime.strict and not self.runtime.has_context:
+            raise FakeError(f"{kernel.name}: expected a thread that has set a device: it has no context")
         if device != self.runtime.getDevice():
             raise FakeError(f"{kernel.name}: compiled for cuda:{device}, launched on cuda:{self.runtime.getDevice()}")
         self.calls.append(Recorded(kernel.name, (x, block_x, shared, stream)))
@@ -91,7 +93,7 @@ class FakeDriver:
         check_arguments(kernel, bound)
         ranges = _ranges(kernel, bound)
         uses, arguments = self.runtime.uses(stream, ranges), kernel.copy(parameters)
-        run = GuardedLaunch(kernel, x, block_x, shared, arguments, ranges, bound)
+        run = GuardedLaunch(kernel, x, block_x, shared, arguments, ranges, bound, self.runtime)
         self.runtime.enqueue(stream, run, kernel.name, uses)
 
 
@@ -130,7 +132,10 @@ def _ranges(kernel: Emulated, bound: Sequence[Bound]) -> list[Range]:
 
 @dataclass(frozen=True)
 class GuardedLaunch:
-    """A kernel that works on a copy of its arrays, those that overlap in one piece: there is nothing beside them."""
+    """A kernel that works on a copy of its arrays, those that overlap in one piece: there is nothing beside them.
+
+    Pinned memory of the host that it writes to it must not read, and just the elements that it has written go there.
+    """
 
     kernel: Emulated
     blocks: int
@@ -139,6 +144,7 @@ class GuardedLaunch:
     arguments: tuple[NDArray[np.uint64], list[NDArray[np.uint8]]]
     ranges: Sequence[Range]
     bound: Sequence[Bound]
+    runtime: FakeRuntime
 
     def __call__(self) -> None:
         places, values = self.arguments
@@ -146,7 +152,8 @@ class GuardedLaunch:
         for start, end, writes in _pieces(self.ranges):
             memory = np.full(end - start + 2 * GUARD + 512, UNTOUCHED, np.uint8)
             first = GUARD + (start - address(memory) - GUARD) % 256  # as aligned as the original
-            ctypes.memmove(address(memory) + first, start, end - start)
+            if not (writes and self._is_pinned(start)):
+                ctypes.memmove(address(memory) + first, start, end - start)
             pieces.append((start, end, writes, memory, first))
         for value, given in zip(values, self.bound, strict=True):
             if given.array is not None:
@@ -162,8 +169,21 @@ class GuardedLaunch:
                 raise FakeError(
                     f"{self.kernel.name} writes beside an array: {', '.join(beside) or 'one that it reads'}"
                 )
-            if writes:
+            if writes and self._is_pinned(start):
+                self._write_for_host(start, memory[first:last])
+            elif writes:
                 ctypes.memmove(start, address(memory) + first, end - start)
+
+    def _is_pinned(self, start: int) -> bool:
+        found = self.runtime.memory.find(start)
+        return found is not None and found.device is None
+
+    def _write_for_host(self, start: int, written: NDArray[np.uint8]) -> None:
+        size = next(given.dtype.itemsize for given in self.bound if given.array is not None and given.array[0] == start)
+        for element in np.flatnonzero((written.reshape(-1, size) != UNTOUCHED).any(axis=1)).tolist():
+            place = element * size
+            ctypes.memmove(start + place, address(written) + place, size)
+            self.runtime.written_for_host(start + place, start + place + size)
 
 
 def _pieces(ranges: Sequence[Range]) -> list[tuple[int, int, bool]]:
@@ -257,6 +277,9 @@ class FakeCuda:
 
     def zeros(self, nbytes: int) -> Any:
         return self.runtime.zeros(nbytes)
+
+    def free_memory(self) -> int:
+        return int(self.runtime.memGetInfo()[0])
 
     @contextmanager
     def arrays(self, stream: int) -> Iterator[tuple[Any, Callable[[Any], Any]]]:

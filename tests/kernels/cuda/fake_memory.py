@@ -55,6 +55,10 @@ class Allocation:
     """By stream, and then by first byte, end and whether it was written: the last such operation's number and name."""
     latest: Clock = field(default_factory=dict, repr=False)
     """By stream the last operation that used any part."""
+    written: dict[tuple[int, int], tuple[int, int, str]] = field(default_factory=dict, repr=False)
+    """Of pinned memory, by first byte and end: the stream, the number and the name of the last operation that wrote."""
+    read: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
+    """Of pinned memory, likewise: how many operations had been submitted when the host last read."""
 
     def free(self) -> None:
         self.alive = False
@@ -126,6 +130,24 @@ class DeviceArray:
         self._array.fill(value)
 
 
+class PinnedArray(np.ndarray[Any, np.dtype[Any]]):
+    """Pinned memory of the host, which says what the host takes from it by an index."""
+
+    taken: Callable[[NDArray[Any]], None] | None = None
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.taken = getattr(other, "taken", None)
+
+    def __getitem__(self, index: Any) -> Any:
+        if self.taken is not None:
+            whole = self.view(np.ndarray)
+            part = whole[index]
+            if not isinstance(part, np.ndarray):
+                part = whole[(*index, ...) if isinstance(index, tuple) else (index, ...)]
+            self.taken(part)
+        return super().__getitem__(index)
+
+
 def extent(array: Any) -> tuple[int, int]:
     """The first byte of an array of either memory, and the one behind its last."""
     first, end = byte_bounds(array._array if isinstance(array, DeviceArray) else array)
@@ -151,6 +173,11 @@ class Memory:
         owner = (ctypes.c_ubyte * max(nbytes, 1)).from_address(allocation.start)
         weakref.finalize(owner, allocation.free).atexit = False
         return np.frombuffer(owner, np.uint8)[:nbytes], allocation
+
+    def held(self, device: int) -> int:
+        """Bytes of what is alive on a device."""
+        with self._lock:
+            return sum(made.end - made.start for made in self._allocations if made.alive and made.device == device)
 
     def find(self, start: int) -> Allocation | None:
         """The allocation, alive or not, that an address is of."""

@@ -27,6 +27,7 @@ from tests.kernels.cuda.fake_memory import (
     FakeError,
     Memory,
     Order,
+    PinnedArray,
     RaceError,
     Use,
     check_alive,
@@ -36,6 +37,8 @@ from tests.kernels.cuda.fake_memory import (
 
 NOT_READY = 600
 """cudaErrorNotReady."""
+_contexts = threading.local()
+"""Threads keep theirs as long as the process lives."""
 HELD_BACK_SECONDS = 1e-3
 UNDEFINED = 0xFF
 """What memory of the host holds while a copy to it is on its way: floating-point numbers are NaN."""
@@ -48,6 +51,11 @@ class Operation:
     run: Callable[[], None]
     name: str
     uses: tuple[Use, ...] = ()
+    stream: int = 0
+    number: int = 0
+    """Among the stream's operations."""
+    submitted: int = 0
+    """Among those of all streams."""
 
     def __call__(self) -> None:
         for use in self.uses:
@@ -80,7 +88,10 @@ class FakeRuntime:
         self.choice, self.in_order = random.Random(seed), seed % 2 == 1
         self._rank: dict[int, float] = {}
         self.lock = threading.RLock()
+        self.total_memory = 80 << 30
+        """Bytes of each device."""
         self._submitted = 0
+        self._doing = Operation(lambda: None, "nothing")
         self.counts: dict[str, int] = defaultdict(int)
         """How often each function was called."""
         self._local = threading.local()
@@ -109,7 +120,12 @@ class FakeRuntime:
     def setDevice(self, device: int) -> None:
         if not 0 <= device < self.devices:
             raise FakeError(f"expected a device below {self.devices}. Received: {device}")
-        self._local.device = device
+        self._local.device, _contexts.there = device, True
+
+    @property
+    def has_context(self) -> bool:
+        """Whether the thread has set a device. (Other functions would do, too.)"""
+        return getattr(_contexts, "there", False)
 
     def getDeviceCount(self) -> int:
         return self.devices
@@ -139,8 +155,43 @@ class FakeRuntime:
             allocation.cleared = (_default(device), self.order.stream(_default(device))[_default(device)])
             return DeviceArray(memory, self._used)
 
+    def memGetInfo(self) -> tuple[int, int]:
+        """Free and total bytes of the current device."""
+        return self.total_memory - self.memory.held(self.getDevice()), self.total_memory
+
     def pinned(self, nbytes: int) -> Array:
-        return self.memory.new(nbytes, None)[0]
+        memory: PinnedArray = self.memory.new(nbytes, None)[0].view(PinnedArray)
+        memory.taken = self._read_by_host
+        return memory
+
+    def _read_by_host(self, array: NDArray[Any]) -> None:
+        """The host reads pinned memory. Whoever wrote there last must be done, and the calling thread know it."""
+        start, end = extent(array)
+        with self.lock:
+            if start == end or (found := self.memory.find(start)) is None:
+                return
+            for (first, last), (stream, number, name) in found.written.items():
+                if self.races and first < end and start < last and self.order.host.get(stream, 0) < number:
+                    raise RaceError(
+                        f"a race: the host reads {end - start} bytes at {start:#x} of {found}, which {name} on "
+                        f"{self.order.names[stream]} wrote, and has not waited for it"
+                    )
+            found.read[start, end] = self._submitted
+
+    def written_for_host(self, start: int, end: int) -> None:
+        """The operation that is being done has written pinned memory. Nobody may have read there since its submission.
+
+        Which part a kernel writes is not known before; so the host may not be told when it reads too early, but now.
+        """
+        found, doing = self.memory.find(start), self._doing
+        assert found is not None
+        for (first, last), submitted in found.read.items():
+            if self.races and first < end and start < last and submitted >= doing.submitted:
+                raise RaceError(
+                    f"a race: the host has read {end - start} bytes at {start:#x} of {found} before {doing.name} on "
+                    f"{self.order.names[doing.stream]}, which was submitted before that, wrote them"
+                )
+        found.written[start, end] = (doing.stream, doing.number, doing.name)
 
     def _used(self, name: str, array: NDArray[Any], writes: bool) -> None:
         """An array of the GPU is read or written from the host, by its device's default stream.
@@ -156,12 +207,14 @@ class FakeRuntime:
             if not writes:
                 self.order.seen(self.order.stream(_default(device)))
 
-    def _order(self, stream: int, uses: Sequence[Use], *, after_all_seen: bool = False) -> None:
+    def _order(self, stream: int, uses: Sequence[Use], *, after_all_seen: bool = False) -> int:
+        """The number of the operation on its stream."""
         try:
             self.order.submit(stream, uses, after_all_seen=after_all_seen, cleared=self.strict and stream > 0)
         except RaceError:
             if self.races:
                 raise
+        return self.order.stream(stream)[stream]
 
     # Streams
 
@@ -196,20 +249,24 @@ class FakeRuntime:
 
     def enqueue(self, stream: int, run: Callable[[], None], name: str, uses: Sequence[Use] = ()) -> None:
         """Submit: at once on the default stream, else behind what was submitted to the stream before."""
-        operation = Operation(run, name, tuple(uses))
         with self.lock:
             self.counts[name] += 1
             self._submitted += 1
             if stream == 0:
-                self._order(_default(self.getDevice()), operation.uses, after_all_seen=True)
-                operation()
+                default = _default(self.getDevice())
+                number = self._order(default, uses, after_all_seen=True)
+                self._do(Operation(run, name, tuple(uses), default, number, self._submitted))
                 return
             self._check_device(stream, name)
             if stream in self._captured:
-                self._captured[stream].append(operation)
+                self._captured[stream].append(Operation(run, name, tuple(uses)))
             else:
-                self._order(stream, operation.uses)
-                self._queues[stream].append(operation)
+                number = self._order(stream, uses)
+                self._queues[stream].append(Operation(run, name, tuple(uses), stream, number, self._submitted))
+
+    def _do(self, operation: Operation) -> None:
+        self._doing = operation
+        operation()
 
     def uses(self, stream: int, ranges: Sequence[tuple[str, int, int, bool]]) -> list[Use]:
         """What an operation on a stream uses: (function and argument, first byte, end, whether it is written)."""
@@ -305,6 +362,8 @@ class FakeRuntime:
                         "before they were copied"
                     )
                 ctypes.memmove(target, source, nbytes)
+                if kind == self.memcpyDeviceToHost:
+                    self.written_for_host(target, target + nbytes)
 
             self.enqueue(stream, copy, "memcpyAsync", uses)
             if stream and kind == self.memcpyDeviceToHost and not self.is_capturing(stream):
@@ -390,7 +449,7 @@ class FakeRuntime:
             self._happened[operation.event] = max(self._happened[operation.event], operation.version)
         elif not isinstance(operation, _Wait):
             with np.errstate(all="ignore"):  # a GPU does not warn
-                operation()
+                self._do(operation)
         return True
 
     def _choose(self, able: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""Loading a batch and looking for numbers that are not finite, with a GPU that is none."""
+"""Loading a batch, handing results over and looking for numbers that are not finite, with a GPU that is none."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.kernels.cuda.engine import SEARCH_BLOCKS
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.engine import SEARCH_BLOCKS, store_results
 from crossbow.kernels.cuda.launch import BLOCK, Stream, on
 from crossbow.kernels.cuda.library import Cuda
+from crossbow.kernels.cuda.transfer import to_device
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.kernels.reference import Reference
 from crossbow.types import Layout, NonFiniteError
@@ -81,6 +83,30 @@ def test_types_that_no_kernel_is_for() -> None:
         Cuda().load_batch(tensor((2, 3), np.int16), t, t, t, 1.0)
     with pytest.raises(ValueError, match=r"expected labels of the slots' type, int32\. Received: float64"):
         Cuda().load_batch(t, t, tensor((2, 3), np.int32), t, 1.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("given", [(True, True), (True, False), (False, True)])
+def test_store_results(fake: FakeCuda, given: tuple[bool, bool], dtype: Any) -> None:
+    """Into the task's row of pinned memory, and nowhere else."""
+    values = [
+        to_device(np.array([value], dtype)) if there else None for value, there in zip((0.1, 0.75), given, strict=True)
+    ]
+    now, rows = to_device(state(TURN=3)), api().pinned(5 * 16).view(np.float64).reshape(5, 2)
+    rows[...] = -1
+    launch = store_results(values[0], values[1], now, rows)
+    assert launch.capturable
+    launch()
+    fake.runtime.deviceSynchronize()
+    expected = np.full((5, 2), -1.0)
+    expected[3] = [float(dtype(value)) if there else -1 for value, there in zip((0.1, 0.75), given, strict=True)]
+    np.testing.assert_array_equal(rows, expected)
+
+
+def test_results_of_two_types() -> None:
+    loss, accuracy = np.zeros(1, np.float32), np.zeros(1, np.float64)
+    with pytest.raises(ValueError, match=r"expected a loss and an accuracy of one type\. Received: float32, float64"):
+        store_results(loss, accuracy, state(), np.zeros((1, 2)))
 
 
 def message(library: KernelLibrary, value: Any) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,16 @@ import pytest
 from crossbow.kernels.cuda import cublas
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.cublas import Matrix, matrix_product
+from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import Kernel, Stream, on
 from crossbow.kernels.cuda.transfer import to_device, to_host
+from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
-from crossbow.types import NonFiniteLossError, TaskError, address
+from crossbow.types import TaskError, address
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_memory import FakeError, RaceError
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.runtime.cuda.test_training import RUNS, train
+from tests.runtime.cuda.test_training import RUNS, assert_same, train
 
 FLOAT, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 SIZE = 8
@@ -83,12 +86,12 @@ def test_numbers_that_do_not_fit_the_kernel(stream: CudaStream, arguments: tuple
 
 
 def test_arrays_that_do_not_fit_the_kernel(stream: CudaStream) -> None:
-    with pytest.raises(FakeError, match=r"argument 2: expected real \*y, 8 bytes. Received: an array of float64"):
+    with pytest.raises(FakeError, match=r"argument 2: expected stored \*y, 8 bytes. Received: an array of float64"):
         copy(zeros(), zeros(dtype=DOUBLE))
-    with pytest.raises(FakeError, match=r"argument 1: expected const real \*x, 8 bytes. Received: an array of float32"):
+    with pytest.raises(FakeError, match=r"argument 1: expected const stored \*x, 8 bytes. Received: an array of float32"):
         copy(api().zeros(4 * SIZE + 2)[2:].view(FLOAT), zeros())  # on no multiple of its elements' size
     launch = COPY.each(SIZE, np.int64(0), zeros(), *map(np.int64, (SIZE, 1, 1)))
-    with pytest.raises(FakeError, match=r"argument 1: expected const real \*x, 8 bytes. Received: int64"):
+    with pytest.raises(FakeError, match=r"argument 1: expected const stored \*x, 8 bytes. Received: int64"):
         launch()
 
 
@@ -201,6 +204,53 @@ def test_a_result_that_is_read_too_early_is_no_number(stream: CudaStream) -> Non
     assert not y.any()
 
 
+def store(stream: CudaStream, turn: int) -> tuple[Any, Any]:
+    """A loss of 0 on its way to row `turn` of (4, 2): what keeps its memory alive, and the rows."""
+    loss, state = zeros(1), to_device(np.array([0, 0, 0, 0, turn, 0, 0, 0], np.int64))
+    rows = api().pinned(64).view(np.float64).reshape(4, 2)
+    rows[...] = -1
+    launch = store_results(loss, None, state, rows)
+    launch()
+    return launch, rows
+
+
+def test_what_a_kernel_writes_for_the_host(stream: CudaStream) -> None:
+    launch, rows = store(stream, 2)
+    event = Event(0)
+    event.record(stream)
+    assert rows[1].tolist() == [-1, -1]  # of another task
+    event.wait()
+    assert rows[2].tolist() == [0, -1]
+    rows[2] = 5
+    launch()  # which needs not wait for what was read before
+
+
+def test_a_row_that_is_read_before_it_was_written(stream: CudaStream) -> None:
+    _launch, rows = store(stream, 2)
+    assert rows[2].tolist() == [-1, -1]
+    with pytest.raises(RaceError, match=r"the host has read 8 bytes at \w+ of .* before store_results on stream \d+"):
+        stream.wait(1)
+
+
+def test_a_row_that_was_written_but_not_waited_for(stream: CudaStream) -> None:
+    _launch, rows = store(stream, 2)
+    while api().runtime._go_on():
+        pass
+    assert rows[3, 0] == -1
+    with pytest.raises(RaceError, match=r"the host reads 16 bytes .*, which store_results on stream \d+ .* has not"):
+        rows[2]
+    with pytest.raises(RaceError, match=r"the host reads 8 bytes"):
+        rows[2, 0]
+    stream.wait(1)
+    assert rows[2, 0] == 0
+
+
+def test_a_row_that_is_not_there(stream: CudaStream) -> None:
+    _launch, _rows = store(stream, 4)
+    with pytest.raises(FakeError, match=r"store_results writes beside an array: store_results \(results\)"):
+        stream.wait(1)
+
+
 # Order
 
 
@@ -303,6 +353,23 @@ def test_another_device_is_current(stream: CudaStream) -> None:
         Event(1).record(stream)
 
 
+def test_a_thread_without_a_context(stream: CudaStream) -> None:
+    """Which `cudaGetDevice` does not make, though it says 0."""
+    x, y = zeros(), zeros()
+    launch = COPY.each(SIZE, x, y, *map(np.int64, (SIZE, 1, 1)))
+
+    def launch_on_the_stream() -> None:
+        assert api().runtime.getDevice() == 0
+        with on(stream.place):
+            api().runtime.deviceSynchronize()  # for the zeros
+            launch()
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(FakeError, match="repeat: expected a thread that has set a device"):
+            pool.submit(launch).result()
+        pool.submit(launch_on_the_stream).result()
+
+
 def test_memory_of_another_device(stream: CudaStream) -> None:
     with on(Stream(1, 0)):
         x = zeros()
@@ -379,9 +446,45 @@ def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: py
         assert isinstance(caught.value.__cause__, RaceError), ignored
 
 
+def test_a_slot_that_is_given_back_before_it_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loader fills it again, and the next task's state goes there."""
+    original = CudaLearner.submit
+
+    def submit(learner: CudaLearner, key: Any, *, slot: int, release: Callable[[int], None], **options: Any) -> None:
+        original(learner, key, slot=slot, release=lambda slot: None, **options)
+        release(slot)
+
+    monkeypatch.setattr("crossbow.runtime.cuda.assembly.SLOTS", 1)
+    expected = train("cuda:0")
+    monkeypatch.setattr(CudaLearner, "submit", submit)
+    with pytest.raises((TaskError, FakeError), match="were written over by the host before they were copied"):
+        train("cuda:0")
+    monkeypatch.undo()
+    assert_same(train("cuda:0"), expected, 0)
+
+
 def test_results_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Event, "wait", lambda event: None)
-    with pytest.raises((NonFiniteLossError, TaskError)):
+    """They are there, by chance."""
+
+    def happens(event: Event) -> None:
+        runtime: Any = api().runtime
+        runtime._until(lambda: runtime._happened[event.pointer] >= runtime._recorded[event.pointer])
+
+    monkeypatch.setattr(Event, "wait", happens)
+    with pytest.raises(TaskError, match="a race: the host reads 16 bytes") as caught:
+        train("cuda:0")
+    assert isinstance(caught.value.__cause__, RaceError)
+
+
+def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = CudaLearner._result
+
+    def result(learner: CudaLearner, submitted: Any) -> Any:
+        assert learner.results[submitted.turn].shape == (2,)
+        return original(learner, submitted)
+
+    monkeypatch.setattr(CudaLearner, "_result", result)
+    with pytest.raises((TaskError, RaceError), match="a race: the host has read 8 bytes"):
         train("cuda:0")
 
 

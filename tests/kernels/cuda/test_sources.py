@@ -14,7 +14,7 @@ import pytest
 from crossbow.kernels.cuda.launch import OPTIONS, SOURCES, options_for, source_of
 from crossbow.kernels.cuda.mixed import narrow_type
 from crossbow.kernels.cuda.vector import combination_source, norm_source
-from crossbow.kernels.interface import Assignment
+from crossbow.kernels.interface import Assignment, State
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 SMA = combination_source([Assignment("v", ("v", "g", "sign")), Assignment("w", ("w", "v", "z"))], {"sign": "w"})
@@ -107,6 +107,12 @@ def test_combinations_move_16_bytes_at_once(dtype: Any, lanes: int) -> None:
     assert len(re.findall(rf"ld\.global(?:\.nc)?\.v{lanes}\.", body)) == 4
     assert len(re.findall(rf"st\.global\.v{lanes}\.", body)) == 2
     assert not re.search(r"\bfma\.", body)
+
+
+def test_kernels_know_the_positions_in_the_task_state() -> None:
+    (text,) = re.findall(r"enum \{ (TASK = .*) \};", source_of("engine"))
+    named = {name: value for name, value in vars(State).items() if name.isupper() and name != "SIZE"}
+    assert text == ", ".join(f"{name} = {value}" for name, value in named.items())
 
 
 def test_there_are_sources() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -116,17 +117,41 @@ def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
             np.testing.assert_array_equal(other[name], value)
 
 
-def test_a_task_is_launched_as_two_graphs() -> None:
-    with fake_cuda() as cuda, context("cuda:0") as running:
-        running.train(8, TrainingUnit.TASKS)  # the first launches are call by call, and then captured
-        before = dict(cuda.runtime.counts)
-        running.train(8, TrainingUnit.TASKS)
-        done = {name: count - before.get(name, 0) for name, count in cuda.runtime.counts.items()}
-    ticks = 4
-    assert done.pop("graphLaunch") == 2 * (2 * ticks) + ticks  # a task and its step; the merge
-    # State, images, labels and positions to the GPU, and the loss back.
-    assert done.pop("memcpyAsync") == 5 * 2 * ticks
-    assert {name: count for name, count in done.items() if count} == {}
+class Counted:
+    """The CUDA runtime, which counts the calls of a thread."""
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self._runtime, self._thread = runtime, threading.current_thread()
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._runtime, name)
+        if callable(found) and threading.current_thread() is self._thread:
+            self.counts[name] += 1
+        return found
+
+
+@pytest.mark.parametrize(("rule", "graphs", "events"), [(SMA(), 2, 2), (SSGD(), 1, 3)])
+def test_the_calls_that_submit_a_tick(rule: Any, graphs: int, events: int) -> None:
+    """Once all is captured. graphs: that a task launches, under S-SGD without a step; events: that it records."""
+    learners = 3
+    with fake_cuda() as cuda, context("cuda:0", learners=learners, rule=rule) as running:
+        running.train(4 * learners, TrainingUnit.TASKS)
+        done = []
+        cuda.runtime = counted = Counted(cuda.runtime)  # type: ignore[assignment]
+        for ticks in (2, 4):
+            counted.counts.clear()
+            running.train(ticks * learners, TrainingUnit.TASKS)
+            done.append(counted.counts.copy())
+    # A task, its step; and the end of the tick, which waits for each learner, merges, and says so.
+    tick = {
+        "getDevice": learners * (1 + 1) + 2,
+        "streamWaitEvent": learners * (2 + 1) + learners,
+        "memcpyAsync": learners,
+        "graphLaunch": learners * graphs + 1,
+        "eventRecord": learners * events + 1,
+    }
+    assert done[1] - done[0] == {name: 2 * count for name, count in tick.items()}
 
 
 # The rest of what a context does

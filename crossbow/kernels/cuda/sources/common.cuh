@@ -135,5 +135,5 @@ __device__ inline Words philox(uint32 c0, uint32 c1, uint32 c2, uint32 c3, uint3
 }
 
 // Positions in the task state (crossbow/kernels/interface.py).
-enum { TASK = 0, SLOT = 1, EXAMPLES = 2, TICK = 3 };
+enum { TASK = 0, SLOT = 1, EXAMPLES = 2, TICK = 3, TURN = 4 };
 

@@ -1,4 +1,5 @@
-// The engine's own kernels: a batch from its slot into the learner's memory, and the search for numbers that are none.
+// The engine's own kernels: a batch from its slot into the learner's memory, results to the host, and the search for
+// numbers that are none.
 
 // x, in the order of its memory, from the slot's (images, channels, positions); the labels, as words of 32 bits.
 template <class T>
@@ -35,6 +36,15 @@ KERNEL load_doubles(
     int64 positions, int64 words, real scale
 ) {
     load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
+}
+
+// A task's loss and accuracy, where it has them, into row state[TURN] of memory of the host's: (turns, 2).
+KERNEL store_results(const real *loss, const real *accuracy, const int64 *state, double *results) {
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        double *row = results + 2 * state[TURN];
+        if (loss) row[0] = *loss;
+        if (accuracy) row[1] = *accuracy;
+    }
 }
 
 // By block: the number of NaN, of infinite elements, and the first of them in logical order (n where there is none).

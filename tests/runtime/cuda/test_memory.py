@@ -1,0 +1,108 @@
+"""A plan that does not fit into a GPU's free memory is refused before it is taken; and what is taken was planned."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.launch import Stream, on
+from crossbow.runtime.cuda import assembly
+from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE
+from crossbow.types import ConfigurationError, Shape
+from models.lenet import lenet
+from models.resnet import resnet
+from tests.kernels.cuda.fake import fake_cuda
+from tests.runtime.cuda.test_training import context
+
+SMALL = 2 * CUBLAS_WORKSPACE + (1 << 20)
+"""Bytes of a GPU that has no room for two learners, although their streams fit."""
+
+
+def test_a_plan_that_does_not_fit_is_refused() -> None:
+    with fake_cuda() as fake:
+        fake.runtime.total_memory = SMALL
+        with pytest.raises(ConfigurationError) as caught:
+            context("cuda:0")
+        assert fake.runtime.memory.held(0) == 2 * CUBLAS_WORKSPACE  # the streams', and no weights
+    text = str(caught.value)
+    assert text.startswith(
+        "expected a plan that fits into 68.1 MB of free memory of cuda:0. Received: 68.7 MB, of these"
+    )
+    for part in ("weights and gradients", "intermediate results", "batches", "cuBLAS", "constants"):
+        assert f" for {part}" in text
+    assert text.endswith("; lower batch_size or learners_per_device")
+
+
+def test_one_learner_fewer_fits() -> None:
+    with fake_cuda() as fake:
+        fake.runtime.total_memory = SMALL
+        with context("cuda:0", learners=1) as running:
+            running.train(1, TrainingUnit.TASKS)
+
+
+def test_every_gpu_is_asked() -> None:
+    """Somebody else has most of the second one."""
+    with fake_cuda(2) as fake:
+        fake.runtime.total_memory = 2 * SMALL
+        with on(Stream(1, 0)):
+            taken = api().zeros(SMALL)
+        with pytest.raises(ConfigurationError, match=r"68\.1 MB of free memory of cuda:1"):
+            context("cuda:0,cuda:1")
+        del taken
+        with context("cuda:0,cuda:1") as running:
+            assert running.engine.parts.learners == 4
+
+
+def data(shape: Shape) -> Dataset:
+    images, labels = np.zeros((24, *shape), np.uint8), np.arange(24) % 3
+    return Dataset((images, labels), (images, labels))
+
+
+@pytest.mark.parametrize(("devices", "learners"), [(1, 1), (1, 4), (2, 2)])
+@pytest.mark.parametrize(
+    ("build", "shape", "rule", "solver"),
+    [
+        (lenet, (1, 28, 28), SMA(), {"momentum": 0.9}),
+        (lenet, (1, 28, 28), SSGD(), {"momentum": 0.9, "clip_gradient_norm": 1.0}),
+        (lenet, (1, 28, 28), SMA(tau=2, base_momentum=0.5), {}),
+        (resnet, (3, 32, 32), SMA(), {"momentum": 0.9, "clip_gradient_norm": 1.0}),
+    ],
+)
+def test_a_plan_is_what_is_taken(
+    build: Callable[[], Dataflow],
+    shape: Shape,
+    rule: Any,
+    solver: dict[str, Any],
+    devices: int,
+    learners: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    planned: list[dict[str, int]] = []
+    monkeypatch.setattr(assembly, "check_memory", lambda needs, memory, of: planned.append(needs))
+    with (
+        fake_cuda(devices) as fake,
+        ExecutionContext(
+            [build(), None],
+            data=data(shape),
+            model=ModelConf(batch_size=4, rule=rule),
+            solver=SolverConf(learning_rate=0.01, **solver),
+            system=SystemConf(
+                devices=",".join(f"cuda:{device}" for device in range(devices)), learners_per_device=learners
+            ),
+        ) as running,
+    ):
+        if build is lenet:
+            running.train(2 * devices * learners, TrainingUnit.TASKS)
+        gc.collect()
+        assert len(planned) == devices
+        for device, needs in enumerate(planned):
+            taken = fake.runtime.memory.held(device)
+            assert taken <= sum(needs.values()) <= 1.3 * taken
+            libraries = needs.pop("cuBLAS")  # without these, which are most of it
+            assert taken - libraries <= sum(needs.values()) <= 1.3 * (taken - libraries)
