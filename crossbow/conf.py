@@ -425,9 +425,11 @@ class SystemConf:
 
     * "tf32": float32, but factors of convolutions and matrix products may be rounded to 10 bits behind the point.
     * "bfloat16" and "float16": tensors between convolutions, matrix products, batch norms, ReLUs, poolings and the like
-      are of 16 bits, with 7 or 10 bits behind the point. Sums, losses, what the solver and the rule compute, weights
-      and running statistics are float32's. float16's gradients are scaled against underflow; a task whose gradient
-      overflows nevertheless counts as one with a gradient of zero, and averages as ever."""
+      are of 16 bits, with 7 or 10 bits behind the point; so are the gradients of these operators' variables. What an
+      operator adds up inside, losses, operators of your own, what the solver and the rule compute, weights and running
+      statistics are float32's. float16's gradients are scaled against underflow, by a scale that each learner adapts
+      from its first task on; a task whose gradient overflows nevertheless counts as one with a gradient of zero (its
+      momentum and weight decay still act), and averages as ever."""
     deterministic: bool = False
     """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
     fixed order of preference instead of by timing. On the CPU this is always so."""
@@ -439,7 +441,8 @@ class SystemConf:
     """Whether everything that an operator computes, in training, testing and prediction, every variable that the solver
     or the rule writes, what devices add up for it, and the learners' mean of running statistics is looked through for
     NaN and infinity, which end the run with the names of operator or variable, and task. For finding where numbers go
-    wrong: it is slow."""
+    wrong: it is slow. With "float16", which expects gradients that overflow, these are looked at as a whole, at a task's
+    end."""
 
     def __post_init__(self) -> None:
         devices = self.devices

@@ -11,7 +11,7 @@ import numpy as np
 from crossbow.compile.fuse import pooled_gradients, relu_fusions
 from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
-from crossbow.compile.precision import has_narrow_variables, is_narrow
+from crossbow.compile.precision import has_narrow_variables, narrow_vertices
 from crossbow.compile.program import ArenaPlace, NamedPlace, Place, Program, Step, VectorPlace, WholeVector
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
@@ -99,6 +99,7 @@ class _Compiler:
     ) -> None:
         self.graph, self.source, self.library, self.dtype = graph, source, library, dtype
         self.mixed = library.mixed
+        self.narrow = narrow_vertices(graph) if library.mixed is not None else frozenset()
         self.phase, self.model, self.seed = phase, model, seed
         self.shared_statistics, self.check_numerics = statistics, check_numerics
         self.batch: Shape = source.images.shape[1:]
@@ -229,10 +230,7 @@ class _Compiler:
 
     def _dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
         """Of the tensors that an operator, or that whose gradient this is, reads and writes."""
-        kernel = vertex.kernel if vertex.peer is None else self.graph[vertex.peer].kernel
-        if self.mixed is not None and isinstance(kernel, Kernel) and is_narrow(kernel):
-            return self.mixed.dtype
-        return self.dtype
+        return self.mixed.dtype if self.mixed is not None and vertex.order in self.narrow else self.dtype
 
     def _variable_dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
         """Of an operator's variables, as its kernels see them."""
@@ -415,8 +413,8 @@ class _Compiler:
     # Vectors of 16 bits, where there are variables of such
 
     def _narrow_weights(self) -> None:
-        """Prepend: what the task's kernels read of the weights."""
-        if self.mixed is None or not any(v.dtype == self.mixed.dtype for v in self.variables.values()):
+        """Prepend: what the task's kernels read of the weights, and the task's scale."""
+        if self.mixed is None or not self.narrow:
             return
         kernel = self.mixed.narrow_weights(training=self.phase is Phase.TRAIN)
         roles = {name: WholeVector(name) for name in ("weights", "narrow_weights")}
@@ -428,16 +426,18 @@ class _Compiler:
         """Append: the gradient that the task's kernels have computed, as the solver reads it."""
         if self.mixed is None or not self.written_gradients:
             return
-        narrow: list[slice] = []
-        scaled: list[slice] = []
+        parts: list[tuple[slice, str]] = []
         computed = {id(vertex.operator): self._dtype(vertex) for vertex in self.graph}
         for key, segment in model.segments.items():
-            if key in self.written_gradients and computed[key[0]] == self.mixed.dtype:
-                ranges = narrow if self.variables[key].dtype == self.mixed.dtype else scaled
-                ranges.append(slice(segment.offset, segment.offset + segment.storage.elements))
-        if not narrow and not scaled:
+            if key in self.written_gradients:
+                wide = "scaled" if computed[key[0]] == self.mixed.dtype else "ready"
+                kind = "narrow" if self.variables[key].dtype == self.mixed.dtype else wide
+                parts.append((slice(segment.offset, segment.offset + segment.storage.elements), kind))
+        if not self.mixed.scales:
+            parts = [(part, kind) for part, kind in parts if kind == "narrow"]
+        if not parts or not self.narrow:
             return
-        kernel = self.mixed.widen_gradient(narrow, scaled)
+        kernel = self.mixed.widen_gradient(parts)
         roles = {name: WholeVector(name) for name in ("narrow_gradient", "gradient")}
         self._append("precision", kernel, roles, backward=True)
 

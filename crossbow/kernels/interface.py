@@ -314,9 +314,10 @@ class MixedPrecision(Protocol):
     def narrow_weights(self, *, training: bool) -> PreparedKernel:
         """weights[, scaling] → narrow_weights: whole vectors. training: the scale is also brought up to date."""
 
-    def widen_gradient(self, narrow: Sequence[slice], scaled: Sequence[slice]) -> PreparedKernel:
-        """narrow_gradient, gradient[, scaling] → gradient: whole vectors, of which ranges were computed in 16 bits, and
-        others are in their place but scaled."""
+    def widen_gradient(self, parts: Sequence[tuple[slice, str]]) -> PreparedKernel:
+        """narrow_gradient, gradient[, scaling] → gradient: whole vectors, of which parts were computed in 16 bits
+        ("narrow"), others are in their place but "scaled", and others "ready". With a scale, a gradient with a number
+        that is not finite becomes zero."""
 
 
 class KernelLibrary(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from crossbow.compile.precision import is_narrow
+from crossbow.compile.precision import may_be_narrow
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel, VariableSpec
@@ -88,7 +88,7 @@ def number_type(kernel: Kernel, dtype: DTypeLike) -> np.dtype[Any]:
 
         dtype = narrow_type(dtype)
     number: np.dtype[Any] = np.dtype(dtype)
-    if number.name in NARROW and not is_narrow(kernel):
+    if number.name in NARROW and not may_be_narrow(kernel):
         raise ConfigurationError(f"{name_of(kernel)}: its tensors are never of 16 bits. Received: dtype={number}")
     return number
 

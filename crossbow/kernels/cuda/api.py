@@ -52,7 +52,8 @@ class Api(Protocol):
         """Compile CUDA C++ for the current device, or find it in the cache. The result gives functions by name."""
 
     def zeros(self, nbytes: int) -> Any:
-        """Zeroed bytes on the current device: an array of uint8 with an address, views and slices as NumPy's."""
+        """Zeroed bytes on the current device, for whatever stream: an array of uint8 with an address, views and slices
+        as NumPy's."""
 
     def free_memory(self) -> int:
         """Bytes of the current device that nobody has (`runtime.memGetInfo`), when all that is kept is given back."""

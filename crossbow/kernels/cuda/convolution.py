@@ -144,10 +144,15 @@ class Problem:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One of a request's algorithms, and the bytes of workspace that it needs."""
+    """One of a request's algorithms, in an arithmetic, and the bytes of workspace that it needs."""
 
     number: int
+    math_type: int
     workspace: int
+
+    def of(self, problem: Problem) -> Problem:
+        """The problem in the algorithm's arithmetic."""
+        return replace(problem, math_type=self.math_type)
 
 
 def choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:
@@ -161,38 +166,46 @@ def choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm
 
 
 def _choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:
-    descriptors = problem.descriptors()
-    first, second, result = (descriptors[operand] for operand in request.operands)
-    asked = (first, second, descriptors["convolution"], result)
-    least: Algorithm | None = None
+    timed = [] if deterministic else _timed(request, problem)
+    candidates = dict.fromkeys((*timed, *((number, problem.math_type) for number in request.deterministic)))
+    known: list[Algorithm] = []
     failure: cudnn.CudnnError | None = None
-    timed = () if deterministic else _timed(request, problem, descriptors)
-    for number in dict.fromkeys((*timed, *request.deterministic)):
-        nbytes = ctypes.c_size_t()
+    for number, math_type in candidates:
         try:
-            function = f"cudnnGetConvolution{request.name}WorkspaceSize"
-            cudnn.check(function, current().cudnn, *asked, number, ctypes.byref(nbytes))
+            known.append(Algorithm(number, math_type, _workspace(request, problem, number, math_type)))
         except cudnn.CudnnError as error:
-            if not error.is_refusal:
-                raise
-            failure = error
-            continue
-        algorithm = Algorithm(number, nbytes.value)
-        if algorithm.workspace <= WORKSPACE_LIMIT:
+            failure = _refusal(error)
+    for algorithm in sorted(known, key=lambda one: max(one.workspace - WORKSPACE_LIMIT, 0)):
+        try:
+            if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they should run
+                _try(request, problem, algorithm)
             return algorithm
-        if least is None or algorithm.workspace < least.workspace:
-            least = algorithm
-    if least is None:
-        assert failure is not None
-        raise failure
-    return least
+        except cudnn.CudnnError as error:
+            failure = _refusal(error)
+    assert failure is not None
+    raise failure
 
 
-def _timed(request: Request, problem: Problem, descriptors: Mapping[str, cudnn.Descriptor]) -> list[int]:
-    """Numbers of algorithms that keep within WORKSPACE_LIMIT, the fastest first: cuDNN runs each, on memory of its own
-    for the moment."""
-    tensors = {"x": problem.x, "w": problem.w, "y": problem.y}
-    memory = [api().zeros(tensors[operand].nbytes) for operand in request.operands]
+def _refusal(error: cudnn.CudnnError) -> cudnn.CudnnError:
+    """The error, where it says that cuDNN does not do this; else it is raised."""
+    if not error.is_refusal:
+        raise error
+    return error
+
+
+def _workspace(request: Request, problem: Problem, number: int, math_type: int) -> int:
+    """Bytes that an algorithm needs. Raises CudnnError where there is none for the problem."""
+    nbytes, descriptors = ctypes.c_size_t(), replace(problem, math_type=math_type).descriptors()
+    first, second, result = (descriptors[operand] for operand in request.operands)
+    asked = (first, second, descriptors["convolution"], result, number, ctypes.byref(nbytes))
+    cudnn.check(f"cudnnGetConvolution{request.name}WorkspaceSize", current().cudnn, *asked)
+    return nbytes.value
+
+
+def _timed(request: Request, problem: Problem) -> list[tuple[int, int]]:
+    """Number and arithmetic of algorithms that keep within WORKSPACE_LIMIT, the fastest first: cuDNN runs each, on
+    memory of its own for the moment. Tensors of 16 bits leave it the arithmetic; for others it is the problem's."""
+    descriptors, memory = problem.descriptors(), _memory(request, problem)
     first, second, result = (
         (descriptors[operand], pointer(array)) for operand, array in zip(request.operands, memory, strict=True)
     )
@@ -206,12 +219,50 @@ def _timed(request: Request, problem: Problem, descriptors: Mapping[str, cudnn.D
             *(TIMED, ctypes.byref(count), found, pointer(workspace), WORKSPACE_LIMIT),
         )
     except cudnn.CudnnError as error:
-        if not error.is_refusal:
-            raise
+        _refusal(error)
     # The memory is given back: nothing may be running that uses it.
     api().runtime.streamSynchronize(current().pointer)
-    right = (one for one in found[: count.value] if one.mathType == problem.math_type)
-    return [one.algo for one in right if one.status == cudnn.STATUS_SUCCESS]
+    narrow = problem.x.dtype.name in NARROW
+    right = (one for one in found[: count.value] if narrow or one.mathType == problem.math_type)
+    return [(one.algo, one.mathType) for one in right if one.status == cudnn.STATUS_SUCCESS]
+
+
+def _try(request: Request, problem: Problem, algorithm: Algorithm) -> None:
+    """Run an algorithm once, on memory of its own. Raises CudnnError where it does not."""
+    memory, workspace = _memory(request, problem), api().zeros(max(algorithm.workspace, 1))
+    arrays = dict(zip(request.operands, memory, strict=True))
+    try:
+        _call(request, algorithm.of(problem).descriptors(), algorithm, arrays, workspace, problem.x.dtype)()
+    finally:
+        api().runtime.streamSynchronize(current().pointer)
+
+
+def _memory(request: Request, problem: Problem) -> list[Array]:
+    """Zeros for the operands, in their order."""
+    tensors = {"x": problem.x, "w": problem.w, "y": problem.y}
+    return [api().zeros(tensors[operand].nbytes) for operand in request.operands]
+
+
+def _call(
+    request: Request,
+    descriptors: Mapping[str, cudnn.Descriptor],
+    algorithm: Algorithm,
+    arrays: Mapping[str, Array],
+    workspace: Array | None,
+    dtype: np.dtype[np.generic],
+) -> cudnn.CudnnCall:
+    """The call of cuDNN's for x, w and y of a type, as it takes them. descriptors: with the algorithm's arithmetic."""
+    first, second, last = ((descriptors[operand], pointer(arrays[operand])) for operand in request.operands)
+    alpha, beta = (cudnn.scalar(value, dtype) for value in (1, 0))
+    return cudnn.CudnnCall(
+        f"cudnnConvolution{request.name}",
+        (
+            *(alpha, *first, *second, descriptors["convolution"], algorithm.number),
+            *(None if workspace is None else pointer(workspace), algorithm.workspace),
+            *(beta, *last),
+        ),
+        references=(workspace, *arrays.values()),
+    )
 
 
 @dataclass(frozen=True)
@@ -287,8 +338,6 @@ class Convolution:
             if staged.shape != own.shape or not staged.same_order(own):
                 shift = before if operand == "x" else ()
                 self.parts[operand] = Part(staged, own, shift, self.reserve(staged.nbytes))
-        alpha, beta = (cudnn.scalar(value, x.dtype) for value in (1, 0))
-        self.scalars = (alpha, beta)
 
     def reserve(self, nbytes: int) -> slice:
         """A part of the workspace."""
@@ -314,27 +363,20 @@ class Convolution:
                 before.append(part.fill(memory, array))
             arrays[operand] = memory
         own = buffers["workspace"][self.own] if self.algorithm.workspace else None
-        first, second, last = ((self.descriptors[o], pointer(arrays[o])) for o in self.request.operands)
-        alpha, beta = self.scalars
-        call = cudnn.CudnnCall(
-            f"cudnnConvolution{self.request.name}",
-            (
-                *(alpha, *first, *second, self.descriptors["convolution"], self.algorithm.number),
-                *(None if own is None else pointer(own), self.algorithm.workspace),
-                *(beta, *last),
-            ),
-            references=(own, *arrays.values()),
-        )
-        return [*before, call, *after]
+        dtype = self.problem.x.dtype
+        return [*before, _call(self.request, self.descriptors, self.algorithm, arrays, own, dtype), *after]
 
 
 def _first_possible(request: Request, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
-    """The problem as it is or, if cuDNN does not compute it so, in logical order."""
+    """The problem as it is or, if cuDNN does not compute it so, in logical order; and the algorithm, whose arithmetic
+    the problem has then."""
     plain = problem.plain()
     if plain != problem:
         with contextlib.suppress(cudnn.CudnnError):
-            return problem, choose(request, problem, deterministic)
-    return plain, choose(request, plain, deterministic)
+            algorithm = choose(request, problem, deterministic)
+            return algorithm.of(problem), algorithm
+    algorithm = choose(request, plain, deterministic)
+    return algorithm.of(plain), algorithm
 
 
 def problem_of(

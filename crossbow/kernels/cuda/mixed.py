@@ -6,7 +6,8 @@ kernels read weights that are rounded once, when it begins, and the gradients th
 float16 holds nothing between 0 and 6e-8, so its gradients are those of the loss times a scale (Micikevicius et al.,
 "Mixed Precision Training", ICLR 2018). One that is too large shows as a number that is not finite: the task's gradient
 then counts as zero, so that the learner takes part in the averaging as ever, and the scale becomes half of what it was.
-bfloat16 has float32's range, and no scale.
+At the smallest scale it is the gradient that is at fault: it stays what it is, and ends the run as in float32. bfloat16
+has float32's range, and no scale.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from crossbow.types import ConfigurationError, Tensor
 
 FIRST_SCALE = 2.0**12
 """That training begins with."""
-LARGEST_SCALE = 2.0**24
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-14, 2.0**24
 STEADY_TASKS = 2000
 """Without an overflow, after which the scale is doubled."""
 RUN = 4096
 """Elements of a gradient that a block widens."""
-KINDS = {"narrow": 0, "scaled": 1}
+KINDS = {"narrow": 0, "scaled": 1, "ready": 2}
 """As in sources/mixed.cu."""
 
 
@@ -78,7 +79,7 @@ class Mixed:
     def narrow_weights(self, *, training: bool) -> PreparedKernel:
         """weights[, scaling] → narrow_weights."""
         scaled, kernel = training and self.scales, self._kernel("narrow_weights")
-        numbers = np.float32(STEADY_TASKS), np.float32(LARGEST_SCALE)
+        numbers = np.float32(STEADY_TASKS), np.float32(SMALLEST_SCALE), np.float32(LARGEST_SCALE)
 
         def bind(buffers: Buffers) -> Sequence[Call]:
             weights, scaling = buffers["weights"], buffers["scaling"] if scaled else None
@@ -88,16 +89,16 @@ class Mixed:
         reads = ("weights", *self._scaling(scaled))
         return PreparedKernel(f"narrow_weights {self.dtype}", reads, ("narrow_weights",), bind)
 
-    def widen_gradient(self, narrow: Sequence[slice], scaled: Sequence[slice]) -> PreparedKernel:
+    def widen_gradient(self, parts: Sequence[tuple[slice, str]]) -> PreparedKernel:
         """narrow_gradient, gradient[, scaling] → gradient."""
-        table = _runs([(part, "narrow") for part in narrow] + [(part, "scaled") for part in scaled if self.scales])
+        table, smallest = _runs(parts), np.float32(SMALLEST_SCALE)
         widen, discard = self._kernel("widen_gradient"), self._kernel("discard_overflown")
 
         def bind(buffers: Buffers) -> Sequence[Call]:
             gradient, scaling = buffers["gradient"], buffers["scaling"] if self.scales else None
             calls = [widen.blocks(len(table), buffers["narrow_gradient"], gradient, to_device(table), scaling)]
             if scaling is not None:
-                calls.append(discard.each(gradient.size, gradient, np.int64(gradient.size), scaling))
+                calls.append(discard.each(gradient.size, gradient, np.int64(gradient.size), scaling, smallest))
             return calls
 
         reads = ("narrow_gradient", "gradient", *self._scaling(self.scales))
@@ -110,12 +111,12 @@ class Mixed:
         return ("scaling",) if scaled else ()
 
 
-def _runs(ranges: Sequence[tuple[slice, str]]) -> NDArray[np.int64]:
+def _runs(parts: Sequence[tuple[slice, str]]) -> NDArray[np.int64]:
     """A row for each block: where it begins, where it ends, and the kind of what is there."""
     return np.array(
         [
             (start, min(start + RUN, part.stop), KINDS[kind])
-            for part, kind in ranges
+            for part, kind in parts
             for start in range(part.start, part.stop, RUN)
         ],
         np.int64,

@@ -17,9 +17,9 @@ def to_device(values: NDArray[Any]) -> Array:
     runtime, memory = api().runtime, api().zeros(values.nbytes)
     stage = api().pinned(values.nbytes)
     stage[...] = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-    # On the default stream, as the clearing of the memory before.
+    # On the default stream: this device's others need not be waited for.
     runtime.memcpyAsync(address(memory), address(stage), values.nbytes, runtime.memcpyHostToDevice, 0)
-    runtime.deviceSynchronize()
+    runtime.streamSynchronize(0)
     array: Array = memory.view(values.dtype).reshape(values.shape)
     return array
 

@@ -98,7 +98,6 @@ class CudaAssembly(Assembly):
         def zeros(nbytes: int) -> Array:
             with on(Stream(number, 0)):
                 memory: Array = api().zeros(nbytes)
-                api().runtime.deviceSynchronize()  # the zeros are there before another stream writes over them
             return memory
 
         return zeros

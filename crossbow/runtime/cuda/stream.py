@@ -47,6 +47,8 @@ class CudaStream:
 
     def _cublas(self, stream: int, tf32: bool) -> int:
         handle, mode = ctypes.c_void_p(), cublas.CUBLAS_TF32_TENSOR_OP_MATH if tf32 else cublas.CUBLAS_DEFAULT_MATH
+        # Parts of sums of numbers of 16 bits would else be of 16 bits too.
+        mode |= cublas.CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
         cublas.check("cublasCreate_v2", ctypes.byref(handle))
         cublas.check("cublasSetMathMode", handle, mode)
         cublas.check("cublasSetStream_v2", handle, ctypes.c_void_p(stream))  # which takes the workspace away

@@ -276,7 +276,9 @@ class FakeCuda:
         return function
 
     def zeros(self, nbytes: int) -> Any:
-        return self.runtime.zeros(nbytes)
+        memory = self.runtime.zeros(nbytes)
+        self.runtime.streamSynchronize(0)
+        return memory
 
     def free_memory(self) -> int:
         return int(self.runtime.memGetInfo()[0])

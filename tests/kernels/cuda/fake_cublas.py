@@ -132,7 +132,7 @@ class FakeCublas:
 
     def _cublasSetMathMode(self, handle: int, mode: int) -> int:
         known = (cublas.CUBLAS_DEFAULT_MATH, cublas.CUBLAS_PEDANTIC_MATH, cublas.CUBLAS_TF32_TENSOR_OP_MATH)
-        if mode not in known:
+        if mode & ~cublas.CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION not in known:
             return cublas.CUBLAS_STATUS_INVALID_VALUE
         self._alive(handle).math_mode = mode
         return cublas.CUBLAS_STATUS_SUCCESS

@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from crossbow.kernels.cuda import convolution, cudnn
 from crossbow.kernels.cuda.launch import Stream, on
+from crossbow.kernels.cuda.library import Cuda
+from crossbow.kernels.cuda.mixed import narrow_type
 from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, PreparedKernel, Variable
 from crossbow.kernels.reference import convolution as reference
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
-from tests.kernels.cuda.fake_cudnn import Asked, FakeCudnn
+from tests.kernels.cuda.fake_cudnn import Asked, FakeCudnn, Refused
 
 Numbers = NDArray[Any]
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
@@ -203,10 +205,11 @@ def run_all(example: Example) -> None:
 
 
 def test_deterministic_algorithms_are_the_preferred_ones(fake: FakeCuda) -> None:
+    """Each is called once before it is chosen."""
     run_all(Example())
-    assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM]
-    assert chosen(fake, "cudnnConvolutionBackwardData") == [cudnn.CONVOLUTION_BWD_DATA_ALGO_1]
-    assert chosen(fake, "cudnnConvolutionBackwardFilter") == [cudnn.CONVOLUTION_BWD_FILTER_ALGO_1]
+    assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM] * 2
+    assert chosen(fake, "cudnnConvolutionBackwardData") == [cudnn.CONVOLUTION_BWD_DATA_ALGO_1] * 2
+    assert chosen(fake, "cudnnConvolutionBackwardFilter") == [cudnn.CONVOLUTION_BWD_FILTER_ALGO_1] * 2
     assert not [name for name in names(fake) if name.startswith("cudnnFind")]
 
 
@@ -226,14 +229,14 @@ def test_the_fastest_keep_within_the_workspace_limit(fake: FakeCuda, monkeypatch
     assert chosen(fake, "cudnnConvolutionForward") == [cudnn.CONVOLUTION_FWD_ALGO_FFT_TILING]
     monkeypatch.setattr(convolution, "WORKSPACE_LIMIT", 0)  # none does: the one that needs least
     run_all(Example(x=(1, 4, 3, 2), outputs=4, deterministic=False))
-    assert chosen(fake, "cudnnConvolutionForward")[1:] == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM]
+    assert chosen(fake, "cudnnConvolutionForward")[1:] == [cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM] * 2
 
 
 def test_an_algorithm_is_chosen_once(fake: FakeCuda) -> None:
     run_all(Example())
     asked = [name for name in names(fake) if name.endswith("WorkspaceSize")]
     run_all(Example())
-    assert len(asked) == 3
+    assert len(asked) == 4  # forward, two
     assert [name for name in names(fake) if name.endswith("WorkspaceSize")] == asked
     run_all(Example(x=(3, 4, 7, 6)))
     assert [name for name in names(fake) if name.endswith("WorkspaceSize")] == asked * 2
@@ -244,6 +247,44 @@ def test_float32_is_never_rounded_to_tf32(fake: FakeCuda, dtype: np.dtype[Any], 
     run_all(Example(dtype=dtype))
     made = [call.arguments[1] for call in fake.calls if call.name == "cudnnSetConvolutionMathType"]
     assert set(made) == {math_type}
+
+
+def test_an_algorithm_that_is_refused_only_when_it_runs(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
+    original = FakeCudnn._convolve
+
+    def convolve(library: FakeCudnn, *arguments: Any, kind: str) -> None:
+        if kind == "Forward" and arguments[7] == refused:
+            raise Refused(cudnn.STATUS_NOT_SUPPORTED, "not today")
+        original(library, *arguments, kind=kind)
+
+    monkeypatch.setattr(FakeCudnn, "_convolve", convolve)
+    run_all(Example())
+    other = cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM
+    assert chosen(fake, "cudnnConvolutionForward") == [refused, other, other]
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_tensors_of_16_bits_have_the_arithmetic_that_is_fastest(
+    fake: FakeCuda, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuDNN also tries its default arithmetic, whatever it is asked for."""
+    original = FakeCudnn._timed_algorithms
+
+    def timed(library: FakeCudnn, *arguments: Any, kind: str) -> None:
+        original(library, *arguments, kind=kind)
+        arguments[10][0].mathType = cudnn.DEFAULT_MATH
+
+    monkeypatch.setattr(FakeCudnn, "_timed_algorithms", timed)
+    x, y = (Tensor((2, 4, 5, 5), narrow_type(name), Layout.CHANNELS_LAST) for _ in range(2))
+    weights = Variable((4, 4, 3, 3), narrow_type(name))
+    geometry = ConvolutionGeometry((3, 3), padding=((1, 1), (1, 1)))
+    kernel = Cuda(narrow=name).convolution_forward(x, weights, None, y, geometry)
+    assert kernel.name == "convolution_forward cudnn:winograd_nonfused"
+    made = [call.arguments[1] for call in fake.calls if call.name == "cudnnSetConvolutionMathType"]
+    assert (made[0], made[-1]) == (cudnn.TENSOR_OP_MATH, cudnn.DEFAULT_MATH)
+    kinds = [call.arguments[1] for call in fake.calls if call.name == "cudnnSetTensorNdDescriptor"]
+    assert set(kinds) == {cudnn.DATA_TYPES[name]}
 
 
 def only(fake: FakeCuda, supports: Callable[[Asked, int], bool]) -> None:

@@ -46,10 +46,7 @@ def stream(cuda: FakeCuda) -> Iterator[CudaStream]:
 
 
 def zeros(count: int = SIZE, dtype: Any = FLOAT) -> Any:
-    """They are there before anybody uses them."""
-    memory = api().zeros(count * np.dtype(dtype).itemsize).view(dtype)
-    api().runtime.deviceSynchronize()
-    return memory
+    return api().zeros(count * np.dtype(dtype).itemsize).view(dtype)
 
 
 def copy(x: Any, y: Any, n: int = SIZE) -> None:
@@ -88,7 +85,9 @@ def test_numbers_that_do_not_fit_the_kernel(stream: CudaStream, arguments: tuple
 def test_arrays_that_do_not_fit_the_kernel(stream: CudaStream) -> None:
     with pytest.raises(FakeError, match=r"argument 2: expected stored \*y, 8 bytes. Received: an array of float64"):
         copy(zeros(), zeros(dtype=DOUBLE))
-    with pytest.raises(FakeError, match=r"argument 1: expected const stored \*x, 8 bytes. Received: an array of float32"):
+    with pytest.raises(
+        FakeError, match=r"argument 1: expected const stored \*x, 8 bytes. Received: an array of float32"
+    ):
         copy(api().zeros(4 * SIZE + 2)[2:].view(FLOAT), zeros())  # on no multiple of its elements' size
     launch = COPY.each(SIZE, np.int64(0), zeros(), *map(np.int64, (SIZE, 1, 1)))
     with pytest.raises(FakeError, match=r"argument 1: expected const stored \*x, 8 bytes. Received: int64"):
@@ -299,7 +298,7 @@ def test_zeros_that_are_not_there_yet(stream: CudaStream) -> None:
     with pytest.raises(
         RaceError, match=r"repeat \(x\) on stream \d+ .* that zeros on the default stream of cuda:0 uses"
     ):
-        copy(api().zeros(4 * SIZE).view(FLOAT), y)
+        copy(api().runtime.zeros(4 * SIZE).view(FLOAT), y)
 
 
 def test_what_the_host_writes_is_not_there_yet(stream: CudaStream) -> None:
@@ -361,7 +360,7 @@ def test_a_thread_without_a_context(stream: CudaStream) -> None:
     def launch_on_the_stream() -> None:
         assert api().runtime.getDevice() == 0
         with on(stream.place):
-            api().runtime.deviceSynchronize()  # for the zeros
+            api().runtime.deviceSynchronize()  # for the zeros of another thread
             launch()
 
     with ThreadPoolExecutor(1) as pool:
@@ -488,7 +487,7 @@ def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> Non
         train("cuda:0")
 
 
-def test_zeros_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_the_host_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FakeRuntime, "deviceSynchronize", lambda runtime: None)
     with pytest.raises(TaskError, match=r"a race: .* uses, and neither waits for the other"):
         train("cuda:0,cuda:1")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.compile.precision import NARROW
-from crossbow.kernels.cuda.mixed import LARGEST_SCALE, RUN, STEADY_TASKS, Mixed, narrow_type
+from crossbow.compile.precision import FOLLOWING, NARROW
+from crossbow.kernels.cuda.mixed import LARGEST_SCALE, RUN, SMALLEST_SCALE, STEADY_TASKS, Mixed, narrow_type
 from crossbow.ops import ReLU, SoftMax
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, Tensor
@@ -104,7 +104,7 @@ def test_operators_agree_with_the_reference(case: Case, channels_last: bool, nam
     assert_close(received, expected, tolerance(case, name))
 
 
-@pytest.mark.parametrize("operator", sorted(NARROW, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("operator", sorted(NARROW | FOLLOWING, key=lambda kind: kind.__name__))
 def test_every_operator_of_16_bits_has_a_row(operator: type[Any]) -> None:
     assert any(type(case.kernel) is operator for case in CASES)
 
@@ -154,20 +154,22 @@ def test_the_scale_is_halved_after_an_overflow_and_doubled_after_steady_tasks() 
     assert scaling.tolist() == [64, 0, 0, 3]
 
 
-def test_the_scale_stays_between_1_and_the_largest() -> None:
-    scaling = scaling_of(1, 1, 0, 0)
+def test_the_scale_stays_between_the_smallest_and_the_largest() -> None:
+    scaling = scaling_of(SMALLEST_SCALE, 1, 0, 0)
     narrow_weights(scaling)
-    assert scaling[0] == 1
+    assert scaling[0] == SMALLEST_SCALE
     scaling = scaling_of(LARGEST_SCALE, 0, STEADY_TASKS - 1, 0)
     narrow_weights(scaling)
     assert scaling[0] == LARGEST_SCALE
 
 
 def widen_gradient(name: str, narrow: Numbers, gradient: Numbers, scaling: Numbers | None) -> None:
-    """A task ends: the first half of its gradient is of 16 bits, the second is in its place."""
+    """A task ends: the first half of its gradient is of 16 bits, the second in its place, the last quarter ready."""
     half = len(gradient) // 2
     mixed = Mixed(narrow_type(name))
-    kernel = mixed.widen_gradient([slice(0, half)], [slice(half, len(gradient))])
+    third = half + (len(gradient) - half) // 2
+    parts = [(slice(0, half), "narrow"), (slice(half, third), "scaled"), (slice(third, len(gradient)), "ready")]
+    kernel = mixed.widen_gradient(parts)
     buffers = {"narrow_gradient": narrow.astype(mixed.dtype), "gradient": gradient}
     if scaling is not None:
         buffers["scaling"] = scaling
@@ -181,16 +183,18 @@ def test_a_gradient_is_widened_and_its_scale_removed() -> None:
     narrow = np.random.default_rng(0).integers(-8, 8, elements).astype(np.float32)
     gradient, scaling = narrow[::-1].copy(), scaling_of(16, 0, 0, 0)
     half = elements // 2
+    quarter = elements - (half + half // 2)
     expected = np.concatenate([narrow[:half], gradient[half:]])
     widen_gradient("float16", narrow, gradient, scaling)
-    np.testing.assert_array_equal(gradient, expected / 16)
+    np.testing.assert_array_equal(gradient[:-quarter], expected[:-quarter] / 16)
+    np.testing.assert_array_equal(gradient[-quarter:], expected[-quarter:])
     assert scaling.tolist() == [16, 0, 0, 0]
     gradient = narrow[::-1].copy()
     widen_gradient("bfloat16", narrow, gradient, None)
     np.testing.assert_array_equal(gradient, expected)
 
 
-@pytest.mark.parametrize("place", [3, 8 + 2], ids=["of 16 bits", "in its place"])
+@pytest.mark.parametrize("place", [3, 8 + 2, 14], ids=["of 16 bits", "in its place", "ready"])
 @pytest.mark.parametrize("number", [np.inf, np.nan])
 def test_a_gradient_that_is_too_large_counts_as_zero(place: int, number: float) -> None:
     narrow, gradient, scaling = np.ones(16, np.float32), np.ones(16, np.float32), scaling_of(16, 0, 5, 1)
@@ -198,3 +202,10 @@ def test_a_gradient_that_is_too_large_counts_as_zero(place: int, number: float) 
     widen_gradient("float16", narrow, gradient, scaling)
     np.testing.assert_array_equal(gradient, np.zeros(16))
     assert scaling.tolist() == [16, 1, 5, 1]
+
+
+def test_at_the_smallest_scale_a_gradient_stays_what_it_is() -> None:
+    narrow, gradient, scaling = np.ones(16, np.float32), np.ones(16, np.float32), scaling_of(SMALLEST_SCALE, 0, 5, 1)
+    narrow[3] = np.inf
+    widen_gradient("float16", narrow, gradient, scaling)
+    assert np.isinf(gradient[3])

@@ -8,14 +8,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, Dataflow, Phase, SubGraph, SystemConf, TrainingUnit
+from crossbow import SMA, SSGD, Dataflow, Dataset, Phase, SubGraph, SystemConf, TrainingUnit
+from crossbow.compile.precision import narrow_vertices
 from crossbow.kernels.cuda import mixed
-from crossbow.ops import LRN, BatchNorm, Concat, Conv, Flatten, InnerProduct, Pool, ReLU, Scale, SoftMax, SoftMaxLoss
+from crossbow.ops import (
+    LRN,
+    BatchNorm,
+    Concat,
+    Conv,
+    Flatten,
+    Gaussian,
+    InnerProduct,
+    Noop,
+    Pool,
+    ReLU,
+    Scale,
+    SoftMax,
+    SoftMaxLoss,
+)
 from crossbow.runtime.memory import assign, on_host
 from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda import test_training as engine
-from tests.support import Array, chain
+from tests.support import Array, chain, training
 
 NARROW = ("float16", "bfloat16")
 TOLERANCES = {"float16": 1e-2, "bfloat16": 3e-2}
@@ -174,6 +189,62 @@ def test_the_scale_recovers(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         for scale, _, _, overflows in map(on_host, scalings(running)):
             assert 0 < overflows < 10
             assert scale == 2.0 ** (20 - overflows)
+
+
+class Wide(InnerProduct):
+    """Another class, which might be another function: its tensors and variables are float32's."""
+
+
+def with_wide_variables_alone() -> Dataflow:
+    return training(BatchNorm(), ReLU(), Flatten(), Wide(number_of_outputs=6), ReLU(), Wide(number_of_outputs=3))
+
+
+def with_wide_variables_behind() -> Dataflow:
+    """What overflows is the gradient that reaches a float32 operator from one of 16 bits."""
+    large = Gaussian(std=1000.0)
+    return training(
+        *(Flatten(), Wide(number_of_outputs=6), ReLU(), InnerProduct(number_of_outputs=3, weight_initialiser=large))
+    )
+
+
+@types
+def test_variables_of_float32_alone(precision: str) -> None:
+    """They have no vector of 16 bits; the scale is brought up to date all the same."""
+    build = with_wide_variables_alone
+    assert_near(train(precision, build=build), engine.train("cpu", build=build), precision)
+
+
+def test_an_overflow_that_only_float32_variables_see() -> None:
+    options = {"build": with_wide_variables_behind, "system": {"precision": "float16"}, "learning_rate": 1e-6}
+    with fake_cuda(), engine.context("cuda:0", **options) as running:
+        running.train(12, TrainingUnit.TASKS)
+        assert all(np.isfinite(value).all() for value in running.variables.values())
+        assert all(on_host(scaling)[3] > 0 for scaling in scalings(running))
+
+
+def test_a_gradient_that_is_not_finite_at_any_scale_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixed, "FIRST_SCALE", mixed.SMALLEST_SCALE)
+    monkeypatch.setattr(mixed, "LARGEST_SCALE", mixed.SMALLEST_SCALE)
+    images = engine.DATA.train.images.astype(np.float32) * np.float32(1e6)
+    labels = engine.DATA.train.labels
+    data = Dataset((images, labels), None)
+    monkeypatch.setattr(engine, "DATA", data)
+    with (
+        fake_cuda(),
+        engine.context("cuda:0", system={"precision": "float16"}) as running,
+        pytest.raises(NonFiniteLossError),
+    ):
+        running.train(12, TrainingUnit.TASKS)
+
+
+def test_what_only_passes_numbers_on_keeps_their_type() -> None:
+    """Indices of users and items, for example, are more than 16 bits can tell apart."""
+    graph = training(Flatten(), Noop(), Wide(number_of_outputs=3)).graph
+    assert not narrow_vertices(graph)
+    pooled = ReLU(), Pool(kernel_size=2)
+    graph = training(Conv(number_of_outputs=2, kernel_size=3), *pooled, LRN(), *pooled, Flatten()).graph
+    narrow = [graph[order].name for order in sorted(narrow_vertices(graph)) if graph[order].peer is None]
+    assert narrow == ["Conv0", "ReLU1", "Pool2"]
 
 
 @types

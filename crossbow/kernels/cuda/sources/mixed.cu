@@ -17,11 +17,13 @@ KERNEL widen(const stored *x, real *y, int64 n, const float *scaling) {
 
 // A task begins: its weights, and its scale (or null). After a gradient that was too large for 16 bits the scale becomes
 // half of what it was; after `steady` tasks without, twice.
-KERNEL narrow_weights(const real *weights, stored *narrowed, int64 n, float *scaling, float steady, float largest) {
+KERNEL narrow_weights(
+    const real *weights, stored *narrowed, int64 n, float *scaling, float steady, float smallest, float largest
+) {
     EACH(i, n) narrowed[i] = weights[i];
     if (scaling && blockIdx.x == 0 && threadIdx.x == 0) {
         if (scaling[OVERFLOWN]) {
-            if (scaling[SCALE] > 1) scaling[SCALE] /= 2;
+            if (scaling[SCALE] > smallest) scaling[SCALE] /= 2;
             scaling[STEADY] = 0;
             scaling[OVERFLOWS] += 1;
         } else if (++scaling[STEADY] >= steady) {
@@ -32,7 +34,8 @@ KERNEL narrow_weights(const real *weights, stored *narrowed, int64 n, float *sca
     }
 }
 
-enum { NARROW = 0, SCALED = 1 };  // where a run's gradient is: among those of 16 bits, or in its place but scaled
+// Where a run's gradient is: among those of 16 bits; in its place, but scaled; or in its place.
+enum { NARROW = 0, SCALED = 1, READY = 2 };
 
 struct Run {
     int64 start, stop, kind;
@@ -41,7 +44,7 @@ struct Run {
 // A task ends: its gradient, without the scale. A block takes a run. Whether a number is not finite is kept.
 KERNEL widen_gradient(const stored *narrowed, real *gradient, const Run *runs, float *scaling) {
     Run run = runs[blockIdx.x];
-    real factor = scaling ? 1 / scaling[SCALE] : (real)1;
+    real factor = scaling && run.kind != READY ? 1 / scaling[SCALE] : (real)1;
     bool finite = true;
     for (int64 i = run.start + threadIdx.x; i < run.stop; i += blockDim.x) {
         real value = factor * (run.kind == NARROW ? (real)narrowed[i] : gradient[i]);
@@ -51,8 +54,8 @@ KERNEL widen_gradient(const stored *narrowed, real *gradient, const Run *runs, f
     if (scaling && !finite) scaling[OVERFLOWN] = 1;  // whoever writes it, writes the same
 }
 
-// After an overflow the gradient counts as zero.
-KERNEL discard_overflown(real *gradient, int64 n, const float *scaling) {
-    if (!scaling[OVERFLOWN]) return;
+// After an overflow the gradient counts as zero, unless the scale cannot become smaller.
+KERNEL discard_overflown(real *gradient, int64 n, const float *scaling, float smallest) {
+    if (!scaling[OVERFLOWN] || scaling[SCALE] <= smallest) return;
     EACH(i, n) gradient[i] = 0;
 }
