@@ -441,8 +441,8 @@ class SystemConf:
     """Whether everything that an operator computes, in training, testing and prediction, every variable that the solver
     or the rule writes, what devices add up for it, and the learners' mean of running statistics is looked through for
     NaN and infinity, which end the run with the names of operator or variable, and task. For finding where numbers go
-    wrong: it is slow. With "float16", which expects gradients that overflow, these are looked at as a whole, at a task's
-    end."""
+    wrong: it is slow. With "float16", which expects gradients that overflow, these are looked at as a whole, when a
+    task ends."""
 
     def __post_init__(self) -> None:
         devices = self.devices
