@@ -52,13 +52,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=NO_GPU_NAMED))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Take what was collected, 600,000 objects that stay, out of what every later look for garbage goes through: some
-    tests ask for many of these looks, which took a third of a second each."""
-    gc.collect()
-    gc.freeze()
-
-
 @pytest.fixture
 def target(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Where an operator runs, as options of `run_operator`. The device of rows marked `gpu` is that of --device."""
@@ -66,6 +59,14 @@ def target(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.node.get_closest_marker("gpu") is not None:
         options["device"] = request.config.getoption("--device")
     return options
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_stays_is_no_garbage() -> None:
+    """Take what is there, nearly a million objects towards the end, out of what later looks for garbage go through:
+    some tests ask for many such looks, which took up to half a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
