@@ -126,13 +126,13 @@ def test_peak_memory_is_measured() -> None:
 
 def test_a_progress_bar_on_a_terminal(tmp_path: Path) -> None:
     # An epoch takes about as long as passes between two looks at the bar.
-    outcome = run_on_a_terminal("lenet", tmp_path, "--epochs", 20, "--learners", 2)
+    outcome = run_on_a_terminal("lenet", tmp_path, "--epochs", 10, "--learners", 2)
     assert outcome.status == 0
     shown = without_control_sequences(outcome.stdout)
     bars = [part for part in re.split(r"[\r\n]", shown) if "━" in part]
-    assert any(re.search(r"epoch [ \d]\d/20 .*\d+ % [\d,]+ images/s loss \d\.\d{4}", bar) for bar in bars)
+    assert any(re.search(r"epoch [ \d]\d/10 .*\d+ % [\d,]+ images/s loss \d\.\d{4}", bar) for bar in bars)
     lines = [part for part in re.split(r"[\r\n]+", shown) if "test accuracy" in part and part.startswith("epoch")]
-    assert [line[: len("epoch 20/20")] for line in lines] == [f"epoch {number:2}/20" for number in range(1, 21)]
+    assert [line[: len("epoch 20/10")] for line in lines] == [f"epoch {number:2}/10" for number in range(1, 11)]
     assert outcome.stdout.rstrip().endswith("learning_curves.png")
     assert outcome.stdout.rfind("\x1b[?25h") > outcome.stdout.rfind("\x1b[?25l") >= 0, "the cursor is back"
 
