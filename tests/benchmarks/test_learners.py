@@ -41,10 +41,7 @@ def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "--profile",
         "--no-torch",
     ]
-    for many, threads in (
-        (1, 2),
-        (2, 1),
-    ):  # what is compiled here is found by the processes, which all would compile it
+    for many, threads in ((1, 2), (2, 1)):  # each of the processes would compile what they find now
         CrossbowRunner("lenet-caffe", 4, many, threads, "auto").close()
     assert learners.main([*options, "--json", str(path)]) == 0
     printed = capsys.readouterr().out
