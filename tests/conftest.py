@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # Before NumPy is imported. Learners are threads, and would share the cores with as many BLAS threads each, which wait
@@ -58,6 +59,14 @@ def target(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.node.get_closest_marker("gpu") is not None:
         options["device"] = request.config.getoption("--device")
     return options
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_stays_is_no_garbage() -> None:
+    """Take what is there, nearly a million objects towards the end, out of what later looks for garbage go through:
+    some tests ask for many such looks, which took up to half a second each."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

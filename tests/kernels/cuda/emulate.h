@@ -1,8 +1,10 @@
 // Enough of CUDA C++ to run a kernel on a processor: block after block, and in a block thread after thread. Where threads
 // meet (`__syncthreads`), each has a stack of its own, and they take turns.
 
+#ifdef __clang__
 #undef _FORTIFY_SOURCE  // which takes a jump to another stack for a mistake
 #include <setjmp.h>
+#endif
 #include <ucontext.h>
 
 #include <cfloat>
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -69,20 +72,38 @@ static unsigned char *shared = nullptr;
 static unsigned running;
 static void (*function)(void **);
 static void **arguments;
-constexpr size_t STACK = 1 << 16;
+constexpr size_t STACK = (1 << 16) + 5 * 64;  // no power of two, or all stacks' ends were in the same lines of the cache
 
-// A thread of a block: it waits for the next block where it has ended. Contexts of POSIX begin it; later switches are
-// jumps, which need no call of the system.
+// Where to go on. GCC's own jumps keep three addresses and no register: a launch may go from one thread to another 100,000
+// times. Clang has them on some processors only.
+#ifdef __clang__
+typedef jmp_buf Place;
+#define HERE(place) _setjmp(place)
+#define GO_ON(place) _longjmp(place, 1)
+#define APART __attribute__((noinline))
+#else
+typedef void *Place[5];
+#define HERE(place) __builtin_setjmp(place)
+#define GO_ON(place) __builtin_longjmp(place, 1)
+#define APART __attribute__((noipa))  // nothing is known of the registers that it leaves alone: others run meanwhile
+#endif
+
+// A thread of a block: it waits for the next block, or the next launch, where it has ended. Contexts of POSIX begin it;
+// later switches are jumps, which need no call of the system.
 struct Thread {
-    jmp_buf state;
+    Place place;
     bool ended;
 };
 static std::vector<Thread> thread_states;
-static std::vector<char> stacks;
-static jmp_buf scheduler;
+static std::unique_ptr<char[]> stacks;  // of which most is never touched
+static Place scheduler;
 
-static void meet() {
-    if (!_setjmp(thread_states[running].state)) _longjmp(scheduler, 1);
+// A function that may go on where another one said must not be the same one.
+APART static void to_scheduler() { GO_ON(scheduler); }
+APART static void to_thread(unsigned t) { GO_ON(thread_states[t].place); }
+
+APART static void meet() {
+    if (!HERE(thread_states[running].place)) to_scheduler();
 }
 
 static void thread() {
@@ -93,24 +114,26 @@ static void thread() {
     }
 }
 
-__attribute__((noinline)) static void begin(unsigned t) {
+APART static void begin(unsigned t) {
     ucontext_t context;
     getcontext(&context);
-    context.uc_stack.ss_sp = stacks.data() + t * STACK;
+    context.uc_stack.ss_sp = stacks.get() + t * STACK;
     context.uc_stack.ss_size = STACK;
     context.uc_link = nullptr;
     makecontext(&context, thread, 0);
     running = t;
-    if (!_setjmp(scheduler)) setcontext(&context);
+    if (!HERE(scheduler)) setcontext(&context);
 }
 
-__attribute__((noinline)) static void go_on(unsigned t) {
+APART static void go_on(unsigned t) {
     running = threadIdx.x = t;
-    if (!_setjmp(scheduler)) _longjmp(thread_states[t].state, 1);
+    if (!HERE(scheduler)) to_thread(t);
 }
 
+// Those of a launch before wait where they ended, but not if their stacks move.
 static void begin_threads(unsigned threads) {
-    if (stacks.size() < threads * STACK) stacks.resize(threads * STACK);
+    if (thread_states.size() >= threads) return;
+    stacks.reset(new char[threads * STACK]);
     thread_states.resize(threads);
     for (unsigned t = 0; t < threads; ++t) begin(t);
 }

@@ -47,7 +47,7 @@ NETWORKS: dict[str, tuple[Callable[[], Dataflow], Shape]] = {
     "lenet": (lenet, (1, 20, 20)),
     "lenet, caffe's": (lambda: lenet("caffe"), (1, 20, 20)),
     "inception": (inception, (3, 10, 10)),
-    "resnet-32": (resnet, (3, 16, 16)),
+    "resnet-32": (resnet, (3, 8, 8)),
 }
 PLACES = [(devices, learners) for devices in (1, 2) for learners in (1, 4)]
 
