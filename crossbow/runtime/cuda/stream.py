@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -32,6 +33,8 @@ class CudaStream:
     def __init__(self, name: str, device: int, *, libraries: bool = False, tf32: bool = False) -> None:
         """libraries: with cuDNN's and cuBLAS's handles; tf32: whether their products may round factors to TF32."""
         self.name = name
+        self._giving_back = threading.Lock()
+        """Held while the stream is asked something from a thread that may not know whether it is still there."""
         runtime = api().runtime
         with on(Stream(device, 0)):
             pointer = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
@@ -69,14 +72,19 @@ class CudaStream:
         return result
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
+        """Wait until everything submitted before is done; whether it was within `timeout` seconds. Another thread may
+        close the stream meanwhile."""
         deadline = time.monotonic() + timeout
-        with on(self.place):
-            while (status := int(api().runtime.streamQuery(self.place.pointer))) == NOT_READY:
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(POLL_SECONDS)
+        while (status := self._status()) == NOT_READY:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(POLL_SECONDS)
         return status == 0  # anything else is an error that does not go away
+
+    def _status(self) -> int:
+        """0 when everything is done, or the stream was given back."""
+        with self._giving_back, on(self.place):
+            return int(api().runtime.streamQuery(self.place.pointer)) if self.place.pointer else 0
 
     def wait_for(self, event: Event) -> None:
         """Do what is submitted from now on only after the event."""
@@ -88,12 +96,12 @@ class CudaStream:
             return True
         done = self.wait(60.0 if timeout is None else timeout)
         if done:
-            with on(self.place):
+            with self._giving_back, on(self.place):
                 if self.place.cudnn:
                     cudnn.check("cudnnDestroy", ctypes.c_void_p(self.place.cudnn))
                     cublas.check("cublasDestroy_v2", ctypes.c_void_p(self.place.cublas))
                 api().runtime.streamDestroy(self.place.pointer)
-            self.place = Stream(self.place.device, 0)
+                self.place = Stream(self.place.device, 0)
         return done
 
 

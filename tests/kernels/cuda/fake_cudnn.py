@@ -357,7 +357,8 @@ class FakeCudnn:
         assert all((first_data, second_data, result_data))
         asked = self._asked(kind, first, second, convolution, result)
         self._algorithms(handle, first, second, convolution, result, requested, returned, found, kind=kind)
-        ctypes.memset(workspace, 0xA7, nbytes)
+        used = max(map(asked.workspace, range(COUNTS[kind])))
+        ctypes.memset(workspace, 0xA7, min(nbytes, used))
         for place in range(returned[0]):
             if found[place].status == cudnn.STATUS_SUCCESS and asked.workspace(found[place].algo) > nbytes:
                 found[place].status = cudnn.STATUS_NOT_SUPPORTED

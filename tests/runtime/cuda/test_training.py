@@ -254,9 +254,10 @@ def test_a_collective_is_for_the_cpu() -> None:
         ExecutionContext([network(), None], data=DATA, model=model, system=system, collective=FakeCollective(2))
 
 
-def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used() -> None:
+@pytest.mark.parametrize("seconds", [0.03, 0.06, 0.1, 0.15, 0.2])
+def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used(seconds: float) -> None:
     with fake_cuda(), context("cuda:0") as running:
-        closing = threading.Timer(0.2, running.close)
+        closing = threading.Timer(seconds, running.close)
         closing.start()
         with pytest.raises(CrossbowError, match="closed"):
             running.train(10_000, TrainingUnit.TASKS)
