@@ -64,8 +64,10 @@ class Loader:
         source: Source | None = None,
         name: str = "loader",
         zeros: Callable[[int], Array] = aligned_zeros,
+        in_turn: bool = True,
     ) -> None:
-        """zeros: gives the slots' memory."""
+        """zeros: gives the slots' memory. in_turn: False lets task n lie in any slot that is free, so that one which is
+        held for long keeps nobody waiting."""
         if not is_integer(slots) or slots < 1:
             raise DataError(f"slots: expected an integer ≥ 1. Received: {slots!r}")
         self.order = order
@@ -75,6 +77,7 @@ class Loader:
         self.images = _array(zeros, (*shape, *examples.image_shape), examples.images.dtype)
         self.labels = _array(zeros, (*shape, *examples.label_shape), examples.labels.dtype)
         self.positions = _array(zeros, (*shape, 2), np.dtype(np.int64)).view(np.int64)
+        self._in_turn = in_turn
         self._source = gather(examples) if source is None else source
         self._ring: BatchRing | None = None
         self._thread: threading.Thread | None = None
@@ -95,7 +98,7 @@ class Loader:
         if self._thread is not None:
             # A source that `stop` could not wait for still writes into a slot. Two threads never do.
             self._thread.join()
-        self._ring = BatchRing(self.slots, first_task, tasks)
+        self._ring = BatchRing(self.slots, first_task, tasks, in_turn=self._in_turn)
         self._thread = threading.Thread(target=self._fill, args=(self._ring,), name=self.name, daemon=True)
         self._thread.start()
 
@@ -155,7 +158,7 @@ class Loader:
             while (task := ring.wait_for_space()) >= 0:
                 more = True
                 while more:
-                    slot = task % self.slots
+                    slot = ring.slot_to_fill()
                     epochs, places = positions[slot]
                     examples = self.order.indices(task, indices, epochs)
                     places[...] = indices

@@ -40,6 +40,7 @@ class CudaAssembly(Assembly):
     """Learners on streams of GPUs. Everything is submitted from the thread that trains."""
 
     devices: Sequence[CudaDevice]
+    keeps_variables = False
     runs_ahead = True
     _synchroniser: CudaSynchroniser | None = None
 
@@ -151,7 +152,7 @@ class CudaAssembly(Assembly):
         expand: dict[str, float] = {}
         if averaging.devices == 1:
             expand = total("sent", averaging.weights(learners))
-        host = Coefficients(self.rule, self.solver, self.learners, averaging.multipliers, expand)
+        host = Coefficients(averaging.barrier, self.solver, self.learners, averaging.multipliers, expand)
         return DeviceCoefficients(host)
 
     def _member(self, number: int, averaging: Averaging, replica: Replica) -> Member:
@@ -163,7 +164,7 @@ class CudaAssembly(Assembly):
             learner = CudaLearner(
                 number, stream, self._copies[number], self.dtype, coefficients, self.flags.abort, self._submitting
             )
-            learner.sends_gradient = averaging.rule.sends == "gradient"
+            learner.sends = averaging.barrier.sends
             training = [self._input(self.loader) for _ in PARITIES]
             tasks: dict[tuple[str, int, int], Task] = {}
             steps: dict[tuple[str, int], Work] = {}
@@ -177,7 +178,11 @@ class CudaAssembly(Assembly):
                         vectors = self._vectors(weights, replica.gradient, present, present)
                         tasks["local", parity, buffer] = self._task(self.program, arena, vectors, place)
                 vectors = {**base.vectors(parity), **replica.vectors()}
-                steps["synchronise", parity] = self._work(averaging.step((), coefficients.step, vectors))
+                step = averaging.step((), coefficients.step, vectors)
+                if learner.sends == "new weights":
+                    steps["send", parity] = self._work(step)
+                    step = averaging.reply(coefficients.reply, vectors)
+                steps["synchronise", parity] = self._work(step)
                 if self.clock.tau > 1:
                     steps["local", parity] = self._work(averaging.step((), coefficients.local, replica.vectors()))
             if self.check_program is not None and self.check_loader is not None:

@@ -119,7 +119,8 @@ class CudaLearner:
         self.tasks: Mapping[TaskKey, Task] = {}
         self.steps: Mapping[tuple[str, int], Work] = {}
         """By purpose and parity of the tick."""
-        self.sends_gradient = False
+        self.sends = "weights"
+        """What the rule says that a learner sends, and so when that is ready."""
         self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
         self._states: Array = api().pinned(8 * TURNS * State.SIZE).view(np.int64).reshape(TURNS, State.SIZE)
         self._results: Array = api().pinned(2 * dtype.itemsize * TURNS).view(dtype).reshape(TURNS, 2)
@@ -179,12 +180,15 @@ class CudaLearner:
         """Submit forward and backward pass, and what comes behind them unless the synchroniser submits it."""
         place, synchronises = submitted.bound.input, submitted.purpose == "synchronise"
         self.stream.wait_for(place.copied)
-        if synchronises and not self.sends_gradient:
+        if synchronises and self.sends == "weights":
             self.ready.record(self.stream)
         self._run(submitted.bound.compute)
         place.read.record(self.stream)
         if synchronises:
-            if self.sends_gradient:
+            if self.sends == "new weights":
+                self._coefficients.set(submitted.pace, self.stream)
+                self._run(self.steps["send", parity])
+            if self.sends != "weights":
                 self.ready.record(self.stream)
             self._waiting = submitted
             return
