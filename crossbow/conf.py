@@ -441,7 +441,8 @@ class SystemConf:
     """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
     fixed order of preference instead of by timing. On the CPU this is always so."""
     seed: int = 0
-    """Start of every random number: initial weights, order of the examples, dropout."""
+    """Start of every random number: initial weights, order of the examples, dropout. Under a rule without a barrier the
+    weights depend on timing, too."""
     graphs: bool = True
     """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
     check_numerics: bool = False

@@ -177,8 +177,8 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         type=integer(0),
         metavar="N",
         default=0,
-        help="start of every random number; the same seed and number of learners give the same weights "
-        "(default: %(default)s)",
+        help="start of every random number; the same seed and number of learners give the same weights, under a rule "
+        "with a barrier (default: %(default)s)",
     )
     group.add_argument(
         "--check-numerics",

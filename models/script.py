@@ -236,9 +236,9 @@ def _print_configuration(
 def _rule_text(context: ExecutionContext) -> str:
     parts, rule = context.engine.parts, context.model.rule
     text = rule_text(rule if isinstance(rule, RuleSequence) else parts.rule, parts.learners)
-    if has_barrier(rule):
-        text += f", an average every {_count(parts.clock.tasks_per_tick, 'task')}"
-    return text
+    if not has_barrier(rule):
+        return f"{text}; what comes of it depends on timing"
+    return f"{text}, an average every {_count(parts.clock.tasks_per_tick, 'task')}"
 
 
 def _length_text(options: argparse.Namespace) -> str:

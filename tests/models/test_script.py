@@ -198,7 +198,8 @@ def test_any_rule(options: str, text: str, tmp_path: Path, capsys: pytest.Captur
     arguments = ["--epochs", "2", "--learners", "3", "--output-directory", str(tmp_path), "--rule", *options.split()]
     assert main(arguments) == 0
     out = capsys.readouterr().out
-    assert f"rule     {text}\n" in out
+    timing = "" if "average" in text else "; what comes of it depends on timing"
+    assert f"rule     {text}{timing}\n" in out
     assert out.count("\nepoch ") == 2
 
 
