@@ -15,7 +15,7 @@ import numpy as np
 from crossbow.types import ConfigurationError, TrainingUnit
 
 if TYPE_CHECKING:
-    from crossbow.synch import Rule
+    from crossbow.synch import Rule, RuleSequence
 
 T = TypeVar("T")
 
@@ -252,7 +252,7 @@ class SolverConf:
     stays there.
 
     `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and the t of inv, exp and clr are counted in
-    `learning_rate_step_unit`: tasks, or epochs (a fraction of one, for inv, exp and clr).
+    `learning_rate_step_unit`: tasks, epochs (a fraction of one, for inv, exp and clr), or merges.
 
     A field that would do nothing beside the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
     `momentum_method` without momentum) must be left at its default. A step with gamma = 1 is not nothing: at every step
@@ -280,7 +280,8 @@ class SolverConf:
     warmup_steps: int = 0
     """Length of the linear warm-up; 0 is none. > 0 with the policy "lsr"."""
     learning_rate_step_unit: str = "tasks"
-    """The unit of step_size, step_values, warmup_steps, annihilation_steps and of t: "tasks" or "epochs"."""
+    """The unit of step_size, step_values, warmup_steps, annihilation_steps and of t: "tasks", "epochs", or "merges": of
+    what learners send, by the rule (ticks, under a rule with a barrier)."""
     maximum_learning_rate: float | None = None
     """The policy "clr": γ in the middle of a cycle, > learning_rate."""
     minimum_momentum: float | None = None
@@ -309,7 +310,7 @@ class SolverConf:
         check_number(self, "power", minimum=0)
         check_integer(self, "step_size", 0)
         check_integer(self, "warmup_steps", 0)
-        check_choice(self, "learning_rate_step_unit", ("tasks", "epochs"))
+        check_choice(self, "learning_rate_step_unit", ("tasks", "epochs", "merges"))
         check_number(self, "momentum", minimum=0, maximum=1, below=True)
         check_choice(self, "momentum_method", MOMENTUM_METHODS)
         check_number(self, "weight_decay", minimum=0)
@@ -379,12 +380,20 @@ class ModelConf:
 
     batch_size: int = 32
     """Examples in a learner's batch, ≥ 1."""
-    rule: Rule | None = None
-    """How replicas and base model are combined; None is SMA(alpha=1/k) with k learners."""
+    rule: Rule | RuleSequence | None = None
+    """How replicas and base model are combined, or several ways in turn; None is SMA(alpha=1/k) with k learners."""
     wpc: int | None = None
-    """Tasks in a clock tick: a multiple of the number of learners k; None is k · τ with the rule's τ."""
-    slack: int = 0
-    """Ticks a learner may run ahead; 0 under a rule with a barrier."""
+    """Tasks in a clock tick: None is k · τ with k learners and the rule's τ. Under a rule with a barrier a multiple of
+    k."""
+    slack: int | None = None
+    """Under a rule without a barrier: how many ticks ahead of the oldest task that is not done one may begin, a tick
+    being wpc tasks; None is as many as the rule lets it. None or 0 under a rule with a barrier."""
+    local_variables: tuple[str, ...] = ()
+    """Names, or patterns as "bn*", of variables that every learner keeps to itself, under a rule by which learners step
+    themselves: nothing is exchanged of them, and z has the learners' mean."""
+    skip: float = 0.0
+    """Under a rule by which learners add to z one by one, and go on with it: the probability, in [0, 1), with which
+    each variable is left out of a merge."""
     test_interval: int = 1
     """`train_and_test` tests after every so many `test_interval_unit`, ≥ 1."""
     test_interval_unit: TrainingUnit = TrainingUnit.EPOCHS
@@ -395,12 +404,17 @@ class ModelConf:
     def __post_init__(self) -> None:
         check_integer(self, "batch_size", 1)
         check_integer(self, "wpc", 1, optional=True)
-        check_integer(self, "slack", 0)
+        check_integer(self, "slack", 0, optional=True)
+        check_number(self, "skip", minimum=0, maximum=1, below=True)
+        names = self.local_variables
+        if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name for name in names):
+            raise refuse(self, "local_variables", names, "a tuple of names or patterns, as ('bn*',)")
+        object.__setattr__(self, "local_variables", tuple(names))
         check_integer(self, "test_interval", 1)
         check_integer(self, "check_batch_size", 1, optional=True)
         if not isinstance(self.test_interval_unit, TrainingUnit):
             raise refuse(self, "test_interval_unit", self.test_interval_unit, "a TrainingUnit")
-        if isinstance(self.rule, type) or (self.rule is not None and not hasattr(self.rule, "merge")):
+        if isinstance(self.rule, type) or (self.rule is not None and not hasattr(self.rule, "check_learners")):
             raise refuse(self, "rule", self.rule, "a rule of crossbow.synch, as SMA(alpha=0.5), or None")
 
 
@@ -434,7 +448,8 @@ class SystemConf:
     """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
     fixed order of preference instead of by timing. On the CPU this is always so."""
     seed: int = 0
-    """Start of every random number: initial weights, order of the examples, dropout."""
+    """Start of every random number: initial weights, order of the examples, dropout. Under a rule without a barrier the
+    weights depend on timing, too."""
     graphs: bool = True
     """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
     check_numerics: bool = False

@@ -24,7 +24,8 @@ from crossbow.runtime.engine import Engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
-from crossbow.synch import Collective
+from crossbow.runtime.sequence_engine import SequenceEngine, new_engine
+from crossbow.synch import Collective, has_barrier
 from crossbow.types import (
     Array,
     ConfigurationError,
@@ -79,14 +80,14 @@ class ExecutionContext:
                 f"ModelConf: batch_size must be at most the number of training examples, {len(data.train)}. "
                 f"Received: batch_size={self.model.batch_size}"
             )
-        if self.model.slack:
+        if self.model.slack and has_barrier(self.model.rule):
             raise ConfigurationError(
                 f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
             )
         graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
         self.solver = _own_solver(graph) or self.solver
         check_graph = derive_check(build(training.subgraph.nodes)) if check is None else check.graph
-        self.engine = Engine(graph, check_graph, data, self.model, self.solver, self.system, collective)
+        self.engine = new_engine(graph, check_graph, data, self.model, self.solver, self.system, collective)
         self._held: list[tuple[Dataflow, Holder]] = []
         for dataflow, program in ((training, self.engine.program), (check, self.engine.parts.check_program)):
             if dataflow is not None:
@@ -272,7 +273,7 @@ class ExecutionContext:
         self.engine.check_usable()
 
 
-def _base_model(engine: Engine) -> dict[tuple[int, str], Array]:
+def _base_model(engine: Engine | SequenceEngine) -> dict[tuple[int, str], Array]:
     """The base model's variables and statistics by operator (its id) and name: a copy."""
     values, program = engine.weights, engine.program
     segments = {**program.model.segments, **program.statistics.segments}

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossbow import SMA, SSGD, ModelConf, SolverConf, SystemConf
-from crossbow.synch import RULES, Rule
+from crossbow import ModelConf, SolverConf, SystemConf
 from crossbow.types import ConfigurationError, Shape
 from models.datasets import KNOWN, SYNTHETIC, DataSource
+from models.rule_options import add_rule, rule_conf
 from models.solver_options import add_solver, solver_conf
 from models.values import integer, number, refuse_others, those_given
 
@@ -156,27 +156,7 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         metavar="N",
         help="threads of a learner on cpu devices (default: their cores, shared among their learners)",
     )
-    group.add_argument(
-        "--rule",
-        choices=tuple(RULES),
-        default=SMA.name,
-        help="how learners are combined: synchronous model averaging or synchronous SGD (default: %(default)s)",
-    )
-    group.add_argument(
-        "--alpha",
-        type=number(),
-        metavar="A",
-        help="sma: strength of the correction, in (0, 1] (default: 1/k with k learners, 1/2 with one)",
-    )
-    group.add_argument(
-        "--tau", type=integer(1), metavar="N", help="sma: tasks of a learner between two averages (default: 1)"
-    )
-    group.add_argument(
-        "--base-momentum",
-        type=number(),
-        metavar="M",
-        help="sma: momentum of the average model, in [0, 1) (default: 0)",
-    )
+    add_rule(group)
 
 
 def _add_system(group: argparse._ArgumentGroup) -> None:
@@ -198,8 +178,8 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         type=integer(0),
         metavar="N",
         default=0,
-        help="start of every random number; the same seed and number of learners give the same weights "
-        "(default: %(default)s)",
+        help="start of every random number; the same seed and number of learners give the same weights, under a rule "
+        "with a barrier (default: %(default)s)",
     )
     group.add_argument(
         "--check-numerics",
@@ -242,7 +222,12 @@ def configurations(options: argparse.Namespace, defaults: Defaults) -> Configura
     """The options as configurations. Raises ConfigurationError, also for an option that would do nothing."""
     return Configurations(
         data=_data(options, defaults),
-        model=ModelConf(batch_size=options.batch_size, rule=_rule(options)),
+        model=ModelConf(
+            batch_size=options.batch_size,
+            rule=rule_conf(options),
+            skip=options.skip,
+            local_variables=options.local_variables,
+        ),
         solver=solver_conf(options, defaults),
         system=SystemConf(
             devices=options.devices,
@@ -273,11 +258,3 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
         shape = given.pop("image_shape", shape)
         sizes |= {SYNTHETIC_SIZES[name][0]: size for name, size in given.items()}
     return DataSource(options.dataset, options.data_directory, shape, **sizes)
-
-
-def _rule(options: argparse.Namespace) -> Rule:
-    given = those_given(options, "alpha", "tau", "base_momentum")
-    if options.rule == SMA.name:
-        return SMA(**given)
-    refuse_others(given, f"with --rule {options.rule}")
-    return SSGD()

@@ -15,10 +15,11 @@ from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMoni
 from crossbow.files import make_directory, reason
 from crossbow.runtime.device import CpuDevice, cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
-from crossbow.synch import SMA
+from crossbow.synch import RuleSequence, has_barrier
 from crossbow.types import CrossbowError, DataError, NonFiniteError, NonFiniteLossError, TaskError
 from models.curves import write_learning_curves
 from models.options import Defaults, configurations, new_parser
+from models.rule_options import rule_text
 from models.solver_options import solver_text
 
 __all__ = ["Defaults", "ModelScript"]
@@ -233,13 +234,11 @@ def _print_configuration(
 
 
 def _rule_text(context: ExecutionContext) -> str:
-    parts = context.engine.parts
-    rule = parts.rule
-    ticks = f"an average every {_count(parts.clock.tasks_per_tick, 'task')}"
-    if not isinstance(rule, SMA):
-        return f"{rule.name}, {ticks}"
-    alpha, momentum = rule.weight(parts.learners), rule.base_momentum
-    return f"{rule.name}, alpha {alpha:.4g}, tau {rule.tau}, base momentum {momentum:g}, {ticks}"
+    parts, rule = context.engine.parts, context.model.rule
+    text = rule_text(rule if isinstance(rule, RuleSequence) else parts.rule, parts.learners)
+    if not has_barrier(rule):
+        return f"{text}; what comes of it depends on timing"
+    return f"{text}, an average every {_count(parts.clock.tasks_per_tick, 'task')}"
 
 
 def _length_text(options: argparse.Namespace) -> str:

@@ -95,7 +95,7 @@ def _add_policy(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     )
     group.add_argument(
         "--learning-rate-step-unit",
-        choices=("tasks", "epochs"),
+        choices=("tasks", "epochs", "merges"),
         help=f"unit of t, step size, step values, warm-up and annihilation (default: {unit})",
     )
 

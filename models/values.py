@@ -69,8 +69,10 @@ def option_text(name: str, value: Any) -> str:
     return f"{option} {text}"
 
 
-def refuse_others(given: Mapping[str, Any], where: str) -> None:
+def refuse_others(given: Mapping[str, Any], where: str, hint: str = "") -> None:
     """Raise ConfigurationError for an option that was given where it is not used: "with …" or "without …"."""
     for name, value in given.items():
         received = option_text(name, value)
-        raise ConfigurationError(f"{received.split()[0]} does nothing {where}. Received: {received}")
+        raise ConfigurationError(
+            f"{received.split()[0]} does nothing {where}. Received: {received}{hint and f'. {hint}'}"
+        )

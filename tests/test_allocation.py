@@ -20,6 +20,7 @@ from numpy.lib import tracemalloc_domain
 from crossbow import SMA, SSGD, Dataset, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.kernels.interface import State
 from crossbow.ops import Conv, Dropout, InnerProduct, Kernel, Pool, ReLU
+from crossbow.synch import EASGD, AsynchronousSGD, Gossip, Grouping, Hogwild, Rule
 from crossbow.types import HUGE_PAGE
 from models.lenet import lenet
 from tests.support import FAST, KERNELS, context, pictures, training
@@ -81,6 +82,18 @@ def test_training_does_not_grow(devices: str, kernels: str) -> None:
     object_a_task = 16 * 500 * (len(warm) - 1)
     assert warm[-1] - warm[0] < object_a_task
     assert max(warm) - min(warm) < object_a_task
+
+
+@KERNELS
+@pytest.mark.parametrize(
+    "rule", [AsynchronousSGD(), Hogwild(), EASGD(tau=2), Gossip(probability=0.5), Grouping(2)], ids=str
+)
+def test_training_without_a_barrier_does_not_grow(rule: Rule, kernels: str) -> None:
+    meter = Meter()
+    with small(kernels, monitors=[meter], rule=rule) as running, traced():
+        running.train(3000, TrainingUnit.TASKS)
+    warm = meter.sizes[2:]
+    assert warm[-1] - warm[0] < 16 * 500 * (len(warm) - 1)
 
 
 def resident_sizes(kernels: str, devices: str, tasks: int, times: int) -> list[int]:

@@ -85,7 +85,7 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     (
         SolverConf,
         "learning_rate_step_unit",
-        "one of 'tasks', 'epochs'",
+        "one of 'tasks', 'epochs', 'merges'",
         ("batches", "Tasks", None, TrainingUnit.TASKS),
         {},
     ),
@@ -141,7 +141,9 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
         {},
     ),
     (ModelConf, "wpc", "an integer ≥ 1 or None", (0, -2, *NO_INTEGERS), {}),
-    (ModelConf, "slack", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (ModelConf, "skip", "a finite number ≥ 0 and < 1", (-0.1, 1, "0.5", None, NAN), {}),
+    (ModelConf, "local_variables", "a tuple of names or patterns, as ('bn*',)", ("bn*", (1,), ("",), None, 3), {}),
+    (ModelConf, "slack", "an integer ≥ 0 or None", (-1, *NO_INTEGERS), {}),
     (ModelConf, "test_interval", "an integer ≥ 1", (0, None, *NO_INTEGERS), {}),
     (ModelConf, "test_interval_unit", "a TrainingUnit", ("epochs", None, 1), {}),
     (ModelConf, "check_batch_size", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {}),
@@ -210,7 +212,7 @@ def test_defaults_are_good(conf: Any) -> None:
 def test_defaults() -> None:
     """Those of the original that were broken are other ones here: its policy was INV with γ = 0."""
     assert (SolverConf().policy, SolverConf().momentum, SolverConf().weight_decay) == ("fixed", 0, 0)
-    assert (ModelConf().rule, ModelConf().wpc, ModelConf().slack) == (None, None, 0)
+    assert (ModelConf().rule, ModelConf().wpc, ModelConf().slack) == (None, None, None)
     assert (SystemConf().devices, SystemConf().learners_per_device) == (("cpu",), "auto")
     assert (SystemConf().kernels, SystemConf().precision, SystemConf().seed) == ("auto", "float32", 0)
 

@@ -71,8 +71,10 @@ class Loader:
         source: Source | None = None,
         name: str = "loader",
         memory: Sequence[Array] | None = None,
+        in_turn: bool = True,
     ) -> None:
-        """memory: where images, labels and positions of the slots lie, unless in memory of their own."""
+        """memory: where images, labels and positions of the slots lie, unless in memory of their own. in_turn: False
+        lets task n lie in any slot that is free, so that one which is held for long keeps nobody waiting."""
         if not is_integer(slots) or slots < 1:
             raise DataError(f"slots: expected an integer ≥ 1. Received: {slots!r}")
         self.order = order
@@ -83,6 +85,7 @@ class Loader:
             memory = [_zeros((slots, *part.shape), part.dtype) for part in parts]
         self.images, self.labels, positions = memory
         self.positions = positions.view(np.int64)
+        self._in_turn = in_turn
         self._source = gather(examples) if source is None else source
         self._ring: BatchRing | None = None
         self._thread: threading.Thread | None = None
@@ -103,7 +106,7 @@ class Loader:
         if self._thread is not None:
             # A source that `stop` could not wait for still writes into a slot. Two threads never do.
             self._thread.join()
-        self._ring = BatchRing(self.slots, first_task, tasks)
+        self._ring = BatchRing(self.slots, first_task, tasks, in_turn=self._in_turn)
         self._thread = threading.Thread(target=self._fill, args=(self._ring,), name=self.name, daemon=True)
         self._thread.start()
 
@@ -163,7 +166,7 @@ class Loader:
             while (task := ring.wait_for_space()) >= 0:
                 more = True
                 while more:
-                    slot = task % self.slots
+                    slot = ring.slot_to_fill()
                     epochs, places = positions[slot]
                     examples = self.order.indices(task, indices, epochs)
                     places[...] = indices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import NamedTuple
 
 from crossbow.kernels.interface import Aborted
@@ -20,7 +21,8 @@ class Batch(NamedTuple):
 
 
 class BatchRing:
-    """S slots; task n uses slot n mod S, which goes from free to filled to taken and back to free.
+    """S slots; task n uses slot n mod S or, where not in turn, the first that is free. A slot goes from free to filled
+    to taken and back to free.
 
     ::
 
@@ -33,8 +35,14 @@ class BatchRing:
     what it waits for.
     """
 
-    def __init__(self, slots: int, first_task: int, tasks: int | None) -> None:
+    def __init__(self, slots: int, first_task: int, tasks: int | None, *, in_turn: bool = True) -> None:
+        """in_turn: filling waits for the slot whose turn it is, though others are free."""
         self.slots = slots
+        self._in_turn = in_turn
+        self._order: deque[int] = deque()
+        """The filled slots, in task order."""
+        self._filling: int | None = None
+        """The slot that the loader has been given to fill."""
         self._end = None if tasks is None else first_task + tasks
         self._next_to_fill = self._next_to_take = first_task
         self._state = bytearray(slots)
@@ -62,21 +70,25 @@ class BatchRing:
                 self._loader_waits = False
             return -1
 
+    def slot_to_fill(self) -> int:
+        """The slot that the loader is to fill for the next task: this one until it is published."""
+        with self._lock:
+            self._filling = self._next_slot()
+            return self._filling
+
     def publish(self, examples: int) -> bool:
         """The slot of the next task is filled. Returns whether the slot after it can be filled at once."""
         with self._lock:
-            slot = self._next_to_fill % self.slots
+            slot = self._next_slot() if self._filling is None else self._filling
+            self._filling = None
+            self._order.append(slot)
             self._state[slot] = _FILLED
             self._examples[slot] = examples
             self._number_free -= 1
             self._next_to_fill += 1
             if self._taker_waits:
                 self._filled.notify()
-            return (
-                not self._closed
-                and self._next_to_fill != self._end
-                and self._state[self._next_to_fill % self.slots] == _FREE
-            )
+            return not self._closed and self._next_to_fill != self._end and self._can_fill()
 
     def fail(self, error: BaseException) -> None:
         """Keep the error, which `next` raises from now on, and wake whoever waits."""
@@ -101,7 +113,7 @@ class BatchRing:
                     raise IndexError(f"expected a task < {self._end}, where the loader ends. Received: {task}")
                 self._wait_for_a_batch()
             self._next_to_take += 1
-            slot = task % self.slots
+            slot = self._order.popleft()
             self._state[slot] = _TAKEN
             return Batch(slot, task, self._examples[slot])
 
@@ -126,9 +138,15 @@ class BatchRing:
     # With the lock held.
 
     def _worth_filling(self) -> bool:
-        return self._state[self._next_to_fill % self.slots] == _FREE and (
-            self._taker_waits or self._number_free >= self._bulk
-        )
+        return self._can_fill() and (self._taker_waits or self._number_free >= self._bulk)
+
+    def _can_fill(self) -> bool:
+        slot = self._next_slot()
+        return slot >= 0 and self._state[slot] == _FREE
+
+    def _next_slot(self) -> int:
+        """The slot of the next task to fill; −1 where not in turn and none is free."""
+        return self._next_to_fill % self.slots if self._in_turn else self._state.find(_FREE)
 
     def _wait_for_a_batch(self) -> None:
         self._taker_waits = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from crossbow.compile import BatchSource, Program, check_memory, compile_graph
+from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.data.dataset import Examples
@@ -25,8 +26,9 @@ from crossbow.runtime.memory import assign
 from crossbow.runtime.replica import Replica, Zeros, new_base_model, new_narrow_vectors, new_replica
 from crossbow.runtime.tick import Averaging, Flags
 from crossbow.solver import Pace
-from crossbow.synch import SMA, Collective
-from crossbow.types import Array, LabelRange, Phase, Tensor
+from crossbow.synch import SMA, BarrierRule, Collective, Rule
+from crossbow.synch.progress import check_skip
+from crossbow.types import Array, ConfigurationError, LabelRange, Phase, Tensor
 
 T = TypeVar("T")
 
@@ -85,6 +87,8 @@ class Assembly(ABC):
     library: KernelLibrary
     streams: Sequence[AnyStream]
     """What work is given to, the first learner's first."""
+    keeps_variables: bool = True
+    """Whether there may be variables that every learner keeps to itself."""
     runs_ahead: bool = False
     """Whether ticks that were submitted are done even if a task before them fails: z may be lost then."""
 
@@ -105,9 +109,12 @@ class Assembly(ABC):
         counts = self._choose()
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
         """The number of each learner's device."""
-        self.rule = model.rule if model.rule is not None else SMA()
-        self.rule.check_learners(self.learners)
-        self.clock = work_clock(self.learners, self.rule.tau, model.wpc)
+        rule = model.rule if isinstance(model.rule, Rule) else SMA()
+        self.rule = rule.settled([float(max(self.threads[device], 1)) for device in self.device_of])
+        self.barrier = isinstance(self.rule, BarrierRule)
+        self._check_local_variables()
+        check_skip(model.skip, self.rule, solver)
+        self.clock = work_clock(self.learners, self.rule.tau, model.wpc, barrier=self.barrier)
         self.order = TrainingOrder(len(data.train), model.batch_size, system.seed)
         check_memory(self._slots_memory())
         self.streams = ()
@@ -116,6 +123,30 @@ class Assembly(ABC):
         except BaseException:
             self.close()
             raise
+
+    def _check_local_variables(self) -> None:
+        names, rule = self.model_conf.local_variables, self.rule
+        if names and not self.keeps_variables:
+            raise ConfigurationError(f"ModelConf: local_variables must be () on GPUs. Received: {names}")
+        if names and (rule.reads_base or rule.sends_gradient):
+            raise ConfigurationError(
+                "ModelConf: local_variables must be () under a rule by which learners send gradients, without a step "
+                f"of their own. Received: local_variables={names}, rule={rule}"
+            )
+
+    def _kept(self, layout: ModelLayout) -> list[slice]:
+        """Where the local variables lie. Raises ConfigurationError for a name that is none."""
+        places: dict[int, slice] = {}
+        for pattern in self.model_conf.local_variables:
+            found = [segment for segment in layout if fnmatch.fnmatchcase(segment.name, pattern)]
+            if not found:
+                known = ", ".join(segment.name for segment in layout)
+                raise ConfigurationError(
+                    f"ModelConf: local_variables must be of {known}. Received: local_variables={pattern!r}"
+                )
+            for segment in found:
+                places[segment.offset] = slice(segment.offset, segment.offset + segment.storage.elements)
+        return [places[offset] for offset in sorted(places)]
 
     @property
     def learners(self) -> int:
@@ -189,18 +220,17 @@ class Assembly(ABC):
 
     def _check_plan(self) -> None:
         """Refuse what does not fit, before any of it is there. Raises ConfigurationError."""
-        check_memory({**self._vectors_memory(len(self.devices), self.learners), **self._slots_memory()})
+        check_memory({**self._vectors_memory(self._base_models, self.learners), **self._slots_memory()})
 
-    def _vectors_memory(self, devices: int, learners: int) -> dict[str, int]:
-        """Bytes of the vectors of weights, gradients, velocities and statistics, and of the arenas: of so many of the
-        devices, and of their learners."""
-        used = self.rule.merge(self.solver, ANY, 1).vectors
-        own = self.rule.local_step(self.solver, ANY, 1, synchronises=True).vectors
-        several = len(self.devices) > 1
-        of_a_device = 2 + ("base_velocity" in used) + several
-        of_a_learner = 1 + (not self.rule.reads_base) + ("velocity" in own)
-        vectors = of_a_device * devices + of_a_learner * learners
-        statistics = (2 + several) * devices + 2 * learners
+    def _vectors_memory(self, bases: int, learners: int) -> dict[str, int]:
+        """Bytes of the vectors of weights, gradients, velocities and statistics, and of the arenas: of so many base
+        models and learners."""
+        used = self.rule.vectors(self.solver, ANY)
+        several = self._base_models > 1
+        of_a_base = 1 + self.barrier + ("base_velocity" in used) + several
+        of_a_learner = 1 + (not self.rule.reads_base) + len(used & {"velocity", "taken", "received"})
+        vectors = of_a_base * bases + of_a_learner * learners
+        statistics = (1 + self.barrier + several) * bases + (1 + self.barrier) * learners
         model, observed = (
             layout.elements * layout.dtype.itemsize for layout in (self.program.model, self.program.statistics)
         )
@@ -209,6 +239,11 @@ class Assembly(ABC):
             "weights and gradients": vectors * model + statistics * observed + narrow * self.program.model.elements,
             "intermediate results": self._arena * learners,
         }
+
+    @property
+    def _base_models(self) -> int:
+        """One on each device; without a barrier one for all, which share their memory."""
+        return len(self.devices) if self.barrier else 1
 
     @property
     def _arena(self) -> int:
@@ -230,7 +265,7 @@ class Assembly(ABC):
             self.check_loader = self._new_loader(examples, self.check_order, "check-loader")
             self.check_program = self._compile(check, self.check_loader, examples, Phase.CHECK, self.program)
         self._check_plan()
-        program, rule, solver, count = self.program, self.rule, self.solver, len(self.devices)
+        program, rule, solver, count = self.program, self.rule, self.solver, self._base_models
         self.bases = [new_base_model(program, rule, solver, count, self.zeros(device)) for device in range(count)]
         for layout, vector in (
             (program.model, self.bases[0].buffers[0]),
@@ -251,6 +286,7 @@ class Assembly(ABC):
             program.model.learning_rates,
             program.model if self.system.check_numerics else None,
             self.to_device,
+            self._kept(program.model),
         )
         replicas = [new_replica(program, rule, solver, self.zeros(device)) for device in self.device_of]
         self.members, self.synchroniser = self._build_members(averaging, replicas, collective)

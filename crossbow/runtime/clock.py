@@ -19,14 +19,16 @@ class ScheduledTask(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkClock:
-    """A tick is `tasks_per_tick` (wpc) tasks: τ for every learner, dealt in turn."""
+    """A tick is `tasks_per_tick` (wpc) tasks: τ for every learner, dealt in turn, unless there is no barrier."""
 
     learners: int
     tau: int
+    wpc: int | None = None
+    """Without a barrier: the tasks in a tick, where they are not k · τ."""
 
     @property
     def tasks_per_tick(self) -> int:
-        return self.learners * self.tau
+        return self.wpc or self.learners * self.tau
 
     def ticks(self, tasks: int) -> int:
         """Ticks that hold so many tasks, rounded up: training ends on a whole tick."""
@@ -39,10 +41,10 @@ class WorkClock:
             yield ScheduledTask(first + number, number % self.learners, number // self.learners == self.tau - 1)
 
 
-def work_clock(learners: int, tau: int, wpc: int | None) -> WorkClock:
+def work_clock(learners: int, tau: int, wpc: int | None, *, barrier: bool = True) -> WorkClock:
     """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError where the two disagree."""
-    if wpc is None:
-        return WorkClock(learners, tau)
+    if wpc is None or not barrier:
+        return WorkClock(learners, tau, wpc)
     if wpc % learners:
         raise ConfigurationError(
             f"ModelConf: wpc must be a multiple of the number of learners, {learners}, under a rule with a barrier. "

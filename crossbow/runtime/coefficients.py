@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from crossbow.conf import SolverConf
-from crossbow.solver import Pace, Update
-from crossbow.synch import Rule
+from crossbow.solver import Pace, TickPace, Update
+from crossbow.synch import BarrierRule
+from crossbow.synch.rule import NOTHING
 from crossbow.types import Array
 
 ANY = Pace(rate=1.0, momentum=0.5)
 """The vectors of an update do not depend on the pace."""
-OTHER = Pace(rate=0.5, momentum=0.25)
+OTHER = TickPace(Pace(rate=0.5, momentum=0.25), clock=1)
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class PacedUpdate:
     numbers: Mapping[float, Array]
     """For each multiplier of the learning rate the numbers, in an array that kernels read. Only one where the rate does
     not matter."""
+    alone: PacedUpdate | None = None
+    """What takes its place for variables that every learner keeps to itself, where there are such."""
 
     @property
     def update(self) -> Update:
@@ -34,11 +37,14 @@ class PacedUpdate:
     @property
     def changes(self) -> bool:
         """Whether the numbers depend on the pace at all."""
-        return self.at(ANY).coefficients != self.at(OTHER).coefficients
+        own = self.at(ANY).coefficients != self.at(OTHER).coefficients
+        return own or (self.alone is not None and self.alone.changes)
 
     def set(self, pace: Pace) -> None:
         for multiplier, numbers in self.numbers.items():
             numbers[:] = self.at(pace.times(multiplier)).coefficients
+        if self.alone is not None:
+            self.alone.set(pace)
 
 
 def paced_update(at: Callable[[Pace], Update], multipliers: Sequence[float]) -> PacedUpdate:
@@ -53,13 +59,15 @@ def paced_update(at: Callable[[Pace], Update], multipliers: Sequence[float]) -> 
 class Coefficients:
     """The updates of a learner, or of the synchroniser between devices."""
 
-    rule: Rule
+    rule: BarrierRule
     solver: SolverConf
     learners: int
     multipliers: Sequence[float] = (1.0,)
     """Of the learning rate, that variables have."""
     expand: dict[str, float] = field(default_factory=dict)
     """What `total` stands for in the merge of a single device."""
+    keeps: bool = False
+    """Whether there are variables that every learner keeps to itself."""
     pace: Pace | None = None
 
     def __post_init__(self) -> None:
@@ -75,12 +83,24 @@ class Coefficients:
         def local(pace: Pace) -> Update:
             return rule.local_step(solver, pace, learners, synchronises=False)
 
+        def reply(pace: Pace) -> Update:
+            return rule.reply(solver, pace, learners)
+
         self.step = paced_update(step, self.multipliers)
         """The synchronising step."""
         self.local = paced_update(local, self.multipliers)
         """A step that does not synchronise."""
         self.merge = paced_update(merge, self.multipliers)
-        self._changing = [update for update in (self.step, self.local, self.merge) if update.changes]
+        self.reply = paced_update(reply, self.multipliers)
+        """What the learner does behind the merge."""
+        if self.keeps:
+            mean = Update((("base_next", {"total": 1 / (learners * rule.weight(learners))}),))
+            mean = mean.expand("total", self.expand) if self.expand else mean
+            self.step = replace(self.step, alone=self.local)
+            self.merge = replace(self.merge, alone=paced_update(lambda pace: mean, self.multipliers))
+            self.reply = replace(self.reply, alone=paced_update(lambda pace: NOTHING, self.multipliers))
+        everything = (self.step, self.local, self.merge, self.reply)
+        self._changing = [update for update in everything if update.changes]
 
     def set(self, pace: Pace) -> None:
         if pace != self.pace:

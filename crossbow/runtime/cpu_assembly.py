@@ -134,18 +134,18 @@ class CpuAssembly(Assembly):
         memory = self._memory(self.loader, arena, state, weights, own.gradient, (present, following))
         parts = self.program.bind(memory, in_blocks=averaging.in_blocks)
         steps = synchronising_task(averaging, place, parts, peers, base, parity, coefficients, state)
-        tasks = {("synchronise", parity): _bound(self.program, memory, steps)}
+        tasks = {("synchronise", parity): bound(self.program, memory, steps)}
         if self.clock.tau > 1:
             memory = self._memory(self.loader, arena, state, weights, own.gradient, (present, present))
             parts = self.program.bind(memory, in_blocks=averaging.in_blocks)
             steps = local_task(averaging, parts, own, coefficients)
-            tasks["local", parity] = _bound(self.program, memory, steps)
+            tasks["local", parity] = bound(self.program, memory, steps)
         if self.check_program is not None and self.check_loader is not None:
             observed = base.statistics[parity]
             memory = self._memory(
                 self.check_loader, arena, state, base.buffers[parity], own.gradient, (observed, observed)
             )
-            tasks["check", parity] = _bound(self.check_program, memory, self.check_program.bind(memory).forward)
+            tasks["check", parity] = bound(self.check_program, memory, self.check_program.bind(memory).forward)
         return tasks
 
     def _memory(
@@ -168,7 +168,9 @@ class CpuAssembly(Assembly):
         cores = sorted({core for device in self.devices for core in device.cores})
         stream = self._new_stream("synchroniser", cores, 1)
         self._cpu_streams.append(stream)
-        state, coefficients = new_state(), Coefficients(self.rule, self.solver, self.learners, averaging.multipliers)
+        rule, keeps = averaging.barrier, bool(averaging.kept)
+        state = new_state()
+        coefficients = Coefficients(rule, self.solver, self.learners, averaging.multipliers, keeps=keeps)
         tasks = {}
         for parity in range(2):
             steps = synchroniser_task(averaging, collective, self.bases, parity, coefficients, state)
@@ -176,7 +178,8 @@ class CpuAssembly(Assembly):
         return Learner(self.learners, stream, tasks, coefficients, state, self.flags.abort)
 
 
-def _bound(program: Program, memory: Memory, steps: Sequence[BoundStep]) -> BoundTask:
+def bound(program: Program, memory: Memory, steps: Sequence[BoundStep]) -> BoundTask:
+    """A task list, with where the program leaves loss and accuracy."""
     loss, measure = losses(program.graph), measures(program.graph)
     return bind_task(
         steps,

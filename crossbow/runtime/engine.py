@@ -24,14 +24,15 @@ from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import AnyLearner, Assembly
 from crossbow.runtime.cpu_assembly import CpuAssembly
 from crossbow.runtime.device import CudaDevice, parse_devices
+from crossbow.runtime.free_assembly import FreeAssembly
 from crossbow.runtime.learner import Completed, Failed, TaskKey
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.prediction import Prediction, task_error
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import SetMean, TestResult
-from crossbow.solver import Pace, Schedule
-from crossbow.synch import Collective
-from crossbow.types import Array, CrossbowError, NonFiniteLossError
+from crossbow.solver import Pace, Schedule, TickPace
+from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
+from crossbow.types import Array, ConfigurationError, CrossbowError, NonFiniteLossError
 
 TASKS_AHEAD = 6
 """Tasks submitted ahead, per learner, at the most. The scheduler fills up to it and sleeps until half are done."""
@@ -59,10 +60,19 @@ def assemble(
     collective: Collective | None,
 ) -> Assembly:
     """The assembly for the devices that are asked for. Raises GraphError or ConfigurationError."""
-    kind: type[Assembly] = CpuAssembly
+    check_rule(model.rule, system)
+    kind: type[Assembly] = CpuAssembly if has_barrier(model.rule) else FreeAssembly
     if isinstance(parse_devices(system.devices)[0], CudaDevice):
         from crossbow.runtime.cuda.assembly import CudaAssembly as kind  # noqa: N813 - CUDA's libraries, where wanted
     return kind(training, check, data, model, solver, system, collective)
+
+
+def check_rule(rule: Rule | RuleSequence | None, system: SystemConf) -> None:
+    """Refuse a rule that does not run on the devices. Raises ConfigurationError."""
+    if not has_barrier(rule) and isinstance(parse_devices(system.devices)[0], CudaDevice):
+        raise ConfigurationError(
+            f"ModelConf: rule must be one with a barrier on GPUs; those without run on the CPU. Received: rule={rule}"
+        )
 
 
 class Engine:
@@ -81,6 +91,9 @@ class Engine:
         self.parts = assemble(training, check, data, model, solver, system, collective)
         self.clock, self.order, self.loader = self.parts.clock, self.parts.order, self.parts.loader
         self.schedule = Schedule(solver, self.tasks_per_epoch)
+        self._by_merges = solver.learning_rate_step_unit == "merges"
+        self._merges_before = 0
+        """Those that other engines made before this one."""
         self.tick = 0
         """Ticks done (while running: submitted)."""
         self._next_result = 0
@@ -116,9 +129,25 @@ class Engine:
         return self.order.tasks_per_epoch
 
     @property
+    def merges(self) -> int:
+        """How often z was made anew since the start."""
+        return self.tick + self._merges_before
+
+    @property
+    def time(self) -> int:
+        """What the schedule goes by at the beginning of the next tick: tasks, or merges."""
+        return self.merges if self._by_merges else self.tasks
+
+    @property
     def learning_rate(self) -> float:
         """That of the next tick."""
-        return self.schedule(self.tasks).rate
+        return self.schedule(self.time).rate
+
+    def continue_from(self, other: Engine) -> None:
+        """Start from another engine's base model, counting on."""
+        self.tick = other.tick
+        self._merges_before = other.merges - self.merges
+        self.load(other.weights, "the base model")
 
     @property
     def _parity(self) -> int:
@@ -144,13 +173,19 @@ class Engine:
                 while self._next_result < (self.tick - TICKS_BEHIND) * self.clock.tasks_per_tick:
                     self._collect(on_result)
             self._collect_all(on_result)
+            self._settle()
             self._check_finite()
+
+    def _settle(self) -> None:
+        """Everything is done: make of it what is not made in every tick."""
 
     def _run_tick(self, stop: Callable[[], bool], on_result: OnResult) -> bool:
         """Submit a tick. Returns whether it was not left."""
-        first, deadline = self.tasks, math.inf
-        pace, drops = self.schedule(first), self.schedule.drops
-        if self.tick and drops(first) > drops(first - self.clock.tasks_per_tick):
+        first, now, deadline = self.tasks, self.time, math.inf
+        pace, drops = self.schedule(now), self.schedule.drops
+        if self.parts.rule.counts_ticks:
+            pace = TickPace(pace, self.tick)
+        if self.tick and drops(now) > drops(now - (1 if self._by_merges else self.clock.tasks_per_tick)):
             self._collect_all(on_result)
             self.restart()
         for task, number, synchronises in self.clock.schedule(self.tick):
@@ -181,14 +216,7 @@ class Engine:
         self, learner: AnyLearner, key: TaskKey, task: int, loader: Loader, pace: Pace, on_result: OnResult
     ) -> None:
         """Give the loader's next batch to a learner, once few enough tasks are under way."""
-        if self._in_flight >= self._ahead * self.parts.learners:
-            self._make_room(on_result)
-        try:
-            slot, _, examples = loader.next()
-        except Aborted:
-            while True:  # until the failure for which the loader was interrupted is found, and raised
-                self._collect(on_result)
-        self._in_flight += 1
+        slot, examples = self._next_batch(loader, on_result)
         learner.submit(
             key,
             task=task,
@@ -199,6 +227,18 @@ class Engine:
             release=loader.release,
             report=self._report,
         )
+
+    def _next_batch(self, loader: Loader, on_result: OnResult) -> tuple[int, int]:
+        """Slot and examples of the loader's next batch, once few enough tasks are under way. It counts as one."""
+        if self._in_flight >= self._ahead * self.parts.learners:
+            self._make_room(on_result)
+        try:
+            slot, _, examples = loader.next()
+        except Aborted:
+            while True:  # until the failure for which the loader was interrupted is found, and raised
+                self._collect(on_result)
+        self._in_flight += 1
+        return slot, examples
 
     def _report(self, report: Completed | Failed) -> None:
         """Called on the learners' threads."""
@@ -222,10 +262,14 @@ class Engine:
             if isinstance(report, Failed):
                 self._fail(report)
             self._in_flight -= 1
-            self._early[report.task] = report
-            while (following := self._early.pop(self._next_result, None)) is not None:
-                self._next_result += 1
-                on_result(following)
+            self._hand_on(report, on_result)
+
+    def _hand_on(self, report: Completed, on_result: OnResult) -> None:
+        """The result, and those that waited for it, in task order."""
+        self._early[report.task] = report
+        while (following := self._early.pop(self._next_result, None)) is not None:
+            self._next_result += 1
+            on_result(following)
 
     def _make_room(self, on_result: OnResult) -> None:
         """Wait until half of what may be submitted ahead is done, and see from that how much this should be."""
@@ -292,7 +336,7 @@ class Engine:
         self._reports.clear()
         self._early.clear()
         self._in_flight = 0
-        self.tick = int(self.parts.flags.merged.min()) + 1
+        self.tick = self._whole_ticks()
         if self.tick and not self._is_finite(self.tick) and self._is_finite(self.tick - 1):
             self.tick -= 1  # such gradients have got into z; nothing has been written over the one before
         if self._kept is not None and not self._is_finite(self.tick):
@@ -301,6 +345,10 @@ class Engine:
                 assign(vector, value)
         self.restart()
         self._settled = True
+
+    def _whole_ticks(self) -> int:
+        """The ticks that were done before something failed."""
+        return int(self.parts.flags.merged.min()) + 1
 
     @property
     def _base(self) -> tuple[Array, Array]:
@@ -343,6 +391,8 @@ class Engine:
                 assign(member.replica.weights, z)
             if member.replica.velocity is not None:
                 assign(member.replica.velocity, 0)
+            if member.replica.taken is not None:
+                assign(member.replica.taken, z)
         parts.synchronise()
         parts.flags.reset(self.tick)
         self._next_result = self.tasks

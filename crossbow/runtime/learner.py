@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from crossbow.compile import BoundStep
 from crossbow.kernels.interface import Aborted, State
 from crossbow.kernels.native import TaskList
-from crossbow.runtime.coefficients import Coefficients
 from crossbow.runtime.stream import CpuStream
 from crossbow.solver import Pace
 from crossbow.types import Array, NonFiniteLossError
@@ -55,6 +55,13 @@ TaskKey = tuple[str, int]
 """What a task is for ("synchronise", "local", "check") and the parity of its tick."""
 
 
+class Numbers(Protocol):
+    """The numbers that a learner's updates are made with."""
+
+    def set(self, pace: Pace) -> None:
+        """Those at this pace, from now on."""
+
+
 class Learner:
     """Runs tasks on its stream, in order.
 
@@ -67,7 +74,7 @@ class Learner:
         number: int,
         stream: CpuStream,
         tasks: Mapping[TaskKey, BoundTask],
-        coefficients: Coefficients,
+        coefficients: Numbers,
         state: Array,
         abort: Array,
     ) -> None:
@@ -118,6 +125,8 @@ class Learner:
                 release(slot)
                 if bound.loss is not None:
                     check_loss(key[0], loss, task, pace.rate)
+                operator = "exchange"
+                self._end(key, pace)
             except Aborted:
                 report(Failed(task, self.number, "wait", None))
             except BaseException as error:
@@ -127,6 +136,9 @@ class Learner:
                 report(Completed(task, loss, accuracy, examples))
 
         self.stream.submit(run)
+
+    def _end(self, key: TaskKey, pace: Pace) -> None:
+        """What is done behind a task, on the learner's thread, before it is reported."""
 
 
 def check_loss(purpose: str, loss: float, task: int, rate: float) -> None:

@@ -10,7 +10,7 @@ from crossbow.conf import SolverConf
 from crossbow.kernels.interface import MixedPrecision
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.memory import assign
-from crossbow.synch import Rule
+from crossbow.synch import BarrierRule, Rule
 from crossbow.types import Array, aligned_zeros
 
 
@@ -19,7 +19,7 @@ class BaseModel:
     """z on one device.
 
     z of tick t lies in buffer t mod 2, and the next z is written over the one before: until all of it is there, the
-    present one is whole, whatever fails.
+    present one is whole, whatever fails. Without a barrier there is one buffer, twice.
     """
 
     buffers: tuple[Array, Array]
@@ -45,6 +45,10 @@ class BaseModel:
         return named
 
 
+KINDS = ("weights", "gradient", "velocity", "taken", "received")
+"""The vectors that a learner may have."""
+
+
 @dataclass(frozen=True)
 class Replica:
     """w_i with its gradient and velocity. Under rules that read the base, `weights` is None."""
@@ -54,11 +58,15 @@ class Replica:
     velocity: Array | None
     statistics: tuple[Array, Array]
     """What the learner has observed before a tick of each parity: a tick's last task reads one and writes the other,
-    so that what it read stays still while the base model's mean is made of it."""
+    so that what it read stays still while the base model's mean is made of it. Without a barrier both are one."""
+    taken: Array | None = None
+    """What of z the learner began with, where the rule asks for it."""
+    received: Array | None = None
+    """What is on its way to the learner, where learners send to each other."""
 
     def vectors(self) -> dict[str, Array]:
         """The vectors by the names that rules use."""
-        named = {"weights": self.weights, "gradient": self.gradient, "velocity": self.velocity}
+        named = {name: getattr(self, name) for name in KINDS}
         return {name: vector for name, vector in named.items() if vector is not None}
 
 
@@ -69,24 +77,27 @@ Zeros = Callable[[int], Array]
 def new_base_model(
     program: Program, rule: Rule, solver: SolverConf, devices: int, zeros: Zeros = aligned_zeros
 ) -> BaseModel:
-    used, several = rule.merge(solver, ANY, 1).vectors, devices > 1
-    first, second, velocity, total = _vectors(program.model, (True, True, "base_velocity" in used, several), zeros)
-    observed, following, statistics_total = _vectors(program.statistics, (True, True, several), zeros)
+    used, several = rule.vectors(solver, ANY), devices > 1
+    two = isinstance(rule, BarrierRule)
+    first, second, velocity, total = _vectors(program.model, (True, two, "base_velocity" in used, several), zeros)
+    observed, following, statistics_total = _vectors(program.statistics, (True, two, several), zeros)
     assert first is not None
-    assert second is not None
     assert observed is not None
-    assert following is not None
-    return BaseModel((first, second), velocity, total, (observed, following), statistics_total)
+    buffers = (first, first if second is None else second)
+    return BaseModel(
+        buffers, velocity, total, (observed, observed if following is None else following), statistics_total
+    )
 
 
 def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros = aligned_zeros) -> Replica:
-    used = rule.local_step(solver, ANY, 1, synchronises=True).vectors
-    weights, velocity, gradient = _vectors(program.model, (not rule.reads_base, "velocity" in used, True), zeros)
-    observed, following = _vectors(program.statistics, (True, True), zeros)
+    used = rule.vectors(solver, ANY)
+    wanted = [not rule.reads_base, "velocity" in used, True, "taken" in used, "received" in used]
+    weights, velocity, gradient, taken, received = _vectors(program.model, wanted, zeros)
+    observed, following = _vectors(program.statistics, (True, isinstance(rule, BarrierRule)), zeros)
     assert gradient is not None
     assert observed is not None
-    assert following is not None
-    return Replica(weights, gradient, velocity, (observed, following))
+    statistics = (observed, observed if following is None else following)
+    return Replica(weights, gradient, velocity, statistics, taken, received)
 
 
 def new_narrow_vectors(program: Program, mixed: MixedPrecision, zeros: Zeros) -> dict[str, Array]:

@@ -15,6 +15,7 @@ from crossbow.runtime.engine import TICKS_BEHIND, Engine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import History, Record, RunningMean
+from crossbow.runtime.sequence_engine import SequenceEngine
 from crossbow.types import ConfigurationError, TrainingUnit
 
 
@@ -42,7 +43,9 @@ class Limits:
 class TrainingRun:
     """Runs an engine until a limit is reached, on the caller's thread."""
 
-    def __init__(self, engine: Engine, limits: Limits, monitors: Sequence[Monitor], *, test: bool) -> None:
+    def __init__(
+        self, engine: Engine | SequenceEngine, limits: Limits, monitors: Sequence[Monitor], *, test: bool
+    ) -> None:
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.history = History()
         self.end = math.inf if limits.count is None else self._end(limits.count)

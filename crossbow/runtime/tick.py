@@ -18,6 +18,10 @@ task. A rule that sends gradients merges after the backward pass instead:
 
     forward → backward → signal ready → wait ready → merge own slice → signal merged → wait merged
 
+and one that sends the weights behind the step, which then become others:
+
+    forward → backward → step → signal ready → wait ready → merge own slice → signal merged → wait merged → reply
+
 With several devices the learners add up their device's contributions, and one party, the synchroniser, does the rest:
 
     wait contributed (all) → all-reduce → merge on every device → signal merged
@@ -50,7 +54,7 @@ from crossbow.runtime.coefficients import Coefficients, PacedUpdate
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.solver import Update
 from crossbow.solver.update import Terms, total
-from crossbow.synch import Collective, Rule
+from crossbow.synch import BarrierRule, Collective, Rule
 from crossbow.types import Array
 
 
@@ -79,6 +83,8 @@ WRITTEN = {
     "base_next": "base model's new value of",
     "base_velocity": "base model's velocity of",
     "total": "sum of what learners send of",
+    "base": "base model's new value of",
+    "taken": "copy of the base model's",
 }
 """What updates write, in words."""
 
@@ -101,15 +107,23 @@ class Averaging:
     """How variables lie in the vectors, where what updates write is looked through (`SystemConf.check_numerics`)."""
     to_device: Callable[[Array], Array] | None = None
     """Puts numbers where kernels read them, where that is not the host's memory."""
+    kept: Sequence[slice] = ()
+    """Ranges of the vectors, in order, that every learner keeps to itself."""
 
     def array(self, numbers: Sequence[float]) -> Array:
         """Numbers as kernels read and write them, in double precision."""
         made = np.array(numbers, np.float64)
         return made if self.to_device is None else self.to_device(made)
 
+    @property
+    def barrier(self) -> BarrierRule:
+        """The rule, where it has a barrier."""
+        assert isinstance(self.rule, BarrierRule)
+        return self.rule
+
     def weights(self, learners: int) -> list[float]:
         """Of so many learners' contributions."""
-        return [self.rule.weight(self.learners)] * learners
+        return [self.barrier.weight(self.learners)] * learners
 
     @property
     def multipliers(self) -> tuple[float, ...]:
@@ -120,12 +134,12 @@ class Averaging:
         """Which gradient is clipped: "own", "mean", or "" where none is."""
         if self.solver.clip_gradient_norm is None:
             return ""
-        return "mean" if self.rule.sends == "gradient" else "own"
+        return "mean" if self.rule.sends_gradient else "own"
 
     @property
     def in_blocks(self) -> bool:
         """Whether weight gradients may be used block by block, and never be there as a whole."""
-        return self.rule.sends != "gradient" and not self.clips
+        return not self.rule.sends_gradient and not self.clips
 
     @property
     def _host(self) -> HostLibrary:
@@ -148,7 +162,27 @@ class Averaging:
         return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
 
     def adjust(self, name: str, paced: PacedUpdate, vectors: dict[str, Array], place: slice) -> list[BoundStep]:
-        """An update of the vectors, given cut to that place: one combination for every learning rate in it."""
+        """An update of the vectors, given cut to that place, with what takes its place where they are kept."""
+        if paced.alone is None:
+            return self._adjust(name, paced, vectors, place)
+        steps: list[BoundStep] = []
+        for part, update in self._parts(paced, paced.alone, place):
+            cut = {vector: values[_cut(part, place)] for vector, values in vectors.items()}
+            steps += self._adjust(name, update, cut, part)
+        return steps
+
+    def _parts(self, shared: PacedUpdate, alone: PacedUpdate, place: slice) -> list[tuple[slice, PacedUpdate]]:
+        """The pieces of a place, and what is done to each."""
+        rest, parts = [place], []
+        for kept in self.kept:
+            part = slice(max(kept.start, place.start), min(kept.stop, place.stop))
+            if part.start < part.stop:
+                parts.append((part, alone))
+                rest = [piece for whole in rest for piece in _without(whole, part)]
+        return [*parts, *((piece, shared) for piece in rest)]
+
+    def _adjust(self, name: str, paced: PacedUpdate, vectors: dict[str, Array], place: slice) -> list[BoundStep]:
+        """One combination for every learning rate in that place."""
         steps: list[BoundStep] = []
         if len(paced.numbers) == 1:
             steps += self.combine(name, paced.update, vectors, *paced.numbers.values())
@@ -205,7 +239,11 @@ class Averaging:
         for multiplier, numbers in paced.numbers.items():
             buffers = {"squares": squares, "coefficients": numbers, "clipped_coefficients": clipped[multiplier]}
             steps += [BoundStep("clip", call) for call in kernel.bind(buffers)]
-        return steps, replace(paced, numbers=clipped)
+        made = replace(paced, numbers=clipped)
+        if paced.alone is not None:
+            more, alone = self.clip(paced.alone, gradients, squares)
+            steps, made = [*steps, *more], replace(made, alone=alone)
+        return steps, made
 
     def step(self, blocks: Sequence[BoundBlock], paced: PacedUpdate, vectors: dict[str, Array]) -> list[BoundStep]:
         """A learner's step. Gradients that come in blocks are computed here, and used while they are in the cache."""
@@ -224,6 +262,11 @@ class Averaging:
             part = {name: vector[piece] for name, vector in vectors.items()}
             steps += self.adjust("optimiser", paced, part, piece)
         return steps
+
+    def reply(self, paced: PacedUpdate, vectors: dict[str, Array]) -> list[BoundStep]:
+        """What a learner does behind the merge."""
+        used = {name: vectors[name] for name in paced.update.vectors}
+        return self.adjust("reply", paced, used, slice(0, vectors["base"].size))
 
 
 def _cut(whole: slice, place: slice) -> slice:
@@ -257,7 +300,9 @@ def learner_coefficients(averaging: Averaging, place: Place) -> Coefficients:
     expand: dict[str, float] = {}
     if averaging.devices == 1:
         expand = total("sent", averaging.weights(len(place.on_device)))
-    return Coefficients(averaging.rule, averaging.solver, averaging.learners, averaging.multipliers, expand)
+    return Coefficients(
+        averaging.barrier, averaging.solver, averaging.learners, averaging.multipliers, expand, bool(averaging.kept)
+    )
 
 
 def synchronising_task(
@@ -278,8 +323,11 @@ def synchronising_task(
     wait_merged = averaging.wait(averaging.flags.merged, state)
     vectors = {**base.vectors(parity), **own.vectors()}
     step = averaging.step(parts.blocks, coefficients.step, vectors)
-    if averaging.rule.sends == "gradient":
+    if averaging.rule.sends_gradient:
         return [*forward, *backward, *signal_ready, *merging, *wait_merged, *step]
+    if averaging.barrier.sends == "new weights":
+        reply = averaging.reply(coefficients.reply, vectors)
+        return [*forward, *backward, *step, *signal_ready, *merging, *wait_merged, *reply]
     return [*signal_ready, *forward, *merging, *backward, *wait_merged, *step]
 
 
@@ -294,7 +342,7 @@ def _merge(
 ) -> list[BoundStep]:
     """Wait for the device's learners, then this learner's slice of the merge, or of the device's sum."""
     flags = averaging.flags
-    sent = {f"sent{i}": replica.vectors()[averaging.rule.sends] for i, replica in enumerate(replicas)}
+    sent = {f"sent{i}": replica.vectors()[averaging.barrier.sent_vector] for i, replica in enumerate(replicas)}
     share = place.slice(next(iter(sent.values())).size)
     vectors = {name: vector[share] for name, vector in {**base.vectors(parity), **sent}.items()}
     first, last = place.on_device[0], place.on_device[-1] + 1
@@ -320,11 +368,11 @@ def _merge_statistics(
     averaging: Averaging, place: Place, replicas: Sequence[Replica], base: BaseModel, parity: int
 ) -> list[BoundStep]:
     """This learner's slice of the mean of all learners' statistics, or of its device's part of that mean. As the vector
-    that is sent, they are those before the task, or, where gradients are sent, those after it.
+    that is sent, they are those before the task, or, where gradients or new weights are sent, those after it.
 
     Between several devices the part has a place of its own: learners of this device may begin a tick when one of
     another device has failed in the tick before, and the statistics before that one, in the same parity, are needed."""
-    which = statistics_after(averaging.rule, parity)
+    which = statistics_after(averaging.barrier, parity)
     share = place.slice(base.statistics[0].size)
     if share.start == share.stop:
         return []
@@ -334,10 +382,10 @@ def _merge_statistics(
     return averaging.combine_statistics(total("observed", [1 / averaging.learners] * len(replicas)), vectors)
 
 
-def statistics_after(rule: Rule, parity: int) -> int:
+def statistics_after(rule: BarrierRule, parity: int) -> int:
     """Which of a learner's statistics belong to what it sends in a tick of this parity: with weights, which are those
-    from before its last task, also the statistics from before; with gradients those after it."""
-    return 1 - parity if rule.sends == "gradient" else parity
+    from before its last task, also the statistics from before; with gradients and new weights those after it."""
+    return parity if rule.sends == "weights" else 1 - parity
 
 
 def local_task(

@@ -18,13 +18,46 @@ class Pace(NamedTuple):
     rate: float
     momentum: float
 
+    @property
+    def clock(self) -> int:
+        """The number of the tick, from 0, under a rule that counts them (`TickPace`); else 0."""
+        return 0
+
     def times(self, multiplier: float) -> Pace:
         """That of variables whose learning rate is multiplied."""
         return Pace(self.rate * multiplier, self.momentum)
 
 
+class TickPace(Pace):
+    """A pace that also says which tick it is of."""
+
+    _clock: int
+
+    def __new__(cls, pace: Pace, clock: int) -> TickPace:
+        made = super().__new__(cls, pace.rate, pace.momentum)
+        made._clock = clock
+        return made
+
+    @property
+    def clock(self) -> int:
+        return self._clock
+
+    def times(self, multiplier: float) -> Pace:
+        return TickPace(super().times(multiplier), self._clock)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TickPace) and tuple(self) == tuple(other) and self._clock == other._clock
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((*self, self._clock))
+
+
 class Schedule:
-    """The pace (γ, momentum) of a solver configuration at the round whose first task is number t."""
+    """The pace (γ, momentum) of a solver configuration at the round whose first task is number t; where it goes by
+    merges, at the round with t merges before it."""
 
     def __init__(self, solver: SolverConf, tasks_per_epoch: float) -> None:
         """tasks_per_epoch: batches in an epoch, a fraction where the batch size does not divide the examples."""

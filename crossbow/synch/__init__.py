@@ -1,21 +1,92 @@
-"""How replicas and base model are combined: the rules, and the collectives between devices."""
+"""How replicas and base model are combined: the rules, their simulator, and the collectives between devices."""
 
 from crossbow.conf import shown
+from crossbow.synch.asynchronous import (
+    EASGD,
+    SSP,
+    AsynchronousSGD,
+    Default,
+    Hogwild,
+    PartiallySynchronous,
+    WeedOut,
+)
+from crossbow.synch.averaging import ModelAveraging, PolyakRuppert
 from crossbow.synch.collective import Collective, FakeCollective, HostCollective
-from crossbow.synch.rule import Rule
-from crossbow.synch.sma import SMA
+from crossbow.synch.gossip import Gossip
+from crossbow.synch.grouping import Grouping
+from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
+from crossbow.synch.sequence import Phase, RuleSequence
+from crossbow.synch.simulator import Trajectory, simulate
+from crossbow.synch.sma import SMA, SynchronousEASGD
 from crossbow.synch.ssgd import SSGD
 from crossbow.types import ConfigurationError
 
-RULES: dict[str, type[SMA] | type[SSGD]] = {rule.name: rule for rule in (SMA, SSGD)}
+RULES: dict[str, type[Rule]] = {
+    rule.name: rule
+    for rule in (
+        SMA,
+        SynchronousEASGD,
+        SSGD,
+        ModelAveraging,
+        PolyakRuppert,
+        Default,
+        Hogwild,
+        AsynchronousSGD,
+        SSP,
+        PartiallySynchronous,
+        WeedOut,
+        EASGD,
+        Gossip,
+        Grouping,
+    )
+}
 """The rules by their name on the command line."""
+LONG_NAMES = {"asynchronous-sgd": "async", "s-sgd": "ssgd"}
+"""Names that are understood too."""
 
 
-def rule_class(name: str) -> type[SMA] | type[SSGD]:
+def rule_class(name: str) -> type[Rule]:
     """The rule of that name. Raises ConfigurationError that names the known ones."""
-    if not isinstance(name, str) or name not in RULES:
+    known = LONG_NAMES.get(name, name) if isinstance(name, str) else None
+    if known not in RULES:
         raise ConfigurationError(f"rule must be one of {', '.join(RULES)}. Received: {shown(name)}")
-    return RULES[name]
+    return RULES[known]
 
 
-__all__ = ["RULES", "SMA", "SSGD", "Collective", "FakeCollective", "HostCollective", "Rule", "rule_class"]
+def has_barrier(rule: Rule | RuleSequence | None) -> bool:
+    """Whether a clock tick holds the learners together, all the time. None: the default rule, SMA."""
+    if isinstance(rule, RuleSequence):
+        return all(map(has_barrier, rule.rules))
+    return rule is None or isinstance(rule, BarrierRule)
+
+
+__all__ = [
+    "EASGD",
+    "RULES",
+    "SMA",
+    "SSGD",
+    "SSP",
+    "AsynchronousSGD",
+    "BarrierRule",
+    "Collective",
+    "Default",
+    "FakeCollective",
+    "FreeRule",
+    "Gossip",
+    "Grouping",
+    "Hogwild",
+    "HostCollective",
+    "ModelAveraging",
+    "PartiallySynchronous",
+    "PeerRule",
+    "Phase",
+    "PolyakRuppert",
+    "Rule",
+    "RuleSequence",
+    "SynchronousEASGD",
+    "Trajectory",
+    "WeedOut",
+    "has_barrier",
+    "rule_class",
+    "simulate",
+]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, is_integer
+from crossbow.conf import SolverConf
 from crossbow.solver import Pace, Update, solver_step
-from crossbow.synch.rule import Rule
+from crossbow.synch.rule import NOTHING, BarrierRule
 
 
 @dataclass(frozen=True)
-class SSGD(Rule):
+class SSGD(BarrierRule):
     """Synchronous SGD (update model WORKER of the original): z steps along the mean of the learners' gradients at z.
 
     With one learner this is plain SGD; with k it is SGD with a batch k times as large::
@@ -22,20 +22,20 @@ class SSGD(Rule):
     """
 
     name: ClassVar[str] = "ssgd"
+    every_step: ClassVar[bool] = True
     sends: ClassVar[str] = "gradient"
     reads_base: ClassVar[bool] = True
 
     tau: int = 1
 
     def __post_init__(self) -> None:
-        if not is_integer(self.tau) or self.tau != 1:
-            raise self.refuse("tau", self.tau, "1: gradients are merged at every step")
+        self._check_one("tau", "gradients are merged at every step")
 
     def weight(self, learners: int) -> float:
         return 1 / learners
 
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
-        return Update(())
+        return NOTHING
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         # Not in place: a merge that some learners have done and others given up must leave z as it was.

@@ -142,3 +142,42 @@ def test_closing_ends_both_sides() -> None:
     assert not ring.publish(4)
     with pytest.raises(Aborted, match="stopped"):
         ring.next()
+
+
+def test_a_ring_that_is_not_in_turn_goes_on_beside_a_slot_that_is_held() -> None:
+    ring = BatchRing(3, 0, None, in_turn=False)
+    assert fill(ring) == 3
+    held = ring.next()
+    seen = []
+    for task in range(1, 20):
+        batch = ring.next()
+        seen.append(batch.task)
+        assert batch.slot != held.slot
+        ring.release(batch.slot)
+        if worth_filling(ring):
+            assert ring.slot_to_fill() not in (-1, held.slot)
+            fill(ring)
+        assert batch.task == task
+    assert seen == [*range(1, 20)]
+    ring.release(held.slot)
+
+
+def test_the_slot_that_is_being_filled_stays_it_when_another_becomes_free() -> None:
+    ring = BatchRing(3, 0, None, in_turn=False)
+    fill(ring)
+    first, second, _ = ring.next(), ring.next(), ring.next()
+    ring.release(second.slot)
+    filling = ring.slot_to_fill()
+    assert filling == second.slot
+    ring.release(first.slot)  # of a lower number
+    ring.publish(4)
+    assert ring.next().slot == second.slot
+    assert ring.slot_to_fill() == first.slot
+
+
+def test_no_slot_is_free() -> None:
+    ring = BatchRing(2, 0, None, in_turn=False)
+    fill(ring)
+    assert not worth_filling(ring)
+    ring.next()
+    assert not worth_filling(ring)

@@ -10,9 +10,28 @@ import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
 from crossbow.conf import LEARNING_RATE_POLICIES, idle_fields
+from crossbow.synch import (
+    EASGD,
+    RULES,
+    SSP,
+    AsynchronousSGD,
+    Default,
+    Gossip,
+    Grouping,
+    Hogwild,
+    ModelAveraging,
+    PartiallySynchronous,
+    PolyakRuppert,
+    Rule,
+    RuleSequence,
+    SynchronousEASGD,
+    WeedOut,
+)
+from models import rule_options as rule_options_module
 from models import values as values_module
 from models.datasets import KNOWN, DataSource, Known
 from models.options import Configurations, Defaults, configurations, new_parser
+from models.rule_options import PARAMETERS, rule_text
 from models.solver_options import solver_text
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -322,11 +341,46 @@ def test_whatever_does_nothing_is_refused_whatever_its_value(policy: str) -> Non
 
 
 def test_an_option_as_it_is_typed() -> None:
-    assert doctest.testmod(values_module).failed == 0
+    for module in (values_module, rule_options_module):
+        assert doctest.testmod(module).failed == 0
 
 
-def test_the_rule_ssgd() -> None:
-    assert confs("--rule ssgd").model.rule == SSGD()
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("ssgd", SSGD()),
+        ("synchronous-easgd --alpha 0.25 --tau 4", SynchronousEASGD(alpha=0.25, tau=4)),
+        ("model-averaging --tau 3", ModelAveraging(tau=3)),
+        ("polyak-ruppert --alpha 0.5", PolyakRuppert(alpha=0.5)),
+        ("default --tau 2", Default(tau=2)),
+        ("hogwild", Hogwild()),
+        ("async", AsynchronousSGD()),
+        ("async --weight 1/4 --tau 2", AsynchronousSGD(weight=0.25, tau=2)),
+        ("async --sends gradient --weight 1/staleness", AsynchronousSGD(weight="1/staleness", sends="gradient")),
+        ("ssp --bound 3 --weight 0.5", SSP(bound=3, weight=0.5)),
+        ("partially-synchronous --max-advance 4", PartiallySynchronous(max_advance=4)),
+        ("weed-out --window 8", WeedOut(window=8)),
+        ("easgd --alpha 0.1 --tau 10", EASGD(alpha=0.1, tau=10)),
+        ("gossip --probability 0.5", Gossip(probability=0.5)),
+        ("grouping --groups 0,2/1", Grouping(((0, 2), (1,)))),
+        ("grouping --groups 2", Grouping(2)),
+        ("grouping", Grouping()),
+        ("async:100,ssgd:200", RuleSequence(((AsynchronousSGD(), 100), (SSGD(), 200)))),
+        ("sma:5,easgd:1 --alpha 0.25", RuleSequence(((SMA(alpha=0.25), 5), (EASGD(alpha=0.25), 1)))),
+        ("ssgd:7", RuleSequence(((SSGD(), 7),))),
+    ],
+)
+def test_rules(arguments: str, expected: Rule | RuleSequence) -> None:
+    found = confs(f"--rule {arguments}").model.rule
+    assert found == expected
+    assert rule_text(expected, 3).startswith(re.split("[ :]", arguments)[0])
+
+
+def test_every_rule_and_every_parameter_is_an_option() -> None:
+    options = vars(parser().parse_args([]))
+    assert set(PARAMETERS) <= set(options)
+    help_text = parser().format_help()
+    assert all(name in help_text for name in RULES)
 
 
 @pytest.mark.parametrize(
@@ -344,6 +398,12 @@ def test_the_rule_ssgd() -> None:
         # Every option that is accepted does something, or says what is so without it.
         ("--rule ssgd --alpha 0.5", "--alpha does nothing with --rule ssgd. Received: --alpha 0.5"),
         ("--rule ssgd --tau 2", "--tau does nothing"),
+        (
+            "--rule ssp --alpha 1",
+            "--alpha does nothing with --rule ssp. Received: --alpha 1. Options of ssp: --bound, ",
+        ),
+        ("--rule grouping --groups 0,2", "Grouping: groups must be lists of learners from 0 on"),
+        ("--rule async --weight 3", "AsynchronousSGD: weight must be a number in (0, 1]"),
         ("--gamma 0.5", "--gamma does nothing with --learning-rate-policy fixed. Received: --gamma 0.5"),
         ("--gamma 0.1", "--gamma does nothing with --learning-rate-policy fixed. Received: --gamma 0.1"),
         ("--learning-rate-policy exp --power 2", "--power does nothing with --learning-rate-policy exp"),
@@ -392,7 +452,11 @@ def test_bad_configurations(arguments: str, message: str) -> None:
     ("arguments", "message"),
     [
         ("--dataset cifar", "argument --dataset: invalid choice: 'cifar'"),
-        ("--rule easgd", "argument --rule: invalid choice"),
+        ("--rule downpour", "argument --rule: invalid choice: 'downpour' (choose from sma, "),
+        ("--rule ssgd:5,downpour:3", "argument --rule: invalid choice: 'downpour'"),
+        ("--rule ssgd,sma", "expected numbers of merges ≥ 1, as async:100,ssgd:200. Received: 'ssgd,sma'"),
+        ("--rule ssgd:0", "expected numbers of merges ≥ 1"),
+        ("--rule ssgd:x", "expected numbers of merges ≥ 1"),
         ("--learners 0", "argument --learners: expected auto or an integer ≥ 1. Received: '0'"),
         ("--learners many", "expected auto or an integer ≥ 1. Received: 'many'"),
         ("--epochs 0", "argument --epochs: expected an integer ≥ 1. Received: '0'"),

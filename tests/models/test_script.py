@@ -191,6 +191,29 @@ def test_variants_and_rules(
     Outcome(0, out, "", tmp_path).check_picture()
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("ssp --bound 1 --weight 1/2", "ssp, bound 1, weight 0.5"),
+        ("asynchronous-sgd --tau 2", "async, weight 1, sends delta, tau 2"),
+        ("hogwild", "hogwild"),
+        ("gossip --probability 0.5", "gossip, probability 0.5, tau 1"),
+        ("grouping --groups 0,2/1", "grouping, groups 0,2/1"),
+        ("model-averaging --tau 3", "model-averaging, tau 3, an average every 9 tasks"),
+        ("async:30,ssgd:10", "async, weight 1, sends delta, tau 1 for 30 merges; ssgd for 10 merges; and again"),
+    ],
+)
+def test_any_rule(options: str, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from models.logistic_regression import main
+
+    arguments = ["--epochs", "2", "--learners", "3", "--output-directory", str(tmp_path), "--rule", *options.split()]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    timing = "" if "average" in text else "; what comes of it depends on timing"
+    assert f"rule     {text}{timing}\n" in out
+    assert out.count("\nepoch ") == 2
+
+
 def test_the_reference_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from models.logistic_regression import main
 

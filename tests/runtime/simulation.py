@@ -1,4 +1,4 @@
-"""SMA and S-SGD as the papers have them, in plain NumPy: what the engine must compute, by another way.
+"""The rules with a barrier as the papers have them, in plain NumPy: what the engine must compute, by another way.
 
 The model is an inner product, a softmax and the cross-entropy. Everything is written out for one weight matrix and one
 bias, without the engine's flat vectors, coefficients and flags. Only the order of the examples is the engine's own.
@@ -141,6 +141,31 @@ class Simulation:
         for correction in corrections:
             after = after + correction
         self.z, self.z_previous = after, self.z
+
+    def averaging_tick(self, tau: int) -> None:
+        """Everybody alone from z, then the mean."""
+        mean = self.alone(tau)
+        self.z, self.z_previous = mean, self.z
+        self.w = [mean.copy() for _ in self.w]
+
+    def polyak_ruppert_tick(self, tau: int, alpha: float, clock: int) -> None:
+        """z is the mean over ticks, from 0, of the learners' means."""
+        mean = self.alone(tau)
+        self.w = [w - alpha * (w - self.z) for w in self.w]
+        self.z, self.z_previous = self.z + (1 / (clock + 1)) * (mean - self.z), self.z
+
+    def alone(self, tau: int) -> Model:
+        """τ local steps of every learner, and the mean of where they lead."""
+        rate, momentum = self.pace()
+        for _ in range(tau):
+            for i in range(self.learners):
+                g = self.shortened(self.gradient(self.w[i]))
+                moved, self.v[i] = self.step(self.w[i], self.v[i], g, rate, momentum)
+                self.w[i] = self.w[i] + moved
+        total = self.z.zeros()
+        for w in self.w:
+            total = total + w
+        return (1 / self.learners) * total
 
     def ssgd_tick(self) -> None:
         """One step along the mean of the learners' gradients at z."""

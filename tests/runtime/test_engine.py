@@ -10,6 +10,7 @@ import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Gaussian, InnerProduct
+from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import ConfigurationError, CrossbowError
 from tests.runtime.simulation import Model, Simulation
 from tests.support import KERNELS, blobs, context, perceptron, training
@@ -92,6 +93,48 @@ def test_ssgd_steps_along_the_mean_gradient(solver: SolverConf, learners: int, d
         assert_equal(running, expected)
 
 
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("learners", [1, 2, 3])
+@pytest.mark.parametrize("tau", [1, 3])
+@pytest.mark.parametrize("solver", [FIXED, HEAVY], ids=["plain", "momentum"])
+def test_model_averaging_takes_the_mean(solver: SolverConf, tau: int, learners: int, devices: str) -> None:
+    everyone = learners * (devices.count(",") + 1)
+    with logistic(rule=ModelAveraging(tau=tau), learners=learners, devices=devices, solver=solver) as running:
+        expected = simulate(running, everyone, solver)
+        running.train(TICKS * everyone * tau, TrainingUnit.TASKS)
+        for _ in range(TICKS):
+            expected.averaging_tick(tau)
+        assert_equal(running, expected)
+
+
+@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
+@pytest.mark.parametrize("learners", [1, 2, 3])
+@pytest.mark.parametrize(("alpha", "tau"), [(0.0, 1), (0.3, 1), (0.3, 2)])
+def test_polyak_ruppert_is_the_mean_of_all_that_was(alpha: float, tau: int, learners: int, devices: str) -> None:
+    """In one call or in many: the ticks are counted on."""
+    everyone = learners * (devices.count(",") + 1)
+    rule = PolyakRuppert(alpha=alpha, tau=tau)
+    with logistic(rule=rule, learners=learners, devices=devices, solver=HEAVY) as running:
+        expected = simulate(running, everyone, HEAVY)
+        for ticks in (1, 1, TICKS - 2):
+            running.train(ticks * everyone * tau, TrainingUnit.TASKS)
+        for clock in range(TICKS):
+            expected.polyak_ruppert_tick(tau, alpha, clock)
+        assert_equal(running, expected)
+        for member, weights in zip(running.engine.parts.members, expected.w, strict=True):
+            replica = running.engine.program.model.export(member.replica.weights)
+            np.testing.assert_allclose(replica["InnerProduct0.weights"], weights.weights, rtol=0, atol=1e-12)
+
+
+def test_synchronous_easgd_is_sma_without_momentum_of_z() -> None:
+    with logistic(rule=SynchronousEASGD(alpha=0.2, tau=2), solver=HEAVY) as running:
+        expected = simulate(running, 2, HEAVY)
+        running.train(4 * TICKS, TrainingUnit.TASKS)
+        for _ in range(TICKS):
+            expected.sma_tick(0.2, 2, 0.0)
+        assert_equal(running, expected)
+
+
 def test_the_loss_is_the_mean_of_the_tasks() -> None:
     with logistic(rule=SMA(), learners=2, solver=FIXED) as running:
         expected = simulate(running, 2, FIXED)
@@ -105,7 +148,9 @@ def test_the_loss_is_the_mean_of_the_tasks() -> None:
         )
 
 
-@pytest.mark.parametrize("rule", [SMA(alpha=0.2, base_momentum=0.5), SSGD()], ids=["sma", "ssgd"])
+@pytest.mark.parametrize(
+    "rule", [SMA(alpha=0.2, base_momentum=0.5), SSGD(), ModelAveraging(), PolyakRuppert(alpha=0.1)], ids=str
+)
 def test_many_calls_are_as_one(rule: Any) -> None:
     """Learners keep weights and velocities between calls: nothing is restarted that was not asked for."""
     models = []
@@ -192,6 +237,23 @@ def test_a_policy_without_steps_never_restarts() -> None:
 
 
 # What the clock means.
+
+
+@pytest.mark.parametrize("rule", [SMA(tau=2), SSGD()], ids=str)
+def test_a_schedule_by_merges_counts_ticks(rule: Any) -> None:
+    """γ halves after every three, and the learners restart."""
+    models = []
+    for unit, size in (("merges", 3), ("tasks", 3 * 2 * rule.tau)):
+        solver = SolverConf(
+            learning_rate=0.2, policy="step", gamma=0.5, step_size=size, learning_rate_step_unit=unit, momentum=0.5
+        )
+        with logistic(rule=rule, solver=solver) as running:
+            for tasks in (10 * rule.tau, 12 * rule.tau):
+                running.train(tasks, TrainingUnit.TASKS)
+            assert running.engine.learning_rate == 0.2 / 8
+            assert running.engine.merges == 11
+            models.append(base_model(running))
+    assert models[0].weights.tobytes() == models[1].weights.tobytes()
 
 
 def test_wpc_gives_tau() -> None:

@@ -33,7 +33,7 @@ from crossbow.kernels.interface import Aborted, State
 from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, Noop, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.ops.initialiser import Constant
 from crossbow.ops.kernel import VariableSpec
-from crossbow.synch import FakeCollective
+from crossbow.synch import FakeCollective, ModelAveraging
 from crossbow.types import DataError, GraphError, NonFiniteLossError, Shape, TaskError
 from tests.runtime.test_determinism import PLACES, RULES, disturbed
 from tests.support import (
@@ -144,14 +144,16 @@ def assert_learners(running: ExecutionContext, expected: Iterable[Statistics], k
 @DEVICES
 @pytest.mark.parametrize("statistics", ["fixed", "cma"])
 @pytest.mark.parametrize(
-    "rule", [SMA(), SMA(alpha=0.1), SMA(alpha=0.05, tau=3), SMA(tau=2, base_momentum=0.4), SSGD()], ids=str
+    "rule",
+    [SMA(), SMA(alpha=0.1), SMA(alpha=0.05, tau=3), SMA(tau=2, base_momentum=0.4), SSGD(), ModelAveraging(tau=2)],
+    ids=str,
 )
 def test_the_base_models_are_the_mean_of_the_learners(
     rule: Any, statistics: str, devices: str, learners: int, kernels: str
 ) -> None:
-    """Of those before the last task where weights are sent, of those after it where gradients are."""
+    """Of those before the last task where weights are sent, of those after it where gradients or new weights are."""
     k = learners * (devices.count(",") + 1)
-    expected = Observers(k, statistics, rule.tau, after=isinstance(rule, SSGD))
+    expected = Observers(k, statistics, rule.tau, after=rule.sends != "weights")
     with normalised(statistics, rule=rule, devices=devices, learners=learners, kernels=kernels) as running:
         assert_equal(base_statistics(running), expected.z, kernels)
         for ticks in (1, 1, 5):

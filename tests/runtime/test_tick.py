@@ -19,7 +19,7 @@ from crossbow.runtime.tick import (
     learner_coefficients,
 )
 from crossbow.solver import Pace
-from crossbow.synch import Rule
+from crossbow.synch import BarrierRule, ModelAveraging, PolyakRuppert
 from tests.support import context
 
 
@@ -47,7 +47,7 @@ def test_the_slices_of_a_device_cover_the_vector_once(learners: int, elements: i
     assert all(part.start % 16 == 0 for part in slices)  # on a cache line, so that learners do not share one
 
 
-def averaging(rule: Rule, learners: int, devices: int = 1, **solver: float) -> Averaging:
+def averaging(rule: BarrierRule, learners: int, devices: int = 1, **solver: float) -> Averaging:
     flags = Flags(learners, learners if devices == 1 else 1)
     dtype = np.dtype(np.float64)
     return Averaging(Reference(dtype), rule, SolverConf(**solver), flags, learners, devices, dtype)  # type: ignore[arg-type]
@@ -56,7 +56,7 @@ def averaging(rule: Rule, learners: int, devices: int = 1, **solver: float) -> A
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2, base_momentum=0.5), SSGD()], ids=str)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("devices", [1, 2])
-def test_coefficients_follow_the_learning_rate(rule: Rule, momentum: float, devices: int) -> None:
+def test_coefficients_follow_the_learning_rate(rule: BarrierRule, momentum: float, devices: int) -> None:
     parts = averaging(rule, 2, devices, momentum=momentum, weight_decay=0.1)
     made = learner_coefficients(parts, Place(0, (0, 1) if devices == 1 else (0,)))
     updates = (made.step, made.local, made.merge)
@@ -75,9 +75,21 @@ def test_the_sum_of_a_single_device_is_part_of_its_merge() -> None:
     assert update.steps == (("base_next", {"base": 0.5, "total": 1.0}),)
 
 
-def kinds(rule: Rule, devices: str = "cpu", key: str = "synchronise", solver: SolverConf | None = None) -> list[str]:
+def kinds(
+    rule: BarrierRule, devices: str = "cpu", key: str = "synchronise", solver: SolverConf | None = None
+) -> list[str]:
     """What a task's steps are, in order: runs of the same kind once."""
-    known = ("wait", "signal", "average", "sum of the device", "optimiser", "all-reduce", "gradient norm", "clip")
+    known = (
+        "reply",
+        "wait",
+        "signal",
+        "average",
+        "sum of the device",
+        "optimiser",
+        "all-reduce",
+        "gradient norm",
+        "clip",
+    )
     with context(rule=rule, devices=devices, learners=2 if devices == "cpu" else 1, solver=solver) as running:
         parts = running.engine.parts
         learner = parts.members[0].learner if key != "synchroniser" else parts.synchroniser
@@ -96,6 +108,14 @@ def test_sma_averages_beside_the_forward_pass() -> None:
 
 def test_ssgd_merges_gradients_behind_the_backward_pass() -> None:
     assert kinds(SSGD()) == ["forward", "backward", "signal", "wait", "average", "signal", "wait"]
+
+
+def test_new_weights_are_sent_behind_the_step() -> None:
+    before = ["forward", "backward", "optimiser", "signal", "wait", "average", "signal", "wait"]
+    assert kinds(ModelAveraging()) == [*before, "reply"]
+    assert kinds(PolyakRuppert()) == before  # the learners keep what they have
+    assert kinds(PolyakRuppert(alpha=0.5)) == [*before, "reply"]
+    assert kinds(ModelAveraging(tau=2), key="local") == ["forward", "backward", "optimiser"]
 
 
 def test_several_devices_sum_and_a_party_of_its_own_merges() -> None:

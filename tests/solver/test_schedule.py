@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow import SolverConf
-from crossbow.solver import Pace, Schedule
+from crossbow.solver import Pace, Schedule, TickPace
 
 
 def rates(*tasks: int, tasks_per_epoch: float = 10, **solver: object) -> list[float]:
@@ -312,3 +312,14 @@ def test_rates_are_positive_and_do_not_rise(
     assert 0 <= schedule(task + 1).rate <= schedule(task).rate <= 0.5
     assert schedule(task).momentum == 0.75
     assert schedule(task) == Schedule(conf, tasks_per_epoch)(task)  # a pure function of the task
+
+
+def test_a_pace_of_a_tick_differs_from_that_of_another() -> None:
+    pace, first, second = Pace(0.5, 0.25), TickPace(Pace(0.5, 0.25), 1), TickPace(Pace(0.5, 0.25), 2)
+    assert first == TickPace(pace, 1)
+    assert hash(first) == hash(TickPace(pace, 1))
+    assert first != second
+    assert first != pace
+    assert pace != first
+    assert (first.rate, first.momentum, first.clock, pace.clock) == (0.5, 0.25, 1, 0)
+    assert first.times(2.0) == TickPace(Pace(1.0, 0.25), 1)

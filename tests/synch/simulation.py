@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from crossbow import SolverConf
 from crossbow.solver import Pace
-from crossbow.synch import Rule
+from crossbow.synch import BarrierRule
 
 Vector = NDArray[Any]
 GradientOf = Callable[[int, Vector], Vector]
@@ -20,7 +20,7 @@ GradientOf = Callable[[int, Vector], Vector]
 class Simulation:
     """k learners and their base model, all starting from the same weights."""
 
-    def __init__(self, rule: Rule, solver: SolverConf, learners: int, start: Vector) -> None:
+    def __init__(self, rule: BarrierRule, solver: SolverConf, learners: int, start: Vector) -> None:
         self.rule, self.solver, self.learners = rule, solver, learners
         self.base, self.previous = start.copy(), start.copy()
         self.base_velocity = np.zeros_like(start)

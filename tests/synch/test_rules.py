@@ -2,38 +2,132 @@
 
 from __future__ import annotations
 
+import dataclasses
+import doctest
+import re
 from dataclasses import FrozenInstanceError
+from typing import Any
 
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
-from crossbow.solver import Pace
-from crossbow.synch import RULES, Rule, rule_class
+from crossbow.solver import Pace, TickPace, Update
+from crossbow.synch import (
+    EASGD,
+    RULES,
+    SSP,
+    AsynchronousSGD,
+    BarrierRule,
+    Default,
+    FreeRule,
+    Gossip,
+    Grouping,
+    Hogwild,
+    ModelAveraging,
+    PartiallySynchronous,
+    PeerRule,
+    PolyakRuppert,
+    Rule,
+    SynchronousEASGD,
+    WeedOut,
+    gossip,
+    grouping,
+    rule_class,
+    simulator,
+)
+from crossbow.synch.rule import Arrival
+
+BARRIER: list[BarrierRule] = [
+    SMA(),
+    SMA(base_momentum=0.5),
+    SMA(tau=3),
+    SynchronousEASGD(),
+    SSGD(),
+    ModelAveraging(tau=2),
+    PolyakRuppert(),
+    PolyakRuppert(alpha=0.5),
+]
+FREE: list[FreeRule] = [
+    Default(),
+    Hogwild(),
+    AsynchronousSGD(),
+    AsynchronousSGD(weight="1/staleness", sends="gradient"),
+    SSP(bound=2, weight=0.5),
+    PartiallySynchronous(max_advance=3),
+    WeedOut(window=4),
+    EASGD(tau=3),
+    Grouping(),
+]
 
 
 def test_rules_by_their_name_on_the_command_line() -> None:
-    assert RULES == {"sma": SMA, "ssgd": SSGD}
+    assert {
+        "sma": SMA,
+        "synchronous-easgd": SynchronousEASGD,
+        "ssgd": SSGD,
+        "model-averaging": ModelAveraging,
+        "polyak-ruppert": PolyakRuppert,
+        "default": Default,
+        "hogwild": Hogwild,
+        "async": AsynchronousSGD,
+        "ssp": SSP,
+        "partially-synchronous": PartiallySynchronous,
+        "weed-out": WeedOut,
+        "easgd": EASGD,
+        "gossip": Gossip,
+        "grouping": Grouping,
+    } == RULES
     assert all(rule_class(name) is rule and rule.name == name for name, rule in RULES.items())
-    assert all(issubclass(rule, Rule) for rule in RULES.values())
+    assert all(issubclass(rule, BarrierRule | FreeRule | PeerRule) for rule in RULES.values())
 
 
-@pytest.mark.parametrize("name", ["SMA", "easgd", "", None, 3, ["sma"]])
+def test_long_names() -> None:
+    assert (rule_class("asynchronous-sgd"), rule_class("s-sgd")) == (AsynchronousSGD, SSGD)
+
+
+@pytest.mark.parametrize("name", ["SMA", "downpour", "", None, 3, ["sma"]])
 def test_an_unknown_rule_is_answered_with_the_known_ones(name: object) -> None:
-    with pytest.raises(ConfigurationError, match=r"rule must be one of sma, ssgd\. Received: "):
+    known = re.escape(", ".join(RULES))
+    with pytest.raises(ConfigurationError, match=rf"rule must be one of {known}\. Received: "):
         rule_class(name)  # type: ignore[arg-type]
 
 
 def test_defaults() -> None:
     assert SMA() == SMA(alpha=None, tau=1, base_momentum=0.0)
     assert SSGD() == SSGD(tau=1)
+    assert AsynchronousSGD() == AsynchronousSGD(weight=1.0, sends="delta", tau=1)
+    assert EASGD() == EASGD(alpha=0.5, tau=1)
+    assert PolyakRuppert() == PolyakRuppert(alpha=0)
+    assert all(rule() == dataclasses.replace(rule()) for rule in RULES.values())  # type: ignore[type-var]
 
 
 NAN, INFINITY = float("nan"), float("inf")
+NO_INTEGERS = (1.5, True, None, "2")
+WEIGHTS = (0, -1, 2, NAN, None, True, "none", "1/0", "2")
 BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
     "alpha": (SMA, "alpha", (0, -0.5, 1.5, NAN, INFINITY, "0.5", True), r"a number in \(0, 1\] or None \(1/k\)"),
-    "tau": (SMA, "tau", (0, -1, 1.5, True, None, "2"), "an integer ≥ 1"),
+    "alpha of easgd": (EASGD, "alpha", (0, 1.5, None, NAN), r"a number in \(0, 1\]"),
+    "alpha of synchronous": (SynchronousEASGD, "alpha", (0, 1.5), r"a number in \(0, 1\] or None \(1/k\)"),
+    "alpha of polyak": (PolyakRuppert, "alpha", (-0.1, 1.5, None), r"a number in \[0, 1\]"),
+    "tau": (SMA, "tau", (0, -1, *NO_INTEGERS), "an integer ≥ 1"),
     "mu": (SMA, "base_momentum", (-0.1, 1, 1.5, NAN, None, "0.9", True), r"a number in \[0, 1\)"),
     "tau of ssgd": (SSGD, "tau", (0, 2, None, True, 1.0), "1: gradients are merged at every step"),
+    "tau of averaging": (ModelAveraging, "tau", (0, *NO_INTEGERS), "an integer ≥ 1"),
+    "tau of hogwild": (Hogwild, "tau", (0, 2), "1: z is stepped at every task"),
+    "tau of ssp": (SSP, "tau", (0, 2), "1: a gradient is sent at every step"),
+    "weight": (AsynchronousSGD, "weight", WEIGHTS, r"a number in \(0, 1\], as 0.25 or '1/4', or '1/staleness'"),
+    "weight of ssp": (SSP, "weight", WEIGHTS, r"a number in \(0, 1\], as 0.25 or '1/4', or '1/staleness'"),
+    "sends": (AsynchronousSGD, "sends", ("weights", None, ""), "'delta' or 'gradient'"),
+    "bound": (SSP, "bound", (-1, *NO_INTEGERS), "an integer ≥ 0"),
+    "max_advance": (PartiallySynchronous, "max_advance", (0, *NO_INTEGERS), "an integer ≥ 1"),
+    "window": (WeedOut, "window", (0, *NO_INTEGERS), "an integer ≥ 1"),
+    "probability": (Gossip, "probability", (-0.1, 1.1, None, NAN), r"a number in \[0, 1\]"),
+    "groups": (
+        Grouping,
+        "groups",
+        (0, 1.5, "auto", (), ((),), ((0, 2),), ((0,), (0, 1)), (0, 1), ((1,),)),
+        "lists of learners from 0 on, each in one, as .*, an integer ≥ 1, or None",
+    ),
 }
 
 
@@ -49,6 +143,12 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(
     assert str(error.value).endswith(f"Received: {name}={value!r}")
 
 
+def test_a_gradient_is_sent_at_every_step() -> None:
+    with pytest.raises(ConfigurationError, match="tau must be 1: a gradient is sent at every step"):
+        AsynchronousSGD(sends="gradient", tau=2)
+    assert AsynchronousSGD(sends="delta", tau=2).tau == 2
+
+
 @pytest.mark.parametrize("values", [{"alpha": 1}, {"alpha": 0.001}, {"tau": 100}, {"base_momentum": 0.99}])
 def test_good_values_are_taken(values: dict[str, float]) -> None:
     ((name, value),) = values.items()
@@ -60,27 +160,83 @@ def test_rules_do_not_change() -> None:
         SMA().alpha = 0.5  # type: ignore[misc]
 
 
+# Weights of contributions.
+
+
 def test_weights_of_contributions() -> None:
     """SMA: α, by default 1/k, but ½ for one learner (α = 1 with one learner would not converge). S-SGD: 1/k."""
     assert [SMA().weight(k) for k in (1, 2, 4, 8)] == [0.5, 0.5, 0.25, 0.125]
     assert [SMA(alpha=0.3).weight(k) for k in (1, 4)] == [0.3, 0.3]
-    assert [SSGD().weight(k) for k in (1, 2, 8)] == [1, 0.5, 0.125]
+    for rule in (SSGD(), ModelAveraging(), PolyakRuppert()):
+        assert [rule.weight(k) for k in (1, 2, 8)] == [1, 0.5, 0.125]
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [(1, [1, 1]), (0.25, [0.25, 0.25]), ("1/4", [0.25, 0.25]), ("1/staleness", [1, 0.2]), ("staleness", [1, 0.2])],
+)
+@pytest.mark.parametrize("rule", [AsynchronousSGD, SSP])
+def test_asynchronous_weights(rule: Any, weight: Any, expected: list[float]) -> None:
+    assert [rule(weight=weight).omega(Arrival(0, 3, staleness=y)) for y in (1, 5)] == expected
+
+
+def test_a_group_of_n_weighs_one_nth_and_less_where_it_is_stale() -> None:
+    assert [Grouping().omega(Arrival(0, 9, n, y)) for n, y in ((1, 1), (4, 1), (4, 2))] == [1, 0.25, 0.125]
+
+
+def test_weed_out_looks_at_the_last_finishers() -> None:
+    """Two learners, N = 3: until three have finished all are merged; then those among the last three."""
+    omega = WeedOut(window=3).omega
+    assert omega(Arrival(0, 2)) == omega(Arrival(0, 2, finishers=(1, 1))) == 1
+    assert omega(Arrival(0, 2, finishers=(1, 1, 1))) == 0
+    assert omega(Arrival(0, 2, finishers=(0, 1, 1))) == 1
+    assert [WeedOut(window=3).remembers(k) for k in (1, 3, 5)] == [3, 3, 5]
+
+
+# What depends on the number of learners.
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 4, 8, 100])
-def test_the_default_strength_is_always_allowed(learners: int) -> None:
-    SMA().check_learners(learners)
+def test_every_rule_allows_any_number_of_learners_by_default(learners: int) -> None:
+    for rule in RULES.values():
+        rule().check_learners(learners)
+        assert rule().settled([1.0] * learners).name == rule.name
     SMA(alpha=1 / max(learners, 2)).check_learners(learners)
-    SSGD().check_learners(learners)
 
 
+@pytest.mark.parametrize("rule", [SMA, SynchronousEASGD])
 @pytest.mark.parametrize(("alpha", "learners"), [(1, 1), (0.7, 2), (2 / 3, 2), (0.5, 3), (0.1, 19)])
-def test_a_strength_that_swings_is_refused(alpha: float, learners: int) -> None:
+def test_a_strength_that_swings_is_refused(rule: Any, alpha: float, learners: int) -> None:
     with pytest.raises(
-        ConfigurationError, match=rf"SMA: alpha must be < 2/\(k \+ 1\) = .* with k = {learners} learners"
+        ConfigurationError, match=rf"{rule.__name__}: alpha must be < 2/\(k \+ 1\) = .* with k = {learners} learners"
     ):
-        SMA(alpha=alpha).check_learners(learners)
+        rule(alpha=alpha).check_learners(learners)
 
+
+def test_groups() -> None:
+    assert Grouping([[1, 0], [2]]).groups == ((1, 0), (2,))  # type: ignore[arg-type]
+    assert Grouping(2).settled([1.0] * 5).groups == ((0, 1), (2, 3, 4))
+    assert Grouping().settled([1.0] * 3).groups == ((0, 1, 2),)
+    assert Grouping().settled([1.0, 3.0, 1.1, 9.0, 3.3]).groups == ((3,), (1, 4), (0, 2))
+    with pytest.raises(ConfigurationError, match="groups of 4 learners together"):
+        Grouping(((0, 1), (2,))).settled([1.0] * 4)
+    with pytest.raises(ConfigurationError, match="at most the number of learners, 2"):
+        Grouping(3).settled([1.0] * 2)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.2, 1.0])
+def test_gossip_goes_to_all_others_alike(probability: float) -> None:
+    rule, draws = Gossip(probability), 4000
+    peers = [rule.peer(1, 4, clock, seed=5) for clock in range(draws)]
+    assert peers == [rule.peer(1, 4, clock, seed=5) for clock in range(draws)]
+    assert probability in (0, 1) or peers != [rule.peer(2, 4, clock, seed=5) for clock in range(draws)]
+    counts = [peers.count(peer) / draws for peer in (0, 1, 2, 3)]
+    assert counts[1] == 0
+    assert [counts[i] for i in (0, 2, 3)] == pytest.approx([probability / 3] * 3, abs=0.03)
+    assert rule.peer(0, 1, 0, seed=0) is None
+
+
+# Updates.
 
 SOLVERS = [
     SolverConf(),
@@ -90,17 +246,45 @@ SOLVERS = [
     SolverConf(weight_decay=0.1, regularisation="l1"),
     SolverConf(momentum=0.9, momentum_method="nesterov", weight_decay=0.1, regularisation="l1"),
 ]
+PACES = (Pace(0.1, 0.9), TickPace(Pace(0.0, 0.9), 1), TickPace(Pace(3.0, 0.0), 7))
+
+
+def forms(made: list[Update]) -> int:
+    return len({(update.assignments, update.signs) for update in made})
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("rule", [SMA(), SMA(base_momentum=0.5), SMA(tau=3), SSGD()])
-def test_updates_keep_their_shape_whatever_the_pace(rule: Rule, solver: SolverConf) -> None:
+@pytest.mark.parametrize("rule", BARRIER, ids=str)
+def test_updates_keep_their_form_whatever_the_pace(rule: BarrierRule, solver: SolverConf) -> None:
     """Kernels are prepared once and only their numbers change."""
     for learners in (1, 2, 5):
-        for make in (
-            lambda pace, k=learners: rule.local_step(solver, pace, k, synchronises=True),
-            lambda pace, k=learners: rule.local_step(solver, pace, k, synchronises=False),
-            lambda pace, k=learners: rule.merge(solver, pace, k),
-        ):
-            paces = (Pace(0.1, 0.9), Pace(0.0, 0.9), Pace(3.0, 0.0))
-            assert len({(made.assignments, made.signs) for made in map(make, paces)}) == 1
+        for last in (True, False):
+            assert forms([rule.local_step(solver, pace, learners, synchronises=last) for pace in PACES]) == 1
+        assert forms([rule.merge(solver, pace, learners) for pace in PACES]) == 1
+        assert forms([rule.reply(solver, pace, learners) for pace in PACES]) == 1
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("rule", FREE, ids=str)
+def test_updates_without_a_barrier_keep_their_form(rule: FreeRule, solver: SolverConf) -> None:
+    arrivals = [Arrival(0, 3), Arrival(2, 3, staleness=7), Arrival(1, 3, 2, 2, (1, 1, 1))]
+    assert forms([rule.local_step(solver, pace) for pace in PACES]) == 1
+    assert forms([rule.merge(solver, pace, arrival) for pace in PACES for arrival in arrivals]) == 1
+    assert forms([rule.reply(solver, pace) for pace in PACES]) == 1
+
+
+def test_which_vectors_there_must_be() -> None:
+    def vectors(rule: Rule, momentum: float = 0.9) -> set[str]:
+        return set(rule.vectors(SolverConf(momentum=momentum), PACES[0]))
+
+    own = {"weights", "gradient", "velocity"}
+    assert vectors(AsynchronousSGD()) == {*own, "taken", "base"}
+    assert vectors(SSP()) == {"weights", "gradient", "base", "base_velocity"}
+    assert vectors(Hogwild()) == {"gradient", "velocity", "base"}
+    assert vectors(EASGD(), 0) == {"weights", "gradient", "base"}
+    assert vectors(Gossip()) == {*own, "received"}
+
+
+@pytest.mark.parametrize("module", [gossip, grouping, simulator])
+def test_examples(module: Any) -> None:
+    assert doctest.testmod(module).failed == 0

@@ -19,6 +19,7 @@ from crossbow import (
 )
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import EuclideanLoss, InnerProduct
+from crossbow.synch import simulate
 from tests.support import FAST
 from tests.synch.simulation import Simulation
 from tests.synch.trajectories import ALL, EXAMPLES, RATE, START, State, Trajectory, gradient
@@ -28,6 +29,22 @@ every_trajectory = pytest.mark.parametrize("case", ALL, ids=[case.name for case 
 
 @every_trajectory
 def test_the_rules_own_updates_follow_the_hand(case: Trajectory) -> None:
+    for order in ([0, 1], [1, 0]):
+        made = simulate(
+            case.rule,
+            initial=[START],
+            gradient=lambda weights, learner, task: [gradient(learner, weights[0])],
+            learners=2,
+            events=order * case.rule.tau * len(case.states),
+            solver=case.solver,
+        )
+        replicas = made.replicas[2 * case.rule.tau - 1 :: 2 * case.rule.tau, :, 0]
+        assert [(tuple(w), z) for w, z in zip(replicas.tolist(), made.base[:, 0], strict=True)] == list(case.states)
+
+
+@pytest.mark.parametrize("case", [case for case in ALL if case.rule.sends != "new weights"], ids=lambda case: case.name)
+def test_two_implementations_of_the_contract_agree(case: Trajectory) -> None:
+    """The other one knows rules without a reply only."""
     simulation = Simulation(case.rule, case.solver, 2, np.array([START]))
     for expected in case.states:
         simulation.tick(lambda learner, weights: np.array([gradient(learner, weights[0])]), RATE)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crossbow import SMA, SSGD, SolverConf
-from crossbow.synch import Rule
+from crossbow.synch import BarrierRule, ModelAveraging, PolyakRuppert, SynchronousEASGD
 
 START = 2.0
 RATE = 0.25
@@ -32,7 +32,7 @@ class Trajectory:
     """What a rule does with the two learners."""
 
     name: str
-    rule: Rule
+    rule: BarrierRule
     solver: SolverConf
     states: tuple[State, ...]
     """After each tick."""
@@ -47,7 +47,7 @@ def gradient(learner: int, weight: float) -> float:
     return x * (weight * x - target)
 
 
-def trajectory(rule: Rule, *states: State, **values: Any) -> Callable[[object], None]:
+def trajectory(rule: BarrierRule, *states: State, **values: Any) -> Callable[[object], None]:
     """Add a trajectory; the decorated function's docstring shows the working."""
 
     def add(function: object) -> None:
@@ -249,4 +249,78 @@ def ssgd_with_nesterov_and_l1() -> None:
     1. d = .21875: v = −.4375 − .0546875 = −.4921875: z = .6875 − .24609375 − .0546875 = .38671875.
     2. d = −.533203125: v = −.24609375 + .13330078125 = −.11279296875:
        z = .38671875 − .056396484375 + .13330078125 = .463623046875.
+    """
+
+
+@trajectory(SynchronousEASGD(alpha=0.25), ((1.5, 1.0), 2.0), ((1.25, 1.25), 1.625), ((1.03125, 1.09375), 1.4375))
+def synchronous_easgd() -> None:
+    """α = ¼: as SMA with it, without momentum of z."""
+
+
+@trajectory(SynchronousEASGD(alpha=0.25, tau=2), ((1.25, 1.25), 1.625), ((0.875, 1.15625), 1.296875))
+def synchronous_easgd_every_second_step() -> None:
+    """α = ¼, τ = 2.
+
+    0. alone: g = 2, 4: w = 1.5, 1. Together: c = −.125, −.25; g = 1.5, 0: w_0 = 1.5 − .375 + .125 = 1.25,
+       w_1 = 1 + .25 = 1.25; z = 2 − .375 = 1.625.
+    1. alone: g = 1.25, 1: w = .9375, 1. Together: c = ¼ (.9375 − 1.625) = −.171875, −.15625; g = .9375, 0:
+       w_0 = .9375 − .234375 + .171875 = .875, w_1 = 1.15625; z = 1.625 − .328125 = 1.296875.
+    """
+
+
+@trajectory(
+    ModelAveraging(), ((1.25, 1.25), 1.25), ((0.96875, 0.96875), 0.96875), ((0.86328125, 0.86328125), 0.86328125)
+)
+def model_averaging() -> None:
+    """Every step from z: the mean of the steps is the step along the mean gradient, as S-SGD.
+
+    0. w = 2 − .5, 2 − 1: z = 1.25.   1. w = 1.25 − .3125, 1.25 − .25: z = .96875.
+    2. w = .96875 − .2421875, .96875 + .03125: z = .86328125.
+    """
+
+
+@trajectory(ModelAveraging(tau=2), ((1.0625, 1.0625), 1.0625), ((0.798828125, 0.798828125), 0.798828125))
+def model_averaging_every_second_step() -> None:
+    """τ = 2: learner 1 is at its minimum, 1, after any step from anywhere: w − ¼ (4 w − 4) = 1.
+
+    0. w_0 = 1.5, 1.125; w_1 = 1, 1: z = 1.0625.   1. w_0 = .796875, .59765625; w_1 = 1, 1: z = .798828125.
+    """
+
+
+@trajectory(
+    ModelAveraging(), ((1.25, 1.25), 1.25), ((0.59375, 0.59375), 0.59375), ((0.39453125,) * 2, 0.39453125), momentum=0.5
+)
+def model_averaging_with_momentum() -> None:
+    """m = ½: the velocities stay the learners' own.
+
+    0. v = −.5, −1: w = 1.5, 1: z = 1.25.
+    1. v = −.25 − .3125, −.5 − .25 = −.5625, −.75: w = .6875, .5: z = .59375.
+    2. v = −.28125 − .1484375, −.375 + .40625 = −.4296875, .03125: w = .1640625, .625: z = .39453125.
+    """
+
+
+@trajectory(PolyakRuppert(), ((1.5, 1.0), 1.25), ((1.125, 1.0), 1.15625))
+def polyak_ruppert() -> None:
+    """z is the mean of the means so far; the learners train on alone.
+
+    0. w = 1.5, 1: m = 1.25 = z.   1. w = 1.125, 1: m = 1.0625: z = 1.25 + ½ (1.0625 − 1.25) = 1.15625.
+    """
+
+
+@trajectory(PolyakRuppert(alpha=0.5), ((1.75, 1.5), 1.25), ((1.28125, 1.125), 1.203125))
+def polyak_ruppert_with_correction() -> None:
+    """α = ½: m is of the weights behind the step; then they are drawn to the old z.
+
+    0. w = 1.5, 1: m = 1.25; w = 1.5 − ½ (1.5 − 2) = 1.75, 1 − ½ (1 − 2) = 1.5; z = m.
+    1. g = 1.75, 2: w = 1.3125, 1: m = 1.15625; w = 1.3125 − ½ (1.3125 − 1.25) = 1.28125, 1 − ½ (1 − 1.25) = 1.125;
+       z = 1.25 + ½ (1.15625 − 1.25) = 1.203125.
+    """
+
+
+@trajectory(PolyakRuppert(tau=2), ((1.125, 1.0), 1.0625), ((0.6328125, 1.0), 0.939453125))
+def polyak_ruppert_every_second_step() -> None:
+    """τ = 2.
+
+    0. w_0 = 1.5, 1.125; w_1 = 1, 1: z = 1.0625.
+    1. w_0 = .84375, .6328125; w_1 = 1, 1: m = .81640625: z = 1.0625 + ½ (.81640625 − 1.0625) = .939453125.
     """

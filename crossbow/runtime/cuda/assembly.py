@@ -41,6 +41,7 @@ class CudaAssembly(Assembly):
     """Learners on streams of GPUs. Everything is submitted from the thread that trains."""
 
     devices: Sequence[CudaDevice]
+    keeps_variables = False
     runs_ahead = True
     _synchroniser: CudaSynchroniser | None = None
 
@@ -171,7 +172,7 @@ class CudaAssembly(Assembly):
         expand: dict[str, float] = {}
         if averaging.devices == 1:
             expand = total("sent", averaging.weights(learners))
-        host = Coefficients(self.rule, self.solver, self.learners, averaging.multipliers, expand)
+        host = Coefficients(averaging.barrier, self.solver, self.learners, averaging.multipliers, expand)
         return DeviceCoefficients(host)
 
     def _member(self, number: int, averaging: Averaging, replica: Replica) -> Member:
@@ -183,8 +184,9 @@ class CudaAssembly(Assembly):
             learner = CudaLearner(
                 number, stream, self._copies[number], coefficients, self.flags.abort, self._submitting
             )
-            if averaging.rule.sends == "gradient":
-                learner.gradient = Event(stream.device)
+            learner.sends = averaging.barrier.sends
+            if learner.sends != "weights":
+                learner.sent = Event(stream.device)
             training = [self._input(self.loader, learner.results) for _ in PARITIES]
             narrow = self.narrow_vectors(device)
             tasks: dict[tuple[str, int, int], Task] = {}
@@ -199,7 +201,11 @@ class CudaAssembly(Assembly):
                         vectors = {**narrow, **self._vectors(weights, replica.gradient, present, present)}
                         tasks["local", parity, buffer] = self._task(self.program, arena, vectors, place)
                 vectors = {**base.vectors(parity), **replica.vectors()}
-                steps["synchronise", parity] = self._work(averaging.step((), coefficients.step, vectors))
+                step = averaging.step((), coefficients.step, vectors)
+                if learner.sends == "new weights":
+                    steps["send", parity] = self._work(step)
+                    step = averaging.reply(coefficients.reply, vectors)
+                steps["synchronise", parity] = self._work(step)
                 if self.clock.tau > 1:
                     steps["local", parity] = self._work(averaging.step((), coefficients.local, replica.vectors()))
             if self.check_program is not None and self.check_loader is not None:

@@ -35,12 +35,12 @@ class DeviceCoefficients:
                 numbers[multiplier] = self._memory[place : place + values.size]
                 place += values.size
             made.append(replace(paced, numbers=numbers))
-        self.step, self.local, self.merge = made
+        self.step, self.local, self.merge, self.reply = made
         """The updates of `Coefficients`, with numbers on the GPU."""
 
     @property
-    def _paced(self) -> tuple[PacedUpdate, PacedUpdate, PacedUpdate]:
-        return self._host.step, self._host.local, self._host.merge
+    def _paced(self) -> tuple[PacedUpdate, ...]:
+        return self._host.step, self._host.local, self._host.merge, self._host.reply
 
     def set(self, pace: Pace, stream: CudaStream) -> None:
         """Let what is submitted to the stream from now on see the numbers at this pace."""

@@ -113,8 +113,10 @@ class CudaLearner:
         self.tasks: Mapping[TaskKey, Task] = {}
         self.steps: Mapping[tuple[str, int], Work] = {}
         """By purpose and parity of the tick."""
-        self.gradient: Event | None = None
-        """Of a learner that sends gradients: its gradient is there."""
+        self.sends = "weights"
+        """What the rule says that a learner sends."""
+        self.sent: Event | None = None
+        """Where that is made in the task, the event that it is there."""
         self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
         self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
         """Loss and accuracy of the tasks under way, by turn. Kernels write them (`engine.store_results`)."""
@@ -181,9 +183,12 @@ class CudaLearner:
         self.stream.wait_for(place.copied)
         self._run(submitted.bound.compute)
         if synchronises:
-            if self.gradient is not None:
-                self.gradient.record(self.stream)
-                self.ready = self.gradient
+            if self.sends == "new weights":
+                self._coefficients.set(submitted.pace, self.stream)
+                self._run(self.steps["send", parity])
+            if self.sent is not None:
+                self.sent.record(self.stream)
+                self.ready = self.sent
             self._waiting = submitted
             return
         if submitted.purpose == "local":

@@ -6,7 +6,7 @@ On every device a stream of its own, beside the learners'::
     learner:   wait merged ► step
 
 SMA's merge needs the weights from before the synchronising step, so it runs beside that task's forward and backward
-pass; a rule that sends gradients merges behind them.
+pass; a rule that sends gradients merges behind them, and one that sends new weights behind the step.
 """
 
 from __future__ import annotations

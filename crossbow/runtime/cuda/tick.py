@@ -15,7 +15,7 @@ from crossbow.types import Array
 
 def sum_steps(averaging: Averaging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:
     """Between several devices: the sum of what this device's learners send, and its part of the mean statistics."""
-    sent = {f"sent{i}": replica.vectors()[averaging.rule.sends] for i, replica in enumerate(replicas)}
+    sent = {f"sent{i}": replica.vectors()[averaging.barrier.sent_vector] for i, replica in enumerate(replicas)}
     update = Update((("total", total("sent", averaging.weights(len(replicas)))),))
     vectors = {**base.vectors(parity), **sent}
     steps = averaging.combine("sum of the device", update, vectors, averaging.array(update.coefficients))
@@ -34,7 +34,7 @@ def merge_steps(
 ) -> list[BoundStep]:
     """The next z and its statistics: on a single device from what the learners send, else from the sum of all."""
     single = averaging.devices == 1
-    sent = {f"sent{i}": replica.vectors()[averaging.rule.sends] for i, replica in enumerate(replicas)}
+    sent = {f"sent{i}": replica.vectors()[averaging.barrier.sent_vector] for i, replica in enumerate(replicas)}
     vectors = {**base.vectors(parity), **(sent if single else {})}
     whole, steps = slice(0, base.buffers[0].size), []
     following = base.statistics[1 - parity]
@@ -54,7 +54,7 @@ def merge_steps(
 
 
 def _mean_statistics(averaging: Averaging, replicas: Sequence[Replica], parity: int, target: Array) -> list[BoundStep]:
-    which = statistics_after(averaging.rule, parity)
+    which = statistics_after(averaging.barrier, parity)
     vectors = {f"observed{i}": replica.statistics[which] for i, replica in enumerate(replicas)}
     terms = total("observed", [1 / averaging.learners] * len(replicas))
     return averaging.combine_statistics(terms, {**vectors, "statistics": target})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD
+from crossbow.synch import ModelAveraging, PolyakRuppert
 from tests.runtime.cuda import test_precision as mixed
 from tests.runtime.cuda import test_training as engine
 
@@ -41,7 +42,7 @@ def test_weights_are_those_of_the_cpu(name: str) -> None:
     engine.test_weights_are_those_of_the_cpu(name, "cuda:0")
 
 
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()])
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), ModelAveraging(), PolyakRuppert(alpha=0.2)])
 def test_graphs_change_no_bit_and_runs_are_alike(rule: Any) -> None:
     """Each twice, with graphs and without."""
     engine.test_graphs_and_the_order_of_streams_change_no_bit(rule)

@@ -25,7 +25,7 @@ from crossbow import (
 )
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.cuda.graph import Work
-from crossbow.synch import FakeCollective
+from crossbow.synch import FakeCollective, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
 from tests.kernels.cuda.fake import fake_cuda
@@ -92,6 +92,11 @@ RUNS: dict[str, dict[str, Any]] = {
     "sma every third task": {"rule": SMA(tau=3)},
     "s-sgd": {"rule": SSGD()},
     "s-sgd, the mean clipped": {"rule": SSGD(), "clip_gradient_norm": 0.1},
+    "synchronous easgd": {"rule": SynchronousEASGD(alpha=0.2)},
+    "model averaging": {"rule": ModelAveraging()},
+    "model averaging every third task": {"rule": ModelAveraging(tau=3)},
+    "polyak-ruppert": {"rule": PolyakRuppert()},
+    "polyak-ruppert with correction": {"rule": PolyakRuppert(alpha=0.2, tau=2)},
     "own gradients clipped": {"clip_gradient_norm": 0.1},
     "l1": {"weight_decay": 1e-3, "regularisation": "l1"},
     "nesterov": {"momentum_method": "nesterov", "weight_decay": 1e-3},
@@ -107,7 +112,7 @@ def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
     assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
 
 
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()])
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), ModelAveraging(), PolyakRuppert(alpha=0.2)])
 def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
     runs = [
         train("cuda:0", rule=rule, seed=seed, system={"graphs": graphs}) for seed in (0, 1) for graphs in (True, False)

@@ -1,0 +1,86 @@
+"""The assembly of a run without a barrier, on the processor's cores: learners that meet in an exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from crossbow.data.dataset import Examples
+from crossbow.data.loader import Loader
+from crossbow.data.order import Order
+from crossbow.kernels.interface import Aborted
+from crossbow.runtime.assembly import SLOTS, Member
+from crossbow.runtime.coefficients import PacedUpdate, paced_update
+from crossbow.runtime.cpu_assembly import CpuAssembly, bound
+from crossbow.runtime.exchange import BaseExchange, Exchange, PeerExchange
+from crossbow.runtime.learner import BoundTask, Learner, TaskKey
+from crossbow.runtime.replica import Replica
+from crossbow.runtime.tick import Averaging, new_state
+from crossbow.solver import Pace
+from crossbow.synch import Collective, FreeRule, PeerRule
+from crossbow.types import ConfigurationError, aligned_zeros
+
+
+class FreeAssembly(CpuAssembly):
+    """Learners of all devices around one base model, in the memory that they share."""
+
+    runs_ahead = True
+    exchange: Exchange
+
+    def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
+        return Loader(examples, order, SLOTS * self.learners, name=name, in_turn=False)
+
+    def _build_members(
+        self, averaging: Averaging, replicas: Sequence[Replica], collective: Collective | None
+    ) -> tuple[list[Member], None]:
+        if collective is not None:
+            raise ConfigurationError("collective must be None under a rule without a barrier. Received: one")
+        rule, base = self.rule, self.bases[0]
+        if isinstance(rule, FreeRule):
+            skip, seed = self.model_conf.skip, self.system.seed
+            places = [slice(each.offset, each.offset + each.storage.elements) for each in self.program.model]
+            self.exchange = BaseExchange(averaging, rule, base, replicas, skip, places, seed)
+        else:
+            assert isinstance(rule, PeerRule)
+            self.exchange = PeerExchange(averaging, rule, base, replicas, self.system.seed)
+        return [self._free_member(number, averaging, rule, replica) for number, replica in enumerate(replicas)], None
+
+    def _free_member(self, number: int, averaging: Averaging, rule: FreeRule | PeerRule, replica: Replica) -> Member:
+        base, state, arena = self.bases[0], new_state(), aligned_zeros(self._arena)
+        step = paced_update(lambda pace: rule.local_step(self.solver, pace), averaging.multipliers)
+        weights, observed = base.buffers[0] if replica.weights is None else replica.weights, replica.statistics
+        memory = self._memory(self.loader, arena, state, weights, replica.gradient, observed)
+        parts = self.program.bind(memory, in_blocks=averaging.in_blocks)
+        steps = [*parts.forward, *parts.backward, *averaging.step(parts.blocks, step, replica.vectors())]
+        tasks: dict[TaskKey, BoundTask] = {("train", 0): bound(self.program, memory, steps)}
+        if self.check_program is not None and self.check_loader is not None:
+            memory = self._memory(self.check_loader, arena, state, base.buffers[0], replica.gradient, base.statistics)
+            check = bound(self.check_program, memory, self.check_program.bind(memory).forward)
+            tasks.update({("check", parity): check for parity in range(2)})
+        learner = FreeLearner(number, self._cpu_streams[number], tasks, LocalStep(step), state, self.flags.abort)
+        learner.finished = self.exchange.finished
+        return Member(learner, self.device_of[number], replica, arena, state)
+
+
+class LocalStep:
+    """The numbers of a learner's own step."""
+
+    def __init__(self, step: PacedUpdate) -> None:
+        self._step, self._changes = step, step.changes
+        self._pace: Pace | None = None
+
+    def set(self, pace: Pace) -> None:
+        if self._changes and pace != self._pace:
+            self._step.set(pace)
+            self._pace = pace
+
+
+class FreeLearner(Learner):
+    """A learner that meets the others when it has finished a task."""
+
+    finished: Callable[[int, Pace], None]
+
+    def _end(self, key: TaskKey, pace: Pace) -> None:
+        if key[0] == "train":
+            if self._abort[0]:
+                raise Aborted  # another has failed: z stays as it is
+            self.finished(self.number, pace)

@@ -1,0 +1,256 @@
+"""Rules in which learners step z one by one: asynchronous SGD, and what bounds, weighs or gathers it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+from crossbow.conf import SolverConf, is_number
+from crossbow.solver import Pace, Update, solver_step
+from crossbow.synch.rule import Arrival, FreeRule
+
+STALENESS = "1/staleness"
+"""The weight 1/Y."""
+
+
+class _Asynchronous(FreeRule):
+    """A contribution is added to z when it arrives; its learner goes on with z.
+
+    A delta is what τ local steps have moved the learner by, Δ_i = w_i − z_taken: z ← z + ω Δ_i. A gradient is one that
+    z's own solver steps along: z ← solver(z, ω g_i). Its velocity is z's; the weight decay is not weighed.
+    """
+
+    skips: ClassVar[bool] = True
+
+    def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
+        omega = self.omega(arrival)
+        if self.sends_gradient:
+            step = solver_step(solver, pace, weights="base", velocity="base_velocity")
+            return step.expand("gradient", {"gradient": omega})
+        return Update((("base", {"base": 1.0, "weights": omega, "taken": -omega}),))
+
+    def reply(self, solver: SolverConf, pace: Pace) -> Update:
+        take = ("weights", {"base": 1.0})
+        return Update((take,) if self.sends_gradient else (take, ("taken", {"base": 1.0})))
+
+
+class _Weighed(_Asynchronous):
+    """With a weight that is a number, or 1/Y."""
+
+    weight: float | str
+
+    def _check_weight(self) -> None:
+        value = STALENESS if self.weight == "staleness" else self.weight
+        if isinstance(value, str) and value != STALENESS:
+            try:
+                value = float(Fraction(value))
+            except (ValueError, ZeroDivisionError):
+                value = 0.0
+        if not (value == STALENESS or (is_number(value) and 0 < float(value) <= 1)):
+            raise self.refuse("weight", self.weight, f"a number in (0, 1], as 0.25 or '1/4', or {STALENESS!r}")
+        object.__setattr__(self, "weight", value)
+
+    def omega(self, arrival: Arrival) -> float:
+        return 1 / arrival.staleness if isinstance(self.weight, str) else self.weight
+
+
+@dataclass(frozen=True)
+class AsynchronousSGD(_Weighed):
+    """Asynchronous SGD (Dean et al., NeurIPS 2012, Downpour; SpeeDO without options; MXNet-G's dist_async)::
+
+        sends="delta":     z ← z + ω Δ_i,           the learner goes on with w_i = z
+        sends="gradient":  z ← solver(z, ω g_i),    the learner goes on with w_i = z
+
+    weight: ω, a number 1/f in (0, 1] (SpeeDO's --factor f), or "1/staleness", with Y = 1 + the merges since the learner
+    took its z (which MXNet-G's description promises, and its code leaves out). τ: local steps of a delta.
+
+    With one learner and ω = 1 it is plain SGD.
+    """
+
+    name: ClassVar[str] = "async"
+
+    weight: float | str = 1.0
+    sends: str = "delta"
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_weight()
+        if self.sends not in ("delta", "gradient"):
+            raise self.refuse("sends", self.sends, "'delta' or 'gradient'")
+        if self.sends_gradient:
+            self._check_one("tau", "a gradient is sent at every step")
+        self._check_integer("tau", 1)
+
+    @property
+    def sends_gradient(self) -> bool:
+        return self.sends == "gradient"
+
+
+@dataclass(frozen=True)
+class SSP(_Weighed):
+    """Stale synchronous parallel (Ho et al., NeurIPS 2013; MXNet-G's dist_ssync): asynchronous SGD, in which a learner
+    may begin a task only while it is at most `bound` tasks ahead of the slowest::
+
+        may start:  clock_i − min clock ≤ s;    z ← solver(z, ω g_i),  w_i = z when it starts
+
+    bound: s ≥ 0; with 0 nobody begins a round before everybody has ended the last. A learner that had to wait takes the
+    z of when it may go on. weight: as for asynchronous SGD.
+
+    Fixed from MXNet-G: the minimum is over all learners, not one machine's, and nobody gives up waiting.
+    """
+
+    name: ClassVar[str] = "ssp"
+    every_step: ClassVar[bool] = True
+
+    bound: int = 0
+    weight: float | str = 1.0
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_integer("bound", 0)
+        self._check_weight()
+        self._check_one("tau", "a gradient is sent at every step")
+
+    @property
+    def sends_gradient(self) -> bool:
+        return True
+
+    def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
+        return clocks[learner] - min(clocks) <= self.bound
+
+
+@dataclass(frozen=True)
+class PartiallySynchronous(_Asynchronous):
+    """Partially synchronous SGD (SpeeDO's --maxAdvance): asynchronous deltas, until the fastest learner is
+    `max_advance` contributions ahead of the slowest; then one barrier.
+
+    From that moment on every learner that arrives is merged, and waits. When all wait they are let go together, with
+    the same z, and count from 0 again: laggards need not make up for what they are behind. max_advance: m ≥ 1.
+    """
+
+    name: ClassVar[str] = "partially-synchronous"
+    restarts_together: ClassVar[bool] = True
+
+    max_advance: int = 1
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_integer("max_advance", 1)
+        self._check_integer("tau", 1)
+
+    def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
+        # Somebody else waits only where the barrier has begun.
+        drift = max(clocks) - min(clocks)
+        return len(waiting) == len(clocks) or (len(waiting) == 1 and drift < self.max_advance)
+
+
+@dataclass(frozen=True)
+class WeedOut(_Asynchronous):
+    """Weed-out (SpeeDO's --weedout, which its documents call --drop): asynchronous deltas, of which those of learners
+    that have fallen behind are left out::
+
+        ω = 1 if i is among the last N finishers, else 0;    N = max(window, k)
+
+    This arrival is not yet among them, those that were left out before are; the first N are all merged. Whoever was
+    left out goes on with z.
+    """
+
+    name: ClassVar[str] = "weed-out"
+
+    window: int = 1
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_integer("window", 1)
+        self._check_integer("tau", 1)
+
+    def remembers(self, learners: int) -> int:
+        return max(self.window, learners)
+
+    def omega(self, arrival: Arrival) -> float:
+        full = len(arrival.finishers) >= self.remembers(arrival.learners)
+        return 0.0 if full and arrival.learner not in arrival.finishers else 1.0
+
+
+@dataclass(frozen=True)
+class Default(_Asynchronous):
+    """The original's update model DEFAULT (default.cu, default.c): z gets every learner's step, as it is done, and at
+    the tick's end every learner gets z::
+
+        w_i ← w_i + v_i,  z ← z + v_i;    when all have done so:  w_i ← z
+
+    That is the sum of the learners' steps, where model averaging takes their mean: with k learners it is k times as
+    long, and the learning rate has to be chosen for that. τ: the steps of a learner in a tick; they reach z together.
+    """
+
+    name: ClassVar[str] = "default"
+    restarts_together: ClassVar[bool] = True
+
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_integer("tau", 1)
+
+    def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
+        return len(waiting) == len(clocks)
+
+
+@dataclass(frozen=True)
+class Hogwild(FreeRule):
+    """Hogwild (Niu, Recht, Ré, Wright, NeurIPS 2011): all learners compute with z itself, and step it in place, without
+    a lock::
+
+        z ← solver(z, g_i)
+
+    What one learner writes another may write over: that is seldom where gradients are sparse, and a small error where
+    they are not. A velocity is the learner's own. With one learner it is plain SGD.
+    """
+
+    name: ClassVar[str] = "hogwild"
+    every_step: ClassVar[bool] = True
+    reads_base: ClassVar[bool] = True
+    locks: ClassVar[bool] = False
+    skips: ClassVar[bool] = True
+
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_one("tau", "z is stepped at every task")
+
+    @property
+    def sends_gradient(self) -> bool:
+        return True
+
+    def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
+        return solver_step(solver, pace, weights="base")
+
+
+@dataclass(frozen=True)
+class EASGD(FreeRule):
+    """Asynchronous elastic averaging SGD (Zhang, Choromanska, LeCun, NeurIPS 2015, algorithm 1; SpeeDO's --movingRate;
+    Theano-MPI's EASGD)::
+
+        τ times: w_i ← w_i + v_i;   then d = α (w_i − z),   w_i ← w_i − d,   z ← z + d
+
+    Both sides move by the same d, of the weights behind the local steps. α: in (0, 1]; with ½, as in Theano-MPI, the
+    two meet in the middle. τ: 10 in Theano-MPI, SpeeDO's --train.
+    """
+
+    name: ClassVar[str] = "easgd"
+
+    alpha: float = 0.5
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_strength("alpha")
+        self._check_integer("tau", 1)
+
+    def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
+        # The gradient has been used, so its memory holds d.
+        difference = ("gradient", {"weights": self.alpha, "base": -self.alpha})
+        return Update((difference, ("base", {"base": 1.0, "gradient": 1.0})))
+
+    def reply(self, solver: SolverConf, pace: Pace) -> Update:
+        return Update((("weights", {"weights": 1.0, "gradient": -1.0}),))

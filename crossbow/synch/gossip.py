@@ -1,0 +1,46 @@
+"""Gossip: learners that send each other their weights, without a base model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from crossbow.solver import Update
+from crossbow.synch.rule import PeerRule
+
+
+@dataclass(frozen=True)
+class Gossip(PeerRule):
+    """Gossip SGD (Blot, Picard, Cord, Thome, 2016; Theano-MPI's GOSGD)::
+
+        a_i = 1/k in the beginning;   after τ local steps a learner
+        mixes in what has come:         w_r ← (a_r w_r + a_s w_s) / (a_r + a_s),   a_r ← a_r + a_s
+        with probability p sends:       a_s ← a_s / 2;   (w_s, a_s) to another learner, each as likely
+
+    The sum of all a, messages on their way included, stays 1, and an exchange leaves the mean of all weights by a as it
+    is: that mean is what is tested and saved as z. Who sends to whom is a function of the seed, the learner, and how
+    often it has come. Alone a learner does plain SGD.
+    """
+
+    name: ClassVar[str] = "gossip"
+
+    probability: float = 0.01
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_strength("probability", zero=True)
+        self._check_integer("tau", 1)
+
+    def peer(self, learner: int, learners: int, clock: int, seed: int) -> int | None:
+        if learners == 1:
+            return None
+        draw, choice = np.random.Philox(key=np.array([seed % 2**64, learner], np.uint64), counter=clock).random_raw(2)
+        if int(draw) >= int(self.probability * 2**64):
+            return None
+        return (learner + 1 + int(choice) % (learners - 1)) % learners
+
+    def mix(self, mass: float, received: float) -> Update:
+        part = received / (mass + received)
+        return Update((("weights", {"weights": 1 - part, "received": part}),))

@@ -1,0 +1,112 @@
+"""Grouping: synchronous inside a group of learners, asynchronous between groups."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from crossbow.conf import is_integer
+from crossbow.synch.asynchronous import _Asynchronous
+from crossbow.synch.rule import Arrival
+
+ALIKE = 1.25
+"""Speeds of which one is at most so many times the next are of one group."""
+
+Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Grouping(_Asynchronous):
+    """Group-based synchronisation with a weighting factor (MXNet-G's dist_gsync)::
+
+        when all n_G learners of group G have come:   z ← solver(z, ω Σ g_i),  ω = 1 / (n_G · Y_G);   they take z
+
+    Y_G = 1 + the merges of other groups since G's last. So a group takes a step along its mean gradient, and a shorter
+    one the more the others have moved z meanwhile. ω weighs the gradient, not the weight decay.
+
+    groups: a list of lists of learners, each of which is in one; an integer, for so many groups of neighbours; or None,
+    for groups of learners that are about equally fast. One group is S-SGD; groups of one are asynchronous SGD with the
+    weight 1/staleness.
+    """
+
+    name: ClassVar[str] = "grouping"
+    every_step: ClassVar[bool] = True
+
+    groups: Groups | int | None = None
+    tau: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_one("tau", "a gradient is sent at every step")
+        groups = self.groups
+        if isinstance(groups, list | tuple):
+            whole = [tuple(group) if isinstance(group, list | tuple) else () for group in groups]
+            members = [learner for group in whole for learner in group]
+            if groups and all(whole) and all(map(is_integer, members)) and sorted(members) == [*range(len(members))]:
+                object.__setattr__(self, "groups", tuple(whole))
+                return
+        elif groups is None or (is_integer(groups) and groups >= 1):
+            return
+        raise self.refuse(
+            "groups", groups, "lists of learners from 0 on, each in one, as ((0, 1), (2,)), an integer ≥ 1, or None"
+        )
+
+    @property
+    def sends_gradient(self) -> bool:
+        return True
+
+    def check_learners(self, learners: int) -> None:
+        if isinstance(self.groups, tuple) and sum(map(len, self.groups)) != learners:
+            raise self.refuse("groups", self.groups, f"groups of {learners} learners together")
+        if is_integer(self.groups) and self.groups > learners:  # type: ignore[operator]
+            raise self.refuse("groups", self.groups, f"at most the number of learners, {learners}")
+
+    def settled(self, speeds: Sequence[float]) -> Grouping:
+        self.check_learners(len(speeds))
+        if isinstance(self.groups, tuple):
+            return self
+        found = groups_by_speed(speeds) if self.groups is None else neighbours(len(speeds), self.groups)
+        return dataclasses.replace(self, groups=found)
+
+    def contributors(self, learner: int, learners: int) -> tuple[int, ...]:
+        groups = self.settled([1.0] * learners).groups
+        assert isinstance(groups, tuple)
+        return next(group for group in groups if learner in group)
+
+    def tasks_per_merge(self, learners: int) -> int:
+        """That of the largest group."""
+        return max(len(self.contributors(learner, learners)) for learner in range(learners))
+
+    def omega(self, arrival: Arrival) -> float:
+        return 1 / (arrival.contributors * arrival.staleness)
+
+    def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
+        return set(self.contributors(learner, len(clocks))) <= set(waiting)
+
+
+def neighbours(learners: int, number: int) -> Groups:
+    """So many groups of consecutive learners, as equal as can be.
+
+    >>> neighbours(5, 2)
+    ((0, 1), (2, 3, 4))
+    """
+    bounds = [learners * group // number for group in range(number + 1)]
+    return tuple(tuple(range(first, last)) for first, last in itertools.pairwise(bounds))
+
+
+def groups_by_speed(speeds: Sequence[float]) -> Groups:
+    """Groups of learners that are about equally fast, the fastest first: in the order of speed, a new one begins where
+    the next is slower by more than the factor ALIKE.
+
+    >>> groups_by_speed([1.0, 4.0, 1.1, 3.9])
+    ((1, 3), (0, 2))
+    """
+    order = sorted(range(len(speeds)), key=lambda learner: (-speeds[learner], learner))
+    groups = [[order[0]]]
+    for before, learner in itertools.pairwise(order):
+        if speeds[before] > ALIKE * speeds[learner]:
+            groups.append([])
+        groups[-1].append(learner)
+    return tuple(tuple(sorted(group)) for group in groups)

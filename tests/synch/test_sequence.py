@@ -1,0 +1,151 @@
+"""Rules in turn: their phases, by hand, and in the engine."""
+
+from __future__ import annotations
+
+import doctest
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, SSGD, ConfigurationError, SolverConf, TaskError, TrainingUnit
+from crossbow.runtime.sequence_engine import SequenceEngine
+from crossbow.synch import AsynchronousSGD, Gossip, Grouping, Hogwild, ModelAveraging, RuleSequence, sequence, simulate
+from tests.support import Probe, blobs, context, perceptron, same_weights, within
+from tests.synch.trajectories import START, gradient
+
+TASKS = TrainingUnit.TASKS
+TURNS = RuleSequence(((AsynchronousSGD(), 3), (SSGD(), 1)))
+
+
+def test_phases_end_with_the_tick_of_their_last_merge() -> None:
+    """With two learners: three deltas are two ticks of two tasks, a merge of S-SGD is one."""
+    assert [end for _, end in itertools.islice(TURNS.ends(2, 2), 4)] == [2, 3, 5, 6]
+    assert [rule.name for rule, _ in itertools.islice(TURNS.ends(2, 2), 3)] == ["async", "ssgd", "async"]
+    groups = RuleSequence(((Grouping(2), 3), (Gossip(), 1)))
+    assert [end for _, end in itertools.islice(groups.ends(4, 4), 3)] == [2, 3, 5]
+    slow = RuleSequence(((SMA(tau=3), 2), (ModelAveraging(tau=3), 5)))
+    assert [end for _, end in itertools.islice(slow.ends(2, 6), 2)] == [2, 7]
+
+
+def test_by_hand() -> None:
+    """γ = ¼, from 2; learner 0's step goes to ¾ w, learner 1's to 1.
+
+    Deltas: 0: z = 1.5.   1: Δ = −1: z = .5.   0: from 1.5: z = .125.   1: from .5, Δ = .5: z = .625. Two ticks: over.
+    S-SGD: the mean gradient 2.5 z − 2 is −.4375: z = .734375. Then deltas again, from there.
+    0: Δ = −.18359375: z = .55078125.
+    """
+    made = simulate(
+        TURNS,
+        initial=[START],
+        gradient=lambda weights, learner, task: [gradient(learner, weights[0])],
+        learners=2,
+        events=[0, 1, 0, 1, 0, 1, 0],
+        solver=SolverConf(learning_rate=0.25),
+    )
+    assert made.base.ravel().tolist() == [1.5, 0.5, 0.125, 0.625, 0.734375, 0.55078125]
+    assert made.replicas[-3:, :, 0].tolist() == [[0.625, 0.625], [0.734375, 0.734375], [0.55078125, 0.734375]]
+    assert made.events.tolist() == [0, 1, 0, 1, 0, 1, 0]
+    assert made.staleness.tolist() == [1, 2, 2, 2, 1, 1, 1]
+
+
+def test_tasks_are_numbered_on() -> None:
+    seen: list[int] = []
+
+    def note(weights: Any, learner: int, task: int) -> Any:
+        seen.append(task)
+        return weights
+
+    made = simulate(TURNS, initial=[1.0], gradient=note, learners=2, events=9, speeds=[1.0, 1.0], tasks=9)
+    assert seen == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    assert np.all(np.diff(made.times) >= 0)
+
+
+@pytest.mark.parametrize(
+    ("phases", "text"),
+    [
+        ((), "phases must be pairs"),
+        (((SMA(), 0),), "phases must be pairs"),
+        (((SMA, 1),), "phases must be pairs"),
+        (((SMA(), 1.5),), "phases must be pairs"),
+        ((SMA(), SSGD()), "phases must be pairs"),
+        (((SMA(tau=2), 1), (SSGD(), 1)), r"must have the same tau. Received: \[1, 2\]"),
+    ],
+)
+def test_what_is_no_sequence(phases: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        RuleSequence(phases)
+
+
+def test_examples() -> None:
+    assert doctest.testmod(sequence).failed == 0
+
+
+# In the engine.
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3])
+def test_the_engine_changes_the_rule(learners: int) -> None:
+    """Rules with a barrier in turn, as one context after the other: what a restart leaves is z alone."""
+    phases = ((SMA(), 3), (ModelAveraging(), 2), (SSGD(), 1))
+    solver = SolverConf(learning_rate=0.1, momentum=0.5, policy="inv", gamma=0.1)
+    data = blobs(examples=200)
+    with context(rule=RuleSequence(phases), learners=learners, data=data, solver=solver) as running:
+        assert isinstance(running.engine, SequenceEngine)
+        for tasks in (2 * learners, 6 * learners):
+            running.train(tasks, TASKS)
+        received, names = running.variables, running.engine.parts.rule.name
+        assert running.engine.tick == 8
+        assert names == "sma"
+    variables, tick = None, 0
+    for rule, merges in (*phases, (SMA(), 2)):
+        with context(rule=rule, learners=learners, data=data, solver=solver) as running:
+            running.engine.tick = tick
+            running.engine.restart()
+            if variables is not None:
+                running.engine.load(variables, "before")
+            running.engine.run(tick + merges, lambda: False, lambda result: None)
+            variables, tick = running.variables, running.engine.tick
+    assert variables is not None
+    assert same_weights(received, variables)
+
+
+def test_rules_without_a_barrier_in_turn_with_others() -> None:
+    turns = RuleSequence(((AsynchronousSGD(), 10), (SSGD(), 5), (Hogwild(), 7), (SMA(), 3)))
+    with context(rule=turns, learners=2) as running:
+        history = within(20, lambda: running.train_and_test(12))
+        assert [record.epoch for record in history.records] == [*range(1, 13)]
+        assert history.records[-1].tasks == 120
+        assert history.best is not None
+        assert history.records[-1].loss < history.records[0].loss
+        assert running.predict(blobs().train.images[:3]).shape == (3, 3)
+
+
+def test_a_failure_in_a_later_phase_leaves_a_usable_context() -> None:
+    calls: list[int] = []
+
+    def fail_once(where: str, learner: int, call: int) -> None:
+        calls.append(learner)
+        if len(calls) == 20:
+            raise ValueError("broken")
+
+    turns = RuleSequence(((SSGD(), 2), (AsynchronousSGD(), 8)))
+    with context(perceptron(Probe(action=fail_once)), rule=turns, learners=2) as running:
+        with pytest.raises(TaskError, match="broken"):
+            within(20, lambda: running.train(60, TASKS))
+        assert running.engine.tick >= 2
+        assert within(20, lambda: running.train(20, TASKS)).stopped == "count"
+        assert running.test().examples == 13
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"devices": "cuda:0"}, "rule must be one with a barrier on GPUs"),
+        ({"rule": RuleSequence(((SSGD(), 1), (SMA(alpha=0.9), 1)))}, "alpha must be < 2/"),
+    ],
+)
+def test_every_phase_is_checked_before_the_first_begins(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        context(**{"rule": TURNS, **options})
