@@ -1,0 +1,296 @@
+"""What the runs of benchmarks.statistical_efficiency come to: medians over the seeds, tables in Markdown, the check."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.efficiency_run import DIVERGED, REFUSED, RunResult, RunSettings
+from benchmarks.report import Spread, markdown, spread
+
+RULE, BATCH, FEW, MANY, MORE = "sma", 32, 1, 8, 1
+"""The check: with this rule and batch, MANY learners need at most so many epochs more than FEW to the target."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs that differ in nothing but the seed."""
+
+    settings: tuple[RunSettings, ...]
+    """One for each seed of the grid."""
+    results: tuple[RunResult, ...]
+    """Of those that were run, refused ones among them."""
+
+    @property
+    def rule(self) -> str:
+        return self.settings[0].rule
+
+    @property
+    def batch_size(self) -> int:
+        return self.settings[0].batch_size
+
+    @property
+    def learners(self) -> int:
+        return self.settings[0].learners
+
+    @property
+    def trained(self) -> list[RunResult]:
+        """Those that were not refused."""
+        return [result for result in self.results if result.status != REFUSED]
+
+    @property
+    def refused(self) -> list[RunResult]:
+        return [result for result in self.results if result.status == REFUSED]
+
+    @property
+    def missing_seeds(self) -> list[int]:
+        done = {result.settings.seed for result in self.results}
+        return [settings.seed for settings in self.settings if settings.seed not in done]
+
+    @property
+    def epochs_to_target(self) -> Spread | None:
+        """Infinity where a run did not reach it; None where nothing was run."""
+        return _spread([_or_never(result.epochs_to_target) for result in self.trained])
+
+    @property
+    def seconds_to_target(self) -> Spread | None:
+        """Of training; as `epochs_to_target`."""
+        return _spread([_or_never(result.seconds_to_target) for result in self.trained])
+
+    @property
+    def images_per_second(self) -> Spread | None:
+        return _spread([r.images_per_second for r in self.trained if r.images_per_second is not None])
+
+    @property
+    def best_accuracy(self) -> Spread | None:
+        return _spread([max((epoch.accuracy for epoch in r.epochs), default=0.0) for r in self.trained])
+
+    @property
+    def accuracies(self) -> list[Spread]:
+        """By epoch, as far as all runs went: a median over fewer of them would be one of the slow ones."""
+        length = min((len(result.epochs) for result in self.trained), default=0)
+        return [spread([result.epochs[i].accuracy for result in self.trained]) for i in range(length)]
+
+
+def _or_never(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def _spread(values: Sequence[float]) -> Spread | None:
+    return spread(values) if values else None
+
+
+def cells(grid: Sequence[RunSettings], results: Mapping[str, RunResult]) -> list[Cell]:
+    """By rule in the grid's order, batch and learners. `results` by the name of their settings."""
+    rules = list(dict.fromkeys(settings.rule for settings in grid))
+    groups: dict[tuple[int, int, int], list[RunSettings]] = {}
+    for settings in grid:
+        groups.setdefault((rules.index(settings.rule), settings.batch_size, settings.learners), []).append(settings)
+    return [
+        Cell(tuple(group), tuple(results[settings.name] for settings in group if settings.name in results))
+        for _, group in sorted(groups.items())
+    ]
+
+
+# Tables
+
+
+def results_table(cells: Sequence[Cell], target: str) -> str:
+    """A row for every cell of which something was run."""
+    head = ["rule", "batch", "learners", "seeds", f"epochs to {target}", f"seconds to {target}", "best", "images/s"]
+    rows = [
+        [
+            cell.rule,
+            str(cell.batch_size),
+            str(cell.learners),
+            f"{len(cell.trained)} of {len(cell.settings)}",
+            _cell_text(cell.epochs_to_target, ".0f"),
+            _cell_text(cell.seconds_to_target, ",.1f"),
+            _cell_text(cell.best_accuracy, ".2%"),
+            _cell_text(cell.images_per_second, ",.0f"),
+        ]
+        for cell in cells
+        if cell.trained
+    ]
+    return markdown(head, rows)
+
+
+def accuracy_table(cells: Sequence[Cell]) -> str:
+    """The median test accuracy after every epoch, of cells of one batch size."""
+    shown = [cell for cell in cells if cell.accuracies]
+    longest = max((len(cell.accuracies) for cell in shown), default=0)
+    rows = []
+    for cell in shown:
+        medians = [f"{accuracy.median:.2%}" for accuracy in cell.accuracies]
+        rows.append([cell.rule, str(cell.learners), *medians, *[""] * (longest - len(medians))])
+    return markdown(["rule", "learners", *(str(epoch) for epoch in range(1, longest + 1))], rows)
+
+
+def _cell_text(found: Spread | None, form: str) -> str:
+    """A median with the least and the most, where they differ.
+
+    >>> [_cell_text(Spread(*found), ".0f") for found in ((5, 4, math.inf), (4.5, 4, 5), (4, 4, 4))]
+    ['5 (4–∞)', '4.5 (4–5)', '4']
+    """
+    if found is None:
+        return "–"
+    median, low, high = (
+        f"{value:{'.1f' if form == '.0f' and value % 1 else form}}" for value in (found.median, found.low, found.high)
+    )
+    text = median if low == high else f"{median} ({low}–{high})"
+    return text.replace("inf", "∞")
+
+
+# What is not in the tables
+
+
+def missing(cells: Sequence[Cell]) -> list[str]:
+    """Runs that were not run, a line for each rule and batch."""
+    lines = []
+    for rule, batch in dict.fromkeys((cell.rule, cell.batch_size) for cell in cells):
+        group = [cell for cell in cells if (cell.rule, cell.batch_size) == (rule, batch)]
+        number = sum(len(cell.missing_seeds) for cell in group)
+        if not number:
+            continue
+        runs = sum(len(cell.settings) for cell in group)
+        which = "; ".join(
+            f"{count(cell.learners, 'learner')}: {_numbers('seed', cell.missing_seeds)}"
+            for cell in group
+            if cell.missing_seeds
+        )
+        lines.append(f"{rule}, batch {batch}: " + ("all" if number == runs else f"{number} of {runs} ({which})"))
+    return lines
+
+
+def refused(cells: Sequence[Cell]) -> list[str]:
+    """What the engine refused and why, a line for each sentence."""
+    sentences: dict[tuple[str, str], int] = {}
+    for cell in cells:
+        for result in cell.refused:
+            key = cell.rule, result.sentence
+            sentences[key] = sentences.get(key, 0) + 1
+    return [f"{rule}, {count(number, 'run')}: {sentence}" for (rule, sentence), number in sentences.items()]
+
+
+def diverged(cells: Sequence[Cell]) -> list[str]:
+    """Runs that met numbers that are not finite."""
+    return [f"{r.settings}: {r.sentence}" for cell in cells for r in cell.trained if r.status == DIVERGED]
+
+
+def verdict(cells: Sequence[Cell]) -> str:
+    """The check, met, missed or not measured, with its numbers."""
+    found = {cell.learners: cell for cell in cells if (cell.rule, cell.batch_size) == (RULE, BATCH)}
+    claim = (
+        f"with {RULE.upper()} at batch {BATCH}, {MANY} learners reach the accuracy of {FEW} within one more epoch "
+        "(median of the seeds)"
+    )
+    for learners in (FEW, MANY):
+        if learners not in found:
+            return f"not measured: {claim}: the grid has no run of {count(learners, 'learner')}"
+        cell = found[learners]
+        if cell.refused:
+            return f"not measured: {claim}: {cell.refused[0].sentence}"
+        if cell.missing_seeds:
+            return (
+                f"not measured: {claim}: {count(learners, 'learner')}, {_numbers('seed', cell.missing_seeds)} missing"
+            )
+    few, many = ([_or_never(result.epochs_to_target) for result in found[n].trained] for n in (FEW, MANY))
+    first = found[FEW].settings[0]
+    target = percent(first.target)
+    before, after = statistics.median(few), statistics.median(many)
+    if before == math.inf:
+        epochs = count(first.max_epochs, "epoch")
+        return f"not measured: {claim}: {count(FEW, 'learner')} did not reach {target} in {epochs}"
+    word = "met" if after <= before + MORE else "missed"
+    reached = f"{MANY} learners " + (
+        f"did not reach {target} in {count(first.max_epochs, 'epoch')}"
+        if after == math.inf
+        else f"reached {target} after {count(after, 'epoch')}"
+    )
+    return f"{word}: {claim}: {reached}, {count(FEW, 'learner')} after {before:g}"
+
+
+# The whole
+
+
+def report(cells: Sequence[Cell], pictures: Sequence[str]) -> str:
+    """The report, in Markdown. pictures: names of files beside it."""
+    first = cells[0].settings[0]
+    target, parts = percent(first.target), ["# Statistical efficiency"]
+    trained = [result for cell in cells for result in cell.trained]
+    runs = sum(len(cell.settings) for cell in cells)
+    parts.append(f"{len(trained)} of {count(runs, 'run')} trained. The check is {verdict(cells)}.")
+    parts.append("\n".join(f"- {name}: {text}" for name, text in _about(cells, trained).items()))
+    if trained:
+        parts += [
+            f"Median (least–most) over the seeds; ∞: a run did not reach {target} in "
+            f"{count(first.max_epochs, 'epoch')}, or diverged. Seconds are of training, tests not included; best is "
+            "the best test accuracy of a run.",
+            results_table(cells, target),
+        ]
+        for batch in sorted({cell.batch_size for cell in cells if cell.trained}):
+            parts.append(f"## Test accuracy by epoch, batch {batch}")
+            parts.append(f"Median over the seeds, as far as all of them went: a run ends {_end(first)}.")
+            parts.append(accuracy_table([cell for cell in cells if cell.batch_size == batch]))
+    for title, lines in (
+        ("Diverged", diverged(cells)),
+        ("Refused by the engine", refused(cells)),
+        ("Missing", missing(cells)),
+    ):
+        if lines:
+            parts.append(f"## {title}\n\n" + "\n".join(f"- {line}" for line in lines))
+    parts += [f"![{name.removesuffix('.png')}]({name})" for name in pictures]
+    return "\n\n".join(parts) + "\n"
+
+
+def _end(settings: RunSettings) -> str:
+    further = f"{count(settings.further_epochs, 'epoch')} after the one that reaches {percent(settings.target)}"
+    return f"{further}, or after {settings.max_epochs}"
+
+
+def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str]:
+    """Settings, machines and commits of the runs, in the order to print them."""
+    first = cells[0].settings[0]
+    rates: dict[str, list[str]] = {}
+    for cell in cells:
+        for settings in cell.settings:
+            rates.setdefault(f"{settings.solver['learning_rate']:g}", []).append(
+                f"{settings.rule} of {count(settings.learners, 'learner')}"
+            )
+    common = max(rates, key=lambda rate: len(rates[rate]))
+    other = "; ".join(f"{rate}: {', '.join(dict.fromkeys(of))}" for rate, of in rates.items() if rate != common)
+    solver = {name: value for name, value in first.solver.items() if name in ("momentum", "weight_decay", "policy")}
+    about = {
+        "network": f"LeNet, {first.variant}, on MNIST (data {first.data or 'unknown'})",
+        "learning rate": common + (f"; {other}" if other else ""),
+        **{name.replace("_", " "): str(value) for name, value in solver.items()},
+        "devices": first.devices,
+    }
+    for name in ("processor", "cores", "memory", "system", "versions"):
+        about[name] = "; ".join(dict.fromkeys(result.machine.get(name, "unknown") for result in trained))
+    about["commit"] = ", ".join(dict.fromkeys(result.commit for result in trained))
+    others = [result.others for result in trained if result.others is not None]
+    if others:
+        about["other programs"] = f"kept {statistics.mean(others):.2f} processors busy (at worst {max(others):.2f})"
+    if dates := sorted(result.date for result in trained):
+        about["date"] = f"{dates[0]} to {dates[-1]}"
+    return {name: text for name, text in about.items() if text}
+
+
+def percent(fraction: float) -> str:
+    """A target accuracy.
+
+    >>> percent(0.99), percent(0.985)
+    ('99 %', '98.5 %')
+    """
+    return f"{100 * fraction:g} %"
+
+
+def count(number: float, what: str) -> str:
+    return f"{number:g} {what}{'' if number == 1 else 's'}"
+
+
+def _numbers(what: str, numbers: Sequence[int]) -> str:
+    return f"{what}{'' if len(numbers) == 1 else 's'} {', '.join(map(str, numbers))}"

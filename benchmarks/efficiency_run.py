@@ -1,0 +1,260 @@
+"""One run of benchmarks.statistical_efficiency: its settings, which are its identity, its training, and its result.
+
+    python -m benchmarks.efficiency_run --data-directory DIR --settings JSON --output-directory DIR
+
+It trains in a process of its own: no other run's memory, threads or caches are in its way, and what kills it, kills no
+other. The result is one file, which is whole or not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import busy_seconds, describe_machine
+from crossbow import Dataflow, Dataset, ExecutionContext, ModelConf, Monitor, Record, SolverConf, SystemConf
+from crossbow.data import mnist
+from crossbow.files import write_whole
+from crossbow.runtime.monitor import Progress
+from crossbow.synch import rule_class
+from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
+from models.lenet import lenet
+
+TRAINED, DIVERGED, REFUSED = "trained", "diverged", "refused"
+"""What becomes of a run. One that diverged met numbers that are not finite; one that was refused has not begun."""
+MACHINE = ("processor", "cores", "memory", "system", "versions")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that makes a run what it is. Runs that differ in any of it are different runs."""
+
+    rule: str
+    learners: int
+    batch_size: int
+    """Of a learner."""
+    seed: int
+    rule_parameters: dict[str, Any]
+    solver: dict[str, Any]
+    """Fields of `SolverConf`, the learning rate of this run among them."""
+    target: float
+    """A test accuracy, in (0, 1]."""
+    further_epochs: int
+    """After the one that reaches the target."""
+    max_epochs: int
+    variant: str
+    """Of LeNet."""
+    devices: str
+    data: str
+    """The digest of images and labels."""
+
+    @property
+    def name(self) -> str:
+        """The file's name: what a person looks for, and a digest of all settings."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        return f"{self.rule}-learners-{self.learners}-batch-{self.batch_size}-seed-{self.seed}-{digest}.json"
+
+    def __str__(self) -> str:
+        return f"{self.rule}, batch {self.batch_size}, learners {self.learners}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What was known at the end of an epoch."""
+
+    accuracy: float
+    """On the test images, in [0, 1]."""
+    seconds: float
+    """Of training since the start of the run, tests not included."""
+    loss: float
+    """Mean training loss of the epoch."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What became of a run."""
+
+    settings: RunSettings
+    status: str
+    """One of TRAINED, DIVERGED, REFUSED."""
+    sentence: str = ""
+    """Why, where it was not trained to its end."""
+    epochs: list[Epoch] = field(default_factory=list)
+    epochs_to_target: int | None = None
+    seconds_to_target: float | None = None
+    images_per_second: float | None = None
+    """Over all the training."""
+    others: float | None = None
+    """Processors that other programs kept busy meanwhile, tests included; None where that cannot be known."""
+    load: tuple[float, ...] = ()
+    """The host's load average over 1, 5 and 15 minutes at the end."""
+    machine: dict[str, str] = field(default_factory=dict)
+    commit: str = ""
+    date: str = ""
+
+
+def digest(data: Dataset) -> str:
+    """What tells data sets apart."""
+    assert data.check is not None
+    found = hashlib.sha256()
+    for part in (data.train, data.check):
+        for array in (part.images, part.labels):
+            found.update(f"{array.shape}{array.dtype}".encode())
+            found.update(array.tobytes())
+    return found.hexdigest()[:16]
+
+
+def write_result(directory: Path, result: RunResult) -> None:
+    """Write the result's file, whole. Raises DataError."""
+    text = json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False)
+    write_whole(directory / result.settings.name, f"{text}\n".encode())
+
+
+def read_result(path: Path) -> RunResult:
+    """Raises ValueError for a file that holds no result, or the result of other settings than its name says."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        content["settings"] = RunSettings(**content["settings"])
+        content["epochs"] = [Epoch(**epoch) for epoch in content["epochs"]]
+        content["load"] = tuple(content["load"])
+        result = RunResult(**content)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path}: expected the result of a run. Received: {error}") from error
+    if result.settings.name != path.name:
+        raise ValueError(f"{path}: expected the settings of this name. Received: those of {result.settings.name}")
+    return result
+
+
+# Training
+
+
+class _Epochs(Monitor):
+    """Keeps what is known at the end of every epoch: a run that diverges returns nothing."""
+
+    def __init__(self, parent: int) -> None:
+        """parent: the process without which nobody wants the run."""
+        self.epochs: list[Epoch] = []
+        self.tasks = 0
+        self.before = 0.0
+        """Seconds of training of the calls before this one."""
+        self._parent = parent
+
+    @property
+    def seconds(self) -> float:
+        return self.epochs[-1].seconds if self.epochs else 0.0
+
+    def progress(self, progress: Progress) -> None:
+        if os.getppid() != self._parent:
+            raise SystemExit("who wanted this run has ended")
+
+    def record(self, record: Record) -> None:
+        assert record.test is not None
+        assert record.test.accuracy is not None
+        self.epochs.append(Epoch(record.test.accuracy, self.before + record.time, record.loss))
+        self.tasks = record.tasks
+
+
+def train(
+    settings: RunSettings, data: Dataset, build: Callable[[str], Dataflow] = lenet, parent: int | None = None
+) -> RunResult:
+    """Train as the settings say; the result. What the engine refuses is a result too; what else it raises is not.
+
+    parent: the process to end with, by default the one that started this one.
+    """
+    known = {name: value for name, value in describe_machine().items() if name in (*MACHINE, "commit")}
+    commit = known.pop("commit")
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
+    monitor = _Epochs(os.getppid() if parent is None else parent)
+    busy, own, began = busy_seconds(), time.process_time(), time.perf_counter()
+    status, sentence = TRAINED, ""
+    try:
+        with _context(settings, data, build, monitor) as context:
+            _train(settings, context, monitor)
+    except ConfigurationError as error:
+        if monitor.epochs:
+            raise
+        status, sentence = REFUSED, str(error)
+    except (NonFiniteLossError, TaskError) as error:
+        if isinstance(error, TaskError) and not isinstance(error.__cause__, NonFiniteError):
+            raise
+        status, sentence = DIVERGED, str(error)
+    elapsed, busy_now = time.perf_counter() - began, busy_seconds()
+    others = None
+    if busy is not None and busy_now is not None:
+        others = max(0.0, busy_now - busy - (time.process_time() - own)) / elapsed
+    reached = next((n for n, epoch in enumerate(monitor.epochs, 1) if epoch.accuracy >= settings.target), None)
+    return RunResult(
+        settings,
+        status,
+        sentence,
+        monitor.epochs,
+        reached,
+        None if reached is None else monitor.epochs[reached - 1].seconds,
+        monitor.tasks * settings.batch_size / monitor.seconds if monitor.epochs else None,
+        others,
+        os.getloadavg(),
+        known,
+        commit,
+        date,
+    )
+
+
+def _context(
+    settings: RunSettings, data: Dataset, build: Callable[[str], Dataflow], monitor: Monitor
+) -> ExecutionContext:
+    rule = rule_class(settings.rule)(**settings.rule_parameters)
+    return ExecutionContext(
+        [build(settings.variant), None],
+        data=data,
+        model=ModelConf(batch_size=settings.batch_size, rule=rule),
+        solver=SolverConf(**settings.solver),
+        system=SystemConf(devices=settings.devices, learners_per_device=settings.learners, seed=settings.seed),
+        monitors=[monitor],
+    )
+
+
+def _train(settings: RunSettings, context: ExecutionContext, monitor: _Epochs) -> None:
+    """To the target, and so many epochs further; `max_epochs` in all at the most."""
+    history = context.train_and_test(settings.max_epochs, target_accuracy=settings.target)
+    further = min(settings.further_epochs, settings.max_epochs - len(monitor.epochs))
+    if history.stopped == "accuracy" and further:
+        monitor.before = monitor.seconds
+        context.train_and_test(further)
+
+
+# The process
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.efficiency_run", description="One run of the grid.")
+    parser.add_argument("--data-directory", type=Path, help="where MNIST lies (default: it is downloaded)")
+    parser.add_argument("--settings", required=True, help="JSON")
+    parser.add_argument("--output-directory", type=Path, required=True)
+    parser.add_argument("--parent", type=int, help="the process to end with (default: who started this one)")
+    options = parser.parse_args(arguments)
+    settings = RunSettings(**json.loads(options.settings))
+    try:
+        data = mnist(options.data_directory)
+        if digest(data) != settings.data:
+            raise ConfigurationError(f"expected the data set {settings.data}. Received: {digest(data)}")
+        write_result(options.output_directory, train(settings, data, parent=options.parent))
+    except CrossbowError as error:
+        print(f"{settings}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

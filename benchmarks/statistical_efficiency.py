@@ -1,0 +1,235 @@
+"""Statistical efficiency: epochs and time to an accuracy, by rule, learners and batch. LeNet on MNIST.
+
+    python -m benchmarks.statistical_efficiency --data-directory DIR
+
+A grid of rules, learners, batches and seeds. Every run is a process of its own and one file in the output directory,
+which is whole or not there: whatever ends the program, started again it goes on with what is missing. It runs seed
+after seed, and the rules in turns, so that a part of the grid is of use already. At the end it writes a table and
+pictures of what is there, and says what is missing; `--report-only` does nothing else.
+
+One solver for all: SGD with a fixed learning rate of 0.01, momentum 0.9 and weight decay 5e-4, those with which Caffe
+trains LeNet (examples/mnist/lenet_solver.prototxt), without its decay of the rate, which would make an epoch's steps
+depend on how many epochs went before. The rate is the same whatever the batch: smaller batches then make more steps in
+an epoch, which is what the batch is compared for. And a learner's batch and rate are the same whatever the number of
+learners, for Crossbow claims that it needs no other with more of them. Under S-SGD k learners with batch b are SGD with
+batch k·b, at this same rate; `--scale-rate` multiplies it by k there (Goyal et al., 2017; without their warm-up). The
+elastic rules draw with α = 1/k (with one learner 1/2) each: SMA as by default, asynchronous EASGD likewise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.efficiency_pictures import write_pictures
+from benchmarks.efficiency_report import cells, missing, refused, report, verdict
+from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, digest, read_result
+from crossbow import SolverConf
+from crossbow.data import mnist
+from crossbow.files import make_directory, write_whole
+from crossbow.synch import EASGD, RULES, SSGD, rule_class
+from crossbow.types import CrossbowError, DataError
+from models.lenet import VARIANTS
+from models.values import integer, number
+
+RULE_NAMES = ("sma", "ssgd", "easgd", "model-averaging")
+LEARNERS, BATCHES, SEEDS = (1, 2, 4, 8), (32, 128, 8), (0, 1, 2)
+"""Those of the table in docs/results.md. Batch 8 comes last in every seed: its epochs take longest."""
+OUTPUT = Path("output/statistical-efficiency")
+FAILED, WRONG, INTERRUPTED = 1, 2, 130
+
+Run = Callable[[RunSettings, argparse.Namespace], None]
+
+
+def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
+    """The runs, in the order in which to run them. data: its digest. Raises ConfigurationError."""
+    return [
+        RunSettings(
+            rule=rule,
+            learners=learners,
+            batch_size=batch_size,
+            seed=seed,
+            rule_parameters=_rule_parameters(rule, learners),
+            solver=_solver(options, rule, learners),
+            target=options.target_accuracy,
+            further_epochs=options.further_epochs,
+            max_epochs=options.max_epochs,
+            variant=options.variant,
+            devices=options.devices,
+            data=data,
+        )
+        for seed in dict.fromkeys(options.seeds)
+        for batch_size in dict.fromkeys(options.batches)
+        for learners in dict.fromkeys(options.learners)
+        for rule in dict.fromkeys(options.rules)
+    ]
+
+
+def _rule_parameters(name: str, learners: int) -> dict[str, Any]:
+    """All of the rule's fields: a default that changes makes other runs."""
+    rule = EASGD(alpha=1 / max(learners, 2)) if name == EASGD.name else rule_class(name)()
+    return asdict(rule)  # type: ignore[call-overload,no-any-return] # every rule is a dataclass
+
+
+def _solver(options: argparse.Namespace, rule: str, learners: int) -> dict[str, Any]:
+    scale = learners if options.scale_rate and rule == SSGD.name else 1
+    return asdict(
+        SolverConf(
+            learning_rate=scale * options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
+        )
+    )
+
+
+def run_apart(settings: RunSettings, options: argparse.Namespace) -> None:
+    """Run in a process of its own, which writes the result; what it says goes to standard error."""
+    command = [sys.executable, "-m", "benchmarks.efficiency_run", "--settings", json.dumps(asdict(settings))]
+    command += ["--output-directory", str(options.output_directory), "--parent", str(os.getpid())]
+    if options.data_directory is not None:
+        command += ["--data-directory", str(options.data_directory)]
+    subprocess.run(command, check=False)
+
+
+# What is there
+
+
+def read_results(directory: Path) -> dict[str, RunResult]:
+    """All results in the directory by the name of their settings. What is no result is said, and left out."""
+    found = {}
+    for path in sorted(directory.glob("*.json")):
+        try:
+            found[path.name] = read_result(path)
+        except (ValueError, OSError) as error:
+            print(f"left out: {error}", file=sys.stderr)
+    return found
+
+
+def _data(options: argparse.Namespace, found: Mapping[str, RunResult]) -> str:
+    """The digest of the data set: for a report, of what the results were trained on. Raises DataError."""
+    if options.report_only and options.data_directory is None:
+        known = sorted({result.settings.data for result in found.values()})
+        if len(known) > 1:
+            raise DataError(
+                f"{options.output_directory}: expected results of one data set, or --data-directory to say of which. "
+                f"Received: those of {', '.join(known)}"
+            )
+        return known[0] if known else ""
+    try:
+        return digest(mnist(options.data_directory))
+    except DataError as error:
+        if options.data_directory is not None:
+            raise
+        raise DataError(
+            "MNIST is missing, and could not be downloaded: name a directory that holds its four files with "
+            "--data-directory"
+        ) from error
+
+
+# Running what is missing
+
+
+def run_missing(
+    runs: Sequence[RunSettings], found: dict[str, RunResult], options: argparse.Namespace, run: Run
+) -> list[RunSettings]:
+    """Run what is missing, and add it to what was found; those that left no result."""
+    began, failed = time.monotonic(), []
+    for number_of_run, settings in enumerate(runs, 1):
+        known = found.get(settings.name)
+        if known is not None and not (known.status == REFUSED and options.retry_refused):
+            continue
+        if options.budget is not None and time.monotonic() - began >= options.budget:
+            print(f"the budget of {options.budget:g} s is spent", file=sys.stderr)
+            break
+        print(f"{number_of_run} of {len(runs)}: {settings} …", file=sys.stderr, flush=True)
+        run(settings, options)
+        try:
+            found[settings.name] = read_result(options.output_directory / settings.name)
+        except (ValueError, OSError):
+            failed.append(settings)
+            print(f"{settings}: failed, and left no result", file=sys.stderr, flush=True)
+        else:
+            print(f"    {_summary(found[settings.name])}", file=sys.stderr, flush=True)
+    return failed
+
+
+def _summary(result: RunResult) -> str:
+    if result.sentence:
+        return f"{result.status}: {result.sentence}"
+    last = result.epochs[-1]
+    reached = "" if result.seconds_to_target is None else f", after {result.epochs_to_target} at the target"
+    return f"{len(result.epochs)} epochs{reached}, {last.accuracy:.2%}, {last.seconds:.1f} s"
+
+
+# The command line
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.statistical_efficiency",
+        description="Epochs and time to an accuracy, by rule, learners and batch: LeNet on MNIST.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data-directory", type=Path, metavar="DIR", help="where MNIST lies; None: it is downloaded once")
+    add("--output-directory", type=Path, metavar="DIR", default=OUTPUT, help="where the results are, a file a run")
+    add("--report-directory", type=Path, metavar="DIR", help="where table and pictures go; None: beside the results")
+    add("--rules", nargs="+", choices=tuple(RULES), metavar="NAME", default=list(RULE_NAMES), help="rules")
+    add("--learners", nargs="+", type=integer(1), metavar="K", default=list(LEARNERS), help="numbers of learners")
+    add("--batches", nargs="+", type=integer(1), metavar="B", default=list(BATCHES), help="images in a learner's batch")
+    add("--seeds", nargs="+", type=integer(0), metavar="S", default=list(SEEDS), help="seeds")
+    add("--variant", choices=VARIANTS, default="caffe", help="of LeNet")
+    add("--learning-rate", type=number(0, above=True), metavar="G", default=0.01, help="of every learner")
+    add("--momentum", type=number(0), metavar="M", default=0.9, help="in [0, 1)")
+    add("--weight-decay", type=number(0), metavar="L", default=5e-4, help="of the L2 penalty")
+    add("--scale-rate", action="store_true", help="ssgd: the learning rate times the number of learners")
+    add("--target-accuracy", type=number(0, 1, above=True), metavar="A", default=0.99, help="on the test images")
+    add("--further-epochs", type=integer(0), metavar="N", default=2, help="after the one that reaches the target")
+    add("--max-epochs", type=integer(1), metavar="N", default=20, help="of a run that does not reach it")
+    add("--devices", default="cpu", help="as in SystemConf")
+    add("--budget", type=number(0), metavar="S", help="seconds after which no run is begun")
+    add("--report-only", action="store_true", help="run nothing: write table and pictures of what is there")
+    add("--retry-refused", action="store_true", help="run again what the engine has refused")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None, run: Run = run_apart) -> int:
+    """Run and report as the command line says; returns the exit status. run: how a run is done."""
+    options = parse(arguments)
+    failed: list[RunSettings] = []
+    try:
+        make_directory(options.output_directory)
+        found = read_results(options.output_directory)
+        runs = grid(options, _data(options, found))
+        if not options.report_only:
+            failed = run_missing(runs, found, options, run)
+        write_report(runs, found, options.report_directory or options.output_directory)
+    except CrossbowError as error:
+        print(f"python -m benchmarks.statistical_efficiency: error: {error}", file=sys.stderr)
+        return WRONG
+    except KeyboardInterrupt:
+        print("interrupted: started again, it goes on with what is missing", file=sys.stderr)
+        return INTERRUPTED
+    return FAILED if failed else 0
+
+
+def write_report(runs: Sequence[RunSettings], found: Mapping[str, RunResult], directory: Path) -> None:
+    """Write report.md and the pictures, and print the check and what is missing. Raises DataError."""
+    grouped = cells(runs, found)
+    pictures = write_pictures(grouped, directory)
+    write_whole(directory / "report.md", report(grouped, pictures).encode())
+    for title, lines in (("refused", refused(grouped)), ("missing", missing(grouped))):
+        for line in lines:
+            print(f"{title}: {line}")
+    print(verdict(grouped))
+    print(f"report {directory / 'report.md'}")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
