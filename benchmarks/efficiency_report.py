@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from benchmarks.contest import QUIET
 from benchmarks.efficiency_run import DIVERGED, REFUSED, RunResult, RunSettings
 from benchmarks.report import Spread, markdown, spread
 
@@ -273,7 +274,9 @@ def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str
     about["commit"] = ", ".join(dict.fromkeys(result.commit for result in trained))
     others = [result.others for result in trained if result.others is not None]
     if others:
-        about["other programs"] = f"kept {statistics.mean(others):.2f} processors busy (at worst {max(others):.2f})"
+        about["other programs"] = f"kept {statistics.mean(others):.2f} processors busy (at worst {max(others):.2f})" + (
+            ": NOT A QUIET MACHINE, seconds and images/s are not to be compared" if max(others) > QUIET else ""
+        )
     if dates := sorted(result.date for result in trained):
         about["date"] = f"{dates[0]} to {dates[-1]}"
     return {name: text for name, text in about.items() if text}

@@ -472,7 +472,7 @@ def test_what_was_seen_is_grouped() -> None:
     assert diverged(grouped) == [f"{second}: the loss became nan"]
     text = report(grouped, ["epochs.png"])
     assert "5 of 16 runs trained. The check is not measured: " in text
-    assert "- other programs: kept 0.50 processors busy" in text
+    assert "- other programs: kept 0.50 processors busy (at worst 0.50): NOT A QUIET MACHINE" in text
     assert "- commit: abc" in text
     assert "## Test accuracy by epoch, batch 8" in text
     assert text.endswith("![epochs](epochs.png)\n")
