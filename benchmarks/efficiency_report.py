@@ -263,11 +263,15 @@ def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str
     common = max(rates, key=lambda rate: len(rates[rate]))
     other = "; ".join(f"{rate}: {', '.join(dict.fromkeys(of))}" for rate, of in rates.items() if rate != common)
     solver = {name: value for name, value in first.solver.items() if name in ("momentum", "weight_decay", "policy")}
+    rules = {c.rule: c.settings[0].rule_parameters for c in cells}
+    momenta = [f"{m:g}" for parameters in rules.values() if (m := parameters.get("base_momentum"))]
     about = {
         "network": f"LeNet, {first.variant}, on MNIST (data {first.data or 'unknown'})",
         "learning rate": common + (f"; {other}" if other else ""),
         **{name.replace("_", " "): str(value) for name, value in solver.items()},
+        "momentum of SMA's average model": ", ".join(momenta),
         "devices": first.devices,
+        "threads of a learner": str(first.threads_per_learner or "its share of the cores, one at the least"),
     }
     for name in ("processor", "cores", "memory", "system", "versions"):
         about[name] = "; ".join(dict.fromkeys(result.machine.get(name, "unknown") for result in trained))

@@ -54,6 +54,8 @@ class RunSettings:
     variant: str
     """Of LeNet."""
     devices: str
+    threads_per_learner: int | None
+    """None: the device's cores, shared."""
     data: str
     """The digest of images and labels."""
 
@@ -218,7 +220,12 @@ def _context(
         data=data,
         model=ModelConf(batch_size=settings.batch_size, rule=rule),
         solver=SolverConf(**settings.solver),
-        system=SystemConf(devices=settings.devices, learners_per_device=settings.learners, seed=settings.seed),
+        system=SystemConf(
+            devices=settings.devices,
+            learners_per_device=settings.learners,
+            threads_per_learner=settings.threads_per_learner,
+            seed=settings.seed,
+        ),
         monitors=[monitor],
     )
 

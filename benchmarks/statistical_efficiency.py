@@ -35,7 +35,7 @@ from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, digest, r
 from crossbow import SolverConf
 from crossbow.data import mnist
 from crossbow.files import make_directory, write_whole
-from crossbow.synch import EASGD, RULES, SSGD, rule_class
+from crossbow.synch import EASGD, RULES, SMA, SSGD, rule_class
 from crossbow.types import CrossbowError, DataError
 from models.lenet import VARIANTS
 from models.values import integer, number
@@ -57,13 +57,14 @@ def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
             learners=learners,
             batch_size=batch_size,
             seed=seed,
-            rule_parameters=_rule_parameters(rule, learners),
+            rule_parameters=_rule_parameters(options, rule, learners),
             solver=_solver(options, rule, learners),
             target=options.target_accuracy,
             further_epochs=options.further_epochs,
             max_epochs=options.max_epochs,
             variant=options.variant,
             devices=options.devices,
+            threads_per_learner=options.threads_per_learner,
             data=data,
         )
         for seed in dict.fromkeys(options.seeds)
@@ -73,10 +74,14 @@ def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
     ]
 
 
-def _rule_parameters(name: str, learners: int) -> dict[str, Any]:
+def _rule_parameters(options: argparse.Namespace, name: str, learners: int) -> dict[str, Any]:
     """All of the rule's fields: a default that changes makes other runs."""
-    rule = EASGD(alpha=1 / max(learners, 2)) if name == EASGD.name else rule_class(name)()
-    return asdict(rule)  # type: ignore[call-overload,no-any-return] # every rule is a dataclass
+    given: dict[str, Any] = {}
+    if name == EASGD.name:
+        given["alpha"] = 1 / max(learners, 2)
+    elif name == SMA.name:
+        given["base_momentum"] = options.base_momentum
+    return asdict(rule_class(name)(**given))  # type: ignore[call-overload,no-any-return] # every rule is a dataclass
 
 
 def _solver(options: argparse.Namespace, rule: str, learners: int) -> dict[str, Any]:
@@ -188,11 +193,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--learning-rate", type=number(0, above=True), metavar="G", default=0.01, help="of every learner")
     add("--momentum", type=number(0), metavar="M", default=0.9, help="in [0, 1)")
     add("--weight-decay", type=number(0), metavar="L", default=5e-4, help="of the L2 penalty")
+    add("--base-momentum", type=number(0), metavar="M", default=0.0, help="sma: of the average model, in [0, 1)")
     add("--scale-rate", action="store_true", help="ssgd: the learning rate times the number of learners")
     add("--target-accuracy", type=number(0, 1, above=True), metavar="A", default=0.99, help="on the test images")
     add("--further-epochs", type=integer(0), metavar="N", default=2, help="after the one that reaches the target")
     add("--max-epochs", type=integer(1), metavar="N", default=20, help="of a run that does not reach it")
     add("--devices", default="cpu", help="as in SystemConf")
+    add("--threads-per-learner", type=integer(1), metavar="N", help="None: the cores are shared among the learners")
     add("--budget", type=number(0), metavar="S", help="seconds after which no run is begun")
     add("--report-only", action="store_true", help="run nothing: write table and pictures of what is there")
     add("--retry-refused", action="store_true", help="run again what the engine has refused")

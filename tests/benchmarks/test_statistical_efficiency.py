@@ -147,6 +147,7 @@ def test_a_file_that_is_not_whole_is_run_again(
         ["--max-epochs", "7"],
         ["--variant", "original"],
         ["--devices", "cpu:0/2"],
+        ["--threads-per-learner", "1"],
     ],
 )
 def test_other_settings_are_other_runs(option: list[str]) -> None:
@@ -170,6 +171,12 @@ def test_the_rate_is_scaled_for_ssgd_only() -> None:
 def test_the_elastic_rules_draw_alike() -> None:
     options = parse(["--rules", "easgd", "--batches", "8", "--seeds", "0"])
     assert [run.rule_parameters["alpha"] for run in grid(options, "")] == [1 / 2, 1 / 2, 1 / 4, 1 / 8]
+
+
+def test_the_average_model_has_a_momentum_under_sma_only() -> None:
+    options = parse(["--base-momentum", "0.5", "--learners", "8", "--batches", "8", "--seeds", "0"])
+    found = {run.rule: run.rule_parameters.get("base_momentum") for run in grid(options, "")}
+    assert found == {"sma": 0.5, "ssgd": None, "easgd": None, "model-averaging": None}
 
 
 # Training
