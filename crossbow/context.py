@@ -20,11 +20,10 @@ from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.files import checked_path, reason, write_whole
-from crossbow.runtime.engine import Engine
+from crossbow.runtime.changing_engine import AnyEngine, new_engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
-from crossbow.runtime.sequence_engine import SequenceEngine, new_engine
 from crossbow.synch import Collective, has_barrier
 from crossbow.types import (
     Array,
@@ -273,7 +272,7 @@ class ExecutionContext:
         self.engine.check_usable()
 
 
-def _base_model(engine: Engine | SequenceEngine) -> dict[tuple[int, str], Array]:
+def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
     """The base model's variables and statistics by operator (its id) and name: a copy."""
     values, program = engine.weights, engine.program
     segments = {**program.model.segments, **program.statistics.segments}

@@ -30,13 +30,9 @@ class WorkClock:
     def tasks_per_tick(self) -> int:
         return self.wpc or self.learners * self.tau
 
-    def ticks(self, tasks: int) -> int:
-        """Ticks that hold so many tasks, rounded up: training ends on a whole tick."""
-        return -(-tasks // self.tasks_per_tick)
-
-    def schedule(self, tick: int) -> Iterator[ScheduledTask]:
-        """The tasks of a tick, in order: task n goes to learner n mod k. One by one, for a tick may be very long."""
-        first = tick * self.tasks_per_tick
+    def schedule(self, first: int) -> Iterator[ScheduledTask]:
+        """The tasks of a tick that begins with task `first`, in order, dealt to the learners in turn. One by one, for a
+        tick may be very long."""
         for number in range(self.tasks_per_tick):
             yield ScheduledTask(first + number, number % self.learners, number // self.learners == self.tau - 1)
 

@@ -92,8 +92,8 @@ class Engine:
         self.clock, self.order, self.loader = self.parts.clock, self.parts.order, self.parts.loader
         self.schedule = Schedule(solver, self.tasks_per_epoch)
         self._by_merges = solver.learning_rate_step_unit == "merges"
-        self._merges_before = 0
-        """Those that other engines made before this one."""
+        self._merges_before = self._tasks_before = 0
+        """Those that other engines made, or did, before this one: more than it would have in as many ticks."""
         self.tick = 0
         """Ticks done (while running: submitted)."""
         self._next_result = 0
@@ -121,7 +121,7 @@ class Engine:
     @property
     def tasks(self) -> int:
         """Tasks done since the start."""
-        return self.tick * self.clock.tasks_per_tick
+        return self._tasks_before + self.tick * self.clock.tasks_per_tick
 
     @property
     def tasks_per_epoch(self) -> float:
@@ -146,7 +146,8 @@ class Engine:
     def continue_from(self, other: Engine) -> None:
         """Start from another engine's base model, counting on."""
         self.tick = other.tick
-        self._merges_before = other.merges - self.merges
+        self._tasks_before += other.tasks - self.tasks
+        self._merges_before += other.merges - self.merges
         self.load(other.weights, "the base model")
 
     @property
@@ -157,7 +158,7 @@ class Engine:
     # Training
 
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
-        """Run ticks up to `until`, or up to the first tick boundary at which `stop()` is true.
+        """Run ticks until so many tasks are done, or up to the first tick boundary at which `stop()` is true.
 
         A tick of several tasks a learner asks between them too, and is left where the rest of it would take longer
         than SECONDS_TO_FINISH: the learners then start again from the base model, as it was when the tick began.
@@ -169,8 +170,8 @@ class Engine:
         with self._busy("training", self.loader):
             self._keep()
             self.loader.start(self.tasks)
-            while self.tick < until and not stop() and self._run_tick(stop, on_result):
-                while self._next_result < (self.tick - TICKS_BEHIND) * self.clock.tasks_per_tick:
+            while self.tasks < until and not stop() and self._run_tick(stop, on_result):
+                while self._next_result < self.tasks - TICKS_BEHIND * self.clock.tasks_per_tick:
                     self._collect(on_result)
             self._collect_all(on_result)
             self._settle()
@@ -188,7 +189,7 @@ class Engine:
         if self.tick and drops(now) > drops(now - (1 if self._by_merges else self.clock.tasks_per_tick)):
             self._collect_all(on_result)
             self.restart()
-        for task, number, synchronises in self.clock.schedule(self.tick):
+        for task, number, synchronises in self.clock.schedule(first):
             # Nobody has contributed to the merge before the last task of a learner, nor has anybody begun to wait.
             if not synchronises and task > first and stop():
                 deadline = min(deadline, time.monotonic() + SECONDS_TO_FINISH)

@@ -96,8 +96,8 @@ class FreeEngine(Engine):
 
     def _within_slack(self, task: int) -> bool:
         """Whether the task's tick is not too far ahead of the oldest that is not done."""
-        slack, per_tick = self.parts.model_conf.slack, self.clock.tasks_per_tick
-        return slack is None or task // per_tick - min(self._unfinished) // per_tick <= slack
+        slack, per_tick, before = self.parts.model_conf.slack, self.clock.tasks_per_tick, self._tasks_before
+        return slack is None or (task - before) // per_tick - (min(self._unfinished) - before) // per_tick <= slack
 
     def _report(self, report: Completed | Failed) -> None:
         if isinstance(report, Completed):
@@ -129,7 +129,7 @@ class FreeEngine(Engine):
         super()._recover()
 
     def _whole_ticks(self) -> int:
-        return self._done // self.clock.tasks_per_tick
+        return (self._done - self._tasks_before) // self.clock.tasks_per_tick
 
     def restart(self) -> None:
         """w_i ← z, and everybody may begin."""

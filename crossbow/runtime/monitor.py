@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from crossbow.files import checked_path, make_directory, reason
 from crossbow.runtime.results import Record
+from crossbow.runtime.tuner import Decision
 from crossbow.types import DataError
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ class Monitor:
 
     def record(self, record: Record) -> None:
         """Called at the end of every epoch (or stretch between tests), after its test."""
+
+    def decision(self, decision: Decision) -> None:
+        """Called when numbers of learners have been compared, with learners_per_device="auto"."""
 
 
 class JsonLinesMonitor(Monitor):
@@ -135,7 +139,12 @@ class ConsoleMonitor(Monitor):
         self._bar.refresh()
 
     def record(self, record: Record) -> None:
-        line = self.line(record)
+        self._print(self.line(record))
+
+    def decision(self, decision: Decision) -> None:
+        self._print(str(decision))
+
+    def _print(self, line: str) -> None:
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crossbow.dataflow.graph import Vertex
+from crossbow.runtime.tuner import Decision
 from crossbow.types import Array
 
 
@@ -49,6 +50,8 @@ class History:
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
     """Why it ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
+    decisions: list[Decision] = field(default_factory=list)
+    """How numbers of learners compared, with learners_per_device="auto"."""
 
     @property
     def time(self) -> float:

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
-from crossbow.runtime.engine import TICKS_BEHIND, Engine
+from crossbow.runtime.changing_engine import AnyEngine, TunedEngine
+from crossbow.runtime.engine import TICKS_BEHIND
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import History, Record, RunningMean
-from crossbow.runtime.sequence_engine import SequenceEngine
+from crossbow.runtime.tuner import Decision
 from crossbow.types import ConfigurationError, TrainingUnit
 
 
@@ -43,9 +44,7 @@ class Limits:
 class TrainingRun:
     """Runs an engine until a limit is reached, on the caller's thread."""
 
-    def __init__(
-        self, engine: Engine | SequenceEngine, limits: Limits, monitors: Sequence[Monitor], *, test: bool
-    ) -> None:
+    def __init__(self, engine: AnyEngine, limits: Limits, monitors: Sequence[Monitor], *, test: bool) -> None:
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.history = History()
         self.end = math.inf if limits.count is None else self._end(limits.count)
@@ -56,13 +55,15 @@ class TrainingRun:
         self.stretch_start = time.perf_counter()
         self.stretch_images = 0
         self.reached = math.inf
-        """The tick with which the loss became small enough."""
+        """The tasks with which the loss became small enough."""
         self.interrupted = False
         self.next_progress = 0.0
 
     def run(self) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; what was done is recorded, and
         KeyboardInterrupt raised."""
+        if isinstance(self.engine, TunedEngine):
+            self.engine.on_decision = self._decided
         with self._interrupts():
             while not self.history.stopped:
                 self._stretch()
@@ -73,16 +74,16 @@ class TrainingRun:
     def _stretch(self) -> None:
         """Train to the next end of an epoch or test, and record it."""
         engine = self.engine
-        first, test_tick = engine.tick, self._next_test() if self.test else math.inf
+        first, next_test = engine.tasks, self._next_test() if self.test else math.inf
         self.stretch_start, self.stretch_images = time.perf_counter(), 0
         rate = engine.learning_rate
-        engine.run(int(min(self._next_epoch(), test_tick, self.end)), self._stop_now, self._add)
+        engine.run(int(min(self._next_epoch(), next_test, self.end)), self._stop_now, self._add)
         elapsed = time.perf_counter() - self.stretch_start
         self.seconds_before += elapsed
         self.history.stopped = self._reason()
-        if self.stretch_images == 0 or (engine.tick == first and self.history.records):
+        if self.stretch_images == 0 or (engine.tasks == first and self.history.records):
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
-        tested = self.test and not self.interrupted and (engine.tick >= test_tick or bool(self.history.stopped))
+        tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
         record = Record(
             epoch=self._epochs(),
@@ -104,23 +105,28 @@ class TrainingRun:
     def _add(self, result: Completed) -> None:
         self.mean.add(result.loss, result.accuracy)
         self.stretch_images += result.examples
-        tick, rest = divmod(result.task + 1, self.engine.clock.tasks_per_tick)
-        wanted = self.limits.loss
-        if wanted is not None and rest == 0 and self.mean.full and self.mean.moving_loss <= wanted:
-            self.reached = min(self.reached, tick)
+        done, wanted = result.task + 1, self.limits.loss
+        at_boundary = (self.engine.tasks - done) % self.engine.clock.tasks_per_tick == 0
+        if wanted is not None and at_boundary and self.mean.full and self.mean.moving_loss <= wanted:
+            self.reached = min(self.reached, done)
+
+    def _decided(self, decision: Decision) -> None:
+        self.history.decisions.append(decision)
+        for monitor in self.monitors:
+            monitor.decision(decision)
 
     # When to stop
 
     def _end(self, count: int) -> int:
-        """The tick at which `count` is done. An epoch ends where the stream of examples does, so a call that starts in
-        the tick in which an epoch ended runs to the end of the next."""
+        """The tasks with which `count` is done. An epoch ends where the stream of examples does, so a call that starts
+        in the tick in which an epoch ended runs to the end of the next."""
         clock, order, start = self.engine.clock, self.engine.order, self.engine.tasks
         if self.limits.unit is TrainingUnit.TASKS:
-            return clock.ticks(start + count)
+            return start + count
         epochs = order.epochs_in_tasks(start)
         if start - order.tasks_in_epochs(epochs) < clock.tasks_per_tick:
-            return clock.ticks(order.tasks_in_epochs(epochs + count))
-        return clock.ticks(start + math.ceil(count * self.engine.tasks_per_epoch))
+            return order.tasks_in_epochs(epochs + count)
+        return start + math.ceil(count * self.engine.tasks_per_epoch)
 
     def _check_tick(self, count: int) -> None:
         """Refuse a τ with which the first tick is longer than the training. (One task of each learner may be.)"""
@@ -136,11 +142,11 @@ class TrainingRun:
         """Epochs done: a whole number in the tick in which one ends, though that tick reaches into the next."""
         engine = self.engine
         epochs = engine.order.epochs_in_tasks(engine.tasks)
-        ended = engine.clock.ticks(engine.order.tasks_in_epochs(epochs))
-        return float(epochs) if engine.tick == ended else engine.tasks / engine.tasks_per_epoch
+        beyond = engine.tasks - engine.order.tasks_in_epochs(epochs)
+        return float(epochs) if beyond < engine.clock.tasks_per_tick else engine.tasks / engine.tasks_per_epoch
 
     def _next_epoch(self) -> int:
-        """The next tick in which an epoch ends."""
+        """The tasks at the next end of an epoch."""
         return self._next_multiple(1, TrainingUnit.EPOCHS)
 
     def _next_test(self) -> int:
@@ -148,15 +154,15 @@ class TrainingRun:
         return self._next_multiple(model.test_interval, model.test_interval_unit)
 
     def _next_multiple(self, interval: int, unit: TrainingUnit) -> int:
-        """The next tick in which a multiple of the interval is complete."""
-        clock, order, tasks = self.engine.clock, self.engine.order, self.engine.tasks
+        """The tasks with which the next multiple of the interval is complete."""
+        order, tasks = self.engine.order, self.engine.tasks
         done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
         multiple = done // interval * interval
         while True:
             multiple += interval
             end = order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
-            if clock.ticks(end) > self.engine.tick:
-                return clock.ticks(end)
+            if end > tasks:
+                return end
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.stretch_start + self.seconds_before
@@ -168,7 +174,7 @@ class TrainingRun:
             return "interrupt"
         if self.reached < math.inf:
             return "loss"
-        if self.engine.tick >= self.end:
+        if self.engine.tasks >= self.end:
             return "count"
         if limits.seconds is not None and self.seconds_before >= limits.seconds:
             return "duration"
@@ -181,7 +187,7 @@ class TrainingRun:
         over = limits.seconds is not None and self._seconds() >= limits.seconds
         # Not as soon as it is known: that depends on timing, and when training ends must not. Whether this holds is
         # known at the tick's boundary, and does not change in the tick.
-        reached = self.engine.tick >= self.reached + TICKS_BEHIND
+        reached = self.engine.tasks >= self.reached + TICKS_BEHIND * self.engine.clock.tasks_per_tick
         return over or reached or self.interrupted
 
     def _progress(self) -> None:

@@ -109,8 +109,6 @@ class Tuner:
 
     learners: int
     """With how many the next window is."""
-    fits: Callable[[int], str] = lambda learners: ""
-    """Why so many learners cannot be had, or "". Asked before they are tried."""
     on_decision: Callable[[Decision], None] = lambda decision: None
     settled: bool = False
     """Whether nothing is being compared."""
@@ -152,10 +150,7 @@ class Tuner:
         """The best and its neighbour in the direction of search."""
         neighbour = self.best + self._step
         self._comparison: Comparison | None = Comparison(*sorted((self.best, neighbour)))
-        if reason := self.fits(neighbour):
-            self.refused(reason)
-        else:
-            self.learners = self._comparison.next
+        self.learners = self._comparison.next
 
     def refused(self, reason: str) -> None:
         """The best's neighbour cannot be had: the best stays."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf, TaskError, TrainingUnit
-from crossbow.runtime.sequence_engine import SequenceEngine
+from crossbow.runtime.changing_engine import SequenceEngine
 from crossbow.synch import AsynchronousSGD, Gossip, Grouping, Hogwild, ModelAveraging, RuleSequence, sequence, simulate
 from tests.support import Probe, blobs, context, perceptron, same_weights, within
 from tests.synch.trajectories import START, gradient

@@ -1,0 +1,225 @@
+"""Engines that change: what trains is one engine after the other, each going on from where the last one was."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+from crossbow.compile import Program
+from crossbow.conf import ModelConf, SolverConf, SystemConf
+from crossbow.data import Dataset
+from crossbow.dataflow.graph import Graph
+from crossbow.runtime.engine import Engine, OnResult, check_rule
+from crossbow.runtime.free_engine import FreeEngine
+from crossbow.runtime.learner import Completed
+from crossbow.runtime.results import TestResult
+from crossbow.runtime.tuner import Decision, Tuner
+from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
+from crossbow.types import Array, ConfigurationError
+
+WARMING_TICKS = 2
+"""Of learners that have never trained, before anything is measured."""
+
+
+def new_engine(
+    training: Graph,
+    check: Graph,
+    data: Dataset,
+    model: ModelConf,
+    solver: SolverConf,
+    system: SystemConf,
+    collective: Collective | None = None,
+) -> AnyEngine:
+    """The engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
+
+    def make(changed_model: ModelConf = model, changed_system: SystemConf = system) -> Engine:
+        kind = Engine if has_barrier(changed_model.rule) else FreeEngine
+        return kind(training, check, data, changed_model, solver, changed_system, collective)
+
+    if isinstance(model.rule, RuleSequence):
+        return SequenceEngine(model.rule, system, lambda rule: make(dataclasses.replace(model, rule=rule)))
+    if system.learners_per_device != "auto" or system.deterministic:
+        return make()
+    first = make()
+    counts = {first.parts.device_of.count(device) for device in range(len(first.parts.devices))}
+    if len(counts) > 1:  # devices with different numbers of cores
+        return first
+    return TunedEngine(
+        first, lambda learners: make(model, dataclasses.replace(system, learners_per_device=learners)), counts.pop()
+    )
+
+
+class ChangingEngine:
+    """An `Engine`, as what trains now is. What it consists of, `parts`, changes with that."""
+
+    _now: Engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now, name)
+
+    @property
+    def tick(self) -> int:
+        return self._now.tick
+
+    @property
+    def program(self) -> Program:
+        return self._now.program
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        return self._now.weights
+
+    def check_usable(self) -> None:
+        self._now.check_usable()
+
+    def load(self, variables: dict[str, Array], source: str) -> None:
+        self._now.load(variables, source)
+
+    def test(self) -> TestResult:
+        return self._now.test()
+
+    def predict(self, images: Array) -> Array:
+        return self._now.predict(images)
+
+    def close(self) -> None:
+        self._now.close()
+
+
+AnyEngine = Engine | ChangingEngine
+
+
+class SequenceEngine(ChangingEngine):
+    """An engine whose rule changes from phase to phase."""
+
+    def __init__(self, sequence: RuleSequence, system: SystemConf, make: Callable[[Rule], Engine]) -> None:
+        """make: gives the engine of a rule."""
+        for rule in sequence.rules:
+            check_rule(rule, system)
+        self._make = make
+        self._now = make(sequence.phases[0].rule)
+        try:
+            sequence.check_learners(self._now.parts.learners)
+        except BaseException:
+            self._now.close()
+            raise
+        self._phases = sequence.ends(self._now.parts.learners, self._now.clock.tasks_per_tick)
+        _, self._end = next(self._phases)
+
+    def run(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
+        """As `Engine.run`, through as many phases as there are until then."""
+        while self._now.tasks < until:
+            if self.tick >= self._end:
+                self._change()
+            end = min(until, self._now.tasks + (self._end - self.tick) * self._now.clock.tasks_per_tick)
+            self._now.run(end, stop, on_result)
+            if self._now.tasks < end:
+                return
+
+    def _change(self) -> None:
+        """The next phase: an engine with its rule, which starts from this one's base model."""
+        before, (rule, end) = self._now, next(self._phases)
+        following = self._make(rule)
+        following.continue_from(before)
+        self._now, self._end = following, end
+        before.close()
+
+
+class TunedEngine(ChangingEngine):
+    """An engine whose number of learners is found while it trains (`Tuner`).
+
+    The learners of a number start from the base model, as after a restart. Those of the numbers that are being compared
+    are kept until there is a decision.
+    """
+
+    def __init__(self, first: Engine, make: Callable[[int], Engine], learners: int) -> None:
+        """first: with so many learners on each device, to begin with. make: gives the engine with another number."""
+        self._now, self._make, self._learners = first, make, learners
+        self._engines = {learners: first}
+        self._images, self._seconds = 0, 0.0
+        """Of the window so far."""
+        self._closed = False
+        self.decisions: list[Decision] = []
+        """All so far."""
+        self.on_decision: Callable[[Decision], None] = lambda decision: None
+        """Told of each, on the thread that trains."""
+        self.tuner = Tuner(learners, self._decided)
+
+    def _decided(self, decision: Decision) -> None:
+        self.decisions.append(decision)
+        self.on_decision(decision)
+
+    def run(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
+        """As `Engine.run`, window by window."""
+        while self._now.tasks < until and not stop():
+            if not self._change(self.tuner.learners, until, stop, on_result):
+                continue
+            before = self._now.tasks
+            self._window(until, stop, on_result)
+            if self._now.tasks == before:
+                return  # a tick was left
+
+    def _change(self, learners: int, until: int, stop: Callable[[], bool], on_result: OnResult) -> bool:
+        """Let so many learners train from now on; whether they can."""
+        if learners != self._learners:
+            following, new = self._engines.get(learners), learners not in self._engines
+            if following is None:
+                try:
+                    following = self._engines[learners] = self._make(learners)
+                except ConfigurationError as error:  # they do not fit, or the rule does not allow so many
+                    self.tuner.refused(str(error))
+                    return False
+            following.continue_from(self._now)
+            self._now, self._learners = following, learners
+            self._images, self._seconds = 0, 0.0
+            if self._closed:
+                following.close()
+            if new:
+                warm = self._now.tasks + WARMING_TICKS * self._now.clock.tasks_per_tick
+                self._now.run(min(until, warm), stop, on_result)
+        if self.tuner.settled:
+            for other in [number for number in self._engines if number != learners]:
+                self._engines.pop(other).close()
+        return True
+
+    def _window(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
+        """Train until the window is over, which may have begun in an earlier call, and tell the tuner how fast that
+        was. Where nothing is compared, training goes on without a break."""
+        tuner, began = self.tuner, time.perf_counter()
+
+        def count(result: Completed) -> None:
+            self._images += result.examples
+            on_result(result)
+
+        def passed() -> None:
+            nonlocal began
+            now = time.perf_counter()
+            self._seconds, began = self._seconds + now - began, now
+
+        def over() -> bool:
+            passed()
+            return self._images > 0 and self._seconds >= tuner.window_seconds
+
+        def look() -> bool:
+            if over():
+                self._tell()
+            return stop() or not tuner.settled
+
+        if tuner.settled:
+            self._now.run(until, look, count)
+            passed()
+        else:
+            self._now.run(until, lambda: stop() or over(), count)
+            if over():
+                self._tell()
+
+    def _tell(self) -> None:
+        """The tuner about a window."""
+        rate, self._images, self._seconds = self._images / self._seconds, 0, 0.0
+        self.tuner.add(rate)
+
+    def close(self) -> None:
+        self._closed = True
+        for engine in list(self._engines.values()):
+            engine.close()

@@ -1,0 +1,249 @@
+"""Learners that are added and removed while training goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, SSGD, DurationUnit, ExecutionContext, Monitor, SystemConf, TrainingUnit
+from crossbow.data.loader import Loader
+from crossbow.runtime import tuner
+from crossbow.runtime.changing_engine import TunedEngine
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.tuner import Decision, Tuner
+from crossbow.synch import AsynchronousSGD, RuleSequence
+from crossbow.types import CrossbowError, TaskError
+from tests.kernels.cuda.fake import fake_cuda
+from tests.support import Probe, blobs, context, perceptron
+
+WINDOW = 0.005
+"""Seconds: many windows in a short training."""
+TASKS = TrainingUnit.TASKS
+
+
+@pytest.fixture(autouse=True)
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "WINDOW_SECONDS", WINDOW)
+    monkeypatch.setattr(tuner, "WATCHED_SECONDS", WINDOW)
+
+
+class Scripted:
+    """A tuner that wants these numbers of learners in turn, window by window, and is settled then."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.numbers, self.rates, self.refusals = list(numbers), list[float](), list[str]()
+
+    @property
+    def learners(self) -> int:
+        return self.numbers[0]
+
+    @property
+    def settled(self) -> bool:
+        return len(self.numbers) == 1
+
+    @property
+    def window_seconds(self) -> float:
+        return WINDOW
+
+    def add(self, rate: float) -> None:
+        self.rates.append(rate)
+        self._next()
+
+    def refused(self, reason: str) -> None:
+        self.refusals.append(reason)
+        self._next()
+
+    def _next(self) -> None:
+        if len(self.numbers) > 1:
+            self.numbers.pop(0)
+
+
+def scripted(*numbers: int, **options: Any) -> ExecutionContext:
+    running = context(learners="auto", threads=1, **options)
+    assert isinstance(running.engine, TunedEngine)
+    running.engine.tuner = Scripted(numbers)  # type: ignore[assignment]
+    return running
+
+
+def learners_of(running: ExecutionContext) -> int:
+    return len(running.engine.parts.members)
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The tasks with which loaders of training batches begin."""
+    seen: list[int] = []
+    original = Loader.start
+
+    def start(loader: Loader, task: int) -> None:
+        seen.append(task)
+        original(loader, task)
+
+    monkeypatch.setattr(Loader, "start", start)
+    return seen
+
+
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), AsynchronousSGD()], ids=str)
+def test_no_batch_is_left_out_or_taken_twice(rule: Any, starts: list[int]) -> None:
+    with scripted(2, 1, 3, 1, 2, rule=rule) as running:
+        seen: list[int] = []
+        original = Engine.run
+
+        def run(engine: Engine, until: int, stop: Any, on_result: Any) -> None:
+            original(engine, until, stop, lambda result: (seen.append(result.task), on_result(result)))
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Engine, "run", run)
+            history = running.train_for_duration(0.5, DurationUnit.SECONDS)
+        assert seen == list(range(running.engine.tasks))
+        assert learners_of(running) == 2
+        assert history.records[-1].tasks == running.engine.tasks
+        assert starts[0] == 0
+        assert set(starts) <= {*seen, running.engine.tasks}
+        assert all(np.isfinite(value).all() for value in running.variables.values())
+
+
+def test_learners_go_on_from_the_base_model() -> None:
+    with scripted(2, 1, 3, 2, data=blobs(examples=60)) as running:
+        losses = [running.train_and_test(20).loss for _ in range(3)]
+        assert losses[-1] < 0.5 * losses[0]
+
+
+def test_training_ends_where_it_should() -> None:
+    for numbers in ((1, 2, 1, 3, 1), (1, 3, 2, 1)):
+        with scripted(*numbers) as running:
+            running.train(40, TASKS)
+            assert 40 <= running.engine.tasks < 40 + 3
+            assert running.train_and_test(2).records[-1].epoch >= 2
+
+
+def test_engines_that_are_no_longer_compared_are_closed() -> None:
+    with scripted(2, 1, 2, 1, 2) as running:
+        engine = running.engine
+        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        assert list(engine._engines) == [2]
+        names = [thread.name for thread in threading.enumerate()]
+        assert sum("learner" in name for name in names) == 2
+
+
+def test_a_number_that_the_rule_does_not_allow() -> None:
+    with scripted(2, 3, 2, rule=SMA(alpha=0.6)) as running:
+        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        (refusal,) = running.engine.tuner.refusals
+        assert refusal.startswith("SMA: alpha must be < 2/(k + 1)")
+        assert learners_of(running) == 2
+
+
+def test_a_number_that_wpc_does_not_allow() -> None:
+    with scripted(2, 3, 2, wpc=4) as running:
+        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        assert "multiple of the number of learners, 3" in running.engine.tuner.refusals[0]
+
+
+def test_the_rest_of_what_a_context_does(tmp_path: Any) -> None:
+    with scripted(2, 1, 3) as running:
+        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        assert learners_of(running) == 3
+        images = blobs().train.images
+        predicted, tested, variables = running.predict(images), running.test(), running.variables
+        running.save(tmp_path / "model.safetensors")
+    with scripted(1) as other:
+        other.load(tmp_path / "model.safetensors")
+        for name, value in variables.items():
+            np.testing.assert_array_equal(other.variables[name], value)
+        np.testing.assert_allclose(other.predict(images), predicted, rtol=1e-5)
+        assert other.test().loss == pytest.approx(tested.loss)
+
+
+def test_a_task_that_fails_ends_the_run_and_the_context_stays_usable() -> None:
+    calls = []
+
+    def fail(where: str, learner: int, before: int) -> None:
+        calls.append(where)
+        if len(calls) == 60:
+            raise RuntimeError("no luck")
+
+    with scripted(2, 1, 2, 1, dataflow=perceptron(Probe(action=fail))) as running:
+        with pytest.raises(TaskError, match="no luck"):
+            running.train(1000, TASKS)
+        running.train(20, TASKS)
+
+
+def test_closing_from_another_thread() -> None:
+    with scripted(*[1, 2] * 500) as running:
+        closing = threading.Timer(0.1, running.close)
+        closing.start()
+        with pytest.raises(CrossbowError, match="closed"):
+            running.train(10**6, TASKS)
+        closing.join()
+
+
+# With the real tuner
+
+
+def test_it_settles_says_so_and_watches() -> None:
+    class Listener(Monitor):
+        def __init__(self) -> None:
+            self.heard: list[Decision] = []
+
+        def decision(self, decision: Decision) -> None:
+            self.heard.append(decision)
+
+    listener = Listener()
+    with context(learners="auto", threads=1, monitors=[listener]) as running:
+        engine, end = running.engine, time.monotonic() + 30
+        decisions = []
+        while not engine.tuner.settled and time.monotonic() < end:
+            decisions += running.train_for_duration(0.2, DurationUnit.SECONDS).decisions
+        assert engine.tuner.settled
+        assert decisions == listener.heard == engine.decisions
+        assert decisions[-1].chosen == engine.tuner.best
+        running.train_for_duration(0.05, DurationUnit.SECONDS)
+        assert learners_of(running) == engine.tuner.learners
+
+
+def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From then on a task takes 5 ms more: more learners, whose waits overlap, are better."""
+    monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.05)
+    monkeypatch.setattr(tuner, "WATCHED_SECONDS", 0.05)
+    pause = threading.Event()
+
+    def wait(where: str, learner: int, before: int) -> None:
+        if pause.is_set() and where == "forward":
+            time.sleep(0.005)
+
+    with context(perceptron(Probe(action=wait)), learners="auto", threads=1) as running:
+        engine = running.engine
+        engine.tuner = Tuner(1, engine._decided)
+        while not engine.tuner.settled:
+            running.train_for_duration(0.2, DurationUnit.SECONDS)
+        running.train_for_duration(0.5, DurationUnit.SECONDS)
+        before = len(engine.decisions)
+        pause.set()
+        end = time.monotonic() + 30
+        while len(engine.decisions) == before and time.monotonic() < end:
+            running.train_for_duration(0.2, DurationUnit.SECONDS)
+        assert len(engine.decisions) > before
+        assert engine.decisions[before].chosen == engine.decisions[before].more
+
+
+def test_what_is_not_tuned() -> None:
+    for options in ({"learners": 2}, {"learners": "auto", "devices": "cpu:0/2", "rule": RuleSequence(((SMA(), 2),))}):
+        with context(**options) as running:
+            assert not isinstance(running.engine, TunedEngine)
+    system = SystemConf(kernels="reference", deterministic=True)
+    with ExecutionContext([perceptron(), None], data=blobs(), system=system) as running:
+        assert isinstance(running.engine, Engine)
+
+
+def test_on_gpus() -> None:
+    with fake_cuda(), context(perceptron(), devices="cuda:0", kernels="auto", learners="auto", threads=None) as running:
+        assert learners_of(running) == 4
+        running.engine.tuner = Scripted([4, 3, 5])
+        running.train_for_duration(1.0, DurationUnit.SECONDS)
+        assert learners_of(running) == 5
