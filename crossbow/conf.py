@@ -429,7 +429,10 @@ class SystemConf:
     """"cpu" (all cores), "cpu:i/n" (slice i of n of the cores), "cuda:i" (an NVIDIA GPU); several of one kind separated
     by commas or in a list."""
     learners_per_device: int | str = "auto"
-    """Learners on each device, or "auto": one per core, four per GPU."""
+    """Learners on each device, or "auto": one per core, four per GPU to begin with, and then as many as training is
+    fastest with, which is found out while it goes on (under a single rule, on devices with equally many cores, and not
+    with `deterministic`). What comes of that depends on timing; `History.decisions` has the numbers, with which a run
+    is repeated."""
     threads_per_learner: int | None = None
     """Threads of a learner; None shares the device's cores among its learners (at least one each)."""
     kernels: str = "auto"
@@ -446,7 +449,8 @@ class SystemConf:
       momentum and weight decay still act), and averages as ever."""
     deterministic: bool = False
     """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
-    fixed order of preference instead of by timing. On the CPU this is always so."""
+    fixed order of preference instead of by timing. On the CPU this is always so, under rules with a barrier and with a
+    number of learners; "auto" then stays with the number that it begins with."""
     seed: int = 0
     """Start of every random number: initial weights, order of the examples, dropout. Under a rule without a barrier the
     weights depend on timing, too."""

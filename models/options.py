@@ -148,7 +148,8 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         type=_learners,
         metavar="{auto,N}",
         default="auto",
-        help="learners on each device; auto is one per core, four per GPU (default: %(default)s)",
+        help="learners on each device; auto begins with one per core, four per GPU, and then finds out while training "
+        "with how many it is fastest, so that runs differ (default: %(default)s)",
     )
     group.add_argument(
         "--threads-per-learner",

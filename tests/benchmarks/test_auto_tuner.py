@@ -1,0 +1,48 @@
+"""The benchmark of the auto-tuner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import auto_tuner
+from benchmarks.auto_tuner import Outcome, Settled
+
+
+def outcome(*chosen: tuple[int, float]) -> Outcome:
+    rates = {1: [90.0, 100.0, 110.0], 2: [190.0, 200.0, 500.0], 3: [10.0, 192.0, 193.0]}
+    return Outcome(8, rates, [Settled(learners, seconds, []) for learners, seconds in chosen])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "share", "seconds", "verdict"),
+    [
+        ([(2, 4.0), (2, 30.0), (1, 5.0)], 1.0, 5.0, "met"),
+        ([(3, 4.0), (3, 6.0), (1, 5.0)], 0.96, 5.0, "met"),
+        ([(1, 4.0), (1, 6.0), (2, 5.0)], 0.5, 5.0, "MISSED"),
+        ([(2, 4.0), (2, 11.0), (2, 12.0)], 1.0, 11.0, "MISSED"),
+        ([(7, 4.0)], 0.96, 4.0, "met"),
+    ],
+)
+def test_verdicts(chosen: list[tuple[int, float]], share: float, seconds: float, verdict: str) -> None:
+    found = outcome(*chosen)
+    assert (found.median_share, found.median_seconds, found.verdict) == (share, seconds, verdict)
+
+
+def test_the_table() -> None:
+    (_, _, row) = auto_tuner.table([outcome((2, 4.0), (2, 5.0), (3, 7.0))]).splitlines()
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == ["8", "100", "200", "192", "2 (2×), 3 (1×)", "1.000", "5.0 (7.0)", "met"]
+
+
+def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "tuner.json"
+    options = ["--batches", "16", "--most", "1", "--rounds", "1", "--seconds", "0.1", "--json", str(path)]
+    assert auto_tuner.main(options) == 0
+    assert "of the best" in capsys.readouterr().out
+    (found,) = json.loads(path.read_text())["outcomes"]
+    (settled,) = found["settled"]
+    assert settled["learners"] >= 1
+    assert settled["decisions"]
