@@ -226,10 +226,10 @@ def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.Mon
         before = len(engine.decisions)
         pause.set()
         end = time.monotonic() + 30
-        while len(engine.decisions) == before and time.monotonic() < end:
+        # What else the machine does may have begun a search before: another one follows then.
+        while not any(d.chosen == d.more for d in engine.decisions[before:]) and time.monotonic() < end:
             running.train_for_duration(0.2, DurationUnit.SECONDS)
-        assert len(engine.decisions) > before
-        assert engine.decisions[before].chosen == engine.decisions[before].more
+        assert any(d.chosen == d.more for d in engine.decisions[before:])
 
 
 def test_what_is_not_tuned() -> None:

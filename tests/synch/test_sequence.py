@@ -105,7 +105,7 @@ def test_the_engine_changes_the_rule(learners: int) -> None:
             running.engine.restart()
             if variables is not None:
                 running.engine.load(variables, "before")
-            running.engine.run(tick + merges, lambda: False, lambda result: None)
+            running.engine.run((tick + merges) * learners, lambda: False, lambda result: None)
             variables, tick = running.variables, running.engine.tick
     assert variables is not None
     assert same_weights(received, variables)
