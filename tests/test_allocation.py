@@ -91,7 +91,7 @@ def test_training_does_not_grow(devices: str, kernels: str) -> None:
 def test_training_without_a_barrier_does_not_grow(rule: Rule, kernels: str) -> None:
     meter = Meter()
     with small(kernels, monitors=[meter], rule=rule) as running, traced():
-        running.train(3000, TrainingUnit.TASKS)
+        running.train(2000, TrainingUnit.TASKS)
     warm = meter.sizes[2:]
     assert warm[-1] - warm[0] < 16 * 500 * (len(warm) - 1)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import auto_tuner
-from benchmarks.auto_tuner import Outcome, Settled
+from benchmarks.auto_tuner import AutoRunner, Outcome, Settled
+from crossbow.runtime import tuner
 
 
 def outcome(*chosen: tuple[int, float]) -> Outcome:
@@ -37,12 +38,30 @@ def test_the_table() -> None:
     assert cells == ["8", "100", "200", "192", "2 (2×), 3 (1×)", "1.000", "5.0 (7.0)", "met"]
 
 
-def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_tuner_settles(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.02)
+    runner = AutoRunner("lenet-caffe", 16)
+    try:
+        settled = runner.settle()
+    finally:
+        runner.close()
+    assert settled.learners >= 1
+    assert 0 < settled.seconds < auto_tuner.PATIENCE
+    assert str(settled.learners) in settled.decisions[-1]
+
+
+def test_the_benchmark_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def measured(network: str, batch: int, most: int, rounds: int, seconds: float, patience: float) -> Outcome:
+        asked.append(batch)
+        return outcome((2, 4.0))
+
+    monkeypatch.setattr(auto_tuner, "measure", measured)
     path = tmp_path / "tuner.json"
-    options = ["--batches", "16", "--most", "1", "--rounds", "1", "--seconds", "0.1", "--json", str(path)]
-    assert auto_tuner.main(options) == 0
+    assert auto_tuner.main(["--batches", "16", "8", "--json", str(path)]) == 0
+    assert asked == [16, 8]
     assert "of the best" in capsys.readouterr().out
-    (found,) = json.loads(path.read_text())["outcomes"]
-    (settled,) = found["settled"]
-    assert settled["learners"] >= 1
-    assert settled["decisions"]
+    assert [found["verdict"] for found in json.loads(path.read_text())["outcomes"]] == ["met", "met"]
