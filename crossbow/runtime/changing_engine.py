@@ -162,6 +162,8 @@ class TunedEngine(ChangingEngine):
 
     def _change(self, learners: int, until: int, stop: Callable[[], bool], on_result: OnResult) -> bool:
         """Let so many learners train from now on; whether they can."""
+        for other in self._engines.keys() - self.tuner.compared - {self._learners}:
+            self._engines.pop(other).close()
         if learners != self._learners:
             following, new = self._engines.get(learners), learners not in self._engines
             if following is None:
@@ -171,6 +173,8 @@ class TunedEngine(ChangingEngine):
                     self.tuner.refused(str(error))
                     return False
             following.continue_from(self._now)
+            if self._learners not in self.tuner.compared:
+                self._engines.pop(self._learners).close()
             self._now, self._learners = following, learners
             self._images, self._seconds = 0, 0.0
             if self._closed:
@@ -178,9 +182,6 @@ class TunedEngine(ChangingEngine):
             if new:
                 warm = self._now.tasks + WARMING_TICKS * self._now.clock.tasks_per_tick
                 self._now.run(min(until, warm), stop, on_result)
-        if self.tuner.settled:
-            for other in [number for number in self._engines if number != learners]:
-                self._engines.pop(other).close()
         return True
 
     def _window(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:

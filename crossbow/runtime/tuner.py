@@ -123,6 +123,11 @@ class Tuner:
         """How long the next window is, at least."""
         return WATCHED_SECONDS if self.settled else WINDOW_SECONDS
 
+    @property
+    def compared(self) -> frozenset[int]:
+        """The numbers that are wanted now: two, or the one that it has settled on."""
+        return frozenset((self.best,) if self.settled else (self.best, self.best + self._step))
+
     def add(self, rate: float) -> None:
         """The images/s of a window with `learners`."""
         if self.settled:

@@ -47,6 +47,10 @@ class Scripted:
         return len(self.numbers) == 1
 
     @property
+    def compared(self) -> frozenset[int]:
+        return frozenset(self.numbers)
+
+    @property
     def window_seconds(self) -> float:
         return WINDOW
 

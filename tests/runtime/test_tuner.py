@@ -132,6 +132,16 @@ def test_the_best_number_is_found(rates: Mapping[int, float], start: int, best: 
     assert decisions[-1].chosen == best
 
 
+def test_the_numbers_that_are_wanted() -> None:
+    searching = Tuner(2)
+    assert searching.compared == {2, 3}
+    while searching.best == 2 and searching.compared == {2, 3}:
+        searching.add({2: 180, 3: 150}[searching.learners])
+    assert searching.compared == {1, 2}
+    settle(searching, machine({1: 100, 2: 180}))
+    assert searching.compared == {2}
+
+
 def test_nothing_is_compared_twice() -> None:
     decisions: list[Decision] = []
     settle(Tuner(2, on_decision=decisions.append), machine({1: 100, 2: 150, 3: 200, 4: 180}))
