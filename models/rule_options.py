@@ -13,6 +13,13 @@ from models.values import integer, number, refuse_others, those_given
 
 
 def add_rule(group: argparse._ArgumentGroup) -> None:
+    """The rule, what its exchanges are like, and what else a rule may have."""
+    _add_exchanges(group)
+    _add_parameters(group)
+    _add_variables(group)
+
+
+def _add_exchanges(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rule",
         type=_rules,
@@ -37,6 +44,9 @@ def add_rule(group: argparse._ArgumentGroup) -> None:
         metavar="M",
         help="sma: momentum of the average model, in [0, 1) (default: 0)",
     )
+
+
+def _add_parameters(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--weight",
         metavar="W",
@@ -73,6 +83,9 @@ def add_rule(group: argparse._ArgumentGroup) -> None:
         metavar="G",
         help="grouping: the learners of each group, as 0,1/2,3, or a number of groups (default: by speed)",
     )
+
+
+def _add_variables(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--skip",
         type=number(0, 1),

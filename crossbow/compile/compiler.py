@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from crossbow.compile.draft import Draft, DraftStep, Value, place, resolve
 from crossbow.compile.fuse import pooled_gradients, relu_fusions
-from crossbow.compile.memory import Lifetime, MemoryPlan, plan_memory
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
 from crossbow.compile.precision import has_narrow_variables, narrow_vertices
-from crossbow.compile.program import ArenaPlace, NamedPlace, Place, Program, Step, VectorPlace, WholeVector
+from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPlace, WholeVector
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
 from crossbow.kernels.interface import KernelLibrary, PlainStorage, PreparedKernel, Variable
 from crossbow.ops import BatchNorm, GradientDescentOptimiser
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text, physical_memory
-
-Value = Hashable
-"""A buffer in the making: ("output", order), ("kept", order), ("workspace", step), "labels", …"""
 
 
 @dataclass(frozen=True)
@@ -33,32 +29,6 @@ class BatchSource:
     labels: Tensor
     """(S, N, …)."""
     scale: float = 1.0
-
-
-@dataclass
-class _DraftStep:
-    operator: str
-    kernel: PreparedKernel
-    roles: dict[str, Value | Place]
-    backward: bool
-    elided: bool = False
-
-
-@dataclass
-class _Draft:
-    """Steps with values instead of places, and the tensor of every value."""
-
-    steps: list[_DraftStep] = field(default_factory=list)
-    tensors: dict[Value, Tensor] = field(default_factory=dict)
-    pinned: set[Value] = field(default_factory=set)
-    aliases: dict[Value, Value] = field(default_factory=dict)
-    """Values that hold the bytes of an earlier one, in its memory."""
-
-    def root(self, value: Value) -> Value:
-        """The value whose memory this one is."""
-        while value in self.aliases:
-            value = self.aliases[value]
-        return value
 
 
 def compile_graph(
@@ -105,7 +75,7 @@ class _Compiler:
         self.batch: Shape = source.images.shape[1:]
         self.shapes = infer_shapes(graph, self.batch, labels, phase)
         self.consumers = consumers(graph)
-        self.draft = _Draft()
+        self.draft = Draft()
         self.specs = variables_of(graph, self.batch, self.shapes)
         self.statistics = statistics_of(graph, self.batch, self.shapes)
         self._check_sizes()
@@ -140,12 +110,12 @@ class _Compiler:
         # As they will run: hand-wired gradients may stand before a forward operator that does not need them, and weight
         # gradients that come in blocks, each used at once, come last, when the weights have served their turn.
         self.draft.steps.sort(key=lambda step: (step.backward, step.kernel.blocks is not None))
-        places, plan = _place(self.draft)
+        places, plan = place(self.draft)
         steps = tuple(
             Step(
                 step.operator,
                 step.kernel,
-                {r: _resolve(v, places) for r, v in step.roles.items()},
+                {r: resolve(v, places) for r, v in step.roles.items()},
                 step.backward,
                 step.elided,
             )
@@ -471,14 +441,14 @@ class _Compiler:
             roles["workspace"] = workspace
         if self.check_numerics:
             kernel = replace(kernel, blocks=None)
-        self.draft.steps.append(_DraftStep(name, kernel, roles, backward, elided))
+        self.draft.steps.append(DraftStep(name, kernel, roles, backward, elided))
         # Gradients that are scaled may overflow, until what is too large counts as zero.
         overflows = self.mixed is not None and self.mixed.scales and backward and kernel.writes != ("gradient",)
         if self.check_numerics and not elided and not overflows:
             for role in kernel.writes:
                 if role != "kept":
                     check = self.library.check_finite(role.replace("_", " "))
-                    self.draft.steps.append(_DraftStep(name, check, {"value": roles[role]}, backward))
+                    self.draft.steps.append(DraftStep(name, check, {"value": roles[role]}, backward))
 
     def _readable(self, value: Value | Place, dtype: np.dtype[np.generic]) -> Value | Place:
         """What a kernel reads, in its type: a variable's place says by itself of what type it is."""
@@ -488,64 +458,10 @@ class _Compiler:
     def _elide(self, vertex: Vertex, producer: Vertex) -> None:
         """Append a step that does nothing, because another operator's kernel does it."""
         nothing = PreparedKernel(f"in that of {producer.name!r}", (), (), lambda buffers: ())
-        self.draft.steps.append(_DraftStep(vertex.name, nothing, {}, vertex.order in self.backward_part, True))
+        self.draft.steps.append(DraftStep(vertex.name, nothing, {}, vertex.order in self.backward_part, True))
 
 
 _RUNTIME_ROLES: Mapping[str, Place] = {
     **{role: NamedPlace(role) for role in ("state", "slots", "slot_labels", "slot_positions")},
     "scaling": WholeVector("scaling"),
 }
-
-
-def _resolve(value: Value | Place, places: Mapping[Value, ArenaPlace]) -> Place:
-    return value if isinstance(value, Place) else places[value]
-
-
-def _place(draft: _Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
-    """Lifetimes of all values, values that may share memory merged, and the memory plan."""
-    first: dict[Value, int] = {}
-    last: dict[Value, int] = {}
-    used: dict[Value, Value] = {}
-    for number, step in enumerate(draft.steps):
-        for value in step.roles.values():
-            if not isinstance(value, Place):
-                used[value] = root = draft.root(value)
-                first.setdefault(root, number)
-                last[root] = number
-    for value in draft.pinned:
-        last[draft.root(value)] = len(draft.steps)
-    owner = _share_in_place(draft, first, last)
-    groups: dict[Value, list[Value]] = defaultdict(list)
-    for value in first:
-        groups[owner[value]].append(value)
-    plan = plan_memory(
-        [
-            Lifetime(
-                group,
-                max(draft.tensors[value].nbytes for value in values),
-                min(first[value] for value in values),
-                max(last[value] for value in values),
-            )
-            for group, values in groups.items()
-        ]
-    )
-    return {value: ArenaPlace(plan.offsets[owner[root]], draft.tensors[value]) for value, root in used.items()}, plan
-
-
-def _share_in_place(draft: _Draft, first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, Value]:
-    """For every value the value whose memory it takes: an output written in place takes its input's, if this step is
-    the input's last use, its only one here, and the output's first. (Values in the memory of an earlier one are it.)"""
-    owner: dict[Value, Value] = {value: value for value in first}
-    pinned = {draft.root(value) for value in draft.pinned}
-    for number, step in enumerate(draft.steps):
-        if step.kernel.in_place is None or step.elided:
-            continue
-        roots = {role: draft.root(value) for role, value in step.roles.items()}
-        source, target = (roots.get(role) for role in step.kernel.in_place)
-        if source not in owner or target not in owner or source in pinned:
-            continue
-        same_size = draft.tensors[source].nbytes == draft.tensors[target].nbytes
-        read_once = list(roots.values()).count(source) == 1  # not, for example, both terms of x + x
-        if last[source] == number and first[target] == number and same_size and read_once:
-            owner[target] = owner[source]
-    return owner

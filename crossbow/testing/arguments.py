@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from crossbow.compile.precision import may_be_narrow
 from crossbow.kernels import why_not_onednn
+from crossbow.kernels.cuda.launch import NARROW
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel, VariableSpec
 from crossbow.types import ConfigurationError, LabelRange, Shape
@@ -93,8 +94,6 @@ def number_type(kernel: Kernel, dtype: DTypeLike) -> np.dtype[Any]:
     return number
 
 
-NARROW = ("float16", "bfloat16")
-"""Types of 16 bits, on GPUs."""
 _gpus: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 """How many there are, by the libraries in use: asking takes longer than a small operator."""
 DEVICES = "'reference', 'cpu' or 'cuda:i'"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,11 +14,14 @@ from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.runtime.cuda import assembly
+from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE
+from crossbow.runtime.engine import Engine
 from crossbow.types import ConfigurationError, Shape
 from models.lenet import lenet
 from models.resnet import resnet
 from tests.kernels.cuda.fake import fake_cuda
+from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
 
 SMALL = 2 * CUBLAS_WORKSPACE + (1 << 20)
@@ -106,3 +110,57 @@ def test_a_plan_is_what_is_taken(
             assert taken <= sum(needs.values()) <= 1.3 * taken
             libraries = needs.pop("cuBLAS")  # without these, which are most of it
             assert taken - libraries <= sum(needs.values()) <= 1.3 * (taken - libraries)
+
+
+WAITING = ("deviceSynchronize", "streamSynchronize", "eventSynchronize")
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()], ids=str)
+def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
+    rule: Any, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the beginning of an epoch and its end. (The watchers wait for results, on threads of their own.)"""
+    seen: list[str] = []
+    thread = threading.current_thread()
+
+    def count(name: str, *, everywhere: bool) -> None:
+        original = getattr(FakeRuntime, name)
+
+        def counted(runtime: FakeRuntime, *arguments: Any) -> Any:
+            if everywhere or threading.current_thread() is thread:
+                seen.append(name)
+            return original(runtime, *arguments)
+
+        monkeypatch.setattr(FakeRuntime, name, counted)
+
+    with fake_cuda(), context("cuda:0", rule=rule, system={"precision": precision}) as running:
+        running.train(24, TrainingUnit.TASKS)
+        for name in ("zeros", "pinned", "eventCreateWithFlags", "streamCreateWithFlags"):
+            count(name, everywhere=True)
+        for name in WAITING:
+            count(name, everywhere=False)
+        tick, ticks = Engine._run_tick, list[list[str]]()
+
+        def run_tick(engine: Engine, *arguments: Any) -> bool:
+            seen.clear()
+            done = tick(engine, *arguments)
+            ticks.append(list(seen))
+            return done
+
+        monkeypatch.setattr(Engine, "_run_tick", run_tick)
+        running.train(48, TrainingUnit.TASKS)
+    assert len(ticks) >= 12
+    assert ticks == [[]] * len(ticks)
+
+
+def test_what_is_allocated_in_a_tick_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = CudaLearner._copy
+
+    def copy(learner: CudaLearner, *arguments: Any) -> None:
+        api().zeros(16)
+        original(learner, *arguments)
+
+    monkeypatch.setattr(CudaLearner, "_copy", copy)
+    with pytest.raises(AssertionError, match="zeros"):
+        test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(SMA(), "float32", monkeypatch)
