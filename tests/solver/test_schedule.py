@@ -265,7 +265,9 @@ def test_super_convergence_as_pytorch_has_it(half: int, end: int) -> None:
 )
 def test_stepwise_policies_as_pytorch_has_them(conf: dict[str, object], make: Callable[[Any, Any], Any]) -> None:
     schedule = Schedule(SolverConf(learning_rate=1.0, momentum=0.875, **conf), 10)  # type: ignore[arg-type]
-    assert [schedule(task)[:2] for task in range(12)] == [pytest.approx(pace, rel=1e-12) for pace in scheduled(make, 12)]
+    assert [schedule(task)[:2] for task in range(12)] == [
+        pytest.approx(pace, rel=1e-12) for pace in scheduled(make, 12)
+    ]
 
 
 # Drops.
