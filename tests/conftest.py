@@ -9,6 +9,7 @@ import os
 # for each other by spinning: five times slower where the machine has other work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -78,6 +79,17 @@ def no_thread_is_left() -> Iterator[None]:
     while left := [thread.name for thread in threading.enumerate() if thread not in before and _ours(thread)]:
         assert time.monotonic() < deadline, f"threads left behind: {', '.join(left)}"
         time.sleep(0.01)
+
+
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    """As in a program: pytest may have set its own."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals go to the main thread")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    after = signal.signal(signal.SIGINT, before)
+    assert after is signal.default_int_handler  # training has put it back
 
 
 def _ours(thread: threading.Thread) -> bool:

@@ -11,7 +11,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,6 @@ from crossbow.data.loader import Loader, gather
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime import assembly, cpu_assembly, engine
-from crossbow.synch import FakeCollective
 from tests.support import (
     KERNELS,
     CheckProbe,
@@ -98,6 +97,10 @@ def assert_usable(running: ExecutionContext, tmp_path: Path | None = None) -> No
     assert history.stopped == "count"
     assert now.tasks >= tasks + 20
     assert np.isfinite(history.loss)
+
+
+def assert_tested(running: ExecutionContext) -> None:
+    assert within(SECONDS, running.test).examples == 13
 
 
 # Operators
@@ -340,7 +343,7 @@ def test_a_test_loss_that_is_not_a_number() -> None:
         fails(running.test, NonFiniteLossError)  # and it can be asked again
 
 
-# The loader, monitors, collectives
+# The loader and monitors. (Collectives: test_collective_faults.py)
 
 
 @pytest.mark.parametrize("task", [0, 1, 5, 17])
@@ -394,54 +397,6 @@ def test_a_monitor_that_fails(when: str, devices: str) -> None:
         else:  # between two stretches nothing runs, and nothing is started again
             assert running.engine.tasks == pytest.approx(30, abs=2)
             assert running.train(1).stopped == "count"
-
-
-@RULES
-@pytest.mark.parametrize("call", [0, 3])
-def test_a_collective_that_fails(call: int, rule: Any) -> None:
-    broken = BrokenError("the network is gone")
-
-    def inject(number: int, vectors: Any) -> None:
-        if number == call and not collective_failed:
-            collective_failed.append(1)
-            raise broken
-
-    collective_failed: list[int] = []
-    collective = FakeCollective(2, inject=inject)
-    with context(rule=rule, devices="cpu:0/2,cpu:1/2", learners=2, collective=collective) as running:
-        error = fails(lambda: running.train(100), TaskError)
-        assert error.__cause__ is broken
-        assert error.operator == "all-reduce"
-        assert error.task == call * running.engine.clock.tasks_per_tick
-        assert "in operator 'all-reduce' between the devices" in str(error)
-        assert running.engine.tick == call
-        assert_usable(running)
-        size = running.engine.program.model.elements
-        assert set(collective.calls) == {(size, size)}
-
-
-def test_a_collective_of_another_size() -> None:
-    with context(devices="cpu:0/2,cpu:1/2", learners=1, collective=FakeCollective(3)) as running:
-        error = fails(lambda: running.train(100), TaskError)
-        assert "all_reduce: expected 3 vectors of one size and type. Received: 2" in str(error)
-        assert error.operator == "all-reduce"
-        assert_tested(running)
-
-
-def assert_tested(running: ExecutionContext) -> None:
-    assert within(SECONDS, running.test).examples == 13
-
-
-def test_a_collective_that_damages_its_vectors() -> None:
-    """NaN from elsewhere: the next task of somebody tells."""
-
-    def damage(number: int, vectors: Any) -> None:
-        if number == 4:
-            vectors[1][0] = np.nan
-
-    collective = FakeCollective(2, inject=damage)
-    with context(devices="cpu:0/2,cpu:1/2", collective=collective) as running:
-        fails(lambda: running.train(100), NonFiniteLossError)
 
 
 # Testing and predicting
@@ -560,17 +515,6 @@ def test_an_exception_in_the_with_statement_closes_the_context() -> None:
 
 
 # Ctrl-C
-
-
-@pytest.fixture
-def default_handler() -> Iterator[None]:
-    """As in a program: pytest may have set its own."""
-    if threading.current_thread() is not threading.main_thread():
-        pytest.skip("signals go to the main thread")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    after = signal.signal(signal.SIGINT, before)
-    assert after is signal.default_int_handler  # training has put it back
 
 
 class Interrupter(Monitor):
