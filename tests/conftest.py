@@ -25,6 +25,10 @@ from crossbow.types import ConfigurationError
 settings.register_profile("crossbow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("crossbow")
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Begun in the background of a shell's script. Programs that tests start would ignore Ctrl-C too, and not end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 SECONDS_TO_END = 3.0
 NO_GPU_NAMED = "needs a GPU: run with --device cuda:0"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -143,16 +144,21 @@ def test_the_base_model_after_a_failure_is_that_of_its_tick(
 ) -> None:
     """Nothing that the other learners did meanwhile, or that the broken one would have done, is in it."""
     solver = SolverConf(learning_rate=0.1, clip_gradient_norm=limit)
-    options: dict[str, Any] = {"rule": rule, "devices": devices, "learners": 2, "solver": solver}
     for call in range(4, 10):
         trap = Trap(raising(BrokenError()), where=where, learner=0, call=call)
-        with context(perceptron(Probe(action=trap)), **options) as running:
+        with context(perceptron(Probe(action=trap)), rule=rule, devices=devices, learners=2, solver=solver) as running:
             fails(lambda: running.train(1000), TaskError)
-            ticks, broken = running.engine.tick, running.variables
-        with context(perceptron(Probe(action=lambda *_: None)), **options) as running:
-            if ticks:
-                running.train(running.engine.clock.tasks_per_tick * ticks, TASKS)
-            assert same_weights(running.variables, broken)
+            assert same_weights(running.variables, undisturbed(rule, devices, solver, running.engine.tick))
+
+
+@functools.cache
+def undisturbed(rule: Any, devices: str, solver: SolverConf, ticks: int) -> dict[str, Any]:
+    """The weights after so many ticks of two learners."""
+    probe = Probe(action=lambda *_: None)
+    with context(perceptron(probe), rule=rule, devices=devices, learners=2, solver=solver) as running:
+        if ticks:
+            running.train(running.engine.clock.tasks_per_tick * ticks, TASKS)
+        return running.variables
 
 
 @LIMITS
@@ -251,8 +257,9 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
         proceed.set()
 
 
-def test_a_learner_that_is_long_in_a_task_when_another_fails(tmp_path: Path) -> None:
+def test_a_learner_that_is_long_in_a_task_when_another_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error does not wait for it. The context can be used when it is done."""
+    monkeypatch.setattr(engine, "DRAIN_SECONDS", 0.1)
     inside, proceed = threading.Event(), threading.Event()
 
     def act(where: str, learner: int, call: int) -> None:
