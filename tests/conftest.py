@@ -9,6 +9,7 @@ import os
 # for each other by spinning: five times slower where the machine has other work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +24,10 @@ from crossbow.types import ConfigurationError
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("crossbow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("crossbow")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Begun in the background of a shell's script. Programs that tests start would ignore Ctrl-C too, and not end.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SECONDS_TO_END = 3.0
 NO_GPU_NAMED = "needs a GPU: run with --device cuda:0"
@@ -78,6 +83,17 @@ def no_thread_is_left() -> Iterator[None]:
     while left := [thread.name for thread in threading.enumerate() if thread not in before and _ours(thread)]:
         assert time.monotonic() < deadline, f"threads left behind: {', '.join(left)}"
         time.sleep(0.01)
+
+
+@pytest.fixture
+def default_handler() -> Iterator[None]:
+    """As in a program: pytest may have set its own."""
+    if threading.current_thread() is not threading.main_thread():
+        pytest.skip("signals go to the main thread")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    after = signal.signal(signal.SIGINT, before)
+    assert after is signal.default_int_handler  # training has put it back
 
 
 def _ours(thread: threading.Thread) -> bool:

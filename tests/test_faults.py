@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ from crossbow.data.loader import Loader, gather
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime import assembly, cpu_assembly, engine
-from crossbow.synch import FakeCollective
 from tests.support import (
     KERNELS,
     CheckProbe,
@@ -100,6 +100,10 @@ def assert_usable(running: ExecutionContext, tmp_path: Path | None = None) -> No
     assert np.isfinite(history.loss)
 
 
+def assert_tested(running: ExecutionContext) -> None:
+    assert within(SECONDS, running.test).examples == 13
+
+
 # Operators
 
 
@@ -140,16 +144,21 @@ def test_the_base_model_after_a_failure_is_that_of_its_tick(
 ) -> None:
     """Nothing that the other learners did meanwhile, or that the broken one would have done, is in it."""
     solver = SolverConf(learning_rate=0.1, clip_gradient_norm=limit)
-    options: dict[str, Any] = {"rule": rule, "devices": devices, "learners": 2, "solver": solver}
     for call in range(4, 10):
         trap = Trap(raising(BrokenError()), where=where, learner=0, call=call)
-        with context(perceptron(Probe(action=trap)), **options) as running:
+        with context(perceptron(Probe(action=trap)), rule=rule, devices=devices, learners=2, solver=solver) as running:
             fails(lambda: running.train(1000), TaskError)
-            ticks, broken = running.engine.tick, running.variables
-        with context(perceptron(Probe(action=lambda *_: None)), **options) as running:
-            if ticks:
-                running.train(running.engine.clock.tasks_per_tick * ticks, TASKS)
-            assert same_weights(running.variables, broken)
+            assert same_weights(running.variables, undisturbed(rule, devices, solver, running.engine.tick))
+
+
+@functools.cache
+def undisturbed(rule: Any, devices: str, solver: SolverConf, ticks: int) -> dict[str, Any]:
+    """The weights after so many ticks of two learners."""
+    probe = Probe(action=lambda *_: None)
+    with context(perceptron(probe), rule=rule, devices=devices, learners=2, solver=solver) as running:
+        if ticks:
+            running.train(running.engine.clock.tasks_per_tick * ticks, TASKS)
+        return running.variables
 
 
 @LIMITS
@@ -248,8 +257,9 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
         proceed.set()
 
 
-def test_a_learner_that_is_long_in_a_task_when_another_fails(tmp_path: Path) -> None:
+def test_a_learner_that_is_long_in_a_task_when_another_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error does not wait for it. The context can be used when it is done."""
+    monkeypatch.setattr(engine, "DRAIN_SECONDS", 0.1)
     inside, proceed = threading.Event(), threading.Event()
 
     def act(where: str, learner: int, call: int) -> None:
@@ -340,7 +350,7 @@ def test_a_test_loss_that_is_not_a_number() -> None:
         fails(running.test, NonFiniteLossError)  # and it can be asked again
 
 
-# The loader, monitors, collectives
+# The loader and monitors. (Collectives: test_collective_faults.py)
 
 
 @pytest.mark.parametrize("task", [0, 1, 5, 17])
@@ -394,54 +404,6 @@ def test_a_monitor_that_fails(when: str, devices: str) -> None:
         else:  # between two stretches nothing runs, and nothing is started again
             assert running.engine.tasks == pytest.approx(30, abs=2)
             assert running.train(1).stopped == "count"
-
-
-@RULES
-@pytest.mark.parametrize("call", [0, 3])
-def test_a_collective_that_fails(call: int, rule: Any) -> None:
-    broken = BrokenError("the network is gone")
-
-    def inject(number: int, vectors: Any) -> None:
-        if number == call and not collective_failed:
-            collective_failed.append(1)
-            raise broken
-
-    collective_failed: list[int] = []
-    collective = FakeCollective(2, inject=inject)
-    with context(rule=rule, devices="cpu:0/2,cpu:1/2", learners=2, collective=collective) as running:
-        error = fails(lambda: running.train(100), TaskError)
-        assert error.__cause__ is broken
-        assert error.operator == "all-reduce"
-        assert error.task == call * running.engine.clock.tasks_per_tick
-        assert "in operator 'all-reduce' between the devices" in str(error)
-        assert running.engine.tick == call
-        assert_usable(running)
-        size = running.engine.program.model.elements
-        assert set(collective.calls) == {(size, size)}
-
-
-def test_a_collective_of_another_size() -> None:
-    with context(devices="cpu:0/2,cpu:1/2", learners=1, collective=FakeCollective(3)) as running:
-        error = fails(lambda: running.train(100), TaskError)
-        assert "all_reduce: expected 3 vectors of one size and type. Received: 2" in str(error)
-        assert error.operator == "all-reduce"
-        assert_tested(running)
-
-
-def assert_tested(running: ExecutionContext) -> None:
-    assert within(SECONDS, running.test).examples == 13
-
-
-def test_a_collective_that_damages_its_vectors() -> None:
-    """NaN from elsewhere: the next task of somebody tells."""
-
-    def damage(number: int, vectors: Any) -> None:
-        if number == 4:
-            vectors[1][0] = np.nan
-
-    collective = FakeCollective(2, inject=damage)
-    with context(devices="cpu:0/2,cpu:1/2", collective=collective) as running:
-        fails(lambda: running.train(100), NonFiniteLossError)
 
 
 # Testing and predicting
@@ -560,17 +522,6 @@ def test_an_exception_in_the_with_statement_closes_the_context() -> None:
 
 
 # Ctrl-C
-
-
-@pytest.fixture
-def default_handler() -> Iterator[None]:
-    """As in a program: pytest may have set its own."""
-    if threading.current_thread() is not threading.main_thread():
-        pytest.skip("signals go to the main thread")
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    after = signal.signal(signal.SIGINT, before)
-    assert after is signal.default_int_handler  # training has put it back
 
 
 class Interrupter(Monitor):

@@ -11,7 +11,7 @@ from crossbow.synch.asynchronous import (
     WeedOut,
 )
 from crossbow.synch.averaging import ModelAveraging, PolyakRuppert
-from crossbow.synch.collective import Collective, FakeCollective, HostCollective
+from crossbow.synch.collective import Collective, Failure, FakeCollective, HostCollective, Stall, WrongSize
 from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
@@ -70,6 +70,7 @@ __all__ = [
     "BarrierRule",
     "Collective",
     "Default",
+    "Failure",
     "FakeCollective",
     "FreeRule",
     "Gossip",
@@ -83,9 +84,11 @@ __all__ = [
     "PolyakRuppert",
     "Rule",
     "RuleSequence",
+    "Stall",
     "SynchronousEASGD",
     "Trajectory",
     "WeedOut",
+    "WrongSize",
     "has_barrier",
     "rule_class",
     "simulate",

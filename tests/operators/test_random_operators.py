@@ -37,6 +37,8 @@ fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why
 with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
 # Derandomised: a suite that fails on some days only would not say what changed. max_examples keeps it to seconds.
 modest = settings(max_examples=50, deadline=None, derandomize=True)
+few = settings(modest, max_examples=20)
+"""Where most kernels are those that `test_fast_library` compares."""
 
 
 def shapes(least: int, most: int, longest: int = 5) -> st.SearchStrategy[Shape]:
@@ -206,7 +208,7 @@ def test_fast_library(operator: type[Kernel], data: st.DataObject) -> None:
 
 @fast
 @every_operator
-@modest
+@few
 @given(data=st.data())
 def test_fast_library_when_checking(operator: type[Kernel], data: st.DataObject) -> None:
     test_table.test_fast_library_agrees_with_reference_when_checking(data.draw(DRAWN[operator]), {"device": "cpu"})
@@ -214,7 +216,7 @@ def test_fast_library_when_checking(operator: type[Kernel], data: st.DataObject)
 
 @fast
 @every_operator
-@modest
+@few
 @given(data=st.data())
 def test_fast_library_in_place(operator: type[Kernel], data: st.DataObject) -> None:
     test_table.test_in_place_changes_nothing(data.draw(DRAWN[operator]), {"device": "cpu"})
@@ -255,7 +257,7 @@ def drawn_operators() -> set[type[Kernel]]:
     ]
     found: set[type[Kernel]] = set()
 
-    @settings(modest, max_examples=60)
+    @settings(modest, max_examples=25)
     @given(st.tuples(*elsewhere, *DRAWN.values()))
     def draw_all(drawn: tuple[Case | tuple[Kernel, Shape], ...]) -> None:
         found.update(type(each.kernel if isinstance(each, Case) else each[0]) for each in drawn)

@@ -28,7 +28,7 @@ SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, weight_decay=0.01, policy="
 DATA = blobs(examples=30)
 RULES = [SMA(), SMA(tau=3), SMA(base_momentum=0.4), SMA(alpha=0.1, tau=3, base_momentum=0.4), SSGD()]
 RULES += [ModelAveraging(tau=2), PolyakRuppert(alpha=0.2)]
-PLACES = [("cpu", 1), ("cpu", 2), ("cpu", 3), ("cpu", 4), ("cpu:0/2,cpu:1/2", 1), ("cpu:0/2,cpu:1/2", 2)]
+PLACES = [("cpu", 1), ("cpu", 2), ("cpu", 4), ("cpu:0/2,cpu:1/2", 1), ("cpu:0/2,cpu:1/2", 2)]
 
 
 class DawdlingLoader(Loader):

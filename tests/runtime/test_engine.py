@@ -53,8 +53,10 @@ def assert_equal(running: ExecutionContext, expected: Simulation) -> None:
     np.testing.assert_allclose(received.bias, expected.z.bias, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2", "cpu:0/3,cpu:1/3,cpu:2/3"])
-@pytest.mark.parametrize("learners", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("learners", "devices"),
+    [*((k, "cpu") for k in (1, 2, 3)), *((k, "cpu:0/2,cpu:1/2") for k in (1, 2)), (2, "cpu:0/3,cpu:1/3,cpu:2/3")],
+)
 @pytest.mark.parametrize("solver", [FIXED, HEAVY], ids=["plain", "momentum"])
 @pytest.mark.parametrize(
     ("alpha", "tau", "base_momentum"), [(None, 1, 0.0), (0.1, 1, 0.5), (0.05, 3, 0.0), (None, 2, 0.3)]

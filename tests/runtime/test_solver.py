@@ -114,9 +114,10 @@ def replica(running: ExecutionContext, member: Member) -> Model:
 
 
 @RULES
-@DEVICES
 @EVERY_SOLVER
-@pytest.mark.parametrize("multipliers", [(1.0, 1.0), (0.5, 2.0)], ids=str)
+@pytest.mark.parametrize(
+    ("devices", "multipliers"), [("cpu", (1.0, 1.0)), ("cpu", (0.5, 2.0)), ("cpu:0/2,cpu:1/2", (0.5, 2.0))], ids=str
+)
 @pytest.mark.parametrize(
     ("kernels", "precision", "tolerance"),
     [

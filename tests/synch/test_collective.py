@@ -1,89 +1,177 @@
-"""Sums between devices."""
+"""Sums between devices. All collectives pass the same tests, NCCL's on GPUs that are none, and on those there are."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.synch import FakeCollective, HostCollective
+from crossbow.kernels.cuda.api import gpus
+from crossbow.kernels.cuda.launch import on
+from crossbow.kernels.cuda.transfer import to_device, to_host
+from crossbow.runtime.cuda.collective import NcclCollective
+from crossbow.runtime.cuda.stream import CudaStream
+from crossbow.synch import Collective, Failure, FakeCollective, HostCollective, Stall, WrongSize
 from crossbow.types import Array
+from tests.kernels.cuda.fake import fake_cuda
+from tests.support import within
 
-Kinds = pytest.mark.parametrize("kind", [HostCollective, FakeCollective])
+
+@dataclass(frozen=True)
+class Group:
+    """A collective, with the ways to its devices' memory."""
+
+    collective: Collective
+    send: Callable[[Sequence[Array]], list[Any]]
+    """A vector of one's own to each device; any number of vectors."""
+    fetch: Callable[[Sequence[Any]], list[Array]]
 
 
-@Kinds
+@contextmanager
+def host(devices: int) -> Iterator[Group]:
+    yield Group(HostCollective(devices), lambda own: [vector.copy() for vector in own], list)
+
+
+@contextmanager
+def fake(devices: int) -> Iterator[Group]:
+    yield Group(FakeCollective(devices), lambda own: [vector.copy() for vector in own], list)
+
+
+@contextmanager
+def nccl(devices: int) -> Iterator[Group]:
+    """On GPUs, each with a stream."""
+    streams = [CudaStream(f"sum-{device}", device) for device in range(devices)]
+    collective = NcclCollective(streams)
+
+    def send(own: Sequence[Array]) -> list[Any]:
+        vectors = []
+        for number, values in enumerate(own):
+            with on(streams[number % devices].place):
+                vectors.append(to_device(values))
+        return vectors
+
+    def fetch(vectors: Sequence[Any]) -> list[Array]:
+        fetched = []
+        for number, vector in enumerate(vectors):
+            with on(streams[number % devices].place):
+                fetched.append(to_host(vector).copy())
+        return fetched
+
+    yield Group(collective, send, fetch)
+    for stream in streams:
+        assert stream.wait(10.0)
+    collective.close()
+    for stream in streams:
+        assert stream.close()
+
+
+@contextmanager
+def nccl_on_no_gpu(devices: int) -> Iterator[Group]:
+    with fake_cuda(devices), nccl(devices) as group:
+        yield group
+
+
+KINDS = [host, fake, nccl_on_no_gpu]
+EVERYWHERE = pytest.mark.parametrize("kind", [*KINDS, pytest.param(nccl, marks=pytest.mark.gpu)])
+TYPES = pytest.mark.parametrize("dtype", [np.float32, np.float64])
+
+
+# What holds of all of them.
+
+
+@EVERYWHERE
+@TYPES
 @pytest.mark.parametrize("devices", [1, 2, 3, 5])
-def test_every_device_has_the_sum(kind: Any, devices: int) -> None:
-    vectors = [np.full(4, 10.0**index) for index in range(devices)]
-    kind(devices).all_reduce(vectors)
-    expected = sum(10.0**index for index in range(devices))
-    for vector in vectors:
-        assert vector.tolist() == [expected] * 4
-    assert len({id(vector) for vector in vectors}) == devices  # each keeps its own memory
+def test_every_device_has_the_sum(kind: Any, devices: int, dtype: Any) -> None:
+    """And each keeps its own memory, so that the next sum is of all again. On as many GPUs as there are, if so many."""
+    if kind is nccl and devices > len(gpus()):
+        pytest.skip(f"needs {devices} GPUs")
+    own = [np.arange(1000, dtype=dtype) * 4**place for place in range(devices)]
+    expected = np.sum(own, axis=0)
+    with kind(devices) as group:
+        vectors = group.send(own)
+        for times in (1, devices, devices**2):
+            group.collective.all_reduce(vectors)
+            for vector in group.fetch(vectors):
+                assert vector.dtype == dtype
+                np.testing.assert_array_equal(vector, times * expected)
 
 
-@Kinds
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("kind", KINDS)
+@TYPES
+@settings(max_examples=30)
 @given(data=st.data())
 def test_the_sum_runs_in_device_order_on_all_devices(kind: Any, dtype: Any, data: st.DataObject) -> None:
     """Rounding depends on the order, so the order is part of the result: ((a + b) + c) + …, bit for bit everywhere."""
     devices = data.draw(st.integers(1, 5))
     generator = np.random.default_rng(data.draw(st.integers(0, 1000)))
     scales = 10.0 ** generator.integers(-6, 7, (devices, 17))
-    vectors = [(generator.standard_normal(17) * scale).astype(dtype) for scale in scales]
-    expected = vectors[0].copy()
-    for vector in vectors[1:]:
+    own = [(generator.standard_normal(17) * scale).astype(dtype) for scale in scales]
+    expected = own[0].copy()
+    for vector in own[1:]:
         expected = expected + vector
-    kind(devices).all_reduce(vectors)
-    for vector in vectors:
-        assert vector.tobytes() == expected.tobytes()
+    with kind(devices) as group:
+        vectors = group.send(own)
+        group.collective.all_reduce(vectors)
+        for vector in group.fetch(vectors):
+            assert vector.tobytes() == expected.tobytes()
 
 
-def test_the_order_matters_so_it_must_be_kept() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_order_matters_so_it_must_be_kept(kind: Any) -> None:
     """In float32 1 is lost beside 2³⁰: (2³⁰ + 1) − 2³⁰ = 0, but 2³⁰ − 2³⁰ + 1 = 1."""
-    big = np.float32(2**30)
-    vectors = [np.array([value], np.float32) for value in (big, np.float32(1), -big)]
-    HostCollective(3).all_reduce(vectors)
-    assert [vector[0] for vector in vectors] == [0, 0, 0]
-    vectors = [np.array([value], np.float32) for value in (big, -big, np.float32(1))]
-    HostCollective(3).all_reduce(vectors)
-    assert [vector[0] for vector in vectors] == [1, 1, 1]
+    big = 2.0**30
+    for values, expected in (((big, 1, -big), 0), ((big, -big, 1), 1)):
+        with kind(3) as group:
+            vectors = group.send([np.array([value], np.float32) for value in values])
+            group.collective.all_reduce(vectors)
+            assert [vector[0] for vector in group.fetch(vectors)] == [expected] * 3
 
 
-@Kinds
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
-    ("vectors", "received"),
+    ("own", "received"),
     [
-        ([np.zeros(3)], r"1 of \[\(\(3,\), 'float64'\)\]"),
-        ([np.zeros(3)] * 3, r"3 of \[\(\(3,\), 'float64'\)\]"),
+        ([np.ones(3)], r"1 of \[\(\(3,\), 'float64'\)\]"),
+        ([np.ones(3)] * 3, r"3 of \[\(\(3,\), 'float64'\)\]"),
         ([], r"0 of \[\]"),
-        ([np.zeros(3), np.zeros(4)], r"2 of \[\(\(3,\), 'float64'\), \(\(4,\), 'float64'\)\]"),
-        ([np.zeros(3), np.zeros(3, np.float32)], r"2 of \[\(\(3,\), 'float32'\), \(\(3,\), 'float64'\)\]"),
+        ([np.ones(3), np.ones(4)], r"2 of \[\(\(3,\), 'float64'\), \(\(4,\), 'float64'\)\]"),
+        ([np.ones(3), np.ones(3, np.float32)], r"2 of \[\(\(3,\), 'float32'\), \(\(3,\), 'float64'\)\]"),
     ],
 )
-def test_vectors_that_do_not_go_together_are_refused(kind: Any, vectors: list[Array], received: str) -> None:
-    before = [vector.copy() for vector in vectors]
-    with pytest.raises(
-        ValueError, match=rf"all_reduce: expected 2 vectors of one size and type\. Received: {received}"
-    ):
-        kind(2).all_reduce(vectors)
-    for vector, old in zip(vectors, before, strict=True):
-        np.testing.assert_array_equal(vector, old)
+def test_vectors_that_do_not_go_together_are_refused(kind: Any, own: list[Array], received: str) -> None:
+    """Before anything is done: nothing has changed, and the next sum is right."""
+    text = rf"all_reduce: expected 2 vectors of one size and type\. Received: {received}$"
+    with kind(2) as group:
+        vectors = group.send(own)
+        with pytest.raises(ValueError, match=text):
+            group.collective.all_reduce(vectors)
+        for vector, before in zip(group.fetch(vectors), own, strict=True):
+            np.testing.assert_array_equal(vector, before)
+        vectors = group.send([np.ones(3), np.ones(3)])
+        group.collective.all_reduce(vectors)
+        assert [vector.tolist() for vector in group.fetch(vectors)] == [[2, 2, 2]] * 2
 
 
-# The fake one.
+# What the fake one records and injects.
+
+
+def ones(size: int = 2) -> list[Array]:
+    return [np.ones(size), np.ones(size)]
 
 
 def test_it_records_the_sizes_of_every_call() -> None:
-    fake = FakeCollective(2)
+    collective = FakeCollective(2)
     for size in (3, 7):
-        fake.all_reduce([np.ones(size), np.ones(size)])
-    assert fake.calls == [(3, 3), (7, 7)]
+        collective.all_reduce(ones(size))
+    assert collective.calls == [(3, 3), (7, 7)]
 
 
 def test_it_does_what_is_injected_before_the_sum() -> None:
@@ -93,23 +181,47 @@ def test_it_does_what_is_injected_before_the_sum() -> None:
         seen.append(call)
         vectors[0][0] = 100
 
-    vectors = [np.ones(2), np.ones(2)]
-    fake = FakeCollective(2, inject=damage)
-    fake.all_reduce(vectors)
-    fake.all_reduce(vectors)
+    vectors = ones()
+    collective = FakeCollective(2, inject=damage)
+    collective.all_reduce(vectors)
+    collective.all_reduce(vectors)
     assert seen == [0, 1]
     assert vectors[1].tolist() == [201, 4]  # damaged twice: 100 + 1 = 101, then 100 + 101; undamaged: 2, then 4
 
 
-def test_what_is_raised_is_not_caught_and_nothing_is_summed() -> None:
-    def fail(call: int, vectors: Sequence[Array]) -> None:
-        if call == 1:
-            raise ConnectionError("device 1 is gone")
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        (Failure(ConnectionError("device 1 is gone"), at=1), ConnectionError("device 1 is gone")),
+        (WrongSize(at=1), ValueError("Received: 2 of [((1,), 'float64'), ((2,), 'float64')]")),
+        (WrongSize(at=1, device=0), ValueError("Received: 2 of [((1,), 'float64'), ((2,), 'float64')]")),
+    ],
+    ids=["failure", "last", "first"],
+)
+def test_a_fault_comes_once_and_nothing_is_summed(fault: Any, error: Exception) -> None:
+    collective, vectors = FakeCollective(2, inject=fault), ones()
+    collective.all_reduce(vectors)
+    with pytest.raises(type(error)) as caught:
+        collective.all_reduce(vectors)
+    assert str(error) in str(caught.value)
+    assert [vector.tolist() for vector in vectors] == [[2, 2]] * 2
+    collective.all_reduce(vectors)
+    assert [vector.tolist() for vector in vectors] == [[4, 4]] * 2
+    assert collective.calls == [(2, 2)] * 3
 
-    fake = FakeCollective(2, inject=fail)
-    vectors = [np.ones(2), np.ones(2)]
-    fake.all_reduce(vectors)
-    with pytest.raises(ConnectionError, match="device 1 is gone"):
-        fake.all_reduce(vectors)
-    assert vectors[0].tolist() == [2, 2]
-    assert fake.calls == [(2, 2)]
+
+def test_a_stall_lasts_until_it_is_over() -> None:
+    stall = Stall(at=1)
+    collective, vectors = FakeCollective(2, inject=stall), ones()
+    within(5.0, lambda: collective.all_reduce(vectors))
+    assert not stall.begun.is_set()
+    thread = threading.Thread(target=collective.all_reduce, args=(vectors,))
+    thread.start()
+    try:
+        assert stall.begun.wait(5.0)
+        assert [vector.tolist() for vector in vectors] == [[2, 2]] * 2
+        assert thread.is_alive()
+    finally:
+        stall.over.set()
+        thread.join()
+    assert [vector.tolist() for vector in vectors] == [[4, 4]] * 2

@@ -71,11 +71,7 @@ class Emulated:
 
     def dtype(self, parameter: Parameter) -> np.dtype[np.generic] | None:
         """The type of a number, or of what a pointer points to; None where that is a structure, or anything."""
-        name = re.sub(r"\bconst\b|\*", "", parameter.type).strip()
-        if parameter.is_pointer and name == WORDS:
-            return None
-        name = {"real": self.real, "stored": self.stored}.get(name, name)
-        return np.dtype(SCALARS[name]) if name in SCALARS else None
+        return _dtype(parameter, self.real, self.stored)
 
     def copy(self, arguments: int) -> tuple[NDArray[np.uint64], list[NDArray[np.uint8]]]:
         """The arguments as they are now (a launch copies them): an array of their addresses, and their bytes."""
@@ -90,6 +86,15 @@ class Emulated:
         """`arguments`: the address of an array of the arguments' addresses."""
         if self.run(arguments, blocks, threads, shared):
             raise AssertionError(f"{self.name} writes behind its {shared} bytes of shared memory")
+
+
+@functools.cache
+def _dtype(parameter: Parameter, real: str, stored: str) -> np.dtype[np.generic] | None:
+    name = re.sub(r"\bconst\b|\*", "", parameter.type).strip()
+    if parameter.is_pointer and name == WORDS:
+        return None
+    name = {"real": real, "stored": stored}.get(name, name)
+    return np.dtype(SCALARS[name]) if name in SCALARS else None
 
 
 def compile_kernels(source: str, options: Sequence[str]) -> dict[str, Emulated]:

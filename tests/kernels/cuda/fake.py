@@ -105,21 +105,29 @@ def check_arguments(kernel: Emulated, bound: Sequence[Bound]) -> None:
         zip(kernel.parameters, kernel.sizes, bound, strict=True), start=1
     ):
         wanted = kernel.dtype(parameter)
-        fits = given.size == size
-        received = f"{given.dtype}, {given.size} bytes"
-        if parameter.is_pointer:
-            fits, received = given.nothing or given.array is not None, str(given.dtype)
-            if given.array is not None and wanted is not None:
-                received = f"an array of {given.dtype} at {given.array[0]:#x}"
-                same = given.dtype.itemsize == wanted.itemsize and (given.dtype.kind == "f") == (wanted.kind == "f")
-                fits = (same or given.dtype == np.uint8) and given.array[0] % wanted.itemsize == 0
-        elif given.array is not None or given.nothing:
-            fits, received = False, "an array"
-        elif wanted is not None:
-            fits = given.dtype == wanted
-        if not fits:
+        if not _fits(parameter.is_pointer, wanted, size, given):
             written = f"{parameter.type} {parameter.name}".replace("* ", "*")
+            received = _received(parameter.is_pointer, wanted, given)
             raise FakeError(f"{kernel.name}: argument {number}: expected {written}, {size} bytes. Received: {received}")
+
+
+def _fits(is_pointer: bool, wanted: np.dtype[Any] | None, size: int, given: Bound) -> bool:
+    if is_pointer:
+        if given.array is None or wanted is None:
+            return given.nothing or given.array is not None
+        same = given.dtype.itemsize == wanted.itemsize and (given.dtype.kind == "f") == (wanted.kind == "f")
+        return (same or given.dtype == np.uint8) and given.array[0] % wanted.itemsize == 0
+    if given.array is not None or given.nothing:
+        return False
+    return given.size == size if wanted is None else given.dtype == wanted
+
+
+def _received(is_pointer: bool, wanted: np.dtype[Any] | None, given: Bound) -> str:
+    if not is_pointer:
+        return "an array" if given.array is not None or given.nothing else f"{given.dtype}, {given.size} bytes"
+    if given.array is None or wanted is None:
+        return str(given.dtype)
+    return f"an array of {given.dtype} at {given.array[0]:#x}"
 
 
 def _ranges(kernel: Emulated, bound: Sequence[Bound]) -> list[Range]:

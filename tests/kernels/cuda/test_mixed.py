@@ -96,9 +96,12 @@ def test_nan_stays_nan(name: str) -> None:
 # Operators
 
 
-@types
 @narrow_rows
-@layouts
+@pytest.mark.parametrize(
+    ("name", "channels_last"),
+    [("float16", False), ("float16", True), ("bfloat16", True)],
+    ids=["float16-plain", "float16-channels-last", "bfloat16-channels-last"],
+)
 def test_operators_agree_with_the_reference(case: Case, channels_last: bool, name: str) -> None:
     received, expected = compare(case, name, device="cuda:0", channels_last=channels_last)
     assert_close(received, expected, tolerance(case, name))

@@ -47,7 +47,7 @@ NETWORKS: dict[str, tuple[Callable[[], Dataflow], Shape]] = {
     "lenet": (lenet, (1, 20, 20)),
     "lenet, caffe's": (lambda: lenet("caffe"), (1, 20, 20)),
     "inception": (inception, (3, 10, 10)),
-    "resnet-32": (resnet, (3, 8, 8)),
+    "resnet-20": (lambda: resnet(20), (3, 8, 8)),
 }
 PLACES = [(devices, learners) for devices in (1, 2) for learners in (1, 4)]
 
@@ -94,11 +94,11 @@ def assert_same(received: Mapping[str, Array], expected: Mapping[str, Array], to
 @pytest.mark.parametrize(("devices", "learners"), PLACES)
 @pytest.mark.parametrize("name", ["lenet", "lenet, caffe's", "inception"])
 def test_weights_are_those_of_the_cpu(name: str, devices: int, learners: int) -> None:
-    check(name, devices, learners, seeds=(0, 1))
+    check(name, devices, learners, seeds=(0, 1) if name == "inception" else (learners,))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("devices", "learners"), PLACES)
 def test_weights_of_a_resnet_are_those_of_the_cpu(devices: int, learners: int) -> None:
-    """In double precision: thirty normalisations of two images make much of what is rounded in another order."""
-    check("resnet-32", devices, learners, seeds=(learners,), precision="float64")
+    """In double precision: twenty normalisations of two images make much of what is rounded in another order."""
+    check("resnet-20", devices, learners, seeds=(learners,), precision="float64")

@@ -1,0 +1,299 @@
+"""What a slow learner costs: k learners, of which one takes several times as long for a task, under every kind of rule.
+
+    python -m benchmarks.heterogeneous_learners
+
+A task is little else than a delay: an operator of one's own sleeps in its forward pass, longer on the slow learner. So
+learners do not compete for cores, and what other programs do disturbs little. For each rule two processes take turns,
+one with learners that are all fast, and one in which the last is slow; tasks a second are counted from their ends.
+
+Where nobody waits for anybody, a learner that has a share s of the others' speed leaves (k − 1 + s) / k of the tasks:
+at most its own share, (1 − s) / k, is lost. The targets: async, hogwild, easgd, weed-out, gossip, and grouping with the
+slow one in a group of its own, reach at least 0.95 of that (medians). SSP cannot, for long: it lets a fast learner run
+ahead as far as its bound, which is the target there, and then only as fast as the slow one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from benchmarks.contest import Contest, Contestant
+from benchmarks.machine import describe_machine
+from benchmarks.report import markdown, paired, spread
+from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, ModelConf, Operator, SubGraph, SystemConf
+from crossbow.conf import configuration
+from crossbow.ops import InnerProduct, Kernel, SoftMax, SoftMaxLoss
+from crossbow.synch import (
+    EASGD,
+    SMA,
+    SSGD,
+    SSP,
+    AsynchronousSGD,
+    Gossip,
+    Grouping,
+    Hogwild,
+    PartiallySynchronous,
+    Rule,
+    WeedOut,
+)
+from crossbow.types import Array, Shape
+
+SHARE = 0.95
+"""The target: of the tasks that are possible."""
+BOUND = 4
+"""Of SSP and of the partially synchronous rule."""
+EXAMPLES, FEATURES, CLASSES, BATCH = 80_000, 4, 2, 4
+"""So many that no epoch ends in a turn: then everybody waits for everybody."""
+FREE = "async", "hogwild", "easgd", "weed-out", "gossip", "grouping"
+"""The rules under which nobody waits for the slow learner."""
+
+
+def rules(learners: int) -> dict[str, Rule]:
+    """Those to measure; the slow learner, the last, is in a group of its own."""
+    groups = (tuple(range(learners - 1)), (learners - 1,))
+    made: list[Rule] = [
+        AsynchronousSGD(),
+        Hogwild(),
+        EASGD(),
+        WeedOut(),
+        Gossip(probability=0.5),
+        Grouping(groups),
+        SSP(bound=BOUND),
+        PartiallySynchronous(max_advance=BOUND),
+        SSGD(),
+        SMA(),
+    ]
+    return {rule.name: rule for rule in made}
+
+
+class Times:
+    """When which learner ended which task, and how far it was ahead of the slowest when it began one."""
+
+    def __init__(self, delays: Sequence[float]) -> None:
+        self.delays = delays
+        self.ends: list[tuple[float, int]] = []
+        self.done = [0] * len(delays)
+        self.ahead = 0
+        self._lock = threading.Lock()
+
+    def task(self) -> None:
+        """A task of the learner whose thread this is: learner i's is named learner-i."""
+        learner = int(threading.current_thread().name.rpartition("-")[2])
+        with self._lock:
+            self.ahead = max(self.ahead, self.done[learner] - min(self.done))
+        time.sleep(self.delays[learner])
+        with self._lock:
+            self.done[learner] += 1
+            self.ends.append((time.monotonic(), learner))
+
+
+@configuration
+class Delay(Kernel):
+    """y = x, after a while."""
+
+    times: Times
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def forward(self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]) -> Array:
+        self.times.task()
+        return inputs[0]
+
+    def backward(
+        self,
+        xp: ModuleType,
+        inputs: Sequence[Array],
+        output: Array,
+        variables: Mapping[str, Array],
+        output_gradient: Array,
+    ) -> tuple[Sequence[Array], Mapping[str, Array]]:
+        return [output_gradient], {}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Of a turn."""
+
+    by_learner: list[float]
+    """Tasks a second."""
+    ahead: int
+    """How many tasks somebody was ahead of the slowest, at the most, when it began one: since the first turn."""
+
+
+class DelayedRunner:
+    """Learners that sleep, each as long as it is told."""
+
+    def __init__(self, rule: Rule, delays: Sequence[float]) -> None:
+        self.times = Times(delays)
+        nodes = [
+            DataflowNode(Operator(name, kernel))
+            for name, kernel in {
+                "delay": Delay(times=self.times),
+                "inner product": InnerProduct(number_of_outputs=CLASSES),
+                "softmax": SoftMax(),
+                "loss": SoftMaxLoss(),
+            }.items()
+        ]
+        for before, after in itertools.pairwise(nodes):
+            before.connect_to(after)
+        generator = np.random.default_rng(0)
+        images = generator.standard_normal((EXAMPLES, FEATURES)).astype(np.float32)
+        self.context = ExecutionContext(
+            [Dataflow(SubGraph(nodes[0])), None],
+            data=Dataset((images, (images[:, 0] > 0).astype(np.intp))),
+            model=ModelConf(batch_size=BATCH, rule=rule),
+            system=SystemConf(learners_per_device=len(delays), threads_per_learner=1, kernels="reference"),
+        )
+        self._seen: list[Seen] = []
+
+    def run(self, begin: float, end: float) -> float:
+        """Tasks a second, of all learners."""
+        self.times.ends.clear()  # not what was done: SSP counts on from call to call
+        self.context.train_for_duration(end - time.monotonic())
+        counted = [learner for moment, learner in self.times.ends if begin <= moment < end]
+        rates = [counted.count(learner) / (end - begin) for learner in range(len(self.times.delays))]
+        self._seen.append(Seen(rates, self.times.ahead))
+        return sum(rates)
+
+    def seen(self, turns: int) -> list[Seen]:
+        """What the last turns showed."""
+        return self._seen[-turns:]
+
+    def close(self) -> None:
+        self.context.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one rule: tasks a second in every round."""
+
+    rule: str
+    learners: int
+    slowness: float
+    """How many times as long the slow learner takes."""
+    fast: list[float]
+    """With learners that are all fast."""
+    slowed: list[float]
+    """With one that is slow."""
+    seen_fast: list[Seen]
+    seen_slowed: list[Seen]
+    others: float | None = None
+    """Processors that other programs kept busy meanwhile."""
+
+    @property
+    def possible(self) -> float:
+        """Of the speed with learners that are all fast."""
+        return (self.learners - 1 + 1 / self.slowness) / self.learners
+
+    @property
+    def ratios(self) -> list[float]:
+        return paired(self.slowed, self.fast)
+
+    @property
+    def of_the_possible(self) -> float:
+        return statistics.median(self.ratios) / self.possible
+
+    @property
+    def of_a_fast_one(self) -> float:
+        """Of the speed that a fast learner has among its like: that of the least of them."""
+        return statistics.median(
+            min(a / b for a, b in zip(slowed.by_learner[:-1], fast.by_learner[:-1], strict=True))
+            for slowed, fast in zip(self.seen_slowed, self.seen_fast, strict=True)
+        )
+
+    @property
+    def ahead(self) -> int:
+        return max(seen.ahead for seen in self.seen_slowed)
+
+    @property
+    def verdict(self) -> str:
+        if self.rule in FREE:
+            return "met" if self.of_the_possible >= SHARE else "MISSED"
+        if self.rule == SSP.name:  # not kept back before the bound, and not let go behind it
+            return "met" if self.ahead == BOUND else "MISSED"
+        return "–"
+
+
+def measure(rule: Rule, learners: int, delay: float, slowness: float, rounds: int, seconds: float) -> Outcome:
+    """All about one rule."""
+    delays = [delay] * learners
+    contestants = [
+        Contestant("fast", DelayedRunner, {"rule": rule, "delays": delays}),
+        Contestant("slowed", DelayedRunner, {"rule": rule, "delays": [*delays[:-1], delay * slowness]}),
+    ]
+    with Contest(contestants) as contest:
+        rates = contest.rounds(rounds, 2 * delay * slowness, seconds)
+        seen = {name: contest.ask(name, "seen", rounds) for name in rates}
+    return Outcome(
+        rule.name, learners, slowness, rates["fast"], rates["slowed"], seen["fast"], seen["slowed"], contest.others
+    )
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """A row for each rule."""
+    head = ["rule", "target", "of all fast", "of the possible", "a fast learner", "most ahead", "verdict"]
+    rows = [
+        [
+            outcome.rule,
+            f"≥ {SHARE}" if outcome.rule in FREE else f"{BOUND} ahead" if outcome.rule == SSP.name else "–",
+            spread(outcome.ratios).text(".3f"),
+            f"{outcome.of_the_possible:.3f}",
+            f"{outcome.of_a_fast_one:.3f}",
+            str(outcome.ahead),
+            outcome.verdict,
+        ]
+        for outcome in outcomes
+    ]
+    return markdown(head, rows)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.heterogeneous_learners", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--learners", type=int, default=4, metavar="K", help="(default: %(default)s)")
+    parser.add_argument("--slowness", type=float, default=4.0, metavar="X", help="of the slow one (default: 4 times)")
+    parser.add_argument("--delay", type=float, default=0.05, metavar="S", help="of a fast task (default: 0.05)")
+    parser.add_argument("--rules", nargs="+", choices=rules(2), metavar="RULE", help="(default: all)")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of a turn (default: 3)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
+    options = parser.parse_args(arguments)
+    known = rules(options.learners)
+    settings = options.learners, options.delay, options.slowness, options.rounds, options.seconds
+    outcomes = []
+    for name in options.rules or known:
+        outcomes.append(measure(known[name], *settings))
+        print(f"{name}: {spread(outcomes[-1].ratios).text('.3f')}", flush=True)
+    machine = describe_machine()
+    known_others = [outcome.others for outcome in outcomes if outcome.others is not None]
+    if known_others:
+        machine["other programs"] = (
+            f"kept {statistics.mean(known_others):.2f} processors busy, which sleepers do not mind"
+        )
+    print("\n".join(f"- {name}: {value}" for name, value in machine.items()))
+    print(
+        f"\n{options.learners} learners, tasks of {1000 * options.delay:g} ms, one learner {options.slowness:g} times "
+        f"as slow: {outcomes[0].possible:.4f} of the tasks are possible. {options.rounds} rounds:\n"
+    )
+    print(table(outcomes))
+    if options.json is not None:
+        found = [{**asdict(outcome), "verdict": outcome.verdict} for outcome in outcomes]
+        options.json.write_text(json.dumps({"machine": machine, "outcomes": found}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
