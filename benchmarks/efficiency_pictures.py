@@ -28,7 +28,8 @@ def write_pictures(cells: Sequence[Cell], directory: Path) -> list[str]:
     if trained:
         target = percent(trained[0].settings[0].target)
         drawn["epochs.png"] = _to_target(trained, f"epochs to {target}", lambda cell: cell.epochs_to_target)
-        drawn["seconds.png"] = _to_target(trained, f"seconds to {target}", lambda cell: cell.seconds_to_target)
+        if any(cell.seconds_to_target for cell in trained):
+            drawn["seconds.png"] = _to_target(trained, f"seconds to {target}", lambda cell: cell.seconds_to_target)
     for name, figure in drawn.items():
         content = io.BytesIO()
         figure.savefig(content, format="png")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.contest import QUIET
-from benchmarks.efficiency_run import DIVERGED, REFUSED, RunResult, RunSettings
+from benchmarks.efficiency_run import DIVERGED, REFUSED, RunResult, RunSettings, speed_settings
 from benchmarks.report import Spread, markdown, spread
 
 RULE, BATCH, FEW, MANY, MORE = "sma", 32, 1, 8, 1
@@ -23,6 +23,8 @@ class Cell:
     """One for each seed of the grid."""
     results: tuple[RunResult, ...]
     """Of those that were run, refused ones among them."""
+    speeds: tuple[float, ...] = ()
+    """Seconds an epoch, by round, where that was measured."""
 
     @property
     def rule(self) -> str:
@@ -56,13 +58,16 @@ class Cell:
         return _spread([_or_never(result.epochs_to_target) for result in self.trained])
 
     @property
-    def seconds_to_target(self) -> Spread | None:
-        """Of training; as `epochs_to_target`."""
-        return _spread([_or_never(result.seconds_to_target) for result in self.trained])
+    def seconds_per_epoch(self) -> Spread | None:
+        return _spread([seconds for seconds in self.speeds if math.isfinite(seconds)])
 
     @property
-    def images_per_second(self) -> Spread | None:
-        return _spread([r.images_per_second for r in self.trained if r.images_per_second is not None])
+    def seconds_to_target(self) -> Spread | None:
+        """Of training: epochs to the target at the median speed."""
+        epochs, speed = self.epochs_to_target, self.seconds_per_epoch
+        if epochs is None or speed is None:
+            return None
+        return Spread(*(speed.median * number for number in (epochs.median, epochs.low, epochs.high)))
 
     @property
     def best_accuracy(self) -> Spread | None:
@@ -83,14 +88,20 @@ def _spread(values: Sequence[float]) -> Spread | None:
     return spread(values) if values else None
 
 
-def cells(grid: Sequence[RunSettings], results: Mapping[str, RunResult]) -> list[Cell]:
-    """By rule in the grid's order, batch and learners. `results` by the name of their settings."""
+def cells(
+    grid: Sequence[RunSettings], results: Mapping[str, RunResult], speeds: Mapping[str, Sequence[float]]
+) -> list[Cell]:
+    """By rule in the grid's order, batch and learners. `results` and `speeds` by the name of their settings."""
     rules = list(dict.fromkeys(settings.rule for settings in grid))
     groups: dict[tuple[int, int, int], list[RunSettings]] = {}
     for settings in grid:
         groups.setdefault((rules.index(settings.rule), settings.batch_size, settings.learners), []).append(settings)
     return [
-        Cell(tuple(group), tuple(results[settings.name] for settings in group if settings.name in results))
+        Cell(
+            tuple(group),
+            tuple(results[settings.name] for settings in group if settings.name in results),
+            tuple(speeds.get(speed_settings(group[0]).name, ())),
+        )
         for _, group in sorted(groups.items())
     ]
 
@@ -100,7 +111,16 @@ def cells(grid: Sequence[RunSettings], results: Mapping[str, RunResult]) -> list
 
 def results_table(cells: Sequence[Cell], target: str) -> str:
     """A row for every cell of which something was run."""
-    head = ["rule", "batch", "learners", "seeds", f"epochs to {target}", f"seconds to {target}", "best", "images/s"]
+    head = [
+        "rule",
+        "batch",
+        "learners",
+        "seeds",
+        f"epochs to {target}",
+        "seconds an epoch",
+        f"seconds to {target}",
+        "best",
+    ]
     rows = [
         [
             cell.rule,
@@ -108,9 +128,9 @@ def results_table(cells: Sequence[Cell], target: str) -> str:
             str(cell.learners),
             f"{len(cell.trained)} of {len(cell.settings)}",
             _cell_text(cell.epochs_to_target, ".0f"),
+            _cell_text(cell.seconds_per_epoch, ".2f"),
             _cell_text(cell.seconds_to_target, ",.1f"),
             _cell_text(cell.best_accuracy, ".2%"),
-            _cell_text(cell.images_per_second, ",.0f"),
         ]
         for cell in cells
         if cell.trained
@@ -227,8 +247,9 @@ def report(cells: Sequence[Cell], pictures: Sequence[str]) -> str:
     if trained:
         parts += [
             f"Median (least–most) over the seeds; ∞: a run did not reach {target} in "
-            f"{count(first.max_epochs, 'epoch')}, or diverged. Seconds are of training, tests not included; best is "
-            "the best test accuracy of a run.",
+            f"{count(first.max_epochs, 'epoch')}, or diverged. Seconds an epoch, tests not included, were measured by "
+            "themselves, in turns; seconds to the target are epochs to it at the median speed. Best is the best test "
+            "accuracy of a run.",
             results_table(cells, target),
         ]
         for batch in sorted({cell.batch_size for cell in cells if cell.trained}):
@@ -279,7 +300,7 @@ def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str
     others = [result.others for result in trained if result.others is not None]
     if others:
         about["other programs"] = f"kept {statistics.mean(others):.2f} processors busy (at worst {max(others):.2f})" + (
-            ": NOT A QUIET MACHINE, seconds and images/s are not to be compared" if max(others) > QUIET else ""
+            ": not a quiet machine, which epochs do not depend on" if max(others) > QUIET else ""
         )
     if dates := sorted(result.date for result in trained):
         about["date"] = f"{dates[0]} to {dates[-1]}"

@@ -1,9 +1,11 @@
 """One run of benchmarks.statistical_efficiency: its settings, which are its identity, its training, and its result.
 
     python -m benchmarks.efficiency_run --data-directory DIR --settings JSON --output-directory DIR
+    python -m benchmarks.efficiency_run --data-directory DIR --settings JSON --seconds S
 
 It trains in a process of its own: no other run's memory, threads or caches are in its way, and what kills it, kills no
-other. The result is one file, which is whole or not there.
+other. The result is one file, which is whole or not there. With `--seconds` it only trains for so long, and prints how
+fast that was.
 """
 
 from __future__ import annotations
@@ -16,18 +18,29 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import busy_seconds, describe_machine
-from crossbow import Dataflow, Dataset, ExecutionContext, ModelConf, Monitor, Record, SolverConf, SystemConf
+from crossbow import (
+    Dataflow,
+    Dataset,
+    DurationUnit,
+    ExecutionContext,
+    ModelConf,
+    Monitor,
+    Record,
+    SolverConf,
+    SystemConf,
+)
 from crossbow.data import mnist
 from crossbow.files import write_whole
 from crossbow.runtime.monitor import Progress
 from crossbow.synch import rule_class
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from models.lenet import lenet
+from models.values import number
 
 TRAINED, DIVERGED, REFUSED = "trained", "diverged", "refused"
 """What becomes of a run. One that diverged met numbers that are not finite; one that was refused has not begun."""
@@ -70,6 +83,11 @@ class RunSettings:
         return f"{self.rule}, batch {self.batch_size}, learners {self.learners}, seed {self.seed}"
 
 
+def speed_settings(settings: RunSettings) -> RunSettings:
+    """The settings that all runs have which are equally fast: the first seed's."""
+    return replace(settings, seed=0)
+
+
 @dataclass(frozen=True)
 class Epoch:
     """What was known at the end of an epoch."""
@@ -93,9 +111,6 @@ class RunResult:
     """Why, where it was not trained to its end."""
     epochs: list[Epoch] = field(default_factory=list)
     epochs_to_target: int | None = None
-    seconds_to_target: float | None = None
-    images_per_second: float | None = None
-    """Over all the training."""
     others: float | None = None
     """Processors that other programs kept busy meanwhile, tests included; None where that cannot be known."""
     load: tuple[float, ...] = ()
@@ -146,7 +161,6 @@ class _Epochs(Monitor):
     def __init__(self, parent: int) -> None:
         """parent: the process without which nobody wants the run."""
         self.epochs: list[Epoch] = []
-        self.tasks = 0
         self.before = 0.0
         """Seconds of training of the calls before this one."""
         self._parent = parent
@@ -163,7 +177,6 @@ class _Epochs(Monitor):
         assert record.test is not None
         assert record.test.accuracy is not None
         self.epochs.append(Epoch(record.test.accuracy, self.before + record.time, record.loss))
-        self.tasks = record.tasks
 
 
 def train(
@@ -201,8 +214,6 @@ def train(
         sentence,
         monitor.epochs,
         reached,
-        None if reached is None else monitor.epochs[reached - 1].seconds,
-        monitor.tasks * settings.batch_size / monitor.seconds if monitor.epochs else None,
         others,
         os.getloadavg(),
         known,
@@ -212,7 +223,7 @@ def train(
 
 
 def _context(
-    settings: RunSettings, data: Dataset, build: Callable[[str], Dataflow], monitor: Monitor
+    settings: RunSettings, data: Dataset, build: Callable[[str], Dataflow], *monitors: Monitor
 ) -> ExecutionContext:
     rule = rule_class(settings.rule)(**settings.rule_parameters)
     return ExecutionContext(
@@ -226,7 +237,7 @@ def _context(
             threads_per_learner=settings.threads_per_learner,
             seed=settings.seed,
         ),
-        monitors=[monitor],
+        monitors=monitors,
     )
 
 
@@ -239,6 +250,16 @@ def _train(settings: RunSettings, context: ExecutionContext, monitor: _Epochs) -
         context.train_and_test(further)
 
 
+def seconds_per_epoch(
+    settings: RunSettings, data: Dataset, seconds: float, build: Callable[[str], Dataflow] = lenet
+) -> float:
+    """Of training as the settings say, without tests: measured over so many seconds, once it is warm."""
+    with _context(settings, data, build) as context:
+        before = context.train_for_duration(seconds / 3, DurationUnit.SECONDS).records[-1]
+        after = context.train_for_duration(seconds, DurationUnit.SECONDS).records[-1]
+    return after.time / (after.epoch - before.epoch)
+
+
 # The process
 
 
@@ -246,7 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.efficiency_run", description="One run of the grid.")
     parser.add_argument("--data-directory", type=Path, help="where MNIST lies (default: it is downloaded)")
     parser.add_argument("--settings", required=True, help="JSON")
-    parser.add_argument("--output-directory", type=Path, required=True)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--output-directory", type=Path, help="train to the end, and write the result there")
+    wanted.add_argument("--seconds", type=number(0, above=True), help="measure the speed, and print seconds an epoch")
     parser.add_argument("--parent", type=int, help="the process to end with (default: who started this one)")
     options = parser.parse_args(arguments)
     settings = RunSettings(**json.loads(options.settings))
@@ -254,7 +277,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         data = mnist(options.data_directory)
         if digest(data) != settings.data:
             raise ConfigurationError(f"expected the data set {settings.data}. Received: {digest(data)}")
-        write_result(options.output_directory, train(settings, data, parent=options.parent))
+        if options.seconds:
+            print(seconds_per_epoch(settings, data, options.seconds))
+        else:
+            write_result(options.output_directory, train(settings, data, parent=options.parent))
     except CrossbowError as error:
         print(f"{settings}: {error}", file=sys.stderr)
         return 1

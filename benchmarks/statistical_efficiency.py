@@ -7,19 +7,25 @@ which is whole or not there: whatever ends the program, started again it goes on
 after seed, and the rules in turns, so that a part of the grid is of use already. At the end it writes a table and
 pictures of what is there, and says what is missing; `--report-only` does nothing else.
 
-One solver for all: SGD with a fixed learning rate of 0.01, momentum 0.9 and weight decay 5e-4, those with which Caffe
-trains LeNet (examples/mnist/lenet_solver.prototxt), without its decay of the rate, which would make an epoch's steps
-depend on how many epochs went before. The rate is the same whatever the batch: smaller batches then make more steps in
-an epoch, which is what the batch is compared for. And a learner's batch and rate are the same whatever the number of
-learners, for Crossbow claims that it needs no other with more of them. Under S-SGD k learners with batch b are SGD with
-batch k·b, at this same rate; `--scale-rate` multiplies it by k there (Goyal et al., 2017; without their warm-up). The
-elastic rules draw with α = 1/k (with one learner 1/2) each: SMA as by default, asynchronous EASGD likewise.
+How many epochs a run needs does not depend on what else the machine does meanwhile (not at all with a barrier), but how
+many seconds does. So speed is measured by itself, in short turns of all cells of the grid, one round after the other:
+`--speed-rounds 3`, on a quiet machine. Seconds to the target are epochs to it times seconds an epoch.
+
+One solver for all: SGD with a fixed learning rate, momentum 0.9 and weight decay 5e-4, as Caffe trains LeNet
+(examples/mnist/lenet_solver.prototxt), but for the decay of its rate, which would make an epoch's steps depend on how
+many epochs went before. The rate is 0.05 for batches of 32 images and more, and in proportion to the batch for smaller
+ones (Goyal et al., 2017); gradients are shortened to a norm of 1, or some runs would diverge. That is a large rate for
+one learner, and one that eight can use. A learner's batch and rate are the same whatever the number of learners, for
+Crossbow claims that it needs no other with more of them. Under S-SGD k learners with batch b are SGD with batch k·b, at
+this same rate; `--scale-rate` multiplies it by k there. The elastic rules draw with α = 1/k (with one learner 1/2)
+each: SMA as by default, asynchronous EASGD likewise.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -31,7 +37,7 @@ from typing import Any
 
 from benchmarks.efficiency_pictures import write_pictures
 from benchmarks.efficiency_report import cells, missing, refused, report, verdict
-from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, digest, read_result
+from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, digest, read_result, speed_settings
 from crossbow import SolverConf
 from crossbow.data import mnist
 from crossbow.files import make_directory, write_whole
@@ -43,10 +49,14 @@ from models.values import integer, number
 RULE_NAMES = ("sma", "ssgd", "easgd", "model-averaging")
 LEARNERS, BATCHES, SEEDS = (1, 2, 4, 8), (32, 128, 8), (0, 1, 2)
 """Those of the table in docs/results.md. Batch 8 comes last in every seed: its epochs take longest."""
+FULL_RATE = 32
+"""The batch from which on the learning rate is what is asked for."""
 OUTPUT = Path("output/statistical-efficiency")
+SPEEDS = "speeds.json"
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 
 Run = Callable[[RunSettings, argparse.Namespace], None]
+Measure = Callable[[RunSettings, argparse.Namespace], float]
 
 
 def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
@@ -58,7 +68,7 @@ def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
             batch_size=batch_size,
             seed=seed,
             rule_parameters=_rule_parameters(options, rule, learners),
-            solver=_solver(options, rule, learners),
+            solver=_solver(options, rule, learners, batch_size),
             target=options.target_accuracy,
             further_epochs=options.further_epochs,
             max_epochs=options.max_epochs,
@@ -84,11 +94,14 @@ def _rule_parameters(options: argparse.Namespace, name: str, learners: int) -> d
     return asdict(rule_class(name)(**given))  # type: ignore[call-overload,no-any-return] # every rule is a dataclass
 
 
-def _solver(options: argparse.Namespace, rule: str, learners: int) -> dict[str, Any]:
-    scale = learners if options.scale_rate and rule == SSGD.name else 1
+def _solver(options: argparse.Namespace, rule: str, learners: int, batch_size: int) -> dict[str, Any]:
+    scale = min(1.0, batch_size / FULL_RATE) * (learners if options.scale_rate and rule == SSGD.name else 1)
     return asdict(
         SolverConf(
-            learning_rate=scale * options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay
+            learning_rate=scale * options.learning_rate,
+            momentum=options.momentum,
+            weight_decay=options.weight_decay,
+            clip_gradient_norm=options.clip_gradient_norm,
         )
     )
 
@@ -102,13 +115,23 @@ def run_apart(settings: RunSettings, options: argparse.Namespace) -> None:
     subprocess.run(command, check=False)
 
 
+def measure_apart(settings: RunSettings, options: argparse.Namespace) -> float:
+    """Seconds an epoch, measured in a process of its own; NaN where that could not be."""
+    command = [sys.executable, "-m", "benchmarks.efficiency_run", "--settings", json.dumps(asdict(settings))]
+    command += ["--seconds", str(options.speed_seconds)]
+    if options.data_directory is not None:
+        command += ["--data-directory", str(options.data_directory)]
+    done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout) if done.returncode == 0 else math.nan
+
+
 # What is there
 
 
 def read_results(directory: Path) -> dict[str, RunResult]:
     """All results in the directory by the name of their settings. What is no result is said, and left out."""
     found = {}
-    for path in sorted(directory.glob("*.json")):
+    for path in sorted(set(directory.glob("*.json")) - {directory / SPEEDS}):
         try:
             found[path.name] = read_result(path)
         except (ValueError, OSError) as error:
@@ -168,8 +191,34 @@ def _summary(result: RunResult) -> str:
     if result.sentence:
         return f"{result.status}: {result.sentence}"
     last = result.epochs[-1]
-    reached = "" if result.seconds_to_target is None else f", after {result.epochs_to_target} at the target"
+    reached = "" if result.epochs_to_target is None else f", after {result.epochs_to_target} at the target"
     return f"{len(result.epochs)} epochs{reached}, {last.accuracy:.2%}, {last.seconds:.1f} s"
+
+
+# How fast they are
+
+
+def read_speeds(directory: Path) -> dict[str, list[float]]:
+    """Seconds an epoch, by round, of every cell that was measured, by its settings' name. Raises DataError."""
+    path = directory / SPEEDS
+    try:
+        found: dict[str, list[float]] = json.loads(path.read_text()) if path.is_file() else {}
+        return {name: [float(seconds) for seconds in rounds] for name, rounds in found.items()}
+    except (ValueError, TypeError, AttributeError) as error:
+        raise DataError(f"{path}: expected seconds an epoch by name. Received: {error}") from error
+
+
+def measure_speeds(runs: Sequence[RunSettings], options: argparse.Namespace, measure: Measure) -> None:
+    """Measure what is missing of so many rounds, in turns, and keep it after every turn."""
+    speeds = read_speeds(options.output_directory)
+    for number_of_round in range(options.speed_rounds):
+        for name, settings in {speed_settings(run).name: speed_settings(run) for run in runs}.items():
+            rounds = speeds.setdefault(name, [])
+            if len(rounds) > number_of_round:
+                continue
+            rounds.append(measure(settings, options))
+            print(f"round {number_of_round + 1}: {settings}: {rounds[-1]:.2f} s an epoch", file=sys.stderr, flush=True)
+            write_whole(options.output_directory / SPEEDS, json.dumps(speeds, indent=1).encode())
 
 
 # The command line
@@ -190,24 +239,38 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--batches", nargs="+", type=integer(1), metavar="B", default=list(BATCHES), help="images in a learner's batch")
     add("--seeds", nargs="+", type=integer(0), metavar="S", default=list(SEEDS), help="seeds")
     add("--variant", choices=VARIANTS, default="caffe", help="of LeNet")
-    add("--learning-rate", type=number(0, above=True), metavar="G", default=0.01, help="of every learner")
+    add(
+        "--learning-rate",
+        type=number(0, above=True),
+        metavar="G",
+        default=0.05,
+        help="of every learner, with batches of 32 or more",
+    )
     add("--momentum", type=number(0), metavar="M", default=0.9, help="in [0, 1)")
     add("--weight-decay", type=number(0), metavar="L", default=5e-4, help="of the L2 penalty")
+    add(
+        "--clip-gradient-norm",
+        type=number(0, above=True),
+        metavar="N",
+        help="longer gradients are shortened; None: not",
+    )
     add("--base-momentum", type=number(0), metavar="M", default=0.0, help="sma: of the average model, in [0, 1)")
     add("--scale-rate", action="store_true", help="ssgd: the learning rate times the number of learners")
     add("--target-accuracy", type=number(0, 1, above=True), metavar="A", default=0.99, help="on the test images")
-    add("--further-epochs", type=integer(0), metavar="N", default=2, help="after the one that reaches the target")
-    add("--max-epochs", type=integer(1), metavar="N", default=20, help="of a run that does not reach it")
+    add("--further-epochs", type=integer(0), metavar="N", default=0, help="after the one that reaches the target")
+    add("--max-epochs", type=integer(1), metavar="N", default=12, help="of a run that does not reach it")
     add("--devices", default="cpu", help="as in SystemConf")
     add("--threads-per-learner", type=integer(1), metavar="N", help="None: the cores are shared among the learners")
     add("--budget", type=number(0), metavar="S", help="seconds after which no run is begun")
+    add("--speed-rounds", type=integer(0), metavar="N", default=0, help="measure how fast every cell is, so many times")
+    add("--speed-seconds", type=number(0, above=True), metavar="S", default=3.0, help="of such a measurement")
     add("--report-only", action="store_true", help="run nothing: write table and pictures of what is there")
     add("--retry-refused", action="store_true", help="run again what the engine has refused")
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None, run: Run = run_apart) -> int:
-    """Run and report as the command line says; returns the exit status. run: how a run is done."""
+def main(arguments: Sequence[str] | None = None, run: Run = run_apart, measure: Measure = measure_apart) -> int:
+    """Run and report as the command line says; returns the exit status. run, measure: how that is done."""
     options = parse(arguments)
     failed: list[RunSettings] = []
     try:
@@ -216,7 +279,9 @@ def main(arguments: Sequence[str] | None = None, run: Run = run_apart) -> int:
         runs = grid(options, _data(options, found))
         if not options.report_only:
             failed = run_missing(runs, found, options, run)
-        write_report(runs, found, options.report_directory or options.output_directory)
+            measure_speeds(runs, options, measure)
+        speeds = read_speeds(options.output_directory)
+        write_report(runs, found, speeds, options.report_directory or options.output_directory)
     except CrossbowError as error:
         print(f"python -m benchmarks.statistical_efficiency: error: {error}", file=sys.stderr)
         return WRONG
@@ -226,9 +291,14 @@ def main(arguments: Sequence[str] | None = None, run: Run = run_apart) -> int:
     return FAILED if failed else 0
 
 
-def write_report(runs: Sequence[RunSettings], found: Mapping[str, RunResult], directory: Path) -> None:
+def write_report(
+    runs: Sequence[RunSettings],
+    found: Mapping[str, RunResult],
+    speeds: Mapping[str, Sequence[float]],
+    directory: Path,
+) -> None:
     """Write report.md and the pictures, and print the check and what is missing. Raises DataError."""
-    grouped = cells(runs, found)
+    grouped = cells(runs, found, speeds)
     pictures = write_pictures(grouped, directory)
     write_whole(directory / "report.md", report(grouped, pictures).encode())
     for title, lines in (("refused", refused(grouped)), ("missing", missing(grouped))):

@@ -36,6 +36,13 @@ def _add_exchanges(group: argparse._ArgumentGroup) -> None:
         "one); easgd: the same (default: 1/2); polyak-ruppert: in [0, 1] (default: 0, none)",
     )
     group.add_argument(
+        "--alpha-steps",
+        type=_steps,
+        metavar="T:A,…",
+        help="the same rules: from then on alpha is A; T in --learning-rate-step-unit, as 30:0.1,60:0.05"
+        " (default: none)",
+    )
+    group.add_argument(
         "--tau", type=integer(1), metavar="N", help="tasks of a learner between two exchanges (default: 1)"
     )
     group.add_argument(
@@ -111,7 +118,7 @@ def parameters(rule: type[Rule]) -> tuple[str, ...]:
     """The parameters of a rule that are options.
 
     >>> parameters(RULES["sma"]), parameters(RULES["ssgd"]), parameters(RULES["ssp"])
-    (('alpha', 'tau', 'base_momentum'), (), ('bound', 'weight'))
+    (('alpha', 'tau', 'base_momentum', 'alpha_steps'), (), ('bound', 'weight'))
     """
     names = (field.name for field in dataclasses.fields(rule))  # type: ignore[arg-type]
     return tuple(name for name in names if name != "tau" or not rule.every_step)
@@ -158,6 +165,8 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
 
     >>> rule_text(SMA(), 4), rule_text(RULES["ssp"](bound=2), 4)
     ('sma, alpha 0.25, tau 1, base momentum 0', 'ssp, bound 2, weight 1')
+    >>> rule_text(RULES["easgd"](alpha_steps=((30, 0.1), (60, 0.05))), 4)
+    'easgd, alpha 0.5, tau 1, alpha steps 30:0.1,60:0.05'
     >>> rule_text(RuleSequence((Phase(RULES["hogwild"](), 5), Phase(RULES["ssgd"](), 2))), 4)
     'hogwild for 5 merges; ssgd for 2 merges; and again'
     """
@@ -166,14 +175,25 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
         return "; ".join([*phases, "and again"])
     values: dict[str, Any] = {name: getattr(rule, name) for name in parameters(type(rule))}
     if "alpha" in values and values["alpha"] is None:
-        values["alpha"] = rule.weight(learners)  # type: ignore[attr-defined]
-    return ", ".join([rule.name, *(_value_text(name, value) for name, value in values.items())])
+        values["alpha"] = 1 / max(learners, 2)
+    return ", ".join([rule.name, *(_value_text(name, value) for name, value in values.items() if value != ())])
 
 
 def _value_text(name: str, value: Any) -> str:
+    if name == "alpha_steps":
+        value = ",".join(f"{time:g}:{alpha:g}" for time, alpha in value)
     if name == "groups" and isinstance(value, tuple):
         value = "/".join(",".join(map(str, group)) for group in value)
     return f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+
+
+def _steps(text: str) -> tuple[tuple[float, float], ...]:
+    """Pairs of numbers; which are right is the rule's to say."""
+    try:
+        steps = tuple(tuple(float(number) for number in step.split(":")) for step in text.split(","))
+        return tuple((time, alpha) for time, alpha in steps)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected times and numbers, as 30:0.1,60:0.05. Received: {text!r}") from None
 
 
 def _groups(text: str) -> int | tuple[tuple[int, ...], ...]:

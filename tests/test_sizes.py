@@ -108,7 +108,7 @@ def needed(**options: Any) -> tuple[int, dict[str, int]]:
     try:
         with context(**options) as running:
             parts = running.engine.parts
-            vectors = [vector for base in parts.bases for vector in (*base.buffers, base.velocity, base.total)]
+            vectors = [vector for base in parts.bases for vector in (*base.buffers, base.velocity, base.mean)]
             for member in parts.members:
                 vectors += [member.replica.weights, member.replica.gradient, member.replica.velocity, member.arena]
             for loader in filter(None, (parts.loader, parts.check_loader)):

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from crossbow.conf import SolverConf
-from crossbow.solver import Pace, TickPace, Update
+from crossbow.solver import Pace, Update
 from crossbow.synch import BarrierRule
 from crossbow.synch.rule import NOTHING
 from crossbow.types import Array
 
 ANY = Pace(rate=1.0, momentum=0.5)
 """The vectors of an update do not depend on the pace."""
-OTHER = TickPace(Pace(rate=0.5, momentum=0.25), clock=1)
+OTHER = Pace(rate=0.5, momentum=0.25, clock=1, alpha=0.125)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Coefficients:
     multipliers: Sequence[float] = (1.0,)
     """Of the learning rate, that variables have."""
     expand: dict[str, float] = field(default_factory=dict)
-    """What `total` stands for in the merge of a single device."""
+    """What `mean` stands for in the merge of a single device."""
     keeps: bool = False
     """Whether there are variables that every learner keeps to itself."""
     pace: Pace | None = None
@@ -75,7 +75,7 @@ class Coefficients:
 
         def merge(pace: Pace) -> Update:
             update = rule.merge(solver, pace, learners)
-            return update.expand("total", self.expand) if self.expand else update
+            return update.expand("mean", self.expand) if self.expand else update
 
         def step(pace: Pace) -> Update:
             return rule.local_step(solver, pace, learners, synchronises=True)
@@ -94,8 +94,8 @@ class Coefficients:
         self.reply = paced_update(reply, self.multipliers)
         """What the learner does behind the merge."""
         if self.keeps:
-            mean = Update((("base_next", {"total": 1 / (learners * rule.weight(learners))}),))
-            mean = mean.expand("total", self.expand) if self.expand else mean
+            mean = Update((("base_next", {"mean": 1.0}),))
+            mean = mean.expand("mean", self.expand) if self.expand else mean
             self.step = replace(self.step, alone=self.local)
             self.merge = replace(self.merge, alone=paced_update(lambda pace: mean, self.multipliers))
             self.reply = replace(self.reply, alone=paced_update(lambda pace: NOTHING, self.multipliers))

@@ -30,7 +30,7 @@ from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.prediction import Prediction, task_error
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import SetMean, TestResult
-from crossbow.solver import Pace, Schedule, TickPace
+from crossbow.solver import Pace, Schedule
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError, CrossbowError, NonFiniteLossError
 
@@ -184,15 +184,17 @@ class Engine:
             self._settle()
             self._check_finite()
 
+    def _pace(self, now: int) -> Pace:
+        """That of the tick that begins."""
+        return self.parts.rule.at(self.schedule(now), self.tick, self.schedule.time(now))
+
     def _settle(self) -> None:
         """Everything is done: make of it what is not made in every tick."""
 
     def _run_tick(self, stop: Callable[[], bool], on_result: OnResult) -> bool:
         """Submit a tick. Returns whether it was not left."""
         first, now, deadline = self.tasks, self.time, math.inf
-        pace, drops = self.schedule(now), self.schedule.drops
-        if self.parts.rule.counts_ticks:
-            pace = TickPace(pace, self.tick)
+        pace, drops = self._pace(now), self.schedule.drops
         if self.tick and drops(now) > drops(now - (1 if self._by_merges else self.clock.tasks_per_tick)):
             self._collect_all(on_result)
             self.restart()

@@ -54,7 +54,7 @@ class FreeEngine(Engine):
 
     def _run_tick(self, stop: Callable[[], bool], on_result: OnResult) -> bool:
         first, count, now = self.tasks, self.clock.tasks_per_tick, self.time
-        pace, drops = self.schedule(now), self.schedule.drops
+        pace, drops = self._pace(now), self.schedule.drops
         if self.tick and drops(now) > drops(self._last_time):
             self._collect_all(on_result)
             self._settle()

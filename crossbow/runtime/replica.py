@@ -24,11 +24,11 @@ class BaseModel:
 
     buffers: tuple[Array, Array]
     velocity: Array | None
-    total: Array | None
-    """The sum of the contributions of this device, and then of all: with several devices only."""
+    mean: Array | None
+    """This device's part of the mean of what learners send, and then the whole: with several devices only."""
     statistics: tuple[Array, Array]
     """The mean of the learners' statistics, by the tick's parity as z."""
-    statistics_total: Array | None
+    statistics_mean: Array | None
     """This device's part of their next mean, and then the whole: with several devices only."""
 
     def current(self, tick: int) -> Array:
@@ -40,8 +40,8 @@ class BaseModel:
         named = {"base": self.buffers[parity], "base_next": following, "base_previous": following}
         if self.velocity is not None:
             named["base_velocity"] = self.velocity
-        if self.total is not None:
-            named["total"] = self.total
+        if self.mean is not None:
+            named["mean"] = self.mean
         return named
 
 
@@ -79,14 +79,12 @@ def new_base_model(
 ) -> BaseModel:
     used, several = rule.vectors(solver, ANY), devices > 1
     two = isinstance(rule, BarrierRule)
-    first, second, velocity, total = _vectors(program.model, (True, two, "base_velocity" in used, several), zeros)
-    observed, following, statistics_total = _vectors(program.statistics, (True, two, several), zeros)
+    first, second, velocity, mean = _vectors(program.model, (True, two, "base_velocity" in used, several), zeros)
+    observed, following, statistics_mean = _vectors(program.statistics, (True, two, several), zeros)
     assert first is not None
     assert observed is not None
     buffers = (first, first if second is None else second)
-    return BaseModel(
-        buffers, velocity, total, (observed, observed if following is None else following), statistics_total
-    )
+    return BaseModel(buffers, velocity, mean, (observed, observed if following is None else following), statistics_mean)
 
 
 def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros = aligned_zeros) -> Replica:

@@ -82,7 +82,7 @@ WRITTEN = {
     "velocity": "velocity of",
     "base_next": "base model's new value of",
     "base_velocity": "base model's velocity of",
-    "total": "sum of what learners send of",
+    "mean": "mean of what learners send of",
     "base": "base model's new value of",
     "taken": "copy of the base model's",
 }
@@ -121,9 +121,9 @@ class Averaging:
         assert isinstance(self.rule, BarrierRule)
         return self.rule
 
-    def weights(self, learners: int) -> list[float]:
-        """Of so many learners' contributions."""
-        return [self.barrier.weight(self.learners)] * learners
+    def mean(self, name: str, learners: int) -> dict[str, float]:
+        """The mean of all learners' vectors of this name (`name0`, …): the part of so many of them."""
+        return total(name, [1 / self.learners] * learners)
 
     @property
     def multipliers(self) -> tuple[float, ...]:
@@ -299,7 +299,7 @@ class Place:
 def learner_coefficients(averaging: Averaging, place: Place) -> Coefficients:
     expand: dict[str, float] = {}
     if averaging.devices == 1:
-        expand = total("sent", averaging.weights(len(place.on_device)))
+        expand = averaging.mean("sent", len(place.on_device))
     return Coefficients(
         averaging.barrier, averaging.solver, averaging.learners, averaging.multipliers, expand, bool(averaging.kept)
     )
@@ -351,16 +351,16 @@ def _merge(
     if averaging.devices == 1:
         paced = coefficients.merge
         if averaging.clips == "mean":
-            mean, index = total("sent", averaging.weights(len(place.on_device))), place.learner
+            mean, index = averaging.mean("sent", len(place.on_device)), place.learner
             waiting += averaging.square(mean, vectors, flags.squares[index : index + 1])
             waiting += [*averaging.signal(flags.measured, index, state), *averaging.wait(flags.measured, state)]
             clipping, paced = averaging.clip(paced, tuple(mean), flags.squares)
             waiting += clipping
         merge = averaging.adjust("average", paced, vectors, share)
         return [*waiting, *merge, *averaging.signal(flags.merged, place.learner, state)]
-    update = Update((("total", total("sent", averaging.weights(len(place.on_device)))),))
+    update = Update((("mean", averaging.mean("sent", len(place.on_device))),))
     summing = averaging.combine("sum of the device", update, vectors, np.array(update.coefficients))
-    summing += averaging.look_through("sum of the device", ("total",), vectors, share)
+    summing += averaging.look_through("sum of the device", ("mean",), vectors, share)
     return [*waiting, *summing, *averaging.signal(flags.contributed, place.learner, state)]
 
 
@@ -377,9 +377,9 @@ def _merge_statistics(
     if share.start == share.stop:
         return []
     vectors = {f"observed{i}": replica.statistics[which][share] for i, replica in enumerate(replicas)}
-    target = base.statistics[1 - parity] if base.statistics_total is None else base.statistics_total
+    target = base.statistics[1 - parity] if base.statistics_mean is None else base.statistics_mean
     vectors["statistics"] = target[share]
-    return averaging.combine_statistics(total("observed", [1 / averaging.learners] * len(replicas)), vectors)
+    return averaging.combine_statistics(averaging.mean("observed", len(replicas)), vectors)
 
 
 def statistics_after(rule: BarrierRule, parity: int) -> int:
@@ -408,22 +408,22 @@ def synchroniser_task(
     state: Array,
 ) -> list[BoundStep]:
     """The tick's task between several devices: add up their sums and merge on each."""
-    totals = [base.total for base in bases if base.total is not None]
+    means = [base.mean for base in bases if base.mean is not None]
     steps = averaging.wait(averaging.flags.contributed, state)
-    steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(totals)))
-    statistics = [base.statistics_total for base in bases if base.statistics_total is not None]
+    steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(means)))
+    statistics = [base.statistics_mean for base in bases if base.statistics_mean is not None]
     if bases[0].statistics[0].size:
         steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(statistics)))
         for base, mean in zip(bases, statistics, strict=True):
-            vectors = {"statistics": base.statistics[1 - parity], "total": mean}
-            steps += averaging.combine_statistics({"total": 1.0}, vectors)
-    paced, whole = coefficients.merge, slice(0, totals[0].size)
+            vectors = {"statistics": base.statistics[1 - parity], "mean": mean}
+            steps += averaging.combine_statistics({"mean": 1.0}, vectors)
+    paced, whole = coefficients.merge, slice(0, means[0].size)
     for base in bases:
-        steps += averaging.look_through("all-reduce", ("total",), base.vectors(parity), whole)
+        steps += averaging.look_through("all-reduce", ("mean",), base.vectors(parity), whole)
     if averaging.clips == "mean":
         squares = np.zeros(1)
-        clipping, paced = averaging.clip(paced, ("total",), squares)
-        steps += [*averaging.square({"total": 1.0}, {"total": totals[0]}, squares), *clipping]
+        clipping, paced = averaging.clip(paced, ("mean",), squares)
+        steps += [*averaging.square({"mean": 1.0}, {"mean": means[0]}, squares), *clipping]
     for base in bases:
         steps += averaging.adjust("average", paced, base.vectors(parity), whole)
     return [*steps, *averaging.signal(averaging.flags.merged, 0, state)]

@@ -1,7 +1,7 @@
 """How a learner steps: momentum, weight decay, schedules of learning rate and momentum."""
 
-from crossbow.solver.schedule import Pace, Schedule, TickPace
+from crossbow.solver.schedule import Pace, Schedule
 from crossbow.solver.step import solver_step
 from crossbow.solver.update import Update
 
-__all__ = ["Pace", "Schedule", "TickPace", "Update", "solver_step"]
+__all__ = ["Pace", "Schedule", "Update", "solver_step"]

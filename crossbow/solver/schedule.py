@@ -13,46 +13,18 @@ FINAL_PART = 1e-4
 
 
 class Pace(NamedTuple):
-    """What changes of the solver's step while training goes on."""
+    """What changes of the solver's step, and of the rule, while training goes on."""
 
     rate: float
     momentum: float
-
-    @property
-    def clock(self) -> int:
-        """The number of the tick, from 0, under a rule that counts them (`TickPace`); else 0."""
-        return 0
+    clock: int = 0
+    """The number of the tick, from 0, under a rule that counts them; else 0."""
+    alpha: float | None = None
+    """The α that a rule's steps have come to; None before the first, and without such."""
 
     def times(self, multiplier: float) -> Pace:
         """That of variables whose learning rate is multiplied."""
-        return Pace(self.rate * multiplier, self.momentum)
-
-
-class TickPace(Pace):
-    """A pace that also says which tick it is of."""
-
-    _clock: int
-
-    def __new__(cls, pace: Pace, clock: int) -> TickPace:
-        made = super().__new__(cls, pace.rate, pace.momentum)
-        made._clock = clock
-        return made
-
-    @property
-    def clock(self) -> int:
-        return self._clock
-
-    def times(self, multiplier: float) -> Pace:
-        return TickPace(super().times(multiplier), self._clock)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TickPace) and tuple(self) == tuple(other) and self._clock == other._clock
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash((*self, self._clock))
+        return self._replace(rate=self.rate * multiplier)
 
 
 class Schedule:
@@ -68,11 +40,11 @@ class Schedule:
         """The pace at task number `task`, counted from 0 over all learners."""
         solver = self.solver
         if solver.policy == "clr":
-            return self._cycle(self._time(task))
+            return self._cycle(self.time(task))
         return Pace(self._rate(task), solver.momentum)
 
     def _rate(self, task: int) -> float:
-        solver, time = self.solver, self._time(task)
+        solver, time = self.solver, self.time(task)
         if solver.policy == "inv":
             rate = solver.learning_rate * math.pow(1 + solver.gamma * time, -solver.power)
         elif solver.policy == "exp":
@@ -99,13 +71,16 @@ class Schedule:
             return Pace(rate, solver.momentum)
         return Pace(rate, _between(solver.momentum, solver.minimum_momentum, height))
 
-    def _time(self, task: int) -> float:
-        """Tasks or epochs since the start. Rounded: 35 tasks of 7/3 an epoch are 15 epochs, not a little less."""
+    def time(self, task: int) -> float:
+        """Tasks, epochs or merges since the start, as `learning_rate_step_unit` says.
+
+        Rounded: 35 tasks of 7/3 an epoch are 15 epochs, not a little less.
+        """
         return round(task / self._unit, 9)
 
     def drops(self, task: int) -> int:
         """How many steps down a stepwise policy has taken at task number `task`: a rule may restart at each."""
-        solver, time = self.solver, self._time(task)
+        solver, time = self.solver, self.time(task)
         if solver.policy == "step":
             return int(time // solver.step_size)
         if solver.policy == "multistep" or (solver.policy == "lsr" and time >= solver.warmup_steps):

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from crossbow.conf import SolverConf, is_number
 from crossbow.solver import Pace, Update, solver_step
+from crossbow.synch.elastic import AlphaSteps, Elastic
 from crossbow.synch.rule import Arrival, FreeRule
 
 STALENESS = "1/staleness"
@@ -228,28 +229,30 @@ class Hogwild(FreeRule):
 
 
 @dataclass(frozen=True)
-class EASGD(FreeRule):
+class EASGD(Elastic, FreeRule):
     """Asynchronous elastic averaging SGD (Zhang, Choromanska, LeCun, NeurIPS 2015, algorithm 1; SpeeDO's --movingRate;
     Theano-MPI's EASGD)::
 
         τ times: w_i ← w_i + v_i;   then d = α (w_i − z),   w_i ← w_i − d,   z ← z + d
 
     Both sides move by the same d, of the weights behind the local steps. α: in (0, 1]; with ½, as in Theano-MPI, the
-    two meet in the middle. τ: 10 in Theano-MPI, SpeeDO's --train.
+    two meet in the middle. alpha_steps: see `Elastic`. τ: 10 in Theano-MPI, SpeeDO's --train.
     """
 
     name: ClassVar[str] = "easgd"
 
     alpha: float = 0.5
     tau: int = 1
+    alpha_steps: AlphaSteps = ()
 
     def __post_init__(self) -> None:
-        self._check_strength("alpha")
+        self._check_alpha()
         self._check_integer("tau", 1)
 
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
         # The gradient has been used, so its memory holds d.
-        difference = ("gradient", {"weights": self.alpha, "base": -self.alpha})
+        alpha = self.strength(pace, arrival.learners)
+        difference = ("gradient", {"weights": alpha, "base": -alpha})
         return Update((difference, ("base", {"base": 1.0, "gradient": 1.0})))
 
     def reply(self, solver: SolverConf, pace: Pace) -> Update:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from crossbow.conf import SolverConf
 from crossbow.solver import Pace, Update, solver_step
+from crossbow.synch.elastic import AlphaSteps, Elastic
 from crossbow.synch.rule import NOTHING, BarrierRule
 
 
@@ -14,9 +15,6 @@ class _Average(BarrierRule):
     """Learners step alone; their mean is made of what comes of it."""
 
     sends: ClassVar[str] = "new weights"
-
-    def weight(self, learners: int) -> float:
-        return 1 / learners
 
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
         return solver_step(solver, pace)
@@ -40,39 +38,46 @@ class ModelAveraging(_Average):
         self._check_integer("tau", 1)
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        return Update((("base_next", {"total": 1.0}),))
+        return Update((("base_next", {"mean": 1.0}),))
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         return Update((("weights", {"base_next": 1.0}),))
 
 
 @dataclass(frozen=True)
-class PolyakRuppert(_Average):
+class PolyakRuppert(Elastic, _Average):
     """Polyak-Ruppert averaging (Polyak and Juditsky, SIAM J. Control and Optimization 30, 1992; polyakruppert.c of the
     original): z is the mean, over the learners and all ticks so far, of where they have been::
 
         w_i ← w_i + v_i;   m = (1/k) Σ w_i;   w_i ← w_i − α (w_i − z);   z ← z + (m − z) / (clock + 1)
 
     clock: the number of the tick, from 0, so that z forgets the initial weights. α = 0, the default: the learners know
-    nothing of each other; above, in (0, 1], z draws them. What z was before a restart stays part of the mean.
+    nothing of each other; above, in (0, 1], z draws them. alpha_steps: see `Elastic`. What z was before a restart stays
+    part of the mean.
 
     Fixed from the original: several devices' sums are sums of numbers, not of bytes; its clock began at 1, which kept
     the initial weights in the mean.
     """
 
     name: ClassVar[str] = "polyak-ruppert"
-    counts_ticks: ClassVar[bool] = True
 
     alpha: float = 0.0
     tau: int = 1
+    alpha_steps: AlphaSteps = ()
 
     def __post_init__(self) -> None:
-        self._check_strength("alpha", zero=True)
+        self._check_alpha(zero=True)
         self._check_integer("tau", 1)
+
+    def at(self, pace: Pace, tick: int, time: float) -> Pace:
+        return super().at(pace, tick, time)._replace(clock=tick)
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         part = 1 / (pace.clock + 1)
-        return Update((("base_next", {"base": 1 - part, "total": part}),))
+        return Update((("base_next", {"base": 1 - part, "mean": part}),))
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        return Update((("weights", {"weights": 1 - self.alpha, "base": self.alpha}),)) if self.alpha else NOTHING
+        if not (self.alpha or self.alpha_steps):
+            return NOTHING
+        alpha = self.strength(pace, learners)
+        return Update((("weights", {"weights": 1 - alpha, "base": alpha}),))

@@ -31,13 +31,16 @@ class Rule(ABC):
 
     every_step: ClassVar[bool] = False
     """Whether τ is always 1."""
-    counts_ticks: ClassVar[bool] = False
-    """Whether the numbers of the rule's updates depend on `Pace.clock`."""
 
     @property
     def sends_gradient(self) -> bool:
         """Whether a contribution is a gradient, to be clipped as such; else the learner clips its own, in its step."""
         return False
+
+    def at(self, pace: Pace, tick: int, time: float) -> Pace:
+        """The pace with what of the rule itself changes while training goes on. time: as the solver's schedule counts
+        it, in its `learning_rate_step_unit`."""
+        return pace
 
     def tasks_per_merge(self, learners: int) -> int:
         """Tasks of all learners that one merge is made of."""
@@ -86,8 +89,8 @@ class BarrierRule(Rule):
     """A rule with a barrier.
 
     With k learners and base model z (`base`), a clock tick is τ local steps of every learner, of which the last
-    synchronises. Every learner contributes ω · `sends` to `total`, `merge` makes the next z of it, and `reply` is what
-    the learner does once that is there.
+    synchronises. Every learner sends `sends`, `merge` makes the next z of their `mean`, and `reply` is what the learner
+    does once that is there.
     """
 
     sends: ClassVar[str]
@@ -107,16 +110,12 @@ class BarrierRule(Rule):
         return learners * self.tau
 
     @abstractmethod
-    def weight(self, learners: int) -> float:
-        """ω, the weight of each contribution."""
-
-    @abstractmethod
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
         """A learner's step on `weights`, `gradient`, `velocity`, and `base` where it synchronises. May be empty."""
 
     @abstractmethod
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        """z: from `base`, `base_previous`, `total`, `base_velocity` to `base_next` (written over `base_previous`)."""
+        """z: from `base`, `base_previous`, `mean`, `base_velocity` to `base_next` (written over `base_previous`)."""
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         """What a learner does with its `weights` behind the merge, of `base` and `base_next`. Empty unless it sends

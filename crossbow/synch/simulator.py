@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import SolverConf, is_integer, is_number, shown
-from crossbow.solver import Pace, Schedule, TickPace
+from crossbow.solver import Pace, Schedule
 from crossbow.synch.progress import Masses, Merge, Progress, check_skip, left_out, of_all
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RuleSequence
@@ -287,9 +287,10 @@ class _Simulation(ABC):
 
     def pace(self, learner: int) -> Pace:
         """That of the tick which the learner's task is in; or of so many merges, where the schedule goes by them."""
-        if self.by_merges:
-            return self.schedule(self.merges_before + len(self.bases))
-        return self.schedule(self.tasks[learner] // self.tasks_per_tick * self.tasks_per_tick)
+        tick = self.tasks[learner] // self.tasks_per_tick
+        now = self.merges_before + len(self.bases) if self.by_merges else tick * self.tasks_per_tick
+        pace: Pace = self.rule.at(self.schedule(now), tick, self.schedule.time(now))
+        return pace
 
     @property
     def exchanges(self) -> Callable[[int], bool]:
@@ -316,10 +317,6 @@ class _Barrier(_Simulation):
     def task_of(self, learner: int) -> int:
         return self.first_task + self.steps[learner] * self.learners + learner
 
-    def pace(self, learner: int) -> Pace:
-        pace = super().pace(learner)
-        return TickPace(pace, self.tick) if self.rule.counts_ticks else pace
-
     def finish(self, learner: int) -> None:
         rule, own, pace = self.rule, self.own[learner], self.pace(learner)
         synchronises = self.exchanges(learner)
@@ -337,10 +334,10 @@ class _Barrier(_Simulation):
             self._end_tick(pace)
 
     def _end_tick(self, pace: Pace) -> None:
-        omega, base = self.rule.weight(self.learners), self.base
-        total = sum((omega * self.sent[i] for i in range(self.learners)), np.zeros_like(base["base"]))
+        base = self.base
+        mean = sum((self.sent[i] / self.learners for i in range(self.learners)), np.zeros_like(base["base"]))
         base["base_previous"] = base["base_next"]  # one memory, as in the engine
-        self.rule.merge(self.solver, pace, self.learners).apply({**base, "total": total})
+        self.rule.merge(self.solver, pace, self.learners).apply({**base, "mean": mean})
         reply = self.rule.reply(self.solver, pace, self.learners)
         for own in self.own:
             if not self.rule.reads_base:

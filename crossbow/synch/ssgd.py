@@ -31,12 +31,9 @@ class SSGD(BarrierRule):
     def __post_init__(self) -> None:
         self._check_one("tau", "gradients are merged at every step")
 
-    def weight(self, learners: int) -> float:
-        return 1 / learners
-
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
         return NOTHING
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         # Not in place: a merge that some learners have done and others given up must leave z as it was.
-        return solver_step(solver, pace, weights="base", gradient="total", velocity="base_velocity", into="base_next")
+        return solver_step(solver, pace, weights="base", gradient="mean", velocity="base_velocity", into="base_next")

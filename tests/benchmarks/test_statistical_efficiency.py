@@ -29,10 +29,11 @@ from benchmarks.efficiency_run import (
     RunSettings,
     digest,
     read_result,
+    seconds_per_epoch,
     train,
     write_result,
 )
-from benchmarks.statistical_efficiency import FAILED, INTERRUPTED, WRONG, grid, main, parse
+from benchmarks.statistical_efficiency import FAILED, INTERRUPTED, WRONG, Measure, grid, main, parse
 from crossbow import Dataflow, Dataset
 from crossbow.data.mnist import FILES
 from crossbow.ops import InnerProduct
@@ -85,10 +86,11 @@ def start(mnist_directory: Path, tmp_path: Path) -> Callable[..., tuple[int, lis
     """Starts the program; its status, and the runs that it did."""
     data = statistical_efficiency.mnist(mnist_directory)
 
-    def begin(*arguments: str, kills: int | None = None) -> tuple[int, list[str]]:
+    def begin(*arguments: str, kills: int | None = None, measure: Measure | None = None) -> tuple[int, list[str]]:
         runs = Runs(data, kills)
         common = ["--data-directory", str(mnist_directory), "--output-directory", str(tmp_path / "out")]
-        return main([*common, *TINY, "--rules", "sma", "ssgd", *arguments], runs), runs.done
+        more = () if measure is None else (measure,)
+        return main([*common, *TINY, "--rules", "sma", "ssgd", *arguments], runs, *more), runs.done
 
     return begin
 
@@ -140,6 +142,7 @@ def test_a_file_that_is_not_whole_is_run_again(
     "option",
     [
         ["--learning-rate", "0.02"],
+        ["--clip-gradient-norm", "2"],
         ["--momentum", "0.8"],
         ["--weight-decay", "0"],
         ["--target-accuracy", "0.98"],
@@ -158,9 +161,15 @@ def test_other_settings_are_other_runs(option: list[str]) -> None:
     assert names == {settings.name for settings in grid(parse(["--seeds", "2", "0", "1", "0"]), "data")}
 
 
-def test_the_rate_is_scaled_for_ssgd_only() -> None:
-    options = parse(["--scale-rate", "--batches", "8", "--seeds", "0", "--learners", "1", "8"])
-    rates = {(run.rule, run.learners): run.solver["learning_rate"] for run in grid(options, "")}
+def test_small_batches_have_a_smaller_rate() -> None:
+    options = parse(["--learning-rate", "0.04", "--batches", "8", "32", "128", "--seeds", "0", "--rules", "sma"])
+    rates = {run.batch_size: run.solver["learning_rate"] for run in grid(options, "")}
+    assert rates == {8: 0.01, 32: 0.04, 128: 0.04}
+
+
+def test_the_rate_is_scaled_by_the_learners_for_ssgd_only() -> None:
+    arguments = ["--scale-rate", "--learning-rate", "0.01", "--batches", "32", "--seeds", "0", "--learners", "1", "8"]
+    rates = {(run.rule, run.learners): run.solver["learning_rate"] for run in grid(parse(arguments), "")}
     assert rates == {
         (rule, learners): 0.08 if (rule, learners) == ("ssgd", 8) else 0.01
         for rule in statistical_efficiency.RULE_NAMES
@@ -185,8 +194,8 @@ def test_the_average_model_has_a_momentum_under_sma_only() -> None:
 def settings_of(
     rule: str = "sma", learners: int = 1, batch_size: int = 32, seed: int = 0, **others: Any
 ) -> RunSettings:
-    options = parse(["--rules", rule, "--learners", str(learners), "--batches", str(batch_size), "--seeds", str(seed)])
-    (settings,) = grid(options, "data")
+    cell = f"--rules {rule} --learners {learners} --batches {batch_size} --seeds {seed}"
+    (settings,) = grid(parse([*cell.split(), "--max-epochs", "20", "--learning-rate", "0.08"]), "data")
     return dataclasses.replace(settings, **others)
 
 
@@ -202,12 +211,7 @@ def test_a_run_ends_behind_its_target_or_at_its_end(target: float, further: int,
     result = train(settings, data, network)
     assert len(result.epochs) == expected
     assert [epoch.seconds for epoch in result.epochs] == sorted({epoch.seconds for epoch in result.epochs})
-    assert result.images_per_second is not None
-    if target < 1:
-        assert result.epochs_to_target == 1
-        assert result.seconds_to_target == result.epochs[0].seconds
-    else:
-        assert (result.epochs_to_target, result.seconds_to_target) == (None, None)
+    assert result.epochs_to_target == (1 if target < 1 else None)
     assert {"processor", "cores", "versions"} <= result.machine.keys()
     assert result.commit
     assert result.date
@@ -241,6 +245,44 @@ def test_what_is_broken_is_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_data_sets_are_told_apart() -> None:
     assert digest(pictures()) == digest(pictures())
     assert len({digest(pictures()), digest(pictures(seed=1)), digest(pictures(examples=23))}) == 3
+
+
+# Speed
+
+
+def test_an_epoch_takes_as_long_as_its_tasks() -> None:
+    """A batch of half as many images makes twice as many tasks an epoch, of about the same length here."""
+    data = pictures(4000, 4)
+    few, many = (seconds_per_epoch(settings_of(batch_size=batch), data, 0.2, network) for batch in (400, 4))
+    assert 0 < few < many / 4
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_speed_is_measured_in_turns_and_what_is_missing_of_it_later(start: Start, tmp_path: Path) -> None:
+    measured: list[str] = []
+
+    def measure(settings: RunSettings, options: argparse.Namespace) -> float:
+        if len(measured) == 5:
+            raise KeyboardInterrupt
+        measured.append(str(settings))
+        return 0.5 * len(measured)
+
+    cells_in_turn = [f"{rule}, batch 4, learners {k}, seed 0" for k in (1, 2) for rule in ("sma", "ssgd")]
+    assert start("--speed-rounds", "2", measure=measure)[0] == INTERRUPTED
+    assert measured == [*cells_in_turn, cells_in_turn[0]]
+    del measured[:]
+    assert start("--speed-rounds", "2", measure=measure)[0] == 0
+    assert measured == cells_in_turn[1:]
+    speeds = statistical_efficiency.read_speeds(tmp_path / "out")
+    assert sorted(speeds.values()) == [[0.5, 2.5], [1.0, 0.5], [1.5, 1.0], [2.0, 1.5]]
+    assert "1.50 (0.50–2.50)" in (tmp_path / "out" / "report.md").read_text()  # of the first: 0.5 and 2.5 s an epoch
+
+
+def test_speeds_that_are_none_are_said(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "speeds.json").write_text("[1]")
+    assert start("--budget", "0")[0] == WRONG
+    assert "speeds.json: expected seconds an epoch by name. Received: " in capsys.readouterr().err
 
 
 # Refused rules
@@ -289,7 +331,7 @@ def test_a_report_needs_no_data(start: Start, tmp_path: Path, capsys: pytest.Cap
     assert main([*again, "--rules", "sma", "--report-only"]) == 0
     assert "missing: sma, batch 4: 2 of 4 (1 learner: seed 1; 2 learners: seed 1)" in capsys.readouterr().out
     names = {path.name for path in (tmp_path / "docs").iterdir()}
-    assert names == {"report.md", "accuracy-sma.png", "epochs.png", "seconds.png"}
+    assert names == {"report.md", "accuracy-sma.png", "epochs.png"}
     assert all((tmp_path / "docs" / name).stat().st_size > 100 for name in names)
     text = (tmp_path / "docs" / "report.md").read_text()
     assert all(f"]({name})" in text for name in names - {"report.md"})
@@ -407,13 +449,20 @@ def made_up(settings: RunSettings, epochs: int | None, **others: Any) -> RunResu
     """A run that reached the target in so many epochs, of a second each."""
     length = 20 if epochs is None else epochs + 2
     rows = [Epoch(0.99 if epochs is not None and n >= epochs else 0.9, float(n), 0.1) for n in range(1, length + 1)]
-    seconds = None if epochs is None else float(epochs)
-    return RunResult(settings, TRAINED, "", rows, epochs, seconds, 1000.0, 0.5, commit="abc", **others)
+    return RunResult(settings, TRAINED, "", rows, epochs, 0.5, commit="abc", **others)
 
 
-def cell(learners: int, epochs: Sequence[int | None], *, seeds: int = 3, rule: str = "sma", batch: int = 32) -> Cell:
+def cell(
+    learners: int,
+    epochs: Sequence[int | None],
+    *,
+    seeds: int = 3,
+    rule: str = "sma",
+    batch: int = 32,
+    speeds: tuple[float, ...] = (),
+) -> Cell:
     settings = tuple(settings_of(rule, learners, batch, seed) for seed in range(seeds))
-    return Cell(settings, tuple(made_up(s, e) for s, e in zip(settings, epochs, strict=False)))
+    return Cell(settings, tuple(made_up(s, e) for s, e in zip(settings, epochs, strict=False)), speeds)
 
 
 @pytest.mark.parametrize(
@@ -444,12 +493,14 @@ def test_the_check_is_not_measured_where_it_is_not_asked_for_or_refused() -> Non
 
 
 def test_the_table() -> None:
-    rows = results_table([cell(1, [5, 4, None]), cell(2, [4, 3]), cell(4, [None]), cell(8, [])], "99 %").splitlines()
+    """Seconds to the target are epochs at the median speed, which is of the rounds in which it could be measured."""
+    one, two = cell(1, [5, 4, None], speeds=(2.0, 4.0, math.nan, 3.0)), cell(2, [4, 3], speeds=(0.5,))
+    rows = results_table([one, two, cell(4, [None]), cell(8, [])], "99 %").splitlines()
     found = [[part.strip() for part in row.split("|")[1:-1]] for row in rows[2:]]
     assert found == [
-        ["sma", "32", "1", "3 of 3", "5 (4–∞)", "5.0 (4.0–∞)", "99.00% (90.00%–99.00%)", "1,000"],
-        ["sma", "32", "2", "2 of 3", "3.5 (3–4)", "3.5 (3.0–4.0)", "99.00%", "1,000"],
-        ["sma", "32", "4", "1 of 3", "∞", "∞", "90.00%", "1,000"],
+        ["sma", "32", "1", "3 of 3", "5 (4–∞)", "3.00 (2.00–4.00)", "15.0 (12.0–∞)", "99.00% (90.00%–99.00%)"],
+        ["sma", "32", "2", "2 of 3", "3.5 (3–4)", "0.50", "1.8 (1.5–2.0)", "99.00%"],
+        ["sma", "32", "4", "1 of 3", "∞", "–", "–", "90.00%"],
     ]
 
 
@@ -465,7 +516,7 @@ def test_what_was_seen_is_grouped() -> None:
     first, second = [run for run in runs if run.batch_size == 8 and run.rule == "sma"][:2]
     results[first.name] = RunResult(first, REFUSED, "no such rule today")
     results[second.name] = dataclasses.replace(made_up(second, None), status=DIVERGED, sentence="the loss became nan")
-    grouped = cells(runs, results)
+    grouped = cells(runs, results, {})
     assert [(c.rule, c.batch_size, c.learners) for c in grouped] == [
         (rule, batch, learners) for rule in ("ssgd", "sma") for batch in (8, 32) for learners in (1, 2)
     ]
@@ -479,7 +530,7 @@ def test_what_was_seen_is_grouped() -> None:
     assert diverged(grouped) == [f"{second}: the loss became nan"]
     text = report(grouped, ["epochs.png"])
     assert "5 of 16 runs trained. The check is not measured: " in text
-    assert "- other programs: kept 0.50 processors busy (at worst 0.50): NOT A QUIET MACHINE" in text
+    assert "- other programs: kept 0.50 processors busy (at worst 0.50): not a quiet machine" in text
     assert "- commit: abc" in text
     assert "## Test accuracy by epoch, batch 8" in text
     assert text.endswith("![epochs](epochs.png)\n")

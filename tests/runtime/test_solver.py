@@ -11,6 +11,7 @@ import pytest
 from crossbow import SMA, SSGD, ExecutionContext, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, ReLU
 from crossbow.runtime.assembly import Member
+from crossbow.runtime.coefficients import ANY
 from crossbow.solver import Schedule
 from tests.runtime.simulation import Model, Simulation
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
@@ -95,7 +96,7 @@ def simulate(
     rule = running.model.rule
     for _ in range(ticks):
         if isinstance(rule, SMA):
-            simulation.sma_tick(rule.weight(learners), rule.tau, rule.base_momentum)
+            simulation.sma_tick(rule.strength(ANY, learners), rule.tau, rule.base_momentum)
         else:
             simulation.ssgd_tick()
     return simulation
@@ -171,7 +172,7 @@ def test_after_a_warm_up_every_step_down_restarts_the_learners(rule: SMA | SSGD,
                 expected.restart()
                 restarts.append(tick)
             if isinstance(rule, SMA):
-                expected.sma_tick(rule.weight(k), 1, 0.0)
+                expected.sma_tick(rule.strength(ANY, k), 1, 0.0)
             else:
                 expected.ssgd_tick()
         assert len(restarts) == 2

@@ -72,7 +72,7 @@ def test_the_sum_of_a_single_device_is_part_of_its_merge() -> None:
     update = learner_coefficients(averaging(SMA(alpha=0.25), 2), Place(1, (0, 1))).merge.update
     assert update.steps == (("base_next", {"base": 0.5, "sent0": 0.25, "sent1": 0.25}),)
     update = Coefficients(SMA(alpha=0.25), SolverConf(), 2).merge.update
-    assert update.steps == (("base_next", {"base": 0.5, "total": 1.0}),)
+    assert update.steps == (("base_next", {"base": 0.5, "mean": 0.5}),)
 
 
 def kinds(

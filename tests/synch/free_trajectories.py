@@ -236,6 +236,20 @@ def easgd() -> None:
 
 
 @trajectory(
+    EASGD(alpha=0.25, alpha_steps=((2, 0.5),)),
+    events=(0, 1, 0),
+    base=(1.875, 1.65625, 1.4375),
+    replicas=((1.625, 2), (1.625, 1.21875), (1.4375, 1.21875)),
+    staleness=(1, 2, 2),
+)
+def easgd_with_a_step_of_alpha() -> None:
+    """α = ¼, and ½ for task 2 and those behind it: until then as `easgd`.
+
+    0: w = 1.21875: d = ½ (1.21875 − 1.65625) = −.21875: w = 1.4375, z = 1.4375.
+    """
+
+
+@trajectory(
     EASGD(tau=2),
     events=(0, 0, 1, 1),
     base=(1.5625, 1.28125),

@@ -26,12 +26,18 @@ class Simulation:
         self.base_velocity = np.zeros_like(start)
         self.weights = [start.copy() for _ in range(learners)]
         self.velocities = [np.zeros_like(start) for _ in range(learners)]
+        self.ticks = 0
 
     def tick(self, gradient_of: GradientOf, rate: float) -> None:
         for _ in range(self.rule.tau - 1):
             for learner in range(self.learners):
                 self._step(learner, gradient_of, rate, synchronises=False)
         self._synchronise(gradient_of, rate)
+        self.ticks += 1
+
+    def _pace(self, rate: float) -> Pace:
+        tasks = self.ticks * self.learners * self.rule.tau
+        return self.rule.at(Pace(rate, self.solver.momentum), self.ticks, tasks)
 
     def _local(self, learner: int, gradient_of: GradientOf) -> dict[str, Vector]:
         weights = self.base if self.rule.reads_base else self.weights[learner]
@@ -39,22 +45,19 @@ class Simulation:
         return {"weights": weights, "gradient": gradient, "velocity": self.velocities[learner]}
 
     def _step(self, learner: int, gradient_of: GradientOf, rate: float, *, synchronises: bool) -> None:
-        step = self.rule.local_step(
-            self.solver, Pace(rate, self.solver.momentum), self.learners, synchronises=synchronises
-        )
+        step = self.rule.local_step(self.solver, self._pace(rate), self.learners, synchronises=synchronises)
         step.apply({**self._local(learner, gradient_of), "base": self.base})
 
     def _synchronise(self, gradient_of: GradientOf, rate: float) -> None:
-        omega = self.rule.weight(self.learners)
         sent = [self._local(i, gradient_of)[self.rule.sends] for i in range(self.learners)]
         vectors = {
             "base": self.base,
             "base_previous": self.previous,
             "base_velocity": self.base_velocity,
             "base_next": np.full_like(self.base, np.nan),
-            "total": sum((omega * vector for vector in sent), np.zeros_like(self.base)),
+            "mean": sum((vector / self.learners for vector in sent), np.zeros_like(self.base)),
         }
-        merge = self.rule.merge(self.solver, Pace(rate, self.solver.momentum), self.learners)
+        merge = self.rule.merge(self.solver, self._pace(rate), self.learners)
         merge.apply(vectors)
         if self.rule.reads_base:
             self.base = vectors["base_next"]

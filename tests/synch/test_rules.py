@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
-from crossbow.solver import Pace, TickPace, Update
+from crossbow.solver import Pace, Update
 from crossbow.synch import (
     EASGD,
     RULES,
@@ -41,11 +41,13 @@ BARRIER: list[BarrierRule] = [
     SMA(),
     SMA(base_momentum=0.5),
     SMA(tau=3),
+    SMA(alpha_steps=((5, 0.1),)),
     SynchronousEASGD(),
     SSGD(),
     ModelAveraging(tau=2),
     PolyakRuppert(),
     PolyakRuppert(alpha=0.5),
+    PolyakRuppert(alpha_steps=((5, 0.1),)),
 ]
 FREE: list[FreeRule] = [
     Default(),
@@ -109,6 +111,18 @@ BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
     "alpha of easgd": (EASGD, "alpha", (0, 1.5, None, NAN), r"a number in \(0, 1\]"),
     "alpha of synchronous": (SynchronousEASGD, "alpha", (0, 1.5), r"a number in \(0, 1\] or None \(1/k\)"),
     "alpha of polyak": (PolyakRuppert, "alpha", (-0.1, 1.5, None), r"a number in \[0, 1\]"),
+    "alpha_steps": (
+        SMA,
+        "alpha_steps",
+        (0.5, None, "1:0.5", (1, 0.5), ((1,),), ((0, 0.5),), ((2, 0.5), (1, 0.5)), ((1, 0.5), (1, 0.25)), ((1, 0.0),)),
+        r"pairs of a time > 0 and an alpha in \(0, 1\], the times ascending, as \(\(30, 0.1\), \(60, 0.05\)\)",
+    ),
+    "alpha_steps of polyak": (
+        PolyakRuppert,
+        "alpha_steps",
+        (((1, -0.1),), ((1, 1.1),), ((1, NAN),), ((NAN, 0.5),)),
+        r"pairs of a time > 0 and an alpha in \[0, 1\], the times ascending, as .*",
+    ),
     "tau": (SMA, "tau", (0, -1, *NO_INTEGERS), "an integer ≥ 1"),
     "mu": (SMA, "base_momentum", (-0.1, 1, 1.5, NAN, None, "0.9", True), r"a number in \[0, 1\)"),
     "tau of ssgd": (SSGD, "tau", (0, 2, None, True, 1.0), "1: gradients are merged at every step"),
@@ -160,15 +174,35 @@ def test_rules_do_not_change() -> None:
         SMA().alpha = 0.5  # type: ignore[misc]
 
 
-# Weights of contributions.
+# Strengths, and weights of contributions.
 
 
-def test_weights_of_contributions() -> None:
-    """SMA: α, by default 1/k, but ½ for one learner (α = 1 with one learner would not converge). S-SGD: 1/k."""
-    assert [SMA().weight(k) for k in (1, 2, 4, 8)] == [0.5, 0.5, 0.25, 0.125]
-    assert [SMA(alpha=0.3).weight(k) for k in (1, 4)] == [0.3, 0.3]
-    for rule in (SSGD(), ModelAveraging(), PolyakRuppert()):
-        assert [rule.weight(k) for k in (1, 2, 8)] == [1, 0.5, 0.125]
+def test_alpha_is_1_by_k_but_a_half_for_one_learner() -> None:
+    """With α = 1 one learner would not converge."""
+    pace = Pace(0.1, 0.9)
+    assert [SMA().strength(pace, k) for k in (1, 2, 4, 8)] == [0.5, 0.5, 0.25, 0.125]
+    assert [SMA(alpha=0.3).strength(pace, k) for k in (1, 4)] == [0.3, 0.3]
+
+
+@pytest.mark.parametrize("rule", [SMA, SynchronousEASGD, PolyakRuppert, EASGD])
+def test_alpha_goes_by_steps_in_the_schedules_time(rule: Any) -> None:
+    stepped, pace = rule(alpha=0.5, alpha_steps=((1.5, 0.25), (4, 0.125))), Pace(0.1, 0.9)
+    times = (0, 1, 1.5, 2, 3.9, 4, 1000)
+    found = [stepped.strength(stepped.at(pace, 0, time), 2) for time in times]
+    assert found == [0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
+    assert rule(alpha=0.5).at(pace, 0, 1000).alpha is None
+
+
+def test_alpha_does_not_depend_on_a_variables_learning_rate() -> None:
+    rule = SMA(alpha=0.5, alpha_steps=((1, 0.25),))
+    pace = rule.at(Pace(0.5, 0.75), 3, 2.0)
+    assert pace.times(2.0) == pace._replace(rate=1.0)
+    assert rule.strength(pace.times(2.0), 2) == 0.25
+
+
+def test_what_steps_of_alpha_come_to_is_limited_by_the_number_of_learners() -> None:
+    with pytest.raises(ConfigurationError, match=r"SMA: alpha_steps must be < 2/\(k \+ 1\) = 0.5 with k = 3 learners"):
+        SMA(alpha=0.25, alpha_steps=((1, 0.125), (2, 0.5))).check_learners(3)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +280,7 @@ SOLVERS = [
     SolverConf(weight_decay=0.1, regularisation="l1"),
     SolverConf(momentum=0.9, momentum_method="nesterov", weight_decay=0.1, regularisation="l1"),
 ]
-PACES = (Pace(0.1, 0.9), TickPace(Pace(0.0, 0.9), 1), TickPace(Pace(3.0, 0.0), 7))
+PACES = (Pace(0.1, 0.9), Pace(0.0, 0.9, 1, 0.125), Pace(3.0, 0.0, 7, 0.25))
 
 
 def forms(made: list[Update]) -> int:

@@ -87,6 +87,20 @@ def sma_with_a_weaker_correction() -> None:
     """
 
 
+@trajectory(
+    SMA(alpha=0.5, alpha_steps=((4, 0.25), (100, 0.125))),
+    ((1.5, 1.0), 2.0),
+    ((1.375, 1.5), 1.25),
+    ((1.0, 0.9375), 1.34375),
+)
+def sma_with_a_step_of_alpha() -> None:
+    """α = ½, and ¼ from task 4, which is tick 2, on: until then as `sma`.
+
+    2. c = .03125, .0625; g = 1.375, 2: w_0 = 1.375 − .34375 − .03125 = 1, w_1 = 1.5 − .5 − .0625 = .9375;
+       z = 1.25 + .09375 = 1.34375.
+    """
+
+
 @trajectory(SMA(alpha=0.5), ((1.5, 1.0), 2.0), ((1.125, 1.0), 1.25), ((0.59375, 0.875), 1.0625), momentum=0.5)
 def sma_with_momentum() -> None:
     """α = ½, m = ½: v_i ← ½ v_i − ¼ g_i; the correction does not enter the velocity.
@@ -314,6 +328,16 @@ def polyak_ruppert_with_correction() -> None:
     0. w = 1.5, 1: m = 1.25; w = 1.5 − ½ (1.5 − 2) = 1.75, 1 − ½ (1 − 2) = 1.5; z = m.
     1. g = 1.75, 2: w = 1.3125, 1: m = 1.15625; w = 1.3125 − ½ (1.3125 − 1.25) = 1.28125, 1 − ½ (1 − 1.25) = 1.125;
        z = 1.25 + ½ (1.15625 − 1.25) = 1.203125.
+    """
+
+
+@trajectory(PolyakRuppert(alpha_steps=((2, 0.5),)), ((1.5, 1.0), 1.25), ((1.1875, 1.125), 1.15625))
+def polyak_ruppert_with_a_step_of_alpha() -> None:
+    """α = 0, and ½ from task 2, which is tick 1, on.
+
+    0. w = 1.5, 1: z = m = 1.25.
+    1. g = 1.5, 0: w = 1.125, 1: m = 1.0625; w_0 = 1.125 − ½ (1.125 − 1.25) = 1.1875, w_1 = 1 + .125 = 1.125;
+       z = 1.25 + ½ (1.0625 − 1.25) = 1.15625.
     """
 
 

@@ -28,7 +28,6 @@ from crossbow.runtime.cuda.tick import merge_steps, sum_steps
 from crossbow.runtime.device import CudaDevice, cuda_devices
 from crossbow.runtime.replica import BaseModel, Replica, Zeros
 from crossbow.runtime.tick import Averaging
-from crossbow.solver.update import total
 from crossbow.synch import Collective
 from crossbow.types import Array, ConfigurationError
 
@@ -172,7 +171,7 @@ class CudaAssembly(Assembly):
     def _coefficients(self, averaging: Averaging, learners: int) -> DeviceCoefficients:
         expand: dict[str, float] = {}
         if averaging.devices == 1:
-            expand = total("sent", averaging.weights(learners))
+            expand = averaging.mean("sent", learners)
         rule, keeps = averaging.barrier, bool(averaging.kept)
         host = Coefficients(rule, self.solver, self.learners, averaging.multipliers, expand, keeps)
         return DeviceCoefficients(host)
@@ -266,5 +265,5 @@ class CudaAssembly(Assembly):
                 if len(self.devices) > 1:
                     sums[parity] = self._work(sum_steps(averaging, replicas, base, parity))
                 merges[parity] = self._work(merge_steps(averaging, coefficients, replicas, base, parity))
-            totals = [vector for vector in (base.total, base.statistics_total) if vector is not None and vector.size]
-            return DeviceTick(stream, learners, Event(number), sums, merges, coefficients, totals)
+            means = [vector for vector in (base.mean, base.statistics_mean) if vector is not None and vector.size]
+            return DeviceTick(stream, learners, Event(number), sums, merges, coefficients, means)

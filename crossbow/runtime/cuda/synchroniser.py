@@ -38,7 +38,7 @@ class DeviceTick:
     """By the tick's parity; with several devices only."""
     merge: Mapping[int, Work]
     coefficients: DeviceCoefficients
-    totals: Sequence[Array]
+    means: Sequence[Array]
     """Vectors that are added up between devices."""
 
 
@@ -104,7 +104,7 @@ class CudaSynchroniser:
         report(Completed(task, 0.0, None, 0))
 
     def _all_reduce(self, collective: NcclCollective) -> None:
-        for vectors in zip(*(device.totals for device in self.devices), strict=True):
+        for vectors in zip(*(device.means for device in self.devices), strict=True):
             collective.all_reduce(vectors)
 
     def close(self) -> None:

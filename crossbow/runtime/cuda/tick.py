@@ -9,19 +9,18 @@ from crossbow.runtime.cuda.coefficients import DeviceCoefficients
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.tick import Averaging, statistics_after
 from crossbow.solver import Update
-from crossbow.solver.update import total
 from crossbow.types import Array
 
 
 def sum_steps(averaging: Averaging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:
     """Between several devices: the sum of what this device's learners send, and its part of the mean statistics."""
     sent = {f"sent{i}": replica.vectors()[averaging.barrier.sent_vector] for i, replica in enumerate(replicas)}
-    update = Update((("total", total("sent", averaging.weights(len(replicas)))),))
+    update = Update((("mean", averaging.mean("sent", len(replicas))),))
     vectors = {**base.vectors(parity), **sent}
     steps = averaging.combine("sum of the device", update, vectors, averaging.array(update.coefficients))
-    steps += averaging.look_through("sum of the device", ("total",), vectors, slice(0, vectors["total"].size))
-    if base.statistics_total is not None and base.statistics_total.size:
-        steps += _mean_statistics(averaging, replicas, parity, base.statistics_total)
+    steps += averaging.look_through("sum of the device", ("mean",), vectors, slice(0, vectors["mean"].size))
+    if base.statistics_mean is not None and base.statistics_mean.size:
+        steps += _mean_statistics(averaging, replicas, parity, base.statistics_mean)
     return steps
 
 
@@ -40,13 +39,13 @@ def merge_steps(
     following = base.statistics[1 - parity]
     if following.size and single:
         steps += _mean_statistics(averaging, replicas, parity, following)
-    elif following.size and base.statistics_total is not None:
-        steps += averaging.combine_statistics({"total": 1.0}, {"statistics": following, "total": base.statistics_total})
+    elif following.size and base.statistics_mean is not None:
+        steps += averaging.combine_statistics({"mean": 1.0}, {"statistics": following, "mean": base.statistics_mean})
     if not single:
-        steps += averaging.look_through("all-reduce", ("total",), vectors, whole)
+        steps += averaging.look_through("all-reduce", ("mean",), vectors, whole)
     paced = coefficients.merge
     if averaging.clips == "mean":
-        mean = total("sent", averaging.weights(len(replicas))) if single else {"total": 1.0}
+        mean = averaging.mean("sent", len(replicas)) if single else {"mean": 1.0}
         squares = averaging.array([0.0])
         clipping, paced = averaging.clip(paced, tuple(mean), squares)
         steps += [*averaging.square(mean, vectors, squares), *clipping]
@@ -56,5 +55,5 @@ def merge_steps(
 def _mean_statistics(averaging: Averaging, replicas: Sequence[Replica], parity: int, target: Array) -> list[BoundStep]:
     which = statistics_after(averaging.barrier, parity)
     vectors = {f"observed{i}": replica.statistics[which] for i, replica in enumerate(replicas)}
-    terms = total("observed", [1 / averaging.learners] * len(replicas))
+    terms = averaging.mean("observed", len(replicas))
     return averaging.combine_statistics(terms, {**vectors, "statistics": target})
