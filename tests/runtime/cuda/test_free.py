@@ -61,9 +61,9 @@ def context(**options: Any) -> ExecutionContext:
     return engine.context("cuda:0", **options)
 
 
-def small(**options: Any) -> ExecutionContext:
+def small(devices: str = "cuda:0", **options: Any) -> ExecutionContext:
     """A small perceptron on blobs."""
-    return small_context(devices="cuda:0", kernels="auto", threads=None, **options)
+    return small_context(devices=devices, kernels="auto", threads=None, **options)
 
 
 # One learner: what the CPU computes
