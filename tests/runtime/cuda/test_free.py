@@ -36,6 +36,7 @@ from crossbow.synch import (
     Rule,
     RuleSequence,
     WeedOut,
+    has_barrier,
     simulate,
 )
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
@@ -52,9 +53,9 @@ from tests.support import within
 TASKS = TrainingUnit.TASKS
 
 
-def gpu(seed: int = 0, *, rule: Any = None) -> Any:
-    """The fake. Under Hogwild it finds the races that are meant to be; one learner has none."""
-    return fake_cuda(1, seed, races=not isinstance(rule, Hogwild), threads_tell=True)
+def gpu(rule: Any, seed: int = 0, devices: int = 1) -> Any:
+    """The fake, for a rule. Hogwild's learners race on purpose; without a barrier their threads submit work."""
+    return fake_cuda(devices, seed, races=not isinstance(rule, Hogwild), threads_tell=not has_barrier(rule))
 
 
 def context(**options: Any) -> ExecutionContext:
@@ -84,7 +85,7 @@ ONE: dict[str, dict[str, Any]] = {
 def test_one_learner_s_weights_are_those_of_the_cpu(name: str) -> None:
     options = {"learners": 1, "tasks": 8, **ONE[name]}
     tasks = options.pop("tasks")
-    with gpu(), context(**options) as running:
+    with gpu(options["rule"]), context(**options) as running:
         running.train(tasks, TASKS)
         received = running.variables
     engine.assert_same(received, engine.train("cpu", tasks=tasks, **options))
@@ -113,7 +114,7 @@ def ordered(
     order = Turns(events)
     common: dict[str, Any] = {"data": Dataset((cpu.rows, cpu.targets)), "batch_size": 1, "wpc": 1, "seed": SEED}
     common |= {"precision": "float64", "rule": rule, "learners": learners, "solver": solver}
-    with gpu(), small(dataflow=cpu.linear(bias=bias), **common, **options) as running:
+    with gpu(rule), small(dataflow=cpu.linear(bias=bias), **common, **options) as running:
         for member in running.engine.parts.members:
             member.learner.finished = order.behind(member.learner.finished)
         within(SECONDS, lambda: running.train(len(events), TASKS))
@@ -139,7 +140,7 @@ def test_several_learners_are_as_the_simulator_has_them(rule: Rule) -> None:
 def test_a_group_of_all_is_s_sgd_whoever_does_which_task() -> None:
     """The mean of their gradients clipped, too."""
     options: dict[str, Any] = {"learners": 3, "batch_size": 4, "solver": SolverConf(clip_gradient_norm=0.5)}
-    with gpu(), small(rule=Grouping(1), **options) as running:
+    with gpu(Grouping(1)), small(rule=Grouping(1), **options) as running:
         running.train(18, TASKS)
         received = running.variables
     with small_context(rule=SSGD(), **options) as running:
@@ -153,7 +154,7 @@ def test_every_missing_wait_is_reported(rule: Rule, monkeypatch: pytest.MonkeyPa
     been reported.)"""
 
     def run() -> None:
-        with gpu(), small(rule=rule) as running:
+        with gpu(rule), small(rule=rule) as running:
             within(SECONDS, lambda: running.train(12, TASKS))
 
     waits = {(one, other) for one, other in pairs(monkeypatch, run, None) if one != other and "copies" not in one}
@@ -167,7 +168,7 @@ def test_every_missing_wait_is_reported(rule: Rule, monkeypatch: pytest.MonkeyPa
 def test_graphs_and_the_order_of_streams_change_no_bit() -> None:
     runs = []
     for seed, graphs in ((0, True), (1, False)):
-        with gpu(seed), context(rule=EASGD(tau=2), learners=1, system={"graphs": graphs}) as running:
+        with gpu(EASGD(), seed), context(rule=EASGD(tau=2), learners=1, system={"graphs": graphs}) as running:
             running.train(8, TASKS)
             step = running.engine.parts.members[0].learner.steps["train", 0]
             assert step.is_graph == graphs
@@ -240,7 +241,7 @@ def test_a_slow_learner_keeps_back_the_others_as_far_as_rule_and_slack_say(
     rule: Rule, slack: int | None, done: int
 ) -> None:
     """30 tasks are more than batches that wait, and than tasks that are handed out ahead."""
-    with gpu(rule=rule), small(rule=rule, slack=slack, data=cpu.LONG) as running:
+    with gpu(rule), small(rule=rule, slack=slack, data=cpu.LONG) as running:
         held = Held(running, done)
         within(SECONDS, lambda: running.train(40, TASKS))
     assert held.found >= done if done == 30 else held.found == done
@@ -252,7 +253,7 @@ def test_a_slow_learner_keeps_back_the_others_as_far_as_rule_and_slack_say(
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=0.7, tau=2), Hogwild()], ids=str)
 def test_z_has_the_means_when_training_is_asked_to_stop(rule: Rule) -> None:
     """Of running statistics; and, without a base model, of weights by mass."""
-    with gpu(rule=rule), context(rule=rule, learners=3) as running:
+    with gpu(rule), context(rule=rule, learners=3) as running:
         for _ in range(2):
             running.train(15, TASKS)
             parts = running.engine.parts
@@ -271,7 +272,7 @@ def test_z_has_the_means_when_training_is_asked_to_stop(rule: Rule) -> None:
 def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule) -> None:
     solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.1, step_size=10, momentum=0.5)
     restarts = []
-    with gpu(), small(rule=rule, solver=solver) as running:
+    with gpu(rule), small(rule=rule, solver=solver) as running:
         parts, restart = running.engine.parts, running.engine.parts.exchange.restart
 
         def seen() -> None:
@@ -289,7 +290,7 @@ def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule) -> None:
 @pytest.mark.parametrize("rule", [EASGD(), Hogwild()], ids=str)
 def test_testing_predicting_saving_and_loading(rule: Rule, tmp_path: Any) -> None:
     path, images = tmp_path / "model.safetensors", engine.DATA.train.images
-    with gpu(rule=rule), context(rule=rule) as running:
+    with gpu(rule), context(rule=rule) as running:
         running.train(12, TASKS)
         tested, predicted = running.test(), running.predict(images)
         running.train_and_test(6, TASKS)
@@ -300,7 +301,7 @@ def test_testing_predicting_saving_and_loading(rule: Rule, tmp_path: Any) -> Non
     with engine.context("cpu") as on_cpu:
         on_cpu.load(path)
         np.testing.assert_allclose(on_cpu.predict(images), trained, rtol=1e-4, atol=1e-5)
-    with gpu(rule=rule), context(rule=rule) as running:
+    with gpu(rule), context(rule=rule) as running:
         running.load(path)
         np.testing.assert_allclose(running.predict(images), trained, rtol=1e-5, atol=1e-6)
         running.train(6, TASKS)
@@ -310,7 +311,7 @@ def test_testing_predicting_saving_and_loading(rule: Rule, tmp_path: Any) -> Non
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Hogwild()], ids=str)
 def test_tensors_of_16_bits(rule: Rule, precision: str) -> None:
     options: dict[str, Any] = {"rule": rule, "learners": 1}
-    with gpu(), context(**options, system={"precision": precision}) as running:
+    with gpu(rule), context(**options, system={"precision": precision}) as running:
         running.train(6, TASKS)
         received = running.variables
     assert_near(received, engine.train("cpu", tasks=6, **options), precision)
@@ -318,7 +319,8 @@ def test_tensors_of_16_bits(rule: Rule, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", NARROW)
 def test_several_learners_with_tensors_of_16_bits(precision: str) -> None:
-    with gpu(), context(rule=AsynchronousSGD(), learners=3, system={"precision": precision}) as running:
+    rule = AsynchronousSGD()
+    with gpu(rule), context(rule=rule, learners=3, system={"precision": precision}) as running:
         before = running.train(6, TASKS).loss
         assert running.train(30, TASKS).loss < before
 
@@ -327,14 +329,14 @@ def test_rules_in_turn() -> None:
     """S-SGD's weights from asynchronous SGD's, with a single learner: that is plain SGD all along."""
     turns = RuleSequence(((AsynchronousSGD(sends="gradient"), 4), (SSGD(), 4)))
     options: dict[str, Any] = {"learners": 1, "momentum": 0.0}
-    with gpu(), context(rule=turns, **options) as running:
+    with gpu(turns), context(rule=turns, **options) as running:
         running.train(10, TASKS)
         received = running.variables
     engine.assert_same(received, engine.train("cpu", tasks=10, rule=SSGD(), **options))
 
 
 def test_the_number_of_learners_may_be_found_out() -> None:
-    with gpu(), small(rule=AsynchronousSGD(), learners="auto") as running:
+    with gpu(AsynchronousSGD()), small(rule=AsynchronousSGD(), learners="auto") as running:
         within(SECONDS, lambda: running.train(12, TASKS))
         assert running.engine.parts.learners == 4
 
@@ -355,7 +357,7 @@ def assert_usable(running: ExecutionContext) -> None:
 
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Hogwild(), Gossip(probability=1)], ids=str)
 def test_weights_that_diverge(rule: Rule) -> None:
-    with gpu(rule=rule), small(rule=rule, solver=SolverConf(learning_rate=1e30)) as running:
+    with gpu(rule), small(rule=rule, solver=SolverConf(learning_rate=1e30)) as running:
         with pytest.raises(NonFiniteLossError):
             within(SECONDS, lambda: running.train(50))
         assert all(np.isfinite(value).all() for value in running.variables.values())
@@ -372,7 +374,7 @@ def test_a_call_that_fails_names_operator_and_task(rule: Rule, monkeypatch: pyte
             raise RuntimeError("no luck")
         original(work)
 
-    with gpu(), context(rule=rule, system={"graphs": False}) as running:
+    with gpu(rule), context(rule=rule, system={"graphs": False}) as running:
         monkeypatch.setattr(Work, "_call", fail)
         with pytest.raises(TaskError, match=r"in operator 'InnerProduct4' on learner [01]: RuntimeError: no luck"):
             within(SECONDS, lambda: running.train(100, TASKS))
@@ -396,7 +398,7 @@ def test_behind_an_exchange_that_fails_there_is_no_other(rule: Rule, monkeypatch
             time.sleep(0.05)  # others come
             raise
 
-    with gpu(), small(rule=rule) as running:
+    with gpu(rule), small(rule=rule) as running:
         with monkeypatch.context() as patch:
             patch.setattr(CudaSite, "exchange", exchange)
             with pytest.raises(TaskError, match=r"in operator 'exchange' on learner [01]: RuntimeError: no luck"):
@@ -407,12 +409,12 @@ def test_behind_an_exchange_that_fails_there_is_no_other(rule: Rule, monkeypatch
 
 def test_numbers_are_checked_where_asked() -> None:
     system, rule = {"check_numerics": True}, AsynchronousSGD(sends="gradient")
-    with gpu(), context(rule=rule, learners=1, system=system) as running:
+    with gpu(rule), context(rule=rule, learners=1, system=system) as running:
         running.train(6, TASKS)
         received = running.variables
     engine.assert_same(received, engine.train("cpu", tasks=6, rule=rule, learners=1))
     solver = SolverConf(learning_rate=1e38, weight_decay=1e10)
-    with gpu(), small(rule=rule, check_numerics=True, solver=solver) as running:
+    with gpu(rule), small(rule=rule, check_numerics=True, solver=solver) as running:
         with pytest.raises(TaskError, match="in operator 'exchange' on learner .* base model's new value of") as caught:
             within(SECONDS, lambda: running.train(12, TASKS))
         assert isinstance(caught.value.__cause__, NonFiniteError)
@@ -425,7 +427,7 @@ def test_ctrl_c_while_a_learner_waits_for_another() -> None:
         time.sleep(0.1)
         raise KeyboardInterrupt
 
-    with gpu(), small(rule=SSP()) as running:
+    with gpu(SSP()), small(rule=SSP()) as running:
         Held(running, 10**9, 0.3)
         running.engine.loader.next = stop
         with pytest.raises(KeyboardInterrupt):
@@ -436,7 +438,7 @@ def test_ctrl_c_while_a_learner_waits_for_another() -> None:
 
 @pytest.mark.parametrize("seconds", [0.03, 0.1])
 def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used(seconds: float) -> None:
-    with gpu(), small(rule=AsynchronousSGD()) as running:
+    with gpu(AsynchronousSGD()), small(rule=AsynchronousSGD()) as running:
         closing = threading.Timer(seconds, running.close)
         closing.start()
         with pytest.raises(CrossbowError, match="closed"):
@@ -453,7 +455,7 @@ def test_who_has_just_done_a_task_when_all_is_closed_exchanges_nothing(monkeypat
         alive.extend(t.name for t in threading.enumerate() if t.name.startswith("watcher") and t.is_alive())
         return original(stream, timeout)
 
-    with gpu(), small(rule=AsynchronousSGD()) as running:
+    with gpu(AsynchronousSGD()), small(rule=AsynchronousSGD()) as running:
         parts = running.engine.parts
         learner, abort, arrive = parts.members[0].learner, parts.flags.abort, parts.exchange._arrive
 
@@ -493,5 +495,6 @@ def test_several_gpus_are_refused(rule: Any) -> None:
 
 
 def test_a_collective_is_for_the_cpu_and_a_barrier() -> None:
-    with gpu(), pytest.raises(ConfigurationError, match="collective must be None under a rule without a barrier"):
-        small(rule=AsynchronousSGD(), collective=FakeCollective(1))
+    rule, text = AsynchronousSGD(), "collective must be None under a rule without a barrier"
+    with gpu(rule), pytest.raises(ConfigurationError, match=text):
+        small(rule=rule, collective=FakeCollective(1))

@@ -11,9 +11,8 @@ from crossbow import SMA, Dataflow, ExecutionContext, SolverConf
 from crossbow.ops import InnerProduct, ReLU
 from crossbow.runtime.memory import on_host
 from crossbow.synch import EASGD, SSP, AsynchronousSGD, Gossip, Rule
-from tests.kernels.cuda.fake import fake_cuda
-from tests.runtime.cuda.test_free import gpu, small
-from tests.runtime.cuda.test_training import assert_same
+from tests.runtime.cuda import test_free as free
+from tests.runtime.cuda import test_training as engine
 from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
 from tests.support import context as small_context
 from tests.support import training, within
@@ -32,21 +31,21 @@ def variables(running: ExecutionContext) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("rule", [*BARRIER, SMA(tau=3)], ids=str)
 def test_z_and_every_learner_are_those_of_the_cpu(rule: Rule, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
-    with fake_cuda(2), small(rule=rule, devices=devices, **BIASES) as running:
+    with free.gpu(rule, devices=2), free.small(rule=rule, devices=devices, **BIASES) as running:
         running.train(36, TASKS)
         received = variables(running)
     with small_context(rule=rule, devices=cpu, **BIASES) as running:
         running.train(36, TASKS)
         expected = variables(running)
     for ours, theirs in zip(received, expected, strict=True):
-        assert_same(ours, theirs)
+        engine.assert_same(ours, theirs)
     first, second, *_ = [each["InnerProduct0.bias"] for each in received[1:]]
     assert not np.allclose(first, second)
 
 
 @pytest.mark.parametrize("rule", FREE, ids=str)
 def test_without_a_barrier_what_is_kept_differs_and_z_has_the_mean(rule: Rule) -> None:
-    with gpu(), small(rule=rule, learners=3, **BIASES) as running:
+    with free.gpu(rule), free.small(rule=rule, learners=3, **BIASES) as running:
         within(10, lambda: running.train(18, TASKS))
         z, *replicas = variables(running)
     biases = [each["InnerProduct0.bias"] for each in replicas]
@@ -56,13 +55,13 @@ def test_without_a_barrier_what_is_kept_differs_and_z_has_the_mean(rule: Rule) -
 
 @pytest.mark.parametrize("rule", [AsynchronousSGD(tau=2), EASGD(), Gossip(probability=1)], ids=str)
 def test_one_learner_without_a_barrier_is_the_cpu_s(rule: Rule) -> None:
-    with gpu(), small(rule=rule, learners=1, **BIASES) as running:
+    with free.gpu(rule), free.small(rule=rule, learners=1, **BIASES) as running:
         running.train(12, TASKS)
         received = variables(running)
     with small_context(rule=rule, learners=1, **BIASES) as running:
         running.train(12, TASKS)
         for ours, theirs in zip(received, variables(running), strict=True):
-            assert_same(ours, theirs)
+            engine.assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +73,13 @@ def test_with_learning_rates_of_their_own(rule: Rule, learners: int, kept: tuple
     """Which change with every tick."""
     solver = SolverConf(learning_rate=0.1, policy="inv", gamma=0.1, power=0.7, clip_gradient_norm=1.0, momentum=0.5)
     common: dict[str, Any] = {"rule": rule, "learners": learners, "solver": solver, "local_variables": kept}
-    with gpu(), small(dataflow=with_multipliers(), **common) as running:
+    with free.gpu(rule), free.small(dataflow=with_multipliers(), **common) as running:
         running.train(12, TASKS)
         received = variables(running)
     with small_context(dataflow=with_multipliers(), **common) as running:
         running.train(12, TASKS)
         for ours, theirs in zip(received, variables(running), strict=True):
-            assert_same(ours, theirs)
+            engine.assert_same(ours, theirs)
 
 
 def with_multipliers() -> Dataflow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from crossbow.runtime.cuda import assembly
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE
 from crossbow.runtime.engine import Engine
+from crossbow.synch import SSP, AsynchronousSGD, FreeRule, Gossip, Hogwild, PeerRule, Rule
 from crossbow.types import ConfigurationError, Shape
 from models.lenet import lenet
 from models.resnet import resnet
@@ -90,7 +92,7 @@ def test_a_plan_is_what_is_taken(
     planned: list[dict[str, int]] = []
     monkeypatch.setattr(assembly, "check_memory", lambda needs, memory, of: planned.append(needs))
     with (
-        fake_cuda(devices) as fake,
+        fake_cuda(devices, threads_tell=isinstance(rule, FreeRule | PeerRule)) as fake,
         ExecutionContext(
             [build(), None],
             data=data(shape),
@@ -112,15 +114,32 @@ def test_a_plan_is_what_is_taken(
             assert taken - libraries <= sum(needs.values()) <= 1.3 * (taken - libraries)
 
 
-WAITING = ("deviceSynchronize", "streamSynchronize", "eventSynchronize")
+@pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
+def test_a_plan_without_a_barrier_is_what_is_taken(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_a_plan_is_what_is_taken(lenet, (1, 28, 28), rule, {"momentum": 0.9}, 1, 2, monkeypatch)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()], ids=str)
+NEVER = (
+    *("zeros", "pinned", "eventCreateWithFlags", "streamCreateWithFlags"),
+    *("deviceSynchronize", "streamSynchronize"),
+)
+"""What no thread calls; the one that trains does not wait for events, either."""
+STALE = AsynchronousSGD(weight="1/staleness")
+
+
+@pytest.mark.parametrize(
+    ("rule", "precision"),
+    [
+        *itertools.product([SMA(), SMA(tau=2), SSGD()], ["float32", "float16"]),
+        *((rule, "float32") for rule in (STALE, SSP(), Gossip(probability=1), Hogwild())),
+    ],
+    ids=str,
+)
 def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
     rule: Any, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the beginning of an epoch and its end. (The watchers wait for results, on threads of their own.)"""
+    races = not isinstance(rule, Hogwild)
     seen: list[str] = []
     thread = threading.current_thread()
 
@@ -134,13 +153,16 @@ def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
 
         monkeypatch.setattr(FakeRuntime, name, counted)
 
-    with fake_cuda(), context("cuda:0", rule=rule, system={"precision": precision}) as running:
+    with (
+        fake_cuda(races=races, threads_tell=isinstance(rule, FreeRule | PeerRule)),
+        context("cuda:0", rule=rule, system={"precision": precision}) as running,
+    ):
         running.train(24, TrainingUnit.TASKS)
-        for name in ("zeros", "pinned", "eventCreateWithFlags", "streamCreateWithFlags"):
+        for name in NEVER:
             count(name, everywhere=True)
-        for name in WAITING:
-            count(name, everywhere=False)
-        tick, ticks = Engine._run_tick, list[list[str]]()
+        count("eventSynchronize", everywhere=False)
+        kind = type(running.engine)
+        tick, ticks = kind._run_tick, list[list[str]]()
 
         def run_tick(engine: Engine, *arguments: Any) -> bool:
             seen.clear()
@@ -148,7 +170,7 @@ def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
             ticks.append(list(seen))
             return done
 
-        monkeypatch.setattr(Engine, "_run_tick", run_tick)
+        monkeypatch.setattr(kind, "_run_tick", run_tick)
         running.train(48, TrainingUnit.TASKS)
     assert len(ticks) >= 12
     assert ticks == [[]] * len(ticks)
