@@ -230,9 +230,9 @@ def test_several_learners_are_as_the_simulator_has_them(rule: Rule, learners: in
 def test_variables_are_left_out_as_in_the_simulator(rule: Rule) -> None:
     """Weights and bias, each with a probability of 0.4."""
     solver, tasks = SOLVERS[1], 30
-    common: dict[str, Any] = {"initial": [START] * (FEATURES + 1), "gradient": with_a_bias, "learners": 2, "tasks": tasks}
+    common: dict[str, Any] = {"initial": [START] * (FEATURES + 1), "gradient": with_a_bias, "learners": 2}
     wishes = np.random.default_rng(3).integers(0, 2, 20 * tasks).tolist()
-    common |= {"events": wishes, "solver": solver, "seed": SEED, "variables": [FEATURES, 1]}
+    common |= {"tasks": tasks, "events": wishes, "solver": solver, "seed": SEED, "variables": [FEATURES, 1]}
     made, whole = simulate(rule, **common, skip=0.4), simulate(rule, **common)
     assert not np.allclose(made.base[-1], whole.base[-1])
     z, replicas = ordered(rule, 2, made.events.tolist(), solver, bias=True, skip=0.4)

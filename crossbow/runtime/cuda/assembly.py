@@ -37,7 +37,7 @@ CONSTANTS = 512 << 10
 
 
 class CudaAssembly(Assembly):
-    """Learners on streams of GPUs. Everything is submitted from the thread that trains."""
+    """Learners on streams of GPUs. Under a rule with a barrier everything is submitted from the thread that trains."""
 
     devices: Sequence[CudaDevice]
     runs_ahead = True
@@ -112,9 +112,7 @@ class CudaAssembly(Assembly):
 
     def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
         slots = Slots(SLOTS * self.learners, batch_tensors(examples, order.batch_size))
-        loader = Loader(
-            examples, order, SLOTS * self.learners, name=name, memory=slots.batches, in_turn=self.barrier
-        )
+        loader = Loader(examples, order, SLOTS * self.learners, name=name, memory=slots.batches, in_turn=self.barrier)
         self._slots[loader] = slots
         return loader
 
@@ -141,7 +139,7 @@ class CudaAssembly(Assembly):
 
     def _build_members(
         self, averaging: Averaging, replicas: Sequence[Replica], collective: Collective | None
-    ) -> tuple[list[Member], CudaSynchroniser]:
+    ) -> tuple[list[Member], CudaSynchroniser | None]:
         if collective is not None:
             raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
         learners: list[CudaLearner] = []

@@ -55,10 +55,11 @@ class DeviceNumbers:
             return
         stage = self._stages[self._stage]
         self._stage = (self._stage + 1) % len(self._stages)
-        stage[:] = self._sent = numbers
+        stage[:] = numbers
         runtime = api().runtime
         kind = runtime.memcpyHostToDevice
         runtime.memcpyAsync(address(self._memory), address(stage), stage.nbytes, kind, current().pointer)
+        self._sent = numbers
 
 
 def _arrays(paced: PacedUpdate) -> list[Array]:

@@ -369,9 +369,7 @@ def product_ranges(name: str, values: Sequence[int]) -> list[Range]:
 
 
 @contextmanager
-def fake_cuda(
-    devices: int = 1, seed: int = 0, *, races: bool = True, threads_tell: bool = False
-) -> Iterator[FakeCuda]:
+def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool = True, threads_tell: bool = False) -> Iterator[FakeCuda]:
     """Let the CUDA library run here. seed: of the order in which streams go on; races: whether they are looked for;
     threads_tell: whether threads know what others have waited for."""
     fake = FakeCuda(devices, seed, races=races, threads_tell=threads_tell)

@@ -1,4 +1,4 @@
-"""Rules without a barrier on a GPU that is none: as the simulator and the CPU, and nobody meets a z that is not there."""
+"""Rules without a barrier on a GPU that is none: as the CPU and the simulator; and who has to wait for whom."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tests.kernels.cuda.test_fake import pairs
 from tests.runtime import test_free as cpu
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.cuda.test_precision import NARROW, assert_near
-from tests.runtime.test_free import EXAMPLES, FEATURES, RULES, SECONDS, SEED, SOLVERS, START
+from tests.runtime.test_free import FEATURES, RULES, SECONDS, SEED, SOLVERS, START
 from tests.support import context as small_context
 from tests.support import within
 
@@ -70,7 +70,9 @@ def small(devices: str = "cuda:0", **options: Any) -> ExecutionContext:
 # One learner: what the CPU computes
 
 ONE: dict[str, dict[str, Any]] = {
-    **{str(rule): {"rule": rule} for rule in (Default(tau=2), WeedOut(), Hogwild(), EASGD(tau=3), Gossip(), Grouping())},
+    **{
+        str(rule): {"rule": rule} for rule in (Default(tau=2), WeedOut(), Hogwild(), EASGD(tau=3), Gossip(), Grouping())
+    },
     "staleness": {"rule": AsynchronousSGD(weight="1/staleness")},
     "own gradients clipped": {"rule": AsynchronousSGD(), "clip_gradient_norm": 0.1},
     "the mean clipped": {"rule": Grouping(), "clip_gradient_norm": 0.1},
@@ -415,7 +417,7 @@ def test_numbers_are_checked_where_asked() -> None:
     engine.assert_same(received, engine.train("cpu", tasks=6, rule=rule, learners=1))
     solver = SolverConf(learning_rate=1e38, weight_decay=1e10)
     with gpu(rule), small(rule=rule, check_numerics=True, solver=solver) as running:
-        with pytest.raises(TaskError, match="in operator 'exchange' on learner .* base model's new value of") as caught:
+        with pytest.raises(TaskError, match=r"'exchange' on learner .* base model's new value of") as caught:
             within(SECONDS, lambda: running.train(12, TASKS))
         assert isinstance(caught.value.__cause__, NonFiniteError)
 
