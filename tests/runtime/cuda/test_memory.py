@@ -15,6 +15,7 @@ from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.runtime.cuda import assembly
+from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE
 from crossbow.runtime.engine import Engine
@@ -119,11 +120,9 @@ def test_a_plan_without_a_barrier_is_what_is_taken(rule: Rule, monkeypatch: pyte
     test_a_plan_is_what_is_taken(lenet, (1, 28, 28), rule, {"momentum": 0.9}, 1, 2, monkeypatch)
 
 
-NEVER = (
-    *("zeros", "pinned", "eventCreateWithFlags", "streamCreateWithFlags"),
-    *("deviceSynchronize", "streamSynchronize"),
-)
-"""What no thread calls; the one that trains does not wait for events, either."""
+ALLOCATING = ("zeros", "pinned", "eventCreateWithFlags", "streamCreateWithFlags")
+WAITING = ("deviceSynchronize", "streamSynchronize")
+"""What no thread calls in a tick. The one that trains does not wait for events there, either."""
 STALE = AsynchronousSGD(weight="1/staleness")
 
 
@@ -138,17 +137,17 @@ STALE = AsynchronousSGD(weight="1/staleness")
 def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
     rule: Any, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the beginning of an epoch and its end. (The watchers wait for results, on threads of their own.)"""
+    """It waits at the end of an epoch, and watchers wait for results, on threads of their own."""
     races = not isinstance(rule, Hogwild)
-    seen: list[str] = []
+    allocated, waited = list[str](), list[str]()
     thread = threading.current_thread()
 
-    def count(name: str, *, everywhere: bool) -> None:
+    def count(name: str, calls: list[str], *, everywhere: bool = True) -> None:
         original = getattr(FakeRuntime, name)
 
         def counted(runtime: FakeRuntime, *arguments: Any) -> Any:
             if everywhere or threading.current_thread() is thread:
-                seen.append(name)
+                calls.append(name)
             return original(runtime, *arguments)
 
         monkeypatch.setattr(FakeRuntime, name, counted)
@@ -158,31 +157,36 @@ def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
         context("cuda:0", rule=rule, system={"precision": precision}) as running,
     ):
         running.train(24, TrainingUnit.TASKS)
-        for name in NEVER:
-            count(name, everywhere=True)
-        count("eventSynchronize", everywhere=False)
+        for name in ALLOCATING:
+            count(name, allocated)
+        for name in WAITING:
+            count(name, waited)
+        count("eventSynchronize", waited, everywhere=False)
         kind = type(running.engine)
         tick, ticks = kind._run_tick, list[list[str]]()
 
         def run_tick(engine: Engine, *arguments: Any) -> bool:
-            seen.clear()
+            waited.clear()
             done = tick(engine, *arguments)
-            ticks.append(list(seen))
+            ticks.append(list(waited))
             return done
 
         monkeypatch.setattr(kind, "_run_tick", run_tick)
         running.train(48, TrainingUnit.TASKS)
     assert len(ticks) >= 12
-    assert ticks == [[]] * len(ticks)
+    assert (allocated, ticks) == ([], [[]] * len(ticks))
 
 
-def test_what_is_allocated_in_a_tick_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = CudaLearner._copy
+@pytest.mark.parametrize(("rule", "kind", "name"), [(SMA(), CudaLearner, "_copy"), (STALE, DeviceNumbers, "send")])
+def test_what_is_allocated_in_training_would_be_seen(
+    rule: Rule, kind: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(kind, name)
 
-    def copy(learner: CudaLearner, *arguments: Any) -> None:
+    def allocating(*arguments: Any) -> None:
         api().zeros(16)
-        original(learner, *arguments)
+        original(*arguments)
 
-    monkeypatch.setattr(CudaLearner, "_copy", copy)
+    monkeypatch.setattr(kind, name, allocating)
     with pytest.raises(AssertionError, match="zeros"):
-        test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(SMA(), "float32", monkeypatch)
+        test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(rule, "float32", monkeypatch)
