@@ -248,12 +248,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--momentum", type=number(0), metavar="M", default=0.9, help="in [0, 1)")
     add("--weight-decay", type=number(0), metavar="L", default=5e-4, help="of the L2 penalty")
-    add(
-        "--clip-gradient-norm",
-        type=number(0, above=True),
-        metavar="N",
-        help="longer gradients are shortened; None: not",
-    )
+    add("--clip-gradient-norm", type=number(0, above=True), metavar="N", default=1.0, help="longer ones are shortened")
     add("--base-momentum", type=number(0), metavar="M", default=0.0, help="sma: of the average model, in [0, 1)")
     add("--scale-rate", action="store_true", help="ssgd: the learning rate times the number of learners")
     add("--target-accuracy", type=number(0, 1, above=True), metavar="A", default=0.99, help="on the test images")
