@@ -448,9 +448,9 @@ class SystemConf:
       from its first task on; a task whose gradient overflows nevertheless counts as one with a gradient of zero (its
       momentum and weight decay still act), and averages as ever."""
     deterministic: bool = False
-    """Whether a GPU computes the same bits in every run with the same seed: convolution algorithms are then taken in a
-    fixed order of preference instead of by timing. On the CPU this is always so, under rules with a barrier and with a
-    number of learners; "auto" then stays with the number that it begins with."""
+    """Whether a GPU computes the same bits in every run with the same seed, under a rule with a barrier: convolution
+    algorithms are then taken in a fixed order of preference instead of by timing. On the CPU this is always so, under
+    such a rule and with a number of learners; "auto" then stays with the number that it begins with."""
     seed: int = 0
     """Start of every random number: initial weights, order of the examples, dropout. Under a rule without a barrier the
     weights depend on timing, too."""

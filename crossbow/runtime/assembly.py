@@ -87,8 +87,6 @@ class Assembly(ABC):
     library: KernelLibrary
     streams: Sequence[AnyStream]
     """What work is given to, the first learner's first."""
-    keeps_variables: bool = True
-    """Whether there may be variables that every learner keeps to itself."""
     runs_ahead: bool = False
     """Whether ticks that were submitted are done even if a task before them fails: z may be lost then."""
 
@@ -126,8 +124,6 @@ class Assembly(ABC):
 
     def _check_local_variables(self) -> None:
         names, rule = self.model_conf.local_variables, self.rule
-        if names and not self.keeps_variables:
-            raise ConfigurationError(f"ModelConf: local_variables must be () on GPUs. Received: {names}")
         if names and (rule.reads_base or rule.sends_gradient):
             raise ConfigurationError(
                 "ModelConf: local_variables must be () under a rule by which learners send gradients, without a step "

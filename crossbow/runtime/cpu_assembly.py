@@ -90,7 +90,7 @@ class CpuAssembly(Assembly):
         pass  # it is there at once
 
     def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
-        return Loader(examples, order, SLOTS * self.learners, name=name)
+        return Loader(examples, order, SLOTS * self.learners, name=name, in_turn=self.barrier)
 
     def _batch_source(self, loader: Loader) -> BatchSource:
         return batch_source(loader.images, loader.labels, self.data.scale)

@@ -24,7 +24,7 @@ from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import AnyLearner, Assembly
 from crossbow.runtime.cpu_assembly import CpuAssembly
 from crossbow.runtime.device import CudaDevice, parse_devices
-from crossbow.runtime.free_assembly import FreeAssembly
+from crossbow.runtime.free_assembly import CpuFreeAssembly
 from crossbow.runtime.learner import Completed, Failed, TaskKey
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.prediction import Prediction, task_error
@@ -61,17 +61,24 @@ def assemble(
 ) -> Assembly:
     """The assembly for the devices that are asked for. Raises GraphError or ConfigurationError."""
     check_rule(model.rule, system)
-    kind: type[Assembly] = CpuAssembly if has_barrier(model.rule) else FreeAssembly
+    barrier = has_barrier(model.rule)
+    kind: type[Assembly] = CpuAssembly if barrier else CpuFreeAssembly
     if isinstance(parse_devices(system.devices)[0], CudaDevice):
-        from crossbow.runtime.cuda.assembly import CudaAssembly as kind  # noqa: N813 - CUDA's libraries, where wanted
+        # CUDA's libraries, where wanted
+        from crossbow.runtime.cuda.assembly import CudaAssembly
+        from crossbow.runtime.cuda.free_assembly import CudaFreeAssembly
+
+        kind = CudaAssembly if barrier else CudaFreeAssembly
     return kind(training, check, data, model, solver, system, collective)
 
 
 def check_rule(rule: Rule | RuleSequence | None, system: SystemConf) -> None:
     """Refuse a rule that does not run on the devices. Raises ConfigurationError."""
-    if not has_barrier(rule) and isinstance(parse_devices(system.devices)[0], CudaDevice):
+    devices = parse_devices(system.devices)
+    if not has_barrier(rule) and isinstance(devices[0], CudaDevice) and len(devices) > 1:
         raise ConfigurationError(
-            f"ModelConf: rule must be one with a barrier on GPUs; those without run on the CPU. Received: rule={rule}"
+            "ModelConf: rule must be one with a barrier on several GPUs; without one, learners need memory that all of "
+            f"them reach. Received: rule={rule}, devices={','.join(system.devices)}"
         )
 
 
@@ -396,6 +403,8 @@ class Engine:
                 assign(member.replica.velocity, 0)
             if member.replica.taken is not None:
                 assign(member.replica.taken, z)
+            if member.replica.received is not None:
+                assign(member.replica.received, 0)  # with no mass, but a number that is not finite would be one yet
         parts.synchronise()
         parts.flags.reset(self.tick)
         self._next_result = self.tasks

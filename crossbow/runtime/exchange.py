@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from crossbow.compile import BoundStep
 from crossbow.kernels.native import TaskList
@@ -29,24 +30,51 @@ from crossbow.synch.rule import NOTHING, Arrival
 from crossbow.types import Array
 
 
-@dataclass(frozen=True)
-class _Combination:
+class Combination(Protocol):
     """An update that is bound to vectors."""
+
+    def run(self, pace: Pace) -> None:
+        """With the numbers of now."""
+
+
+@dataclass(frozen=True)
+class HostCombination:
+    """On the calling thread."""
 
     paced: PacedUpdate
     calls: TaskList
 
     def run(self, pace: Pace) -> None:
-        """With the numbers of now."""
         self.paced.set(pace)
         self.calls.run()
+
+
+Bind = Callable[[PacedUpdate], list[BoundStep]]
+"""Gives the calls of an update, with its numbers in arrays that kernels read."""
+
+
+class Site:
+    """Where learners meet: what an exchange is done by, and behind what. Here by their own threads, at once."""
+
+    def combination(self, paced: PacedUpdate, bind: Bind) -> Combination:
+        """The update, bound to vectors."""
+        steps = bind(paced)
+        return HostCombination(paced, TaskList([step.call for step in steps], [step.operator for step in steps]))
+
+    def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
+        """Do what comes of the learner's arrival. Returned, as by `arrive`: who may go on once it is done."""
+        return arrive()
+
+    def settle(self, work: Callable[[], None]) -> None:
+        """Do the work behind everything that learners have done; return when it is done."""
+        work()
 
 
 class Exchange(ABC):
     """The learners' meeting place."""
 
-    def __init__(self, averaging: Averaging, base: BaseModel, replicas: Sequence[Replica]) -> None:
-        self._averaging, self._base, self._replicas = averaging, base, replicas
+    def __init__(self, averaging: Averaging, base: BaseModel, replicas: Sequence[Replica], site: Site) -> None:
+        self._averaging, self._base, self._replicas, self._site = averaging, base, replicas, site
         self._lock = threading.Lock()
         self.free: deque[int] = deque()
         """The learners that may begin a task, in the order in which they could. Any thread takes from it."""
@@ -58,7 +86,7 @@ class Exchange(ABC):
         if self._steps[learner] % self._averaging.rule.tau:
             self.free.append(learner)
         else:
-            self._arrive(learner, pace)
+            self.free.extend(self._site.exchange(learner, lambda: self._arrive(learner, pace)))
 
     def restart(self) -> None:
         """All have taken z, and may begin."""
@@ -69,6 +97,9 @@ class Exchange(ABC):
     def settle(self) -> None:
         """What only those who look at the base model need: its statistics, the mean of the learners'. Nothing may be
         running."""
+        self._site.settle(self._settle)
+
+    def _settle(self) -> None:
         for step in self._settling:
             step.call()
 
@@ -78,8 +109,8 @@ class Exchange(ABC):
         """How often what learners send was merged; dropped contributions do not count."""
 
     @abstractmethod
-    def _arrive(self, learner: int, pace: Pace) -> None:
-        """The learner has done τ local steps."""
+    def _arrive(self, learner: int, pace: Pace) -> list[int]:
+        """The learner has done τ local steps: exchange, and say who may go on."""
 
     def _settle_steps(self) -> list[BoundStep]:
         return [*self._mean_of_kept(), *self._mean_statistics()]
@@ -108,24 +139,27 @@ class Exchange(ABC):
         vectors: Mapping[str, Array],
         clipped: Mapping[str, float] | None = None,
         place: slice | None = None,
-    ) -> _Combination:
+    ) -> Combination:
         """An update of vectors, but for what every learner keeps to itself. clipped: the combination of gradients whose
         norm is limited, if any. place: of the vectors; None is all."""
         averaging, paced = self._averaging, paced_update(at, self._averaging.multipliers)
         if averaging.kept:
             paced = replace(paced, alone=paced_update(lambda pace: NOTHING, averaging.multipliers))
         used = {vector: vectors[vector] for vector in paced.update.vectors}
-        steps: list[BoundStep] = []
-        shortened = paced
-        if clipped is not None:
-            squares = averaging.array([0.0])
-            clipping, shortened = averaging.clip(paced, tuple(clipped), squares)
-            steps = [*averaging.square(clipped, used, squares), *clipping]
-        place = place or slice(0, self._base.buffers[0].size)
-        if used:
-            cut = {vector: values[place] for vector, values in used.items()}
-            steps += averaging.adjust(name, shortened, cut, place)
-        return _Combination(paced, TaskList([step.call for step in steps], [step.operator for step in steps]))
+        where = place or slice(0, self._base.buffers[0].size)
+
+        def bind(paced: PacedUpdate) -> list[BoundStep]:
+            steps: list[BoundStep] = []
+            if clipped is not None:
+                squares = averaging.array([0.0])
+                clipping, shortened = averaging.clip(paced, tuple(clipped), squares)
+                steps, paced = [*averaging.square(clipped, used, squares), *clipping], shortened
+            if used:
+                cut = {vector: values[where] for vector, values in used.items()}
+                steps += averaging.adjust(name, paced, cut, where)
+            return steps
+
+        return self._site.combination(paced, bind)
 
 
 class BaseExchange(Exchange):
@@ -137,12 +171,13 @@ class BaseExchange(Exchange):
         rule: FreeRule,
         base: BaseModel,
         replicas: Sequence[Replica],
+        site: Site,
         skip: float,
         variables: Sequence[slice],
         seed: int,
     ) -> None:
         """skip: the probability with which each of the variables, which lie there, is left out of a merge."""
-        super().__init__(averaging, base, replicas)
+        super().__init__(averaging, base, replicas, site)
         learners = range(len(replicas))
         self._skip, self._seed, self._merged = skip, seed, [0] * len(replicas)
         self._places = list(variables) if skip else [slice(0, base.buffers[0].size)]
@@ -167,7 +202,7 @@ class BaseExchange(Exchange):
     def merges(self) -> int:
         return self.progress.merges
 
-    def _arrive(self, learner: int, pace: Pace) -> None:
+    def _arrive(self, learner: int, pace: Pace) -> list[int]:
         with self._merging:
             with self._counting:
                 merge = self.progress.arrive(learner)
@@ -179,9 +214,9 @@ class BaseExchange(Exchange):
                 going = self.progress.let_go()
             for each in going:
                 self._replies[each].run(pace)
-            self.free.extend(going)
+        return going
 
-    def _not_left_out(self, learner: int) -> Sequence[_Combination]:
+    def _not_left_out(self, learner: int) -> Sequence[Combination]:
         combinations, number = self._merges[learner], self._merged[learner]
         self._merged[learner] += 1
         if not self._skip:
@@ -189,7 +224,7 @@ class BaseExchange(Exchange):
         omitted = left_out(self._skip, len(combinations), learner, number, self._seed)
         return [combination for combination, out in zip(combinations, omitted, strict=True) if not out]
 
-    def _merge(self, learner: int) -> list[_Combination]:
+    def _merge(self, learner: int) -> list[Combination]:
         """What the learner's arrival does to z, place by place."""
         rule, solver, learners = self._rule, self._averaging.solver, len(self._replicas)
         group = rule.contributors(learner, learners)
@@ -203,7 +238,7 @@ class BaseExchange(Exchange):
         vectors = {**self._vectors(self._replicas[learner]), **gradients}
         return [self._bind("merge", at, vectors, clipped, place) for place in self._places]
 
-    def _reply(self, replica: Replica) -> _Combination:
+    def _reply(self, replica: Replica) -> Combination:
         return self._bind("reply", lambda pace: self._rule.reply(self._averaging.solver, pace), self._vectors(replica))
 
     def _vectors(self, replica: Replica) -> dict[str, Array]:
@@ -214,13 +249,13 @@ class PeerExchange(Exchange):
     """Learners that meet each other."""
 
     def __init__(
-        self, averaging: Averaging, rule: PeerRule, base: BaseModel, replicas: Sequence[Replica], seed: int
+        self, averaging: Averaging, rule: PeerRule, base: BaseModel, replicas: Sequence[Replica], site: Site, seed: int
     ) -> None:
         self._rule, self._seed, self._clocks = rule, seed, [0] * len(replicas)
         self.masses = Masses(len(replicas))
         self._now = (0.5, 0.5)
         """The masses of what is being mixed."""
-        super().__init__(averaging, base, replicas)
+        super().__init__(averaging, base, replicas, site)
         own = [replica.vectors() for replica in replicas]
         self._receive = [self._mix(each) for each in own]
         self._send = {
@@ -240,19 +275,16 @@ class PeerExchange(Exchange):
     def restart(self) -> None:
         super().restart()
         self.masses = Masses(len(self._replicas))
-        for replica in self._replicas:
-            assert replica.received is not None
-            replica.received[...] = 0  # with no mass, but a number that is not finite would be one yet
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         self._mean.run(Pace(0.0, 0.0))
-        super().settle()
+        super()._settle()
 
     @property
     def merges(self) -> int:
         return sum(self._clocks)  # there is no z: how often learners have come to exchange
 
-    def _arrive(self, learner: int, pace: Pace) -> None:
+    def _arrive(self, learner: int, pace: Pace) -> list[int]:
         learners, clock = len(self._replicas), self._clocks[learner]
         self._clocks[learner] += 1
         peer = self._rule.peer(learner, learners, clock, self._seed)
@@ -263,7 +295,7 @@ class PeerExchange(Exchange):
             if peer is not None:
                 self._now = self.masses.send(learner, peer, self._rule.part_sent())
                 self._send[learner, peer].run(pace)
-            self.free.append(learner)
+        return [learner]
 
-    def _mix(self, vectors: Mapping[str, Array]) -> _Combination:
+    def _mix(self, vectors: Mapping[str, Array]) -> Combination:
         return self._bind("mix", lambda pace: self._rule.mix(*self._now), vectors)

@@ -1,17 +1,15 @@
-"""The assembly of a run without a barrier, on the processor's cores: learners that meet in an exchange."""
+"""The assembly of a run without a barrier: learners that meet in an exchange. On the processor's cores here."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
-from crossbow.data.dataset import Examples
-from crossbow.data.loader import Loader
-from crossbow.data.order import Order
 from crossbow.kernels.interface import Aborted
-from crossbow.runtime.assembly import SLOTS, Member
+from crossbow.runtime.assembly import Assembly, Member
 from crossbow.runtime.coefficients import PacedUpdate, paced_update
 from crossbow.runtime.cpu_assembly import CpuAssembly, bound
-from crossbow.runtime.exchange import BaseExchange, Exchange, PeerExchange
+from crossbow.runtime.exchange import BaseExchange, Exchange, PeerExchange, Site
 from crossbow.runtime.learner import BoundTask, Learner, TaskKey
 from crossbow.runtime.replica import Replica
 from crossbow.runtime.tick import Averaging, new_state
@@ -20,29 +18,41 @@ from crossbow.synch import Collective, FreeRule, PeerRule
 from crossbow.types import ConfigurationError, aligned_zeros
 
 
-class FreeAssembly(CpuAssembly):
+class FreeAssembly(Assembly):
     """Learners of all devices around one base model, in the memory that they share."""
 
     runs_ahead = True
     exchange: Exchange
 
-    def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
-        return Loader(examples, order, SLOTS * self.learners, name=name, in_turn=False)
+    @abstractmethod
+    def _new_site(self) -> Site:
+        """Where the learners meet."""
+
+    @abstractmethod
+    def _free_member(self, number: int, averaging: Averaging, rule: FreeRule | PeerRule, replica: Replica) -> Member:
+        """A learner, which tells the exchange what it has finished."""
 
     def _build_members(
         self, averaging: Averaging, replicas: Sequence[Replica], collective: Collective | None
     ) -> tuple[list[Member], None]:
         if collective is not None:
             raise ConfigurationError("collective must be None under a rule without a barrier. Received: one")
-        rule, base = self.rule, self.bases[0]
+        rule, base, site = self.rule, self.bases[0], self._new_site()
         if isinstance(rule, FreeRule):
             skip, seed = self.model_conf.skip, self.system.seed
             places = [slice(each.offset, each.offset + each.storage.elements) for each in self.program.model]
-            self.exchange = BaseExchange(averaging, rule, base, replicas, skip, places, seed)
+            self.exchange = BaseExchange(averaging, rule, base, replicas, site, skip, places, seed)
         else:
             assert isinstance(rule, PeerRule)
-            self.exchange = PeerExchange(averaging, rule, base, replicas, self.system.seed)
+            self.exchange = PeerExchange(averaging, rule, base, replicas, site, self.system.seed)
         return [self._free_member(number, averaging, rule, replica) for number, replica in enumerate(replicas)], None
+
+
+class CpuFreeAssembly(FreeAssembly, CpuAssembly):
+    """On the processor's cores."""
+
+    def _new_site(self) -> Site:
+        return Site()
 
     def _free_member(self, number: int, averaging: Averaging, rule: FreeRule | PeerRule, replica: Replica) -> Member:
         base, state, arena = self.bases[0], new_state(), aligned_zeros(self._arena)

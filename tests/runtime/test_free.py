@@ -111,6 +111,14 @@ def gradient(weights: Any, learner: int, task: int, limit: float | None = None) 
     return found if limit is None or norm <= limit else found * (limit / norm)
 
 
+def with_a_bias(weights: Any, learner: int, task: int) -> Any:
+    """That of three weights and a bias."""
+    index = np.empty(1, np.intp)
+    TrainingOrder(EXAMPLES, 1, SEED).indices(task, index)
+    x, y = rows[index[0]], targets[index[0]]
+    return (weights[:FEATURES] @ x + weights[FEATURES] - y) * np.append(x, 1.0)
+
+
 def expected(rule: Rule, learners: int, events: Sequence[int], tasks: int, solver: SolverConf) -> Trajectory:
     def of_task(weights: Any, learner: int, task: int) -> Any:
         return gradient(weights, learner, task, solver.clip_gradient_norm)
@@ -221,17 +229,10 @@ def test_several_learners_are_as_the_simulator_has_them(rule: Rule, learners: in
 )
 def test_variables_are_left_out_as_in_the_simulator(rule: Rule) -> None:
     """Weights and bias, each with a probability of 0.4."""
-
-    def both(weights: Any, learner: int, task: int) -> Any:
-        index = np.empty(1, np.intp)
-        TrainingOrder(EXAMPLES, 1, SEED).indices(task, index)
-        x, y = rows[index[0]], targets[index[0]]
-        return (weights[:FEATURES] @ x + weights[FEATURES] - y) * np.append(x, 1.0)
-
     solver, tasks = SOLVERS[1], 30
-    common: dict[str, Any] = {"initial": [START] * (FEATURES + 1), "gradient": both, "learners": 2, "tasks": tasks}
+    common: dict[str, Any] = {"initial": [START] * (FEATURES + 1), "gradient": with_a_bias, "learners": 2}
     wishes = np.random.default_rng(3).integers(0, 2, 20 * tasks).tolist()
-    common |= {"events": wishes, "solver": solver, "seed": SEED, "variables": [FEATURES, 1]}
+    common |= {"tasks": tasks, "events": wishes, "solver": solver, "seed": SEED, "variables": [FEATURES, 1]}
     made, whole = simulate(rule, **common, skip=0.4), simulate(rule, **common)
     assert not np.allclose(made.base[-1], whole.base[-1])
     z, replicas = ordered(rule, 2, made.events.tolist(), solver, bias=True, skip=0.4)
@@ -473,7 +474,7 @@ def test_ctrl_c_while_a_learner_waits_for_another() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"devices": "cuda:0"}, "rule must be one with a barrier on GPUs; those without run on the CPU"),
+        ({"devices": "cuda:0,cuda:1"}, "rule must be one with a barrier on several GPUs"),
         ({"collective": FakeCollective(1)}, "collective must be None under a rule without a barrier"),
         ({"rule": EASGD(), "skip": 0.1}, "skip must be 0 under a rule whose learners do not add to z"),
         ({"rule": None, "skip": 0.1}, "skip must be 0 under a rule whose learners do not add to z"),

@@ -24,7 +24,6 @@ from crossbow.synch import (
     WeedOut,
 )
 from crossbow.types import ConfigurationError
-from tests.kernels.cuda.fake import fake_cuda
 from tests.support import KERNELS, context, within
 
 TASKS = TrainingUnit.TASKS
@@ -128,8 +127,3 @@ def test_learners_that_do_not_step_keep_nothing(rule: Rule) -> None:
 def test_names_that_are_none(names: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         context(local_variables=names)
-
-
-def test_not_yet_on_gpus() -> None:
-    with fake_cuda(1), pytest.raises(ConfigurationError, match=r"local_variables must be \(\) on GPUs"):
-        context(devices="cuda:0", kernels="auto", threads=None, local_variables=("*.bias",))

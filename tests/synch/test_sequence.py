@@ -142,7 +142,7 @@ def test_a_failure_in_a_later_phase_leaves_a_usable_context() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"devices": "cuda:0"}, "rule must be one with a barrier on GPUs"),
+        ({"devices": "cuda:0,cuda:1"}, "rule must be one with a barrier on several GPUs"),
         ({"rule": RuleSequence(((SSGD(), 1), (SMA(alpha=0.9), 1)))}, "alpha must be < 2/"),
     ],
 )

@@ -20,13 +20,13 @@ from crossbow.runtime.coefficients import Coefficients
 from crossbow.runtime.cuda.coefficients import DeviceCoefficients
 from crossbow.runtime.cuda.collective import NcclCollective
 from crossbow.runtime.cuda.graph import Work
-from crossbow.runtime.cuda.learner import CudaLearner, Input, Task
+from crossbow.runtime.cuda.learner import CudaLearner, Input, Task, TaskKey
 from crossbow.runtime.cuda.record import Slots
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, Event
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, DeviceTick
 from crossbow.runtime.cuda.tick import merge_steps, sum_steps
 from crossbow.runtime.device import CudaDevice, cuda_devices
-from crossbow.runtime.replica import Replica, Zeros
+from crossbow.runtime.replica import BaseModel, Replica, Zeros
 from crossbow.runtime.tick import Averaging
 from crossbow.synch import Collective
 from crossbow.types import Array, ConfigurationError
@@ -37,10 +37,9 @@ CONSTANTS = 512 << 10
 
 
 class CudaAssembly(Assembly):
-    """Learners on streams of GPUs. Everything is submitted from the thread that trains."""
+    """Learners on streams of GPUs. Under a rule with a barrier everything is submitted from the thread that trains."""
 
     devices: Sequence[CudaDevice]
-    keeps_variables = False
     runs_ahead = True
     _synchroniser: CudaSynchroniser | None = None
 
@@ -113,7 +112,7 @@ class CudaAssembly(Assembly):
 
     def _new_loader(self, examples: Examples, order: Order, name: str) -> Loader:
         slots = Slots(SLOTS * self.learners, batch_tensors(examples, order.batch_size))
-        loader = Loader(examples, order, SLOTS * self.learners, name=name, memory=slots.batches)
+        loader = Loader(examples, order, SLOTS * self.learners, name=name, memory=slots.batches, in_turn=self.barrier)
         self._slots[loader] = slots
         return loader
 
@@ -140,7 +139,7 @@ class CudaAssembly(Assembly):
 
     def _build_members(
         self, averaging: Averaging, replicas: Sequence[Replica], collective: Collective | None
-    ) -> tuple[list[Member], CudaSynchroniser]:
+    ) -> tuple[list[Member], CudaSynchroniser | None]:
         if collective is not None:
             raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
         learners: list[CudaLearner] = []
@@ -171,7 +170,8 @@ class CudaAssembly(Assembly):
         expand: dict[str, float] = {}
         if averaging.devices == 1:
             expand = averaging.mean("sent", learners)
-        host = Coefficients(averaging.barrier, self.solver, self.learners, averaging.multipliers, expand)
+        rule, keeps = averaging.barrier, bool(averaging.kept)
+        host = Coefficients(rule, self.solver, self.learners, averaging.multipliers, expand, keeps)
         return DeviceCoefficients(host)
 
     def _member(self, number: int, averaging: Averaging, replica: Replica) -> Member:
@@ -188,7 +188,7 @@ class CudaAssembly(Assembly):
                 learner.sent = Event(stream.device)
             training = [self._input(self.loader, learner.results) for _ in PARITIES]
             narrow = self.narrow_vectors(device)
-            tasks: dict[tuple[str, int, int], Task] = {}
+            tasks: dict[TaskKey, Task] = {}
             steps: dict[tuple[str, int], Work] = {}
             for parity in PARITIES:
                 weights = base.buffers[parity] if replica.weights is None else replica.weights
@@ -207,17 +207,23 @@ class CudaAssembly(Assembly):
                 steps["synchronise", parity] = self._work(step)
                 if self.clock.tau > 1:
                     steps["local", parity] = self._work(averaging.step((), coefficients.local, replica.vectors()))
-            if self.check_program is not None and self.check_loader is not None:
-                for buffer, place in enumerate(self._input(self.check_loader, learner.results) for _ in PARITIES):
-                    for parity in PARITIES:
-                        observed = base.statistics[parity]
-                        vectors = {
-                            **narrow,
-                            **self._vectors(base.buffers[parity], replica.gradient, observed, observed),
-                        }
-                        tasks["check", parity, buffer] = self._task(self.check_program, arena, vectors, place)
+            tasks |= self._check_tasks(learner, base, replica, arena, narrow)
             learner.tasks, learner.steps = tasks, steps
         return Member(learner, device, replica, arena, training[0].arrays["state"])
+
+    def _check_tasks(
+        self, learner: CudaLearner, base: BaseModel, replica: Replica, arena: Array, narrow: dict[str, Array]
+    ) -> dict[TaskKey, Task]:
+        """What a learner tests z with, if there is a check set. narrow: its vectors of 16 bits."""
+        if self.check_program is None or self.check_loader is None:
+            return {}
+        tasks: dict[TaskKey, Task] = {}
+        for buffer, place in enumerate(self._input(self.check_loader, learner.results) for _ in PARITIES):
+            for parity in PARITIES:
+                observed = base.statistics[parity]
+                vectors = {**narrow, **self._vectors(base.buffers[parity], replica.gradient, observed, observed)}
+                tasks["check", parity, buffer] = self._task(self.check_program, arena, vectors, place)
+        return tasks
 
     def _vectors(self, weights: Array, gradient: Array, present: Array, following: Array) -> dict[str, Array]:
         return {"weights": weights, "gradient": gradient, "statistics": present, "statistics_next": following}

@@ -25,7 +25,8 @@ import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
-from crossbow.runtime.cuda.coefficients import DeviceCoefficients
+from crossbow.kernels.interface import Aborted
+from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.graph import Work
 from crossbow.runtime.cuda.record import Slots
 from crossbow.runtime.cuda.stream import CudaStream, Event
@@ -75,7 +76,7 @@ class Task:
 
 
 TaskKey = tuple[str, int, int]
-"""What a task is for ("synchronise", "local", "check"), the parity of its tick, and its input buffer."""
+"""What a task is for ("synchronise", "local", "check", "train"), the parity of its tick, and its input buffer."""
 
 
 class _Submitted(NamedTuple):
@@ -101,7 +102,7 @@ class CudaLearner:
         number: int,
         stream: CudaStream,
         copies: CudaStream,
-        coefficients: DeviceCoefficients,
+        coefficients: DeviceNumbers,
         abort: Array,
         submitting: threading.RLock,
     ) -> None:
@@ -170,7 +171,7 @@ class CudaLearner:
         self._work = None
         try:
             with on(self.stream.place):
-                self._coefficients.set(submitted.pace, self.stream)
+                self._coefficients.set(submitted.pace)
                 self.stream.wait_for(merged)
                 self._run(self.steps["synchronise", parity])
                 self._finish(submitted)
@@ -184,16 +185,16 @@ class CudaLearner:
         self._run(submitted.bound.compute)
         if synchronises:
             if self.sends == "new weights":
-                self._coefficients.set(submitted.pace, self.stream)
+                self._coefficients.set(submitted.pace)
                 self._run(self.steps["send", parity])
             if self.sent is not None:
                 self.sent.record(self.stream)
                 self.ready = self.sent
             self._waiting = submitted
             return
-        if submitted.purpose == "local":
-            self._coefficients.set(submitted.pace, self.stream)
-            self._run(self.steps["local", parity])
+        if submitted.purpose != "check":
+            self._coefficients.set(submitted.pace)
+            self._run(self.steps[submitted.purpose, parity])
         self._finish(submitted)
 
     def _run(self, work: Work) -> None:
@@ -239,11 +240,15 @@ class CudaLearner:
             return False
         return all(stream.wait(max(0.0, deadline - time.monotonic())) for stream in (self.stream, self.copies))
 
-    def close(self, timeout: float | None = None) -> bool:
-        """End the thread, and give back streams and graphs; whether that was possible within `timeout` seconds."""
+    def end_watching(self, timeout: float | None = None) -> None:
+        """End the thread, within `timeout` seconds if it can be."""
         self._submitted.put(None)
         if self._watcher is not None:
             self._watcher.join(timeout)
+
+    def close(self, timeout: float | None = None) -> bool:
+        """End the thread, and give back streams and graphs; whether that was possible within `timeout` seconds."""
+        self.end_watching(timeout)
         for task in self.tasks.values():
             task.compute.close()
         for step in self.steps.values():
@@ -279,17 +284,24 @@ class CudaLearner:
 
     def _result(self, submitted: _Submitted) -> Completed | Failed:
         """What a task came to, once it is done."""
-        bound = submitted.bound
+        bound, operator = submitted.bound, "task"
         try:
             self._done[submitted.turn].wait()
             loss, accuracy = self.results[submitted.turn].tolist()
             submitted.release(submitted.slot)
             if bound.loss:
                 check_loss(submitted.purpose, loss, submitted.number, submitted.pace.rate)
+            operator = "exchange"
+            self._end(submitted.purpose, submitted.pace)
+        except Aborted:
+            return Failed(submitted.number, self.number, "wait", None)
         except BaseException as error:  # what went wrong on the GPU, or in the numbers
             self._abort[0] = 1
-            return Failed(submitted.number, self.number, "task", error)
+            return Failed(submitted.number, self.number, operator, error)
         finally:
             self._free.put(submitted.turn)
         found = accuracy if bound.accuracy else None
         return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples)
+
+    def _end(self, purpose: str, pace: Pace) -> None:
+        """What is done behind a task, on the learner's thread, before it is reported."""

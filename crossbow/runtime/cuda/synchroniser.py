@@ -82,7 +82,7 @@ class CudaSynchroniser:
                 with on(device.stream.place):
                     for learner in device.learners:
                         device.stream.wait_for(learner.ready)
-                    device.coefficients.set(pace, device.stream)
+                    device.coefficients.set(pace)
                     if device.sum:
                         work = device.sum[parity]
                         work.run()

@@ -263,10 +263,10 @@ def _value(argument: Any) -> int:
 class FakeCuda:
     """`crossbow.kernels.cuda.api.Api` without a GPU."""
 
-    def __init__(self, devices: int = 1, seed: int = 0, *, races: bool = True) -> None:
+    def __init__(self, devices: int = 1, seed: int = 0, *, races: bool = True, threads_tell: bool = False) -> None:
         self.calls: list[Recorded] = []
         self.remembered: dict[Hashable, Any] = {}
-        self.runtime = FakeRuntime(devices, seed, races)
+        self.runtime = FakeRuntime(devices, seed, races, threads_tell)
         self.driver = FakeDriver(self.calls, self.runtime)
         self.nccl: Any = FakeNccl(self.runtime)
         self.cudnn: Any = OnStreams(FakeCudnn(self.calls), self.runtime, _computes, convolution_ranges)
@@ -377,9 +377,10 @@ def product_ranges(name: str, values: Sequence[int]) -> list[Range]:
 
 
 @contextmanager
-def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool = True) -> Iterator[FakeCuda]:
-    """Let the CUDA library run here. seed: of the order in which streams go on; races: whether they are looked for."""
-    fake = FakeCuda(devices, seed, races=races)
+def fake_cuda(devices: int = 1, seed: int = 0, *, races: bool = True, threads_tell: bool = False) -> Iterator[FakeCuda]:
+    """Let the CUDA library run here. seed: of the order in which streams go on; races: whether they are looked for;
+    threads_tell: whether threads know what others have waited for."""
+    fake = FakeCuda(devices, seed, races=races, threads_tell=threads_tell)
     original = launch.Launch
 
     def made(name: str, function: int, blocks: int, threads: int, shared: int, parameters: int, references: Any) -> Any:

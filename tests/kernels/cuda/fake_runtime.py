@@ -83,8 +83,11 @@ class FakeRuntime:
     memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
     streamCaptureModeRelaxed = 2
 
-    def __init__(self, devices: int = 1, seed: int = 0, races: bool = True) -> None:
+    def __init__(self, devices: int = 1, seed: int = 0, races: bool = True, threads_tell: bool = False) -> None:
         self.memory, self.order, self.devices, self.races = Memory(), Order(), devices, races
+        self.threads_tell = threads_tell
+        """Whether what any thread has waited for is known to all who submit work: where several do, they tell each
+        other, under locks that are not seen here."""
         self.choice, self.in_order = random.Random(seed), seed % 2 == 1
         self._rank: dict[int, float] = {}
         self.lock = threading.RLock()
@@ -261,7 +264,7 @@ class FakeRuntime:
             if stream in self._captured:
                 self._captured[stream].append(Operation(run, name, tuple(uses)))
             else:
-                number = self._order(stream, uses)
+                number = self._order(stream, uses, after_all_seen=self.threads_tell)
                 self._queues[stream].append(Operation(run, name, tuple(uses), stream, number, self._submitted))
 
     def _do(self, operation: Operation) -> None:

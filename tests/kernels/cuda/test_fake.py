@@ -6,6 +6,7 @@ import functools
 import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -333,6 +334,25 @@ def test_a_deadlock(stream: CudaStream) -> None:
     runtime._happened[event.pointer] = 1
 
 
+def test_threads_that_tell_each_other_what_they_have_waited_for() -> None:
+    for tell in (False, True):
+        with fake_cuda(threads_tell=tell) as fake:
+            stream, other, event = CudaStream("learner-0", 0, libraries=True), CudaStream("other", 0), Event(0)
+            fake.runtime.deviceSynchronize()
+            with on(stream.place):
+                x, y, z = zeros(), zeros(), zeros()
+                copy(x, y)
+                event.record(stream)
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(event.wait).result()
+            with on(other.place), nullcontext() if tell else pytest.raises(RaceError):
+                copy(y, z)
+            with on(stream.place):
+                copy(x, x2 := zeros())
+            with on(other.place), pytest.raises(RaceError):  # nobody has waited for this
+                copy(x2, z)
+
+
 # Devices, captures
 
 
@@ -409,7 +429,7 @@ class Copy:
 
 
 def pairs(
-    monkeypatch: pytest.MonkeyPatch, rule: str, devices: str, ignored: tuple[str, str] | None
+    monkeypatch: pytest.MonkeyPatch, run: Callable[[], object], ignored: tuple[str, str] | None
 ) -> set[tuple[str, str]]:
     """The streams of a training run that wait for each other: (which one, for which). The `ignored` one does not."""
     recorded: dict[int, str] = {}
@@ -430,18 +450,19 @@ def pairs(
     with monkeypatch.context() as patch:
         patch.setattr(Event, "record", record)
         patch.setattr(CudaStream, "wait_for", wait_for)
-        train(devices, learners=2 // len(devices.split(",")), **RUNS[rule])
+        run()
     return seen
 
 
 @pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
 @pytest.mark.parametrize("rule", ["sma", "sma every third task", "s-sgd"])
 def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = pairs(monkeypatch, rule, devices, None)
+    run = functools.partial(train, devices, learners=2 // len(devices.split(",")), **RUNS[rule])
+    waits = pairs(monkeypatch, run, None)
     assert len(waits) == 8  # of two learners: copies and learner, learner and synchroniser, in both directions
     for ignored in sorted(waits):
         with pytest.raises(TaskError) as caught:
-            pairs(monkeypatch, rule, devices, ignored)
+            pairs(monkeypatch, run, ignored)
         assert isinstance(caught.value.__cause__, RaceError), ignored
 
 

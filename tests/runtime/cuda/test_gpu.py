@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD
-from crossbow.synch import ModelAveraging, PolyakRuppert
+from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, ModelAveraging, PolyakRuppert, Rule
+from tests.runtime.cuda import test_free as free
+from tests.runtime.cuda import test_local_variables as kept
 from tests.runtime.cuda import test_precision as mixed
 from tests.runtime.cuda import test_training as engine
 
@@ -31,8 +33,14 @@ def precision(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         system = {"precision": precision, "deterministic": True, **(system or {})}
         return original(devices.replace("cuda:0", device), system=system, **options)
 
+    def small(**options: Any) -> Any:
+        return small_on_cuda(**{"precision": precision, **options, "devices": device})
+
+    small_on_cuda = free.small
     monkeypatch.setattr(engine, "context", context)
+    monkeypatch.setattr(free, "small", small)
     monkeypatch.setattr(engine, "fake_cuda", lambda *_: nullcontext())
+    monkeypatch.setattr(free, "gpu", lambda *_, **__: nullcontext())
     monkeypatch.setattr(engine, "assert_same", partial(engine.assert_same, tolerance=TOLERANCES[precision]))
     return str(precision)
 
@@ -75,3 +83,55 @@ def test_numbers_are_checked_where_asked() -> None:
 @pytest.mark.parametrize("name", mixed.RUNS)
 def test_tensors_of_16_bits(name: str, narrow: str) -> None:
     mixed.test_weights_are_nearly_those_of_the_cpu(name, "cuda:0", narrow)
+
+
+single = pytest.mark.parametrize("precision", ["float32"], indirect=True)
+"""For tests that choose their precision, or compare nothing that depends on it."""
+
+
+@pytest.mark.parametrize("name", free.ONE)
+def test_one_learner_without_a_barrier(name: str) -> None:
+    free.test_one_learner_s_weights_are_those_of_the_cpu(name)
+
+
+@single
+@pytest.mark.parametrize("rule", [rule for rule in free.RULES if not isinstance(rule, Hogwild)], ids=str)
+def test_several_learners_without_a_barrier_are_as_the_simulator_has_them(rule: Rule) -> None:
+    free.test_several_learners_are_as_the_simulator_has_them(rule)
+
+
+@single
+@pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=0.7, tau=2), Hogwild()], ids=str)
+def test_without_a_barrier(rule: Rule, tmp_path: Path) -> None:
+    free.test_z_has_the_means_when_training_is_asked_to_stop(rule)
+    free.test_testing_predicting_saving_and_loading(rule, tmp_path)
+    free.test_weights_that_diverge(rule)
+    free.test_a_slow_learner_keeps_back_the_others_as_far_as_rule_and_slack_say(rule, None, 30)
+
+
+@single
+def test_a_group_of_all_and_rules_in_turn() -> None:
+    free.test_a_group_of_all_is_s_sgd_whoever_does_which_task()
+    free.test_rules_in_turn()
+
+
+@single
+@pytest.mark.parametrize("narrow", mixed.NARROW)
+def test_tensors_of_16_bits_without_a_barrier(narrow: str) -> None:
+    free.test_tensors_of_16_bits(AsynchronousSGD(), narrow)
+    free.test_several_learners_with_tensors_of_16_bits(narrow)
+
+
+@single
+def test_ctrl_c_and_numbers_that_are_checked_without_a_barrier() -> None:
+    free.test_ctrl_c_while_a_learner_waits_for_another()
+    free.test_numbers_are_checked_where_asked()
+
+
+@single
+@pytest.mark.parametrize("rule", [*kept.BARRIER, *kept.FREE], ids=str)
+def test_variables_of_one_s_own(rule: Rule) -> None:
+    if rule in kept.BARRIER:
+        kept.test_z_and_every_learner_are_those_of_the_cpu(rule, "cuda:0")
+    else:
+        kept.test_without_a_barrier_what_is_kept_differs_and_z_has_the_mean(rule)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +15,11 @@ from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.runtime.cuda import assembly
+from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE
 from crossbow.runtime.engine import Engine
+from crossbow.synch import SSP, AsynchronousSGD, FreeRule, Gossip, Hogwild, PeerRule, Rule
 from crossbow.types import ConfigurationError, Shape
 from models.lenet import lenet
 from models.resnet import resnet
@@ -90,7 +93,7 @@ def test_a_plan_is_what_is_taken(
     planned: list[dict[str, int]] = []
     monkeypatch.setattr(assembly, "check_memory", lambda needs, memory, of: planned.append(needs))
     with (
-        fake_cuda(devices) as fake,
+        fake_cuda(devices, threads_tell=isinstance(rule, FreeRule | PeerRule)) as fake,
         ExecutionContext(
             [build(), None],
             data=data(shape),
@@ -112,55 +115,78 @@ def test_a_plan_is_what_is_taken(
             assert taken - libraries <= sum(needs.values()) <= 1.3 * (taken - libraries)
 
 
-WAITING = ("deviceSynchronize", "streamSynchronize", "eventSynchronize")
+@pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
+def test_a_plan_without_a_barrier_is_what_is_taken(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    test_a_plan_is_what_is_taken(lenet, (1, 28, 28), rule, {"momentum": 0.9}, 1, 2, monkeypatch)
 
 
-@pytest.mark.parametrize("precision", ["float32", "float16"])
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()], ids=str)
+ALLOCATING = ("zeros", "pinned", "eventCreateWithFlags", "streamCreateWithFlags")
+WAITING = ("deviceSynchronize", "streamSynchronize")
+"""What no thread calls in a tick. The one that trains does not wait for events there, either."""
+STALE = AsynchronousSGD(weight="1/staleness")
+
+
+@pytest.mark.parametrize(
+    ("rule", "precision"),
+    [
+        *itertools.product([SMA(), SMA(tau=2), SSGD()], ["float32", "float16"]),
+        *((rule, "float32") for rule in (STALE, SSP(), Gossip(probability=1), Hogwild())),
+    ],
+    ids=str,
+)
 def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
     rule: Any, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the beginning of an epoch and its end. (The watchers wait for results, on threads of their own.)"""
-    seen: list[str] = []
+    """It waits at the end of an epoch, and watchers wait for results, on threads of their own."""
+    races = not isinstance(rule, Hogwild)
+    allocated, waited = list[str](), list[str]()
     thread = threading.current_thread()
 
-    def count(name: str, *, everywhere: bool) -> None:
+    def count(name: str, calls: list[str], *, everywhere: bool = True) -> None:
         original = getattr(FakeRuntime, name)
 
         def counted(runtime: FakeRuntime, *arguments: Any) -> Any:
             if everywhere or threading.current_thread() is thread:
-                seen.append(name)
+                calls.append(name)
             return original(runtime, *arguments)
 
         monkeypatch.setattr(FakeRuntime, name, counted)
 
-    with fake_cuda(), context("cuda:0", rule=rule, system={"precision": precision}) as running:
+    with (
+        fake_cuda(races=races, threads_tell=isinstance(rule, FreeRule | PeerRule)),
+        context("cuda:0", rule=rule, system={"precision": precision}) as running,
+    ):
         running.train(24, TrainingUnit.TASKS)
-        for name in ("zeros", "pinned", "eventCreateWithFlags", "streamCreateWithFlags"):
-            count(name, everywhere=True)
+        for name in ALLOCATING:
+            count(name, allocated)
         for name in WAITING:
-            count(name, everywhere=False)
-        tick, ticks = Engine._run_tick, list[list[str]]()
+            count(name, waited)
+        count("eventSynchronize", waited, everywhere=False)
+        kind = type(running.engine)
+        tick, ticks = kind._run_tick, list[list[str]]()
 
         def run_tick(engine: Engine, *arguments: Any) -> bool:
-            seen.clear()
+            waited.clear()
             done = tick(engine, *arguments)
-            ticks.append(list(seen))
+            ticks.append(list(waited))
             return done
 
-        monkeypatch.setattr(Engine, "_run_tick", run_tick)
+        monkeypatch.setattr(kind, "_run_tick", run_tick)
         running.train(48, TrainingUnit.TASKS)
     assert len(ticks) >= 12
-    assert ticks == [[]] * len(ticks)
+    assert (allocated, ticks) == ([], [[]] * len(ticks))
 
 
-def test_what_is_allocated_in_a_tick_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = CudaLearner._copy
+@pytest.mark.parametrize(("rule", "kind", "name"), [(SMA(), CudaLearner, "_copy"), (STALE, DeviceNumbers, "send")])
+def test_what_is_allocated_in_training_would_be_seen(
+    rule: Rule, kind: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = getattr(kind, name)
 
-    def copy(learner: CudaLearner, *arguments: Any) -> None:
+    def allocating(*arguments: Any) -> None:
         api().zeros(16)
-        original(learner, *arguments)
+        original(*arguments)
 
-    monkeypatch.setattr(CudaLearner, "_copy", copy)
+    monkeypatch.setattr(kind, name, allocating)
     with pytest.raises(AssertionError, match="zeros"):
-        test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(SMA(), "float32", monkeypatch)
+        test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(rule, "float32", monkeypatch)
