@@ -16,7 +16,8 @@ from crossbow.runtime.learner import BoundTask, Learner, TaskKey
 from crossbow.runtime.replica import Replica
 from crossbow.runtime.tick import Averaging, new_state
 from crossbow.solver import Pace
-from crossbow.synch import Collective, FreeRule, PeerRule
+from crossbow.synch import Collective, FreeRule, Grouping, PeerRule
+from crossbow.synch.grouping import Groups
 from crossbow.types import ConfigurationError, aligned_zeros
 
 
@@ -43,6 +44,21 @@ class FreeAssembly(CpuAssembly):
             assert isinstance(rule, PeerRule)
             self.exchange = PeerExchange(averaging, rule, base, replicas, self.system.seed)
         return [self._free_member(number, averaging, rule, replica) for number, replica in enumerate(replicas)], None
+
+    @property
+    def groups_by_speed(self) -> bool:
+        """Whether learners are grouped by how fast they are."""
+        return isinstance(self.given_rule, Grouping) and self.given_rule.groups is None and self.learners > 1
+
+    def regroup(self, speeds: Sequence[float], pace: Pace) -> Groups:
+        """Go on with the groups of learners of these speeds, which are returned. Nothing may be running."""
+        rule = self.given_rule.settled(speeds)
+        assert isinstance(rule, Grouping)
+        assert isinstance(rule.groups, tuple)
+        assert isinstance(self.exchange, BaseExchange)
+        self.exchange.follow(rule, pace)
+        self.rule = rule
+        return rule.groups
 
     def _free_member(self, number: int, averaging: Averaging, rule: FreeRule | PeerRule, replica: Replica) -> Member:
         base, state, arena = self.bases[0], new_state(), aligned_zeros(self._arena)

@@ -292,4 +292,4 @@ class CudaLearner:
         finally:
             self._free.put(submitted.turn)
         found = accuracy if bound.accuracy else None
-        return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples)
+        return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples, self.number)
