@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from crossbow.synch import RULES, SMA, Phase, Rule, RuleSequence, rule_class
+from crossbow.synch.grouping import groups_text
 from crossbow.types import ConfigurationError
 from models.values import integer, number, refuse_others, those_given
 
@@ -182,8 +183,8 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
 def _value_text(name: str, value: Any) -> str:
     if name == "alpha_steps":
         value = ",".join(f"{time:g}:{alpha:g}" for time, alpha in value)
-    if name == "groups" and isinstance(value, tuple):
-        value = "/".join(",".join(map(str, group)) for group in value)
+    if name == "groups" and not isinstance(value, int):
+        value = "by speed" if value is None else groups_text(value)
     return f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
 
 

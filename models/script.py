@@ -235,7 +235,7 @@ def _print_configuration(
 
 def _rule_text(context: ExecutionContext) -> str:
     parts, rule = context.engine.parts, context.model.rule
-    text = rule_text(rule if isinstance(rule, RuleSequence) else parts.rule, parts.learners)
+    text = rule_text(rule if isinstance(rule, RuleSequence) else parts.given_rule, parts.learners)
     if not has_barrier(rule):
         return f"{text}; what comes of it depends on timing"
     return f"{text}, an average every {_count(parts.clock.tasks_per_tick, 'task')}"

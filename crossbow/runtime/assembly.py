@@ -27,7 +27,7 @@ from crossbow.runtime.replica import Replica, Zeros, new_base_model, new_narrow_
 from crossbow.runtime.tick import Averaging, Flags
 from crossbow.solver import Pace
 from crossbow.synch import SMA, BarrierRule, Collective, Rule
-from crossbow.synch.progress import check_skip
+from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.types import Array, ConfigurationError, LabelRange, Phase, Tensor
 
 T = TypeVar("T")
@@ -107,10 +107,11 @@ class Assembly(ABC):
         counts = self._choose()
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
         """The number of each learner's device."""
-        rule = model.rule if isinstance(model.rule, Rule) else SMA()
-        self.rule = rule.settled([float(max(self.threads[device], 1)) for device in self.device_of])
+        self.given_rule = model.rule if isinstance(model.rule, Rule) else SMA()
+        self.rule = self.given_rule.settled([float(max(self.threads[device], 1)) for device in self.device_of])
+        """The rule that was given, as it is for these learners."""
         self.barrier = isinstance(self.rule, BarrierRule)
-        self._check_local_variables()
+        check_local_variables(model.local_variables, self.rule)
         check_skip(model.skip, self.rule, solver)
         self.clock = work_clock(self.learners, self.rule.tau, model.wpc, barrier=self.barrier)
         self.order = TrainingOrder(len(data.train), model.batch_size, system.seed)
@@ -121,14 +122,6 @@ class Assembly(ABC):
         except BaseException:
             self.close()
             raise
-
-    def _check_local_variables(self) -> None:
-        names, rule = self.model_conf.local_variables, self.rule
-        if names and (rule.reads_base or rule.sends_gradient):
-            raise ConfigurationError(
-                "ModelConf: local_variables must be () under a rule by which learners send gradients, without a step "
-                f"of their own. Received: local_variables={names}, rule={rule}"
-            )
 
     def _kept(self, layout: ModelLayout) -> list[slice]:
         """Where the local variables lie. Raises ConfigurationError for a name that is none."""

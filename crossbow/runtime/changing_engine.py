@@ -14,7 +14,7 @@ from crossbow.dataflow.graph import Graph
 from crossbow.runtime.engine import Engine, OnResult, check_rule
 from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.learner import Completed
-from crossbow.runtime.results import TestResult
+from crossbow.runtime.results import AnyDecision, TestResult
 from crossbow.runtime.tuner import Decision, Tuner
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError
@@ -58,6 +58,15 @@ class ChangingEngine:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._now, name)
+
+    @property
+    def on_decision(self) -> Callable[[AnyDecision], None]:
+        """See `Engine`. What trains next tells the same."""
+        return self._now.on_decision
+
+    @on_decision.setter
+    def on_decision(self, tell: Callable[[AnyDecision], None]) -> None:
+        self._now.on_decision = tell
 
     @property
     def tick(self) -> int:
@@ -141,9 +150,7 @@ class TunedEngine(ChangingEngine):
         """Of the window so far."""
         self._closed = False
         self.decisions: list[Decision] = []
-        """All so far."""
-        self.on_decision: Callable[[Decision], None] = lambda decision: None
-        """Told of each, on the thread that trains."""
+        """The tuner's so far."""
         self.tuner = Tuner(learners, self._decided)
 
     def _decided(self, decision: Decision) -> None:

@@ -29,7 +29,7 @@ from crossbow.runtime.learner import Completed, Failed, TaskKey
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.prediction import Prediction, task_error
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.results import SetMean, TestResult
+from crossbow.runtime.results import AnyDecision, SetMean, TestResult
 from crossbow.solver import Pace, Schedule
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError, CrossbowError, NonFiniteLossError
@@ -116,6 +116,8 @@ class Engine:
         self._feeding: Loader | None = None
         """Where the learners' batches come from."""
         self._closed = False
+        self.on_decision: Callable[[AnyDecision], None] = lambda decision: None
+        """Told what is decided about the learners, on the thread that trains."""
         self._kept: tuple[int, Array, Array] | None = None
         """Tick, z and its statistics of when training was asked for the last time, where they might be lost."""
         self.restart()
@@ -151,10 +153,11 @@ class Engine:
         return self.schedule(self.time).rate
 
     def continue_from(self, other: Engine) -> None:
-        """Start from another engine's base model, counting on."""
+        """Start from another engine's base model, counting on, and telling whom it told."""
         self.tick = other.tick
         self._tasks_before += other.tasks - self.tasks
         self._merges_before += other.merges - self.merges
+        self.on_decision = other.on_decision
         self.load(other.weights, "the base model")
 
     @property

@@ -86,7 +86,10 @@ class Exchange(ABC):
         if self._steps[learner] % self._averaging.rule.tau:
             self.free.append(learner)
         else:
-            self.free.extend(self._site.exchange(learner, lambda: self._arrive(learner, pace)))
+            self._exchange(learner, pace)
+
+    def _exchange(self, learner: int, pace: Pace) -> None:
+        self.free.extend(self._site.exchange(learner, lambda: self._arrive(learner, pace)))
 
     def restart(self) -> None:
         """All have taken z, and may begin."""
@@ -178,14 +181,10 @@ class BaseExchange(Exchange):
     ) -> None:
         """skip: the probability with which each of the variables, which lie there, is left out of a merge."""
         super().__init__(averaging, base, replicas, site)
-        learners = range(len(replicas))
         self._skip, self._seed, self._merged = skip, seed, [0] * len(replicas)
         self._places = list(variables) if skip else [slice(0, base.buffers[0].size)]
-        self._rule, self.progress = rule, Progress(rule, len(replicas))
-        self._arrivals = [
-            Arrival(learner, len(replicas), len(rule.contributors(learner, len(replicas)))) for learner in learners
-        ]
-        self._merges = [self._merge(learner) for learner in learners]
+        self.progress = Progress(rule, len(replicas))
+        self._set_rule(rule)
         self._replies = [self._reply(replica) for replica in replicas]
         nobody = contextlib.nullcontext()
         self._merging: AbstractContextManager[object] = self._lock if rule.locks else nobody
@@ -193,6 +192,19 @@ class BaseExchange(Exchange):
         self._counting: AbstractContextManager[object] = nobody if rule.locks else self._lock
         """Held while numbers are."""
         self.restart()
+
+    def _set_rule(self, rule: FreeRule) -> None:
+        self._rule, learners = rule, len(self._replicas)
+        self._arrivals = [Arrival(i, learners, len(rule.contributors(i, learners))) for i in range(learners)]
+        self._merges = [self._merge(learner) for learner in range(learners)]
+
+    def follow(self, rule: FreeRule, pace: Pace) -> None:
+        """Go on by another rule of this class, with z, its velocity and the learners as they are. Those that waited
+        under the old rule arrive under the new one: what that has complete is merged now. Nothing may be running."""
+        waiting = self.progress.follow(rule)
+        self._set_rule(rule)
+        for learner in waiting:
+            self._exchange(learner, pace)
 
     def restart(self) -> None:
         super().restart()

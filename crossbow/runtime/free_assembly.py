@@ -14,7 +14,8 @@ from crossbow.runtime.learner import BoundTask, Learner, TaskKey
 from crossbow.runtime.replica import Replica
 from crossbow.runtime.tick import Averaging, new_state
 from crossbow.solver import Pace
-from crossbow.synch import Collective, FreeRule, PeerRule
+from crossbow.synch import Collective, FreeRule, Grouping, PeerRule
+from crossbow.synch.grouping import Groups
 from crossbow.types import ConfigurationError, aligned_zeros
 
 
@@ -22,6 +23,8 @@ class FreeAssembly(Assembly):
     """Learners of all devices around one base model, in the memory that they share."""
 
     runs_ahead = True
+    times_tasks: bool
+    """Whether reports say how long the learner's task took."""
     exchange: Exchange
 
     @abstractmethod
@@ -47,9 +50,27 @@ class FreeAssembly(Assembly):
             self.exchange = PeerExchange(averaging, rule, base, replicas, site, self.system.seed)
         return [self._free_member(number, averaging, rule, replica) for number, replica in enumerate(replicas)], None
 
+    @property
+    def groups_by_speed(self) -> bool:
+        """Whether learners are grouped by how fast they are."""
+        automatic = isinstance(self.given_rule, Grouping) and self.given_rule.groups is None
+        return self.times_tasks and automatic and self.learners > 1
+
+    def regroup(self, speeds: Sequence[float], pace: Pace) -> Groups:
+        """Go on with the groups of learners of these speeds, which are returned. Nothing may be running."""
+        rule = self.given_rule.settled(speeds)
+        assert isinstance(rule, Grouping)
+        assert isinstance(rule.groups, tuple)
+        assert isinstance(self.exchange, BaseExchange)
+        self.exchange.follow(rule, pace)
+        self.rule = rule
+        return rule.groups
+
 
 class CpuFreeAssembly(FreeAssembly, CpuAssembly):
     """On the processor's cores."""
+
+    times_tasks = True
 
     def _new_site(self) -> Site:
         return Site()

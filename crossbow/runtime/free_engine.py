@@ -18,6 +18,7 @@ from typing import Any
 from crossbow.runtime.engine import SECONDS_TO_FINISH, Engine, OnResult
 from crossbow.runtime.free_assembly import FreeAssembly
 from crossbow.runtime.learner import Completed, Failed
+from crossbow.runtime.speeds import Regrouping, Speeds
 from crossbow.solver import Pace
 
 
@@ -51,6 +52,7 @@ class FreeEngine(Engine):
         self._done = 0
         """Training tasks whose results were handed on, since the start."""
         super().__init__(*arguments, **options)
+        self._speeds = Speeds(self.parts.learners) if self.parts.groups_by_speed else None
 
     def _run_tick(self, stop: Callable[[], bool], on_result: OnResult) -> bool:
         first, count, now = self.tasks, self.clock.tasks_per_tick, self.time
@@ -60,6 +62,7 @@ class FreeEngine(Engine):
             self._settle()
             self.restart()
         self._last_time = now
+        self._look_at_speeds(pace, on_result)
         deadline = math.inf
         for task in range(first, first + count):
             if task > first and stop():
@@ -76,6 +79,14 @@ class FreeEngine(Engine):
             self._deal()
         self.tick += 1
         return True
+
+    def _look_at_speeds(self, pace: Pace, on_result: OnResult) -> None:
+        """Between two ticks: go on with the groups of learners that are as fast as was measured."""
+        speeds = None if self._speeds is None else self._speeds.news()
+        if speeds is not None:
+            self._collect_all(on_result)
+            self._settle()
+            self.on_decision(Regrouping(self.parts.regroup(speeds, pace), speeds))
 
     def _deal(self) -> None:
         """Hand out the tasks that can be begun, in order. Any thread."""
@@ -112,6 +123,8 @@ class FreeEngine(Engine):
         if self._doing == "training":
             report = dataclasses.replace(report, task=self._next_result)
             self._done = self._next_result + 1
+            if self._speeds is not None and report.seconds is not None:
+                self._speeds.add(report.learner, report.seconds)
         self._next_result += 1
         on_result(report)
 

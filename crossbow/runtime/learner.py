@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +24,9 @@ class Completed:
     loss: float
     accuracy: float | None
     examples: int
+    learner: int
+    seconds: float | None = None
+    """How long its calls took, where that is measured. Without a barrier nothing in them waits for another learner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,7 @@ class Learner:
             if self._abort[0]:
                 report(Failed(task, self.number, "wait", None))
                 return
-            operator = "task"
+            operator, began = "task", time.perf_counter()
             try:
                 bound = self._tasks[key]
                 state = self._state
@@ -120,6 +124,7 @@ class Learner:
                 except BaseException:
                     operator = bound.calls.failed or operator
                     raise
+                seconds = time.perf_counter() - began
                 loss = float("nan") if bound.loss is None else float(bound.loss[0])
                 accuracy = None if bound.accuracy is None else float(bound.accuracy[0])
                 release(slot)
@@ -133,7 +138,7 @@ class Learner:
                 self._abort[0] = 1
                 report(Failed(task, self.number, operator, error))
             else:
-                report(Completed(task, loss, accuracy, examples))
+                report(Completed(task, loss, accuracy, examples, self.number, seconds))
 
         self.stream.submit(run)
 

@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from crossbow.files import checked_path, make_directory, reason
-from crossbow.runtime.results import Record
-from crossbow.runtime.tuner import Decision
+from crossbow.runtime.results import AnyDecision, Record
 from crossbow.types import DataError
 
 if TYPE_CHECKING:
@@ -46,8 +45,9 @@ class Monitor:
     def record(self, record: Record) -> None:
         """Called at the end of every epoch (or stretch between tests), after its test."""
 
-    def decision(self, decision: Decision) -> None:
-        """Called when numbers of learners have been compared, with learners_per_device="auto"."""
+    def decision(self, decision: AnyDecision) -> None:
+        """Called when numbers of learners have been compared, with learners_per_device="auto", and when learners have
+        been grouped by their speed (`Grouping()`)."""
 
 
 class JsonLinesMonitor(Monitor):
@@ -141,7 +141,7 @@ class ConsoleMonitor(Monitor):
     def record(self, record: Record) -> None:
         self._print(self.line(record))
 
-    def decision(self, decision: Decision) -> None:
+    def decision(self, decision: AnyDecision) -> None:
         self._print(str(decision))
 
     def _print(self, line: str) -> None:

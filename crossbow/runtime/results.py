@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crossbow.dataflow.graph import Vertex
+from crossbow.runtime.speeds import Regrouping
 from crossbow.runtime.tuner import Decision
 from crossbow.types import Array
+
+AnyDecision = Decision | Regrouping
+"""What training decides for itself, with its numbers."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +54,8 @@ class History:
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
     """Why it ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
-    decisions: list[Decision] = field(default_factory=list)
-    """How numbers of learners compared, with learners_per_device="auto"."""
+    decisions: list[AnyDecision] = field(default_factory=list)
+    """How numbers of learners compared, with learners_per_device="auto"; how learners were grouped by their speed."""
 
     @property
     def time(self) -> float:

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
-from crossbow.runtime.changing_engine import AnyEngine, TunedEngine
+from crossbow.runtime.changing_engine import AnyEngine
 from crossbow.runtime.engine import TICKS_BEHIND
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.monitor import Monitor, Progress
-from crossbow.runtime.results import History, Record, RunningMean
-from crossbow.runtime.tuner import Decision
+from crossbow.runtime.results import AnyDecision, History, Record, RunningMean
 from crossbow.types import ConfigurationError, TrainingUnit
 
 
@@ -62,8 +61,7 @@ class TrainingRun:
     def run(self) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; what was done is recorded, and
         KeyboardInterrupt raised."""
-        if isinstance(self.engine, TunedEngine):
-            self.engine.on_decision = self._decided
+        self.engine.on_decision = self._decided
         with self._interrupts():
             while not self.history.stopped:
                 self._stretch()
@@ -110,7 +108,7 @@ class TrainingRun:
         if wanted is not None and at_boundary and self.mean.full and self.mean.moving_loss <= wanted:
             self.reached = min(self.reached, done)
 
-    def _decided(self, decision: Decision) -> None:
+    def _decided(self, decision: AnyDecision) -> None:
         self.history.decisions.append(decision)
         for monitor in self.monitors:
             monitor.decision(decision)

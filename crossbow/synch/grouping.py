@@ -28,8 +28,8 @@ class Grouping(_Asynchronous):
     one the more the others have moved z meanwhile. ω weighs the gradient, not the weight decay.
 
     groups: a list of lists of learners, each of which is in one; an integer, for so many groups of neighbours; or None,
-    for groups of learners that are about equally fast. One group is S-SGD; groups of one are asynchronous SGD with the
-    weight 1/staleness.
+    for groups of learners that are about equally fast, which training finds out. One group is S-SGD; groups of one are
+    asynchronous SGD with the weight 1/staleness.
     """
 
     name: ClassVar[str] = "grouping"
@@ -84,6 +84,15 @@ class Grouping(_Asynchronous):
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
         return set(self.contributors(learner, len(clocks))) <= set(waiting)
+
+
+def groups_text(groups: Groups) -> str:
+    """As on the command line.
+
+    >>> groups_text(((0, 2), (1,)))
+    '0,2/1'
+    """
+    return "/".join(",".join(map(str, group)) for group in groups)
 
 
 def neighbours(learners: int, number: int) -> Groups:

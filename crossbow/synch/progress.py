@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,15 @@ class Progress:
         """Of all learners, since the beginning; what was dropped does not count."""
         self._finishers: deque[int] = deque(maxlen=rule.remembers(learners))
         self.restart()
+
+    def follow(self, rule: FreeRule) -> list[int]:
+        """Go on by another rule of this class. The learners that wait, in order: they have to arrive once more, under
+        the new rule, before anybody else does anything."""
+        waiting, self.rule = sorted(self.waiting), rule
+        self.waiting.clear()
+        for learner in waiting:
+            self.clocks[learner] -= 1
+        return waiting
 
     def restart(self) -> None:
         """Everybody has taken z, and nobody waits."""
@@ -109,6 +119,15 @@ def check_skip(probability: float, rule: Rule, solver: SolverConf) -> None:
         raise ConfigurationError(
             "skip must be 0 where gradients that are sent are clipped by their norm as a whole. "
             f"Received: skip={probability}, rule={rule}"
+        )
+
+
+def check_local_variables(given: Collection[object], rule: Rule) -> None:
+    """Refuse to let learners keep variables to themselves where that has no meaning. Raises ConfigurationError."""
+    if given and (rule.reads_base or rule.sends_gradient):
+        raise ConfigurationError(
+            "local_variables must be () under a rule by which learners send gradients, without a step of their own. "
+            f"Received: local_variables={given}, rule={rule}"
         )
 
 

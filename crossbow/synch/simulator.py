@@ -6,9 +6,10 @@ It runs the very rules that the engine runs, by their own updates.
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
@@ -16,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import SolverConf, is_integer, is_number, shown
-from crossbow.solver import Pace, Schedule
-from crossbow.synch.progress import Masses, Merge, Progress, check_skip, left_out, of_all
-from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
+from crossbow.solver import Pace, Schedule, Update
+from crossbow.solver.update import total
+from crossbow.synch.progress import Masses, Merge, Progress, check_local_variables, check_skip, left_out, of_all
+from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RuleSequence
 from crossbow.types import ConfigurationError
 
@@ -33,17 +35,19 @@ class Trajectory:
 
     base: Vector
     """(merges, n): z after each merge: of a tick, a contribution or a group; under a rule without a base model, the
-    learners' mean after each event. What was dropped is no merge. The initial z is not among them."""
+    learners' mean after each event. What was dropped is no merge. The initial z is not among them. Of variables that
+    every learner keeps to itself it has the mean at that time; under a rule with a barrier that of what they sent."""
     replicas: Vector
     """(events, learners, n): what the learners hold after each event and all that came of it; z under rules whose
     learners compute with z itself."""
     staleness: NDArray[np.int64]
     """(events,): Y of the contribution, 1 + the merges since its learner took z. 0 of an event with no contribution, or
-    with one that still waited at the end for others to be merged with."""
+    with one that still waited, at the end or a restart, for others to be merged with."""
     dropped: NDArray[np.bool_]
     """(events,): whether the contribution was left out."""
     events: NDArray[np.int64]
-    """(events,): who finished. A learner that may not start finishes nothing: its event is put off until it may."""
+    """(events,): who finished. A learner that may not start, under its rule or because a restart is due, finishes
+    nothing: its event is put off until it may."""
     times: Vector
     """(events,): when, with `speeds`; else 0, 1, 2, …"""
 
@@ -61,6 +65,7 @@ def simulate(
     tasks_per_epoch: float = 1.0,
     skip: float = 0.0,
     variables: Sequence[int] | None = None,
+    local_variables: Collection[int] = (),
     seed: int = 0,
 ) -> Trajectory:
     """Run a rule, all learners starting from the weights `initial` (n,).
@@ -72,10 +77,12 @@ def simulate(
     speeds: of each learner, in tasks per unit of time; who finishes at the same time does so in the learners' order.
     rule: of several in turn, each begins with all learners at z, when all tasks of the one before are finished.
     tasks: how many there are, as in a run of the engine: a learner that finds none left stops. None: enough.
-    solver: its schedule is followed from tick to tick, a tick being k · τ tasks; where it steps down under a rule with
-    a barrier, the learners restart. tasks_per_epoch: for a schedule in epochs.
+    solver: its schedule is followed from tick to tick, a tick being k · τ tasks. Where it steps down the learners
+    restart; without a barrier nobody begins a task of that tick before all those under way are finished, in the order
+    that `events` or `speeds` say. tasks_per_epoch: for a schedule in epochs.
     skip: the probability with which each variable is left out of a merge, as `ModelConf.skip`. variables: their sizes,
-    in order; None is one. seed: of what is drawn.
+    in order; None is one. local_variables: the numbers, from 0 on, of those that every learner keeps to itself, as
+    `ModelConf.local_variables`. seed: of what is drawn.
 
     Raises ConfigurationError.
 
@@ -91,19 +98,21 @@ def simulate(
     if not is_integer(learners) or learners < 1:
         raise ConfigurationError(f"simulate: learners must be an integer ≥ 1. Received: learners={shown(learners)}")
     order, speeds = _order(learners, events, speeds, tasks), [1.0] * learners if speeds is None else list(speeds)
+    places = _places(start.size, [start.size] if variables is None else variables, local_variables)
 
-    def run(rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0) -> Trajectory:
+    def run(rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0) -> tuple[Trajectory, Vector]:
         kinds = ((BarrierRule, _Barrier), (FreeRule, _Free), (PeerRule, _Peers))
         of_kind = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
         settled = rule.settled(speeds)
         made = of_kind(settled, start, gradient, learners, first, tasks, solver or SolverConf(), tasks_per_epoch, seed)
         made.merges_before, made.skip = merges, skip
-        made.variables = [start.size] if variables is None else list(variables)
+        made.places, made.local = places, local_variables
         check_skip(skip, settled, made.solver)
-        return made.run(order)
+        check_local_variables(local_variables, settled)
+        return made.run(order), made.base["base"]
 
     if isinstance(rule, Rule):
-        return run(rule, start, 0, tasks)
+        return run(rule, start, 0, tasks)[0]
     if isinstance(rule, RuleSequence):
         return _in_turn(rule, start, learners, tasks, run)
     raise ConfigurationError(f"simulate: rule must be one of crossbow.synch, as SMA(). Received: {shown(rule)}")
@@ -114,19 +123,30 @@ def _in_turn(
     start: Vector,
     learners: int,
     tasks: int | None,
-    run: Callable[[Rule, Vector, int, int | None, int], Trajectory],
+    run: Callable[[Rule, Vector, int, int | None, int], tuple[Trajectory, Vector]],
 ) -> Trajectory:
     """The trajectories of the rules in turn, one behind the other."""
     per_tick, parts, first = learners * sequence.tau, list[Trajectory](), 0
     for rule, end in sequence.ends(learners, per_tick):
         last = end * per_tick if tasks is None else min(end * per_tick, tasks)
-        parts.append(run(rule, start, first, last, sum(len(part.base) for part in parts)))
-        if len(parts[-1].base):
-            start = parts[-1].base[-1]
+        part, start = run(rule, start, first, last, sum(len(part.base) for part in parts))
+        parts.append(part)
         if len(parts[-1].events) < last - first or last == tasks:
             break
         first = last
     return Trajectory(*(np.concatenate(columns) for columns in zip(*map(astuple, parts), strict=True)))
+
+
+def _places(elements: int, sizes: Sequence[int], local: Collection[int]) -> list[slice]:
+    """Where variables lie. Raises ConfigurationError for sizes that are not those of all elements, and for numbers of
+    local ones that are of none."""
+    if sum(sizes) != elements:
+        raise ConfigurationError(f"simulate: variables must be {elements} elements together. Received: {shown(sizes)}")
+    if not set(local) <= set(range(len(sizes))):
+        raise ConfigurationError(
+            f"simulate: local_variables must be numbers of variables, 0 to {len(sizes) - 1}. Received: {shown(local)}"
+        )
+    return [slice(end - size, end) for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
 
 
 def _order(
@@ -225,7 +245,11 @@ class _Simulation(ABC):
                 vectors["weights"] = self.base["base"]
         self.steps = [0] * learners
         """Tasks that each learner has finished."""
-        self.merges_before, self.skip, self.variables = 0, 0.0, [start.size]
+        self.merges_before, self.skip = 0, 0.0
+        self.places = [slice(0, start.size)]
+        """Of the variables."""
+        self.local: Collection[int] = ()
+        """Which of them every learner keeps to itself."""
         self.by_merges = solver.learning_rate_step_unit == "merges"
         self.number_of_tasks = math.inf if number_of_tasks is None else number_of_tasks
         self.tasks = [0] * learners
@@ -297,6 +321,28 @@ class _Simulation(ABC):
         """Whether the learner has done τ local steps."""
         return lambda learner: self.steps[learner] % int(self.rule.tau) == 0
 
+    @property
+    def time(self) -> int:
+        """What the schedule goes by when the next task begins a tick: tasks, or merges."""
+        return self.merges_before + len(self.bases) if self.by_merges else self.started
+
+    def apply(
+        self, update: Update, vectors: Mapping[str, Vector], *, local: Update = NOTHING, omitted: Collection[int] = ()
+    ) -> None:
+        """An update of the variables that are not omitted, and another one of those that every learner keeps."""
+        for number, place in enumerate(self.places):
+            if number not in omitted:
+                cut = {name: vector[place] for name, vector in vectors.items()}
+                (local if number in self.local else update).apply(cut)
+
+    def restart(self) -> None:
+        """w_i ← z, without velocities."""
+        base = self.base["base"]
+        self.base["base_velocity"][...] = 0
+        for own in self.own:
+            own["weights"][...] = own["taken"][...] = base
+            own["velocity"][...] = 0
+
     def keep_base(self) -> None:
         self.bases.append(self.base["base"].copy())
 
@@ -322,8 +368,8 @@ class _Barrier(_Simulation):
         synchronises = self.exchanges(learner)
         if synchronises and rule.sends != "new weights":
             self.sent[learner] = own[rule.sent_vector].copy()
-        step = rule.local_step(self.solver, pace, self.learners, synchronises=synchronises)
-        step.apply({**self.base, **own})
+        step, local = (rule.local_step(self.solver, pace, self.learners, synchronises=s) for s in (synchronises, False))
+        self.apply(step, {**self.base, **own}, local=local)
         if not synchronises:
             self.start(learner)
             return
@@ -337,11 +383,12 @@ class _Barrier(_Simulation):
         base = self.base
         mean = sum((self.sent[i] / self.learners for i in range(self.learners)), np.zeros_like(base["base"]))
         base["base_previous"] = base["base_next"]  # one memory, as in the engine
-        self.rule.merge(self.solver, pace, self.learners).apply({**base, "mean": mean})
+        kept = Update((("base_next", {"mean": 1.0}),))
+        self.apply(self.rule.merge(self.solver, pace, self.learners), {**base, "mean": mean}, local=kept)
         reply = self.rule.reply(self.solver, pace, self.learners)
         for own in self.own:
             if not self.rule.reads_base:
-                reply.apply({**base, **own})
+                self.apply(reply, {**base, **own})
         base["base"], base["base_next"] = base["base_next"], base["base"]
         if self.rule.reads_base:
             for own in self.own:
@@ -352,20 +399,65 @@ class _Barrier(_Simulation):
         unit = 1 if self.by_merges else self.tasks_per_tick
         now = self.merges_before + len(self.bases) if self.by_merges else self.tick * self.tasks_per_tick
         if self.schedule.drops(now) > self.schedule.drops(now - unit):
-            self._restart()
+            self.restart()
         for learner in range(self.learners):
             self.start(learner)
 
-    def _restart(self) -> None:
-        base = self.base["base"]
-        self.base["base_next"][...] = base
-        self.base["base_velocity"][...] = 0
-        for own in self.own:
-            own["weights"][...] = base
-            own["velocity"][...] = 0
+    def restart(self) -> None:
+        super().restart()
+        self.base["base_next"][...] = self.base["base"]
 
 
-class _Free(_Simulation):
+class _WithoutBarrier(_Simulation):
+    """Learners that begin a task when they may; but no task of a tick in which the schedule has stepped down before all
+    others are finished. Then all start again from z."""
+
+    def run(self, order: _Order) -> Trajectory:
+        self.drops = self.schedule.drops(self.time)
+        """Steps down of the schedule so far."""
+        made = super().run(order)
+        self.settle()
+        return made
+
+    @property
+    def steps_down(self) -> bool:
+        """Whether the next task begins a tick in which the schedule has stepped down."""
+        begins = self.started % self.tasks_per_tick == 0 and self.started < self.number_of_tasks
+        return begins and self.schedule.drops(self.time) > self.drops
+
+    def start(self, learner: int) -> None:
+        if not self.steps_down:
+            super().start(learner)
+
+    def finish(self, learner: int) -> None:
+        self.exchange(learner)
+        if not self.running and self.steps_down:
+            self.settle()
+            self.restart()
+            for each in range(self.learners):
+                self.start(each)
+
+    def restart(self) -> None:
+        super().restart()
+        self.steps = [0] * self.learners
+        self.drops = self.schedule.drops(self.time)
+
+    def settle(self) -> None:
+        """z of what every learner keeps: the mean."""
+        weights = {f"weights{i}": own["weights"] for i, own in enumerate(self.own)}
+        mean = Update((("base", total("weights", [1 / self.learners] * self.learners)),))
+        self.apply(NOTHING, {**weights, **self.base}, local=mean)
+
+    def keep_base(self) -> None:
+        self.settle()
+        super().keep_base()
+
+    @abstractmethod
+    def exchange(self, learner: int) -> None:
+        """All that comes of a task, but for a restart."""
+
+
+class _Free(_WithoutBarrier):
     rule: FreeRule
 
     def __init__(self, *arguments: Any) -> None:
@@ -374,7 +466,11 @@ class _Free(_Simulation):
         self.last_event = [0] * self.learners
         self.merged = [0] * self.learners
 
-    def finish(self, learner: int) -> None:
+    def restart(self) -> None:
+        super().restart()
+        self.progress.restart()
+
+    def exchange(self, learner: int) -> None:
         own, pace = self.own[learner], self.pace(learner)
         self.rule.local_step(self.solver, pace).apply(own)
         if not self.exchanges(learner):
@@ -385,7 +481,7 @@ class _Free(_Simulation):
         if merge is not None:
             self._merge(merge, pace)
         for going in self.progress.let_go():
-            self.rule.reply(self.solver, pace).apply({**self.base, **self.own[going]})
+            self.apply(self.rule.reply(self.solver, pace), {**self.base, **self.own[going]})
             self.start(going)
 
     def _merge(self, merge: Merge, pace: Pace) -> None:
@@ -398,33 +494,35 @@ class _Free(_Simulation):
         gradients = {f"gradient{n}": self.own[each]["gradient"] for n, each in enumerate(merge.contributors)}
         vectors = {**self.base, **self.own[merge.arrival.learner], **gradients}
         learner = merge.arrival.learner
-        omitted = left_out(self.skip, len(self.variables), learner, self.merged[learner], self.seed)
+        draws = left_out(self.skip, len(self.places), learner, self.merged[learner], self.seed)
         self.merged[learner] += 1
-        ends = np.cumsum(self.variables)
-        for end, size, out in zip(ends, self.variables, omitted, strict=True):
-            if not out:
-                update.apply({name: vector[end - size : end] for name, vector in vectors.items()})
+        self.apply(update, vectors, omitted=[number for number, out in enumerate(draws) if out])
         self.keep_base()
 
 
-class _Peers(_Simulation):
+class _Peers(_WithoutBarrier):
     rule: PeerRule
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.masses, self.clocks = Masses(self.learners), [0] * self.learners
+
+    def restart(self) -> None:
+        super().restart()
         self.masses = Masses(self.learners)
 
-    def finish(self, learner: int) -> None:
-        rule, own, tau = self.rule, self.own[learner], self.rule.tau
+    def exchange(self, learner: int) -> None:
+        rule, own = self.rule, self.own[learner]
         rule.local_step(self.solver, self.pace(learner)).apply(own)
         if self.exchanges(learner):
             self.staleness[-1] = 1
             if self.masses.coming[learner]:
-                rule.mix(*self.masses.receive(learner)).apply(own)
-            peer = rule.peer(learner, self.learners, self.steps[learner] // tau - 1, self.seed)
+                self.apply(rule.mix(*self.masses.receive(learner)), own)
+            peer = rule.peer(learner, self.learners, self.clocks[learner], self.seed)
+            self.clocks[learner] += 1
             if peer is not None:
                 mix = rule.mix(*self.masses.send(learner, peer, rule.part_sent()))
-                mix.apply({"weights": self.own[peer]["received"], "received": own["weights"]})
+                self.apply(mix, {"weights": self.own[peer]["received"], "received": own["weights"]})
         every = {f"{kind}{i}": self.own[i][kind] for i in range(self.learners) for kind in ("weights", "received")}
         self.masses.mean.apply({**every, **self.base})
         self.keep_base()

@@ -201,6 +201,7 @@ def test_variants_and_rules(
         ("hogwild", "hogwild"),
         ("gossip --probability 0.5", "gossip, probability 0.5, tau 1"),
         ("grouping --groups 0,2/1", "grouping, groups 0,2/1"),
+        ("grouping", "grouping, groups by speed"),
         ("model-averaging --tau 3", "model-averaging, tau 3, an average every 9 tasks"),
         ("async:30,ssgd:10", "async, weight 1, sends delta, tau 1 for 30 merges; ssgd for 10 merges; and again"),
     ],

@@ -29,6 +29,7 @@ from crossbow.ops import BatchNorm, Conv, EuclideanLoss, InnerProduct, ReLU
 from crossbow.runtime.exchange import BaseExchange, PeerExchange
 from crossbow.synch import (
     EASGD,
+    SMA,
     SSP,
     AsynchronousSGD,
     Default,
@@ -36,6 +37,7 @@ from crossbow.synch import (
     Gossip,
     Grouping,
     Hogwild,
+    ModelAveraging,
     PartiallySynchronous,
     Rule,
     Trajectory,
@@ -158,6 +160,19 @@ class InOrder:
         return counted
 
 
+def biased_gradient(weights: Any, learner: int, task: int) -> Any:
+    """That of a task's example, where there is a bias."""
+    index = np.empty(1, np.intp)
+    TrainingOrder(EXAMPLES, 1, SEED).indices(task, index)
+    x, y = rows[index[0]], targets[index[0]]
+    return (weights[:FEATURES] @ x + weights[FEATURES] - y) * np.append(x, 1.0)
+
+
+WITH_BIAS: dict[str, Any] = {
+    "initial": [START] * (FEATURES + 1), "gradient": biased_gradient, "variables": [FEATURES, 1], "seed": SEED
+}  # fmt: skip
+
+
 def ordered(
     rule: Rule, learners: int, events: Sequence[int], solver: SolverConf, *, bias: bool = False, **options: Any
 ) -> tuple[Any, Any]:
@@ -172,8 +187,7 @@ def ordered(
         solver=solver,
         precision="float64",
         seed=SEED,
-        wpc=1,
-        **options,
+        **{"wpc": 1, **options},
     ) as running:
         for member in running.engine.parts.members:
             member.learner.finished = order.behind(member.learner.finished)
@@ -214,6 +228,48 @@ def test_several_learners_are_as_the_simulator_has_them(rule: Rule, learners: in
     np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
+DROPS = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=12, momentum=0.5)
+"""In 36 tasks the learners restart twice; they would at task 36, too."""
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, Hogwild)], ids=str)
+def test_learners_restart_as_in_the_simulator(rule: Rule, learners: int) -> None:
+    if learners == 1 and rule == Grouping(2):
+        rule = Grouping(1)
+    wishes = np.random.default_rng(learners).integers(0, learners, 1000).tolist()
+    made = expected(rule, learners, wishes, 36, DROPS)
+    assert len(made.events) == 36
+    z, replicas = ordered(rule, learners, made.events.tolist(), DROPS, wpc=None)
+    np.testing.assert_allclose(replicas, made.replicas[-1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("learners", [1, 3])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.reads_base and not rule.sends_gradient], ids=str)
+def test_learners_keep_variables_as_in_the_simulator(rule: Rule, learners: int) -> None:
+    """Their bias. Behind the last merge, too, learners step it: z has the mean of what it is in the end."""
+    wishes = np.random.default_rng(learners).integers(0, learners, 1000).tolist()
+    options: dict[str, Any] = {"learners": learners, "tasks": 36, "events": wishes, "solver": DROPS}
+    made = simulate(rule, **WITH_BIAS, **options, local_variables=[1])
+    z, replicas = ordered(rule, learners, made.events.tolist(), DROPS, bias=True, wpc=None, local_variables=("*.bias",))
+    np.testing.assert_allclose(replicas, made.replicas[-1], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(z[:FEATURES], made.base[-1, :FEATURES], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(z[FEATURES], made.replicas[-1, :, FEATURES].mean(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2, base_momentum=0.3), ModelAveraging(tau=3)], ids=str)
+def test_under_a_barrier_too(rule: Rule) -> None:
+    options: dict[str, Any] = {"learners": 2, "tasks": 36, "events": [0, 1] * 18, "solver": DROPS}
+    made = simulate(rule, **WITH_BIAS, **options, local_variables=[1])
+    with context(
+        linear(bias=True), data=Dataset((rows, targets)), rule=rule, learners=2, batch_size=1, solver=DROPS,
+        precision="float64", seed=SEED, local_variables=("*.bias",),
+    ) as running:  # fmt: skip
+        running.train(36, TASKS)
+        np.testing.assert_allclose(_flat(running.variables), made.base[-1], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -230,9 +286,9 @@ def test_several_learners_are_as_the_simulator_has_them(rule: Rule, learners: in
 def test_variables_are_left_out_as_in_the_simulator(rule: Rule) -> None:
     """Weights and bias, each with a probability of 0.4."""
     solver, tasks = SOLVERS[1], 30
-    common: dict[str, Any] = {"initial": [START] * (FEATURES + 1), "gradient": with_a_bias, "learners": 2}
+    common: dict[str, Any] = {**WITH_BIAS, "learners": 2, "tasks": tasks}
     wishes = np.random.default_rng(3).integers(0, 2, 20 * tasks).tolist()
-    common |= {"tasks": tasks, "events": wishes, "solver": solver, "seed": SEED, "variables": [FEATURES, 1]}
+    common |= {"events": wishes, "solver": solver}
     made, whole = simulate(rule, **common, skip=0.4), simulate(rule, **common)
     assert not np.allclose(made.base[-1], whole.base[-1])
     z, replicas = ordered(rule, 2, made.events.tolist(), solver, bias=True, skip=0.4)

@@ -23,7 +23,7 @@ TASKS = TrainingUnit.TASKS
 
 
 def done(task: int) -> Completed:
-    return Completed(task, 0.5, None, 4)
+    return Completed(task, 0.5, None, 4, 0)
 
 
 def failed(task: int, error: BaseException | None = None) -> Failed:

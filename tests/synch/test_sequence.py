@@ -50,6 +50,18 @@ def test_by_hand() -> None:
     assert made.staleness.tolist() == [1, 2, 2, 2, 1, 1, 1]
 
 
+def test_what_learners_keep_is_the_mean_when_the_rule_changes() -> None:
+    """τ = 2, gradients are the weights, γ = ½: a step halves them. The first phase is tasks 0 to 3, of which learner 1
+    does one: it has halved its 8 once, learner 0 its 8 three times. Both begin the next with the mean, 2.5."""
+    rules = RuleSequence(((AsynchronousSGD(tau=2), 2), (ModelAveraging(tau=2), 1)))
+    made = simulate(
+        rules, initial=[8.0], gradient=lambda w, learner, task: w, learners=2, events=[0, 0, 0, 1, 0], tasks=8,
+        solver=SolverConf(learning_rate=0.5), local_variables=[0],
+    )  # fmt: skip
+    assert made.replicas[-2].ravel().tolist() == [1, 4]
+    assert made.replicas[-1].ravel().tolist() == [1.25, 2.5]
+
+
 def test_tasks_are_numbered_on() -> None:
     seen: list[int] = []
 

@@ -28,7 +28,7 @@ from crossbow.synch import (
     WeedOut,
     simulate,
 )
-from crossbow.synch.progress import Masses
+from crossbow.synch.progress import Masses, Progress
 from tests.synch import free_trajectories
 from tests.synch.trajectories import START, gradient
 
@@ -215,6 +215,16 @@ def test_masses_are_one_together(learners: int, messages: list[tuple[int, int]])
         assert sum(masses.mean.coefficients) == pytest.approx(1, abs=1e-12)
 
 
+def test_who_waits_arrives_again_under_another_rule() -> None:
+    progress = Progress(Grouping(((0, 1), (2,))), 3)
+    assert [progress.arrive(2) is None, progress.let_go(), progress.arrive(0) is None] == [False, [2], True]
+    assert progress.follow(Grouping(((0,), (1, 2)))) == [0]
+    merge = progress.arrive(0)
+    assert merge is not None
+    assert (merge.contributors, merge.arrival.staleness) == ((0,), 2)  # learner 2's came between
+    assert (progress.let_go(), progress.clocks, progress.merges) == ([0], [1, 0, 1], 2)
+
+
 @given(orders)
 def test_staleness_is_one_more_than_the_merges_meanwhile(order: tuple[int, list[int]]) -> None:
     learners, events = order
@@ -272,6 +282,72 @@ def test_the_schedule_goes_on_from_tick_to_tick() -> None:
     assert made.base.ravel().tolist() == [4, 3]  # 8 − ½ · 8; 4 − ¼ · 4
 
 
+def dropping(rule: Rule, first: int, learners: int = 2, unit: str = "tasks", **options: Any) -> Trajectory:
+    """Of the gradient g(w) = w, from 8 on; γ is ½, and ¼ from this task on."""
+    solver = SolverConf(
+        learning_rate=0.5, policy="multistep", gamma=0.5, step_values=(first,), learning_rate_step_unit=unit,
+        momentum=0.5 * (learners == 2),
+    )  # fmt: skip
+    initial, gradient = [8.0], lambda weights, learner, task: weights
+    return simulate(rule, initial=initial, gradient=gradient, learners=learners, solver=solver, **options)
+
+
+def test_without_a_barrier_a_drop_waits_for_what_is_under_way() -> None:
+    """m = ½; the tick in which γ drops begins with task 4.
+
+    0: v = −4: w = z = 4.   0: v = −2 − 2: w = z = 0.   0: v = −2: w = z = −2; four tasks have begun, so it waits, and
+    its next turn is put off.   1: at 8, Δ = −4: z = −6. Nothing is under way: both start from −6, without velocity.
+    0: v = 1.5: z = −4.5.   1: at −6, Δ = 1.5: z = −3.
+    """
+    made = dropping(AsynchronousSGD(), 4, events=[0, 0, 0, 0, 1, 1])
+    assert made.events.tolist() == [0, 0, 0, 1, 0, 1]
+    assert made.base.ravel().tolist() == [4, 0, -2, -6, -4.5, -3]
+    assert made.replicas[3].ravel().tolist() == [-6, -6]
+
+
+def test_a_drop_by_the_virtual_clock() -> None:
+    """The fast learner has done three of the first four tasks when it has to wait for the other."""
+    made = dropping(AsynchronousSGD(), 4, events=6, speeds=[4.0, 1.0])
+    assert made.events.tolist() == [0, 0, 0, 1, 0, 0]
+    assert made.times.tolist() == [0.25, 0.5, 0.75, 1, 1.25, 1.5]
+
+
+def test_a_drop_by_merges() -> None:
+    """γ drops with the second merge, and the learners restart with the next tick, that of task 4.
+
+    As above up to z = −2, where γ is ¼ (and the gradient 0).   1: at 8, v = −2: z = −4; both start from there.
+    0: v = 1: z = −3.
+    """
+    made = dropping(AsynchronousSGD(), 2, unit="merges", events=[0, 0, 0, 1, 0])
+    assert made.base.ravel().tolist() == [4, 0, -2, -4, -3]
+
+
+def test_what_waits_for_others_when_the_rate_drops_is_left_out() -> None:
+    """Groups 0, 1 and 2, and the tick in which γ drops begins with task 6.
+
+    2: z = 4.   2: z = 2.   0: waits.   1: with 0: 16, Y = 3: z = 2 − ½ · 16/6 = 2/3; 0 begins task 5, 1 has to wait.
+    2: g = 2, Y = 2: z = 2/3 − ½ = 1/6.   0: waits for 1: so nothing is under way, and all start from 1/6.
+    2: z = 1/6 − ¼ · 1/6 = 1/8.   0: waits.   1: with 0: 1/3, Y = 2: z = 1/8 − ¼ · 1/12 = 5/48.
+    """
+    made = dropping(Grouping(((0, 1), (2,))), 6, learners=3, events=[2, 2, 0, 1, 2, 0, 2, 0, 1])
+    np.testing.assert_allclose(made.base.ravel(), [4, 2, 2 / 3, 1 / 6, 1 / 8, 5 / 48], atol=1e-12)
+    assert made.staleness.tolist() == [1, 1, 3, 3, 2, 0, 1, 2, 2]
+
+
+def test_variables_that_every_learner_keeps() -> None:
+    """Two weights from 8 on, the second kept: z has the mean of that. Half of both is left after a step.
+
+    0: (4, 4), Δ = −4: z = (4, (4 + 8) / 2).   1: (4, 4), Δ = −4: z = (0, 4), and it goes on with (0, 4).
+    0: (2, 2), Δ = −2: z = (−2, 3), and it goes on with (−2, 2).
+    """
+    made = simulate(
+        AsynchronousSGD(), initial=[8.0, 8.0], gradient=lambda w, learner, task: w, learners=2, events=[0, 1, 0],
+        solver=SolverConf(learning_rate=0.5), variables=[1, 1], local_variables=[1],
+    )  # fmt: skip
+    assert made.base.tolist() == [[4, 6], [0, 4], [-2, 3]]
+    assert made.replicas[-1].tolist() == [[-2, 2], [0, 4]]
+
+
 def test_a_schedule_by_merges() -> None:
     """γ halves with every merge; what is weeded out is none."""
     solver = SolverConf(learning_rate=0.5, policy="exp", gamma=0.5, learning_rate_step_unit="merges")
@@ -294,6 +370,9 @@ def test_a_schedule_by_merges() -> None:
         ({"events": [0], "speeds": [1, 1]}, "events must be how many, with speeds="),
         ({"events": 3, "speeds": [1.0]}, "speeds must be 2 numbers > 0"),
         ({"events": 3, "speeds": [1.0, 0.0]}, "speeds must be 2 numbers > 0"),
+        ({"variables": [2]}, r"variables must be 1 elements together. Received: \[2\]"),
+        ({"local_variables": [1]}, r"local_variables must be numbers of variables, 0 to 0. Received: \[1\]"),
+        ({"rule": SSGD(), "local_variables": [0]}, r"local_variables must be \(\) under a rule by which learners send"),
         ({"learners": 0}, "learners must be an integer ≥ 1"),
         ({"initial": [[1.0]]}, r"initial must be a vector. Received: one of shape \(1, 1\)"),
         ({"rule": "sma"}, "rule must be one of crossbow.synch"),

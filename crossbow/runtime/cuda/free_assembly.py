@@ -21,6 +21,7 @@ from crossbow.synch import Collective, FreeRule, PeerRule
 class CudaFreeAssembly(FreeAssembly, CudaAssembly):
     """Learners of one GPU. Work is submitted from the thread that trains, and from those of the learners."""
 
+    times_tasks = False  # learners of one GPU are equally fast
     _learners: Sequence[CudaLearner] = ()
 
     def _new_site(self) -> CudaSite:

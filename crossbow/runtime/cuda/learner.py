@@ -301,7 +301,7 @@ class CudaLearner:
         finally:
             self._free.put(submitted.turn)
         found = accuracy if bound.accuracy else None
-        return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples)
+        return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples, self.number)
 
     def _end(self, purpose: str, pace: Pace) -> None:
         """What is done behind a task, on the learner's thread, before it is reported."""

@@ -101,7 +101,7 @@ class CudaSynchroniser:
             for learner in device.learners:
                 learner.step(parity, device.merged)
         self._flags.merged[:] = tick
-        report(Completed(task, 0.0, None, 0))
+        report(Completed(task, 0.0, None, 0, self.number))
 
     def _all_reduce(self, collective: NcclCollective) -> None:
         for vectors in zip(*(device.means for device in self.devices), strict=True):

@@ -1,0 +1,74 @@
+"""How fast learners are, from how long their tasks take, and when a rule that goes by that should hear of it.
+
+A learner's time is that in which it computes: neither in a queue, nor waiting for others. It is summed up in *windows*,
+in which every learner does at least WINDOW_TASKS tasks, and computes for at least WINDOW_SECONDS. The first window
+tells the speeds; later ones are held against it, and several in a row that differ tell them anew.
+
+There is no clock here, and no thread: the engine says how long each task took.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossbow.synch.grouping import ALIKE, Groups, groups_text
+
+WARMING_TASKS = 5
+"""Of each learner, which are not measured: its first ones."""
+WINDOW_TASKS, WINDOW_SECONDS = 30, 0.3
+CHANGED_WINDOWS = 3
+"""Windows in a row that have to differ: what is over sooner does not count."""
+
+
+@dataclass(frozen=True)
+class Regrouping:
+    """Groups that were formed by speed."""
+
+    groups: Groups
+    speeds: tuple[float, ...]
+    """Tasks/s of each learner, while it computes."""
+
+    def __str__(self) -> str:
+        speeds = ", ".join(f"{speed:.1f}" for speed in self.speeds)
+        return f"groups {groups_text(self.groups)}: learners 0 to {len(self.speeds) - 1} do {speeds} tasks/s"
+
+
+class Speeds:
+    """Measures learners."""
+
+    def __init__(self, learners: int) -> None:
+        self._tasks, self._seconds = [-WARMING_TASKS] * learners, [0.0] * learners
+        """Of the window so far."""
+        self._known: tuple[float, ...] | None = None
+        """The speeds that were told last."""
+        self._changed = 0
+        """Windows in a row that differ from those."""
+        self._news: tuple[float, ...] | None = None
+
+    def add(self, learner: int, seconds: float) -> None:
+        """A task of the learner's, and how long it computed."""
+        self._tasks[learner] += 1
+        if self._tasks[learner] > 0:
+            self._seconds[learner] += seconds
+        if min(self._tasks) >= WINDOW_TASKS and min(self._seconds) >= WINDOW_SECONDS:
+            self._end_window()
+
+    def news(self) -> tuple[float, ...] | None:
+        """Tasks/s of each learner, where they are known for the first time or have changed for good; told once."""
+        news, self._news = self._news, None
+        return news
+
+    def _end_window(self) -> None:
+        speeds = tuple(tasks / seconds for tasks, seconds in zip(self._tasks, self._seconds, strict=True))
+        self._tasks, self._seconds = [0] * len(speeds), [0.0] * len(speeds)
+        self._changed = self._changed + 1 if self._known is not None and _differ(self._known, speeds) else 0
+        if self._known is None or self._changed == CHANGED_WINDOWS:
+            self._known = self._news = speeds
+            self._changed = 0
+
+
+def _differ(before: tuple[float, ...], now: tuple[float, ...]) -> bool:
+    """Whether one learner has become faster than another, by more than speeds of one group may differ. Were the groups
+    compared instead, speeds that are about that far apart would change them all the time."""
+    ratios = [new / old for old, new in zip(before, now, strict=True)]
+    return max(ratios) > ALIKE * min(ratios)
