@@ -50,7 +50,7 @@ class DeviceNumbers:
     def send(self, pace: Pace) -> None:
         """Let what is submitted to the current stream from now on see the numbers of now, at this pace."""
         self._host.set(pace)
-        numbers = np.concatenate(self._numbers) if self._numbers else self._sent
+        numbers = np.concatenate(self._numbers)
         if np.array_equal(numbers, self._sent):
             return
         stage = self._stages[self._stage]
