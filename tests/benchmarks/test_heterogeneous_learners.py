@@ -63,7 +63,7 @@ def test_a_slow_learner(rule: Rule, least: int, most: int) -> None:
     try:
         for _ in range(2):
             begin = time.monotonic()
-            rate = runner.run(begin, begin + 0.25)
+            rate = runner.run(begin, begin + 0.15)
             assert rate > 0
     finally:
         runner.close()

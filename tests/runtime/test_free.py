@@ -47,7 +47,6 @@ from crossbow.synch import (
 from crossbow.types import ConfigurationError
 from tests.support import (
     FAST,
-    KERNELS,
     Probe,
     Trap,
     blobs,
@@ -296,8 +295,14 @@ def test_variables_are_left_out_as_in_the_simulator(rule: Rule) -> None:
     np.testing.assert_allclose(replicas, made.replicas[-1], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
-@KERNELS
+@pytest.mark.parametrize(
+    ("devices", "kernels"),
+    [
+        ("cpu", "reference"),
+        pytest.param("cpu", "onednn", marks=FAST.marks),
+        pytest.param("cpu:0/2,cpu:1/2", "onednn", marks=FAST.marks),
+    ],
+)
 @every_rule
 def test_training_leads_somewhere(rule: Rule, kernels: str, devices: str) -> None:
     """With learners that dawdle, on several devices too; twice, with a test in between."""

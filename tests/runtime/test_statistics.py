@@ -118,7 +118,8 @@ class Observers:
 
 def base_statistics(running: ExecutionContext, node: str = "BatchNorm0") -> Statistics:
     names = [segment.name for segment in running.engine.program.statistics]
-    return {name.removeprefix(f"{node}."): running.variables[name] for name in names if name.startswith(f"{node}.")}
+    variables = running.variables
+    return {name.removeprefix(f"{node}."): variables[name] for name in names if name.startswith(f"{node}.")}
 
 
 def assert_equal(received: Statistics, expected: Statistics, kernels: str = "reference") -> None:
