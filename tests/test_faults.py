@@ -148,7 +148,8 @@ def test_the_base_model_after_a_failure_is_that_of_its_tick(
         trap = Trap(raising(BrokenError()), where=where, learner=0, call=call)
         with context(perceptron(Probe(action=trap)), rule=rule, devices=devices, learners=2, solver=solver) as running:
             fails(lambda: running.train(1000), TaskError)
-            assert same_weights(running.variables, undisturbed(rule, devices, solver, running.engine.tick))
+            ticks, broken = running.engine.tick, running.variables
+        assert same_weights(undisturbed(rule, devices, solver, ticks), broken)
 
 
 @functools.cache
