@@ -50,7 +50,6 @@ from tests.support import (
     blobs,
     chain,
     context,
-    new_calls,
     perceptron,
     pictures,
     same_weights,
@@ -372,41 +371,12 @@ def test_a_step_of_a_part_of_a_variable(kernels: str) -> None:
     assert (first, last) != (0, 59)
 
 
-class Sum(SSGD):
-    """The sum of the gradients, as somebody might write it."""
-
-    def weight(self, learners: int) -> float:
-        return 1.0
-
-
-@KERNELS
-def test_the_sum_of_a_device(kernels: str) -> None:
-    """Each gradient is a number, and what two learners send together is not."""
-
-    over: list[bool] = []
-
-    def spoil(where: str, learner: int, call: int) -> None:
-        _now.spoil = where == "backward" and call == 7 and not over
-
-    new_calls()
-    network = perceptron(Steep(trap=spoil, huge=2e38))
-    with context(
-        network, rule=Sum(), devices="cpu:0/2,cpu:1/2", learners=2, kernels=kernels, check_numerics=True
-    ) as running:
-        error = fails(running)
-        over.append(True)  # a learner of the other device may not have come so far
-        assert error.operator == "sum of the device"
-        assert re.search(r"on learner \d: .* the sum of what learners send of 'Steep1.slope'", str(error))
-        assert "Received: 0 NaN and 1 infinite of " in str(error)
-        assert_usable(running)
-
-
 @KERNELS
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 @pytest.mark.parametrize(
     ("call", "operator", "what"),
     [
-        (6, "all-reduce", r"sum of what learners send of 'Conv0\.\w+'.*"),
+        (6, "all-reduce", r"mean of what learners send of 'Conv0\.\w+'.*"),
         (7, "statistics", "learners' mean of the running statistics"),
     ],
 )

@@ -360,7 +360,6 @@ def _merge(
         return [*waiting, *merge, *averaging.signal(flags.merged, place.learner, state)]
     update = Update((("mean", averaging.mean("sent", len(place.on_device))),))
     summing = averaging.combine("sum of the device", update, vectors, np.array(update.coefficients))
-    summing += averaging.look_through("sum of the device", ("mean",), vectors, share)
     return [*waiting, *summing, *averaging.signal(flags.contributed, place.learner, state)]
 
 

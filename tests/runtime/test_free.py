@@ -74,7 +74,7 @@ RULES: list[Rule] = [
     PartiallySynchronous(max_advance=2),
     PartiallySynchronous(max_advance=3, tau=2),
     WeedOut(window=3),
-    EASGD(alpha=0.3),
+    EASGD(alpha=0.3, alpha_steps=((6, 0.1), (18, 0.6))),
     EASGD(tau=3),
     Gossip(probability=0.5),
     Gossip(probability=1, tau=2),

@@ -18,7 +18,6 @@ def sum_steps(averaging: Averaging, replicas: Sequence[Replica], base: BaseModel
     update = Update((("mean", averaging.mean("sent", len(replicas))),))
     vectors = {**base.vectors(parity), **sent}
     steps = averaging.combine("sum of the device", update, vectors, averaging.array(update.coefficients))
-    steps += averaging.look_through("sum of the device", ("mean",), vectors, slice(0, vectors["mean"].size))
     if base.statistics_mean is not None and base.statistics_mean.size:
         steps += _mean_statistics(averaging, replicas, parity, base.statistics_mean)
     return steps
