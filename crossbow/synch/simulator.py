@@ -5,7 +5,6 @@ It runs the very rules that the engine runs, by their own updates.
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
 from abc import ABC, abstractmethod
@@ -16,9 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import SolverConf, is_integer, is_number, shown
+from crossbow.conf import SolverConf, is_integer, shown
 from crossbow.solver import Pace, Schedule, Update
 from crossbow.solver.update import total
+from crossbow.synch.order import Order, order_of
 from crossbow.synch.progress import Masses, Merge, Progress, check_local_variables, check_skip, left_out, of_all
 from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RuleSequence
@@ -97,7 +97,7 @@ def simulate(
         raise ConfigurationError(f"simulate: initial must be a vector. Received: one of shape {start.shape}")
     if not is_integer(learners) or learners < 1:
         raise ConfigurationError(f"simulate: learners must be an integer ≥ 1. Received: learners={shown(learners)}")
-    order, speeds = _order(learners, events, speeds, tasks), [1.0] * learners if speeds is None else list(speeds)
+    order, speeds = order_of(learners, events, speeds, tasks), [1.0] * learners if speeds is None else list(speeds)
     places = _places(start.size, [start.size] if variables is None else variables, local_variables)
 
     def run(rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0) -> tuple[Trajectory, Vector]:
@@ -149,74 +149,6 @@ def _places(elements: int, sizes: Sequence[int], local: Collection[int]) -> list
     return [slice(end - size, end) for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
 
 
-def _order(
-    learners: int, events: Sequence[int] | int | None, speeds: Sequence[float] | None, tasks: int | None
-) -> _Order:
-    if tasks is not None and (not is_integer(tasks) or tasks < 0):
-        raise ConfigurationError(f"simulate: tasks must be an integer ≥ 0 or None. Received: tasks={shown(tasks)}")
-    if speeds is None:
-        if events is None or is_integer(events) or not all(is_integer(i) and 0 <= i < learners for i in events):  # type: ignore[union-attr]
-            raise ConfigurationError(
-                f"simulate: events must be learners' numbers, 0 to {learners - 1}, or a count with speeds=. "
-                f"Received: {shown(events)}"
-            )
-        return _Scripted(list(events))  # type: ignore[arg-type]
-    if len(speeds) != learners or not all(is_number(speed) and speed > 0 for speed in speeds):
-        raise ConfigurationError(f"simulate: speeds must be {learners} numbers > 0. Received: {shown(speeds)}")
-    events = tasks if events is None else events
-    if not is_integer(events) or events < 0:  # type: ignore[operator]
-        raise ConfigurationError(f"simulate: events must be how many, with speeds=. Received: {shown(events)}")
-    return _Timed([1 / speed for speed in speeds], events)  # type: ignore[arg-type]
-
-
-class _Order(ABC):
-    """Who finishes next."""
-
-    @abstractmethod
-    def started(self, learner: int) -> None:
-        """The learner has begun a task."""
-
-    @abstractmethod
-    def next(self, running: set[int]) -> tuple[float, int] | None:
-        """When, and which of those running; None in the end."""
-
-
-class _Scripted(_Order):
-    """In the order that is said; what those who do not run would finish is put off."""
-
-    def __init__(self, events: list[int]) -> None:
-        self._events, self._count = events, 0
-
-    def started(self, learner: int) -> None:
-        pass
-
-    def next(self, running: set[int]) -> tuple[float, int] | None:
-        for place, learner in enumerate(self._events):
-            if learner in running:
-                del self._events[place]
-                self._count += 1
-                return float(self._count - 1), learner
-        return None
-
-
-class _Timed(_Order):
-    """By a virtual clock."""
-
-    def __init__(self, seconds: Sequence[float], events: int) -> None:
-        self._seconds, self._left, self._now = seconds, events, 0.0
-        self._ends: list[tuple[float, int]] = []
-
-    def started(self, learner: int) -> None:
-        heapq.heappush(self._ends, (self._now + self._seconds[learner], learner))
-
-    def next(self, running: set[int]) -> tuple[float, int] | None:
-        if not self._left or not self._ends:
-            return None
-        self._left -= 1
-        self._now, learner = heapq.heappop(self._ends)
-        return self._now, learner
-
-
 class _Simulation(ABC):
     """What all rules have in common: learners with vectors, which start and finish tasks."""
 
@@ -260,7 +192,7 @@ class _Simulation(ABC):
         self.bases: list[Vector] = []
         self.first_task = self.started = first_task
 
-    def run(self, order: _Order) -> Trajectory:
+    def run(self, order: Order) -> Trajectory:
         self.order = order
         replicas: list[Vector] = []
         self.events: list[int] = []
@@ -412,7 +344,7 @@ class _WithoutBarrier(_Simulation):
     """Learners that begin a task when they may; but no task of a tick in which the schedule has stepped down before all
     others are finished. Then all start again from z."""
 
-    def run(self, order: _Order) -> Trajectory:
+    def run(self, order: Order) -> Trajectory:
         self.drops = self.schedule.drops(self.time)
         """Steps down of the schedule so far."""
         made = super().run(order)

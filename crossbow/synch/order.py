@@ -1,0 +1,79 @@
+"""In which order simulated learners finish their tasks: as it is said, or by a virtual clock."""
+
+from __future__ import annotations
+
+import heapq
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from crossbow.conf import is_integer, is_number, shown
+from crossbow.types import ConfigurationError
+
+
+class Order(ABC):
+    """Who finishes next."""
+
+    @abstractmethod
+    def started(self, learner: int) -> None:
+        """The learner has begun a task."""
+
+    @abstractmethod
+    def next(self, running: set[int]) -> tuple[float, int] | None:
+        """When, and which of those running; None in the end."""
+
+
+class Scripted(Order):
+    """In the order that is said; what those who do not run would finish is put off."""
+
+    def __init__(self, events: list[int]) -> None:
+        self._events, self._count = events, 0
+
+    def started(self, learner: int) -> None:
+        pass
+
+    def next(self, running: set[int]) -> tuple[float, int] | None:
+        for place, learner in enumerate(self._events):
+            if learner in running:
+                del self._events[place]
+                self._count += 1
+                return float(self._count - 1), learner
+        return None
+
+
+class Timed(Order):
+    """By a virtual clock."""
+
+    def __init__(self, seconds: Sequence[float], events: int) -> None:
+        self._seconds, self._left, self._now = seconds, events, 0.0
+        self._ends: list[tuple[float, int]] = []
+
+    def started(self, learner: int) -> None:
+        heapq.heappush(self._ends, (self._now + self._seconds[learner], learner))
+
+    def next(self, running: set[int]) -> tuple[float, int] | None:
+        if not self._left or not self._ends:
+            return None
+        self._left -= 1
+        self._now, learner = heapq.heappop(self._ends)
+        return self._now, learner
+
+
+def order_of(
+    learners: int, events: Sequence[int] | int | None, speeds: Sequence[float] | None, tasks: int | None
+) -> Order:
+    """The order that `simulate`'s arguments say. Raises ConfigurationError."""
+    if tasks is not None and (not is_integer(tasks) or tasks < 0):
+        raise ConfigurationError(f"simulate: tasks must be an integer ≥ 0 or None. Received: tasks={shown(tasks)}")
+    if speeds is None:
+        if events is None or is_integer(events) or not all(is_integer(i) and 0 <= i < learners for i in events):  # type: ignore[union-attr]
+            raise ConfigurationError(
+                f"simulate: events must be learners' numbers, 0 to {learners - 1}, or a count with speeds=. "
+                f"Received: {shown(events)}"
+            )
+        return Scripted(list(events))  # type: ignore[arg-type]
+    if len(speeds) != learners or not all(is_number(speed) and speed > 0 for speed in speeds):
+        raise ConfigurationError(f"simulate: speeds must be {learners} numbers > 0. Received: {shown(speeds)}")
+    events = tasks if events is None else events
+    if not is_integer(events) or events < 0:  # type: ignore[operator]
+        raise ConfigurationError(f"simulate: events must be how many, with speeds=. Received: {shown(events)}")
+    return Timed([1 / speed for speed in speeds], events)  # type: ignore[arg-type]
