@@ -205,18 +205,25 @@ def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         idle["momentum_method"] = ("momentum",)
     if values["weight_decay"] == 0:
         idle["regularisation"] = ("weight_decay",)
-    constant: tuple[str, ...] = ()  # the fields that make the policy's rate so
-    if policy == "fixed":
-        constant = ("policy",)
-    elif policy == "inv" and values["gamma"] == 0:
-        idle["power"] = constant = ("policy", "gamma")
+    if policy == "inv" and values["gamma"] == 0:
+        idle["power"] = ("policy", "gamma")
     elif policy == "inv" and values["power"] == 0:
-        idle["gamma"] = constant = ("policy", "power")
-    elif policy == "exp" and values["gamma"] == 1:
-        constant = ("policy", "gamma")
-    if constant and values["warmup_steps"] == 0:
-        idle["learning_rate_step_unit"] = (*constant, "warmup_steps")
+        idle["gamma"] = ("policy", "power")
     return idle
+
+
+def constant_rate(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that are the reason why a SolverConf with these values has the same learning rate all the time; none
+    where it has not.
+
+    >>> constant_rate(vars(SolverConf())), constant_rate(vars(SolverConf(warmup_steps=2)))
+    (('policy', 'warmup_steps'), ())
+    """
+    one = {"inv": [name for name in ("gamma", "power") if values[name] == 0], "exp": ["gamma"] * (values["gamma"] == 1)}
+    reasons = one.get(values["policy"], [])[:1]
+    if values["warmup_steps"] or not (reasons or values["policy"] == "fixed"):
+        return ()
+    return ("policy", *reasons, "warmup_steps")
 
 
 @configuration
@@ -280,8 +287,8 @@ class SolverConf:
     warmup_steps: int = 0
     """Length of the linear warm-up; 0 is none. > 0 with the policy "lsr"."""
     learning_rate_step_unit: str = "tasks"
-    """The unit of step_size, step_values, warmup_steps, annihilation_steps and of t: "tasks", "epochs", or "merges": of
-    what learners send, by the rule (ticks, under a rule with a barrier)."""
+    """The unit of step_size, step_values, warmup_steps, annihilation_steps and of t, and of a rule's alpha_steps:
+    "tasks", "epochs", or "merges": of what learners send, by the rule (ticks, under a rule with a barrier)."""
     maximum_learning_rate: float | None = None
     """The policy "clr": γ in the middle of a cycle, > learning_rate."""
     minimum_momentum: float | None = None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from crossbow import SolverConf
-from crossbow.conf import LEARNING_RATE_POLICIES, MOMENTUM_METHODS, REGULARISATIONS, idle_fields
+from crossbow.conf import LEARNING_RATE_POLICIES, MOMENTUM_METHODS, REGULARISATIONS, constant_rate, idle_fields
 from crossbow.solver.schedule import FINAL_PART
 from models.values import integer, integers, number, option_text, refuse_others, those_given
 
@@ -96,7 +96,7 @@ def _add_policy(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     group.add_argument(
         "--learning-rate-step-unit",
         choices=("tasks", "epochs", "merges"),
-        help=f"unit of t, step size, step values, warm-up and annihilation (default: {unit})",
+        help=f"unit of t, step size, step values, warm-up, annihilation and alpha steps (default: {unit})",
     )
 
 
@@ -143,6 +143,11 @@ def solver_conf(options: argparse.Namespace, defaults: Defaults) -> SolverConf:
     for name in given:
         if name in idle:
             refuse_others({name: given[name]}, _where({reason: values[reason] for reason in idle[name]}))
+    if "learning_rate_step_unit" in given and not options.alpha_steps and (reasons := constant_rate(values)):
+        refuse_others(
+            {"learning_rate_step_unit": given["learning_rate_step_unit"]},
+            _where({name: values[name] for name in reasons}),
+        )
     return SolverConf(policy=policy, **{name: value for name, value in {**own, **given}.items() if name not in idle})
 
 

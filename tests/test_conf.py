@@ -115,19 +115,8 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
             ("annihilation_steps", 3, "0", "super_convergence=False", {}),
             ("annihilation_steps", 3, "0", "super_convergence=False", CYCLE),
             ("final_learning_rate", 0.001, "None", "super_convergence=False", CYCLE),
-            ("learning_rate_step_unit", "epochs", "'tasks'", "policy='fixed' and warmup_steps=0", {}),
             ("power", 2, "0.75", "policy='inv' and gamma=0", {"policy": "inv", "gamma": 0}),
             ("gamma", 0.5, "0.1", "policy='inv' and power=0", {"policy": "inv", "power": 0.0}),
-            *(
-                (
-                    "learning_rate_step_unit",
-                    "epochs",
-                    "'tasks'",
-                    f"policy='{policy}' and {name}={value} and warmup_steps=0",
-                    {"policy": policy, name: value},
-                )
-                for policy, name, value in (("inv", "gamma", 0), ("inv", "power", 0), ("exp", "gamma", 1))
-            ),
             ("momentum_method", "nesterov", "'polyak'", "momentum=0", {}),
             ("regularisation", "l1", "'l2'", "weight_decay=0", {}),
         )
@@ -225,6 +214,7 @@ def test_defaults() -> None:
         (SolverConf, {"learning_rate": np.float32(0.1), "policy": "step", "step_size": np.int64(3)}),
         (SolverConf, {"policy": "multistep", "step_values": [1, 2, 30]}),
         (SolverConf, {"policy": "exp", "gamma": 1}),
+        (SolverConf, {"learning_rate_step_unit": "epochs"}),  # also that of a rule's alpha_steps
         (SolverConf, {"policy": "exp", "gamma": 1, "warmup_steps": 2, "learning_rate_step_unit": "epochs"}),
         (SolverConf, {"policy": "multistep", "gamma": 1, "step_values": (3,)}),  # where learners start again
         (SolverConf, {"policy": "inv", "gamma": 0}),

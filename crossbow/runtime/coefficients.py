@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,7 +16,8 @@ from crossbow.types import Array
 
 ANY = Pace(rate=1.0, momentum=0.5)
 """The vectors of an update do not depend on the pace."""
-OTHER = Pace(rate=0.5, momentum=0.25, clock=1, alpha=0.125)
+OTHER = Pace(rate=0.5, momentum=0.25, clock=1, alpha=math.nan)
+"""Whatever depends on α differs from anything here, as NaN does."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ class Monitor:
 
 
 class JsonLinesMonitor(Monitor):
-    """Writes one JSON object a record, each line complete and flushed before the next begins.
+    """Writes one JSON object a record or decision, each line complete and flushed before the next begins. That of a
+    decision has its words as "decision", and its numbers.
 
     The file begins with the training: until then (a context may refuse its configuration) an older one is left alone.
     Raises DataError, which ends the training, where it cannot be written.
@@ -65,10 +66,16 @@ class JsonLinesMonitor(Monitor):
         self._begin()
 
     def record(self, record: Record) -> None:
-        self._begin()
         line = asdict(record)
         test = line.pop("test") or {}
         line.update({f"test_{name}": test.get(name) for name in ("loss", "accuracy", "examples")})
+        self._write(line)
+
+    def decision(self, decision: AnyDecision) -> None:
+        self._write({"decision": str(decision), **asdict(decision)})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self._begin()
         # JSON has no NaN and no infinity.
         line = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in line.items()}
         try:

@@ -236,7 +236,7 @@ class EASGD(Elastic, FreeRule):
         τ times: w_i ← w_i + v_i;   then d = α (w_i − z),   w_i ← w_i − d,   z ← z + d
 
     Both sides move by the same d, of the weights behind the local steps. α: in (0, 1]; with ½, as in Theano-MPI, the
-    two meet in the middle. alpha_steps: see `Elastic`. τ: 10 in Theano-MPI, SpeeDO's --train.
+    two meet in the middle. alpha_steps: as for SMA. τ: 10 in Theano-MPI, SpeeDO's --train.
     """
 
     name: ClassVar[str] = "easgd"

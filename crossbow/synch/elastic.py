@@ -32,13 +32,13 @@ class Elastic(Rule):
     def _check_alpha(self, *, zero: bool = False, default: str = "") -> None:
         """Raises ConfigurationError."""
         self._check_strength("alpha", zero=zero, default=default)
-        given, least = self.alpha_steps, 0 if zero else 1e-300
+        given = self.alpha_steps
         pairs = isinstance(given, list | tuple) and all(
             isinstance(step, list | tuple) and len(step) == 2 and all(map(is_number, step)) for step in given
         )
         times = [time for time, _ in given] if pairs else []
-        good = pairs and sorted(set(times)) == times and all(time > 0 and least <= alpha <= 1 for time, alpha in given)
-        if not good:
+        ascending = sorted(set(times)) == times and all(time > 0 for time in times)
+        if not (pairs and ascending and all((alpha > 0 or (zero and alpha == 0)) and alpha <= 1 for _, alpha in given)):
             bounds = "[0, 1]" if zero else "(0, 1]"
             allowed = f"pairs of a time > 0 and an alpha in {bounds}, the times ascending, as ((30, 0.1), (60, 0.05))"
             raise self.refuse("alpha_steps", given, allowed)

@@ -100,7 +100,9 @@ def simulate(
     order, speeds = order_of(learners, events, speeds, tasks), [1.0] * learners if speeds is None else list(speeds)
     places = _places(start.size, [start.size] if variables is None else variables, local_variables)
 
-    def run(rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0) -> tuple[Trajectory, Vector]:
+    def run(
+        rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0
+    ) -> tuple[Trajectory, Vector, int]:
         kinds = ((BarrierRule, _Barrier), (FreeRule, _Free), (PeerRule, _Peers))
         of_kind = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
         settled = rule.settled(speeds)
@@ -109,7 +111,7 @@ def simulate(
         made.places, made.local = places, local_variables
         check_skip(skip, settled, made.solver)
         check_local_variables(local_variables, settled)
-        return made.run(order), made.base["base"]
+        return made.run(order), made.base["base"], made.merges
 
     if isinstance(rule, Rule):
         return run(rule, start, 0, tasks)[0]
@@ -123,13 +125,13 @@ def _in_turn(
     start: Vector,
     learners: int,
     tasks: int | None,
-    run: Callable[[Rule, Vector, int, int | None, int], tuple[Trajectory, Vector]],
+    run: Callable[[Rule, Vector, int, int | None, int], tuple[Trajectory, Vector, int]],
 ) -> Trajectory:
     """The trajectories of the rules in turn, one behind the other."""
-    per_tick, parts, first = learners * sequence.tau, list[Trajectory](), 0
+    per_tick, parts, first, merges = learners * sequence.tau, list[Trajectory](), 0, 0
     for rule, end in sequence.ends(learners, per_tick):
         last = end * per_tick if tasks is None else min(end * per_tick, tasks)
-        part, start = run(rule, start, first, last, sum(len(part.base) for part in parts))
+        part, start, merges = run(rule, start, first, last, merges)
         parts.append(part)
         if len(parts[-1].events) < last - first or last == tasks:
             break
@@ -244,7 +246,7 @@ class _Simulation(ABC):
     def pace(self, learner: int) -> Pace:
         """That of the tick which the learner's task is in; or of so many merges, where the schedule goes by them."""
         tick = self.tasks[learner] // self.tasks_per_tick
-        now = self.merges_before + len(self.bases) if self.by_merges else tick * self.tasks_per_tick
+        now = self.merges if self.by_merges else tick * self.tasks_per_tick
         pace: Pace = self.rule.at(self.schedule(now), tick, self.schedule.time(now))
         return pace
 
@@ -256,7 +258,12 @@ class _Simulation(ABC):
     @property
     def time(self) -> int:
         """What the schedule goes by when the next task begins a tick: tasks, or merges."""
-        return self.merges_before + len(self.bases) if self.by_merges else self.started
+        return self.merges if self.by_merges else self.started
+
+    @property
+    def merges(self) -> int:
+        """As the engine counts them: from the first rule on, where there are several in turn."""
+        return self.merges_before + len(self.bases)
 
     def apply(
         self, update: Update, vectors: Mapping[str, Vector], *, local: Update = NOTHING, omitted: Collection[int] = ()
@@ -438,6 +445,10 @@ class _Peers(_WithoutBarrier):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.masses, self.clocks = Masses(self.learners), [0] * self.learners
+
+    @property
+    def merges(self) -> int:
+        return self.merges_before + sum(self.clocks)
 
     def restart(self) -> None:
         super().restart()

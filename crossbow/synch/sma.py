@@ -52,8 +52,8 @@ class SMA(_Synchronous):
         z   ← z + Σ c_i + μ (z − z_prev)
 
     α: strength of the correction, in (0, 1]; None is 1/k with k learners, with which z is the mean of the replicas
-    before their step (1/2 with one learner). alpha_steps: see `Elastic`. τ: local steps in a tick, ≥ 1. base_momentum:
-    μ, in [0, 1).
+    before their step (1/2 with one learner). alpha_steps: pairs (time, α), in order: from that time on α is that. Times
+    are in the solver's `learning_rate_step_unit`. τ: local steps in a tick, ≥ 1. base_momentum: μ, in [0, 1).
 
     Without gradients, the mean of the replicas and z follow a linear map with eigenvalues 1 and 1 − α(k + 1), so
     α < 2 / (k + 1) is needed: from there on the two swing around each other with growing amplitude.

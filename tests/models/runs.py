@@ -35,10 +35,10 @@ class Outcome:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """The log's objects; every line is whole."""
+        """The log's records; every line is whole. How learners compared depends on timing, and is left out."""
         text = (self.directory / "log.jsonl").read_text("utf-8")
         assert not text or text.endswith("\n")
-        return [json.loads(line) for line in text.splitlines()]
+        return [row for row in map(json.loads, text.splitlines()) if "decision" not in row]
 
     def check_picture(self) -> None:
         """It is a whole PNG, and nothing half-written lies beside it."""

@@ -353,6 +353,7 @@ def test_an_option_as_it_is_typed() -> None:
         ("synchronous-easgd --alpha 0.25 --tau 4", SynchronousEASGD(alpha=0.25, tau=4)),
         ("model-averaging --tau 3", ModelAveraging(tau=3)),
         ("polyak-ruppert --alpha 0.5", PolyakRuppert(alpha=0.5)),
+        ("sma --alpha-steps 1:0.1 --learning-rate-step-unit epochs", SMA(alpha_steps=((1, 0.1),))),
         ("sma --alpha-steps 30:0.1,60.5:0.05", SMA(alpha_steps=((30, 0.1), (60.5, 0.05)))),
         ("default --tau 2", Default(tau=2)),
         ("hogwild", Hogwild()),
@@ -427,6 +428,10 @@ def test_every_rule_and_every_parameter_is_an_option() -> None:
             "Received: --learning-rate-step-unit epochs",
         ),
         ("--learning-rate-step-unit tasks", "--learning-rate-step-unit does nothing with --learning-rate-policy fixed"),
+        (
+            "--learning-rate-policy inv --gamma 0 --learning-rate-step-unit epochs",
+            "does nothing with --learning-rate-policy inv and --gamma 0 and --warmup-steps 0",
+        ),
         ("--maximum-learning-rate 1", "--maximum-learning-rate does nothing with --learning-rate-policy fixed"),
         ("--minimum-momentum 0.1", "--minimum-momentum does nothing with --learning-rate-policy fixed"),
         ("--super-convergence", "with --learning-rate-policy fixed. Received: --super-convergence"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 import re
 import time
@@ -13,6 +14,8 @@ import pytest
 
 from crossbow import DataError, JsonLinesMonitor, Record, TestResult
 from crossbow.runtime.monitor import ConsoleMonitor, Progress
+from crossbow.runtime.speeds import Regrouping
+from crossbow.runtime.tuner import Decision
 
 TESTED = TestResult(loss=0.25, accuracy=0.9765, examples=100)
 
@@ -127,6 +130,18 @@ def test_drawing_is_cheap() -> None:
 
 
 # The log
+
+
+def test_decisions_are_logged_with_their_numbers(tmp_path: Path) -> None:
+    monitor = JsonLinesMonitor(tmp_path / "log")
+    monitor.record(record())
+    monitor.decision(Decision(2, 3, 2, 0.75, 0.5, math.nan, 4, "less than 1.01"))
+    monitor.decision(Regrouping(((0, 2), (1,)), (80.0, 12.5, 81.0)))
+    _, compared, grouped = map(json.loads, (tmp_path / "log").read_text().splitlines())
+    assert compared["decision"].startswith("2 learners: 3 are 0.750 times as fast as 2 ")
+    assert (compared["chosen"], compared["ratio"], compared["high"]) == (2, 0.75, None)
+    assert grouped["decision"] == "groups 0,2/1: learners 0 to 2 do 80.0, 12.5, 81.0 tasks/s"
+    assert (grouped["groups"], grouped["speeds"]) == ([[0, 2], [1]], [80.0, 12.5, 81.0])
 
 
 def test_a_log_that_is_a_directory(tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def test_coefficients_follow_the_learning_rate(rule: BarrierRule, momentum: floa
             assert numbers.tolist() == update.at(pace).coefficients
 
 
+@pytest.mark.parametrize("learners", [1, 2, 8])
+@pytest.mark.parametrize("alpha", [None, 0.125, 0.1])
+def test_coefficients_follow_the_steps_of_alpha(alpha: float | None, learners: int) -> None:
+    """z and replicas alike, wherever α begins."""
+    for rule in (SMA(alpha=alpha, alpha_steps=((2, 0.05),)), PolyakRuppert(alpha=alpha or 0, alpha_steps=((2, 0.05),))):
+        made = Coefficients(rule, SolverConf(), learners)
+        for time in (0, 2):
+            pace = rule.at(Pace(0.5, 0.0), time, time)
+            made.set(pace)
+            for update in (made.step, made.merge, made.reply):
+                assert update.numbers[1.0].tolist() == update.at(pace).coefficients
+
+
 def test_the_sum_of_a_single_device_is_part_of_its_merge() -> None:
     update = learner_coefficients(averaging(SMA(alpha=0.25), 2), Place(1, (0, 1))).merge.update
     assert update.steps == (("base_next", {"base": 0.5, "sent0": 0.25, "sent1": 0.25}),)

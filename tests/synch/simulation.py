@@ -36,8 +36,9 @@ class Simulation:
         self.ticks += 1
 
     def _pace(self, rate: float) -> Pace:
-        tasks = self.ticks * self.learners * self.rule.tau
-        return self.rule.at(Pace(rate, self.solver.momentum), self.ticks, tasks)
+        by_merges = self.solver.learning_rate_step_unit == "merges"
+        time = self.ticks if by_merges else self.ticks * self.learners * self.rule.tau
+        return self.rule.at(Pace(rate, self.solver.momentum), self.ticks, time)
 
     def _local(self, learner: int, gradient_of: GradientOf) -> dict[str, Vector]:
         weights = self.base if self.rule.reads_base else self.weights[learner]

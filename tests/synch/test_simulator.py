@@ -348,6 +348,20 @@ def test_variables_that_every_learner_keeps() -> None:
     assert made.replicas[-1].tolist() == [[-2, 2], [0, 4]]
 
 
+def test_peers_count_their_exchanges() -> None:
+    """τ = 2: the rate is ½ for two steps, then ¼; g = 1."""
+    solver = SolverConf(learning_rate=0.5, policy="exp", gamma=0.5, learning_rate_step_unit="merges")
+    made = simulate(
+        Gossip(probability=0, tau=2),
+        initial=[0.0],
+        gradient=lambda *_: [1.0],
+        learners=1,
+        events=[0] * 4,
+        solver=solver,
+    )
+    assert made.replicas.ravel().tolist() == [-0.5, -1.0, -1.25, -1.5]
+
+
 def test_a_schedule_by_merges() -> None:
     """γ halves with every merge; what is weeded out is none."""
     solver = SolverConf(learning_rate=0.5, policy="exp", gamma=0.5, learning_rate_step_unit="merges")

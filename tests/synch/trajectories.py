@@ -101,6 +101,17 @@ def sma_with_a_step_of_alpha() -> None:
     """
 
 
+@trajectory(
+    SMA(alpha=0.5, alpha_steps=((2, 0.25),)),
+    ((1.5, 1.0), 2.0),
+    ((1.375, 1.5), 1.25),
+    ((1.0, 0.9375), 1.34375),
+    learning_rate_step_unit="merges",
+)
+def sma_with_a_step_of_alpha_by_merges() -> None:
+    """α = ¼ from tick 2 on: the same."""
+
+
 @trajectory(SMA(alpha=0.5), ((1.5, 1.0), 2.0), ((1.125, 1.0), 1.25), ((0.59375, 0.875), 1.0625), momentum=0.5)
 def sma_with_momentum() -> None:
     """α = ½, m = ½: v_i ← ½ v_i − ¼ g_i; the correction does not enter the velocity.
