@@ -41,6 +41,7 @@ from crossbow.synch import (
     simulate,
 )
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
+from tests.conftest import _ours
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_memory import RaceError
 from tests.kernels.cuda.test_fake import pairs
@@ -358,10 +359,21 @@ def test_the_number_of_learners_may_change(rule: Rule, monkeypatch: pytest.Monke
     monkeypatch.setattr(Engine, "continue_from", seen)
     with gpu(rule), small(rule=rule, learners="auto") as running:
         running.engine.tuner = Scripted([4, 3, 5, 4, 5])
-        while len(changes) < 4:
+        while len(changes) < 4 and running.engine.tasks < 2000:
             within(SECONDS, lambda: running.train(20, TASKS))
         assert running.engine.parts.learners == 5
     assert changes == [(4, 3), (3, 5), (5, 4), (4, 5)]
+
+
+@pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD()], ids=str)
+def test_no_thread_of_a_context_is_overlooked(rule: Rule) -> None:
+    """By the fixture that looks for threads which are left behind."""
+    before = set(threading.enumerate())
+    with gpu(rule), small(rule=rule) as running:
+        running.train(4, TASKS)
+        own = set(threading.enumerate()) - before
+        assert {thread.name for thread in own if thread.name.startswith("watcher-")} == {"watcher-0", "watcher-1"}
+        assert [thread.name for thread in own if not _ours(thread)] == []
 
 
 # Failures
