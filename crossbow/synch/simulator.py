@@ -105,10 +105,10 @@ def simulate(
     start, solver = _vector(initial), solver or SolverConf()
     places = _places(start.size, variables)
     local = _local(local_variables, len(places))
-    each = speeds_of(learners, speeds)
-    order, speeds = order_of(learners, events, each, tasks), each or [1.0] * learners
-    for each_rule in (rule,) if isinstance(rule, Rule) else rule.rules:
-        settled = each_rule.settled(speeds)
+    said = speeds_of(learners, speeds)
+    order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
+    for each in (rule,) if isinstance(rule, Rule) else rule.rules:
+        settled = each.settled(speeds)
         check_skip(skip, settled, solver)
         check_local_variables(local, settled)
     given = _Given(gradient, learners, solver, tasks_per_epoch, skip, places, local, seed)
