@@ -7,10 +7,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from crossbow.solver import Pace
 from crossbow.synch import RULES, SMA, Phase, Rule, RuleSequence, rule_class
-from crossbow.synch.grouping import groups_text
+from crossbow.synch.elastic import Elastic
 from crossbow.types import ConfigurationError
-from models.values import integer, number, refuse_others, those_given
+from models.values import integer, number, refuse_others, those_given, value_text
 
 
 def add_rule(group: argparse._ArgumentGroup) -> None:
@@ -114,6 +115,9 @@ def _add_variables(group: argparse._ArgumentGroup) -> None:
 PARAMETERS = tuple(dict.fromkeys(field.name for rule in RULES.values() for field in dataclasses.fields(rule)))  # type: ignore[arg-type]
 """Those of all rules: each is an option."""
 
+BEFORE_ANY_STEP = Pace(rate=0.0, momentum=0.0)
+"""When a rule's alpha is that with which it begins."""
+
 
 def parameters(rule: type[Rule]) -> tuple[str, ...]:
     """The parameters of a rule that are options.
@@ -175,17 +179,16 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
         phases = [f"{rule_text(each, learners)} for {merges} merges" for each, merges in rule.phases]
         return "; ".join([*phases, "and again"])
     values: dict[str, Any] = {name: getattr(rule, name) for name in parameters(type(rule))}
-    if "alpha" in values and values["alpha"] is None:
-        values["alpha"] = 1 / max(learners, 2)
+    if isinstance(rule, Elastic):
+        values["alpha"] = rule.strength(BEFORE_ANY_STEP, learners)
     return ", ".join([rule.name, *(_value_text(name, value) for name, value in values.items() if value != ())])
 
 
 def _value_text(name: str, value: Any) -> str:
-    if name == "alpha_steps":
-        value = ",".join(f"{time:g}:{alpha:g}" for time, alpha in value)
-    if name == "groups" and not isinstance(value, int):
-        value = "by speed" if value is None else groups_text(value)
-    return f"{name.replace('_', ' ')} {value:.4g}" if isinstance(value, float) else f"{name.replace('_', ' ')} {value}"
+    if name == "groups" and value is None:
+        value = "by speed"
+    text = f"{value:.4g}" if isinstance(value, float) else value_text(name, value)
+    return f"{name.replace('_', ' ')} {text}"
 
 
 def _steps(text: str) -> tuple[tuple[float, float], ...]:

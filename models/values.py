@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from crossbow.synch.grouping import groups_text
 from crossbow.types import ConfigurationError
 
 
@@ -63,10 +64,22 @@ def option_text(name: str, value: Any) -> str:
     ('--step-values 3,5', '--momentum 0', '--super-convergence')
     """
     option = f"--{name.replace('_', '-')}"
-    if value is True:
-        return option
-    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value).removesuffix(".0")
-    return f"{option} {text}"
+    return option if value is True else f"{option} {value_text(name, value)}"
+
+
+def value_text(name: str, value: Any) -> str:
+    """What is typed behind an option.
+
+    >>> value_text("alpha_steps", ((30.0, 0.1), (1234567.0, 0.05))), value_text("groups", ((0, 1), (2,)))
+    ('30:0.1,1234567:0.05', '0,1/2')
+    """
+    if not isinstance(value, tuple):
+        return str(value).removesuffix(".0")
+    if name == "groups":
+        return groups_text(value)
+    if name == "alpha_steps":
+        return ",".join(":".join(value_text("", number) for number in step) for step in value)
+    return ",".join(map(str, value))
 
 
 def refuse_others(given: Mapping[str, Any], where: str, hint: str = "") -> None:

@@ -97,4 +97,4 @@ def default_handler() -> Iterator[None]:
 
 
 def _ours(thread: threading.Thread) -> bool:
-    return thread.name.startswith(("learner-", "synchroniser", "crossbow-"))
+    return thread.name.startswith(("learner-", "watcher-", "synchroniser", "crossbow-"))

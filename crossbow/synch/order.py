@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from crossbow.conf import is_integer, is_number, shown
 from crossbow.types import ConfigurationError
@@ -61,19 +62,38 @@ class Timed(Order):
 def order_of(
     learners: int, events: Sequence[int] | int | None, speeds: Sequence[float] | None, tasks: int | None
 ) -> Order:
-    """The order that `simulate`'s arguments say. Raises ConfigurationError."""
+    """The order that `simulate`'s arguments say; speeds: as `speeds_of` has them. Raises ConfigurationError."""
     if tasks is not None and (not is_integer(tasks) or tasks < 0):
-        raise ConfigurationError(f"simulate: tasks must be an integer ≥ 0 or None. Received: tasks={shown(tasks)}")
+        raise refused("tasks", tasks, "an integer ≥ 0 or None")
     if speeds is None:
-        if events is None or is_integer(events) or not all(is_integer(i) and 0 <= i < learners for i in events):  # type: ignore[union-attr]
-            raise ConfigurationError(
-                f"simulate: events must be learners' numbers, 0 to {learners - 1}, or a count with speeds=. "
-                f"Received: {shown(events)}"
-            )
-        return Scripted(list(events))  # type: ignore[arg-type]
-    if len(speeds) != learners or not all(is_number(speed) and speed > 0 for speed in speeds):
-        raise ConfigurationError(f"simulate: speeds must be {learners} numbers > 0. Received: {shown(speeds)}")
-    events = tasks if events is None else events
-    if not is_integer(events) or events < 0:  # type: ignore[operator]
-        raise ConfigurationError(f"simulate: events must be how many, with speeds=. Received: {shown(events)}")
-    return Timed([1 / speed for speed in speeds], events)  # type: ignore[arg-type]
+        order = listed(events)
+        if order is None or not all(is_integer(i) and 0 <= i < learners for i in order):
+            raise refused("events", events, f"learners' numbers, 0 to {learners - 1}, or a count with speeds=")
+        return Scripted(order)
+    count = tasks if events is None else events
+    if not is_integer(count) or count < 0:  # type: ignore[operator]
+        raise refused("events", events, "an integer ≥ 0 with speeds=, or None with speeds= and tasks=")
+    return Timed([1 / speed for speed in speeds], count)  # type: ignore[arg-type]
+
+
+def speeds_of(learners: int, speeds: Iterable[float] | None) -> list[float] | None:
+    """One for each learner, if any are said. Raises ConfigurationError."""
+    if speeds is None:
+        return None
+    given = listed(speeds)
+    if given is None or len(given) != learners or not all(is_number(speed) and speed > 0 for speed in given):
+        raise refused("speeds", speeds, f"{learners} numbers > 0")
+    return given
+
+
+def listed(values: object) -> list[Any] | None:
+    """The values one by one; None of what cannot be gone through."""
+    try:
+        return list(values)  # type: ignore[call-overload, no-any-return]
+    except TypeError:
+        return None
+
+
+def refused(name: str, value: object, allowed: str) -> ConfigurationError:
+    """The error for a bad argument of `simulate`."""
+    return ConfigurationError(f"simulate: {name} must be {allowed}. Received: {name}={shown(value)}")

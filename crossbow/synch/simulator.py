@@ -8,17 +8,17 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import SolverConf, is_integer, shown
+from crossbow.conf import SolverConf, is_integer, is_number
 from crossbow.solver import Pace, Schedule, Update
 from crossbow.solver.update import total
-from crossbow.synch.order import Order, order_of
+from crossbow.synch.order import Order, listed, order_of, refused, speeds_of
 from crossbow.synch.progress import Masses, Merge, Progress, check_local_variables, check_skip, left_out, of_all
 from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RuleSequence
@@ -92,32 +92,36 @@ def simulate(
     >>> halve.base.tolist()
     [[4.0], [2.0]]
     """
-    start = np.array(initial, np.float64)
-    if start.ndim != 1:
-        raise ConfigurationError(f"simulate: initial must be a vector. Received: one of shape {start.shape}")
+    if not isinstance(rule, Rule | RuleSequence):
+        raise refused("rule", rule, "one of crossbow.synch, as SMA()")
     if not is_integer(learners) or learners < 1:
-        raise ConfigurationError(f"simulate: learners must be an integer ≥ 1. Received: learners={shown(learners)}")
-    order, speeds = order_of(learners, events, speeds, tasks), [1.0] * learners if speeds is None else list(speeds)
-    places = _places(start.size, [start.size] if variables is None else variables, local_variables)
+        raise refused("learners", learners, "an integer ≥ 1")
+    if not is_number(tasks_per_epoch) or tasks_per_epoch <= 0:
+        raise refused("tasks_per_epoch", tasks_per_epoch, "a finite number > 0")
+    if not is_number(skip) or not 0 <= skip < 1:
+        raise refused("skip", skip, "a finite number ≥ 0 and < 1")
+    if not is_integer(seed) or seed < 0:
+        raise refused("seed", seed, "an integer ≥ 0")
+    start, solver = _vector(initial), solver or SolverConf()
+    places = _places(start.size, variables)
+    local = _local(local_variables, len(places))
+    said = speeds_of(learners, speeds)
+    order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
+    for each in (rule,) if isinstance(rule, Rule) else rule.rules:
+        settled = each.settled(speeds)
+        check_skip(skip, settled, solver)
+        check_local_variables(local, settled)
+    given = _Given(gradient, learners, solver, tasks_per_epoch, skip, places, local, seed)
 
     def run(
         rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0
     ) -> tuple[Trajectory, Vector, int]:
         kinds = ((BarrierRule, _Barrier), (FreeRule, _Free), (PeerRule, _Peers))
         of_kind = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
-        settled = rule.settled(speeds)
-        made = of_kind(settled, start, gradient, learners, first, tasks, solver or SolverConf(), tasks_per_epoch, seed)
-        made.merges_before, made.skip = merges, skip
-        made.places, made.local = places, local_variables
-        check_skip(skip, settled, made.solver)
-        check_local_variables(local_variables, settled)
+        made = of_kind(rule.settled(speeds), start, given, first, tasks, merges)
         return made.run(order), made.base["base"], made.merges
 
-    if isinstance(rule, Rule):
-        return run(rule, start, 0, tasks)[0]
-    if isinstance(rule, RuleSequence):
-        return _in_turn(rule, start, learners, tasks, run)
-    raise ConfigurationError(f"simulate: rule must be one of crossbow.synch, as SMA(). Received: {shown(rule)}")
+    return run(rule, start, 0, tasks)[0] if isinstance(rule, Rule) else _in_turn(rule, start, learners, tasks, run)
 
 
 def _in_turn(
@@ -139,16 +143,48 @@ def _in_turn(
     return Trajectory(*(np.concatenate(columns) for columns in zip(*map(astuple, parts), strict=True)))
 
 
-def _places(elements: int, sizes: Sequence[int], local: Collection[int]) -> list[slice]:
-    """Where variables lie. Raises ConfigurationError for sizes that are not those of all elements, and for numbers of
-    local ones that are of none."""
-    if sum(sizes) != elements:
-        raise ConfigurationError(f"simulate: variables must be {elements} elements together. Received: {shown(sizes)}")
-    if not set(local) <= set(range(len(sizes))):
-        raise ConfigurationError(
-            f"simulate: local_variables must be numbers of variables, 0 to {len(sizes) - 1}. Received: {shown(local)}"
-        )
+def _vector(initial: Any) -> Vector:
+    """Raises ConfigurationError."""
+    try:
+        start = np.array(initial, np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise refused("initial", initial, "a vector of numbers") from None
+    if start.ndim != 1:
+        raise ConfigurationError(f"simulate: initial must be a vector. Received: one of shape {start.shape}")
+    return start
+
+
+def _places(elements: int, variables: Iterable[int] | None) -> list[slice]:
+    """Where variables lie. Raises ConfigurationError for sizes that are not those of all elements."""
+    if variables is None:
+        return [slice(0, elements)]
+    sizes = listed(variables)
+    if sizes is None or not all(is_integer(size) and size >= 1 for size in sizes) or sum(sizes) != elements:
+        raise refused("variables", variables, f"integers ≥ 1, {elements} together")
     return [slice(end - size, end) for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
+
+
+def _local(local_variables: Iterable[int], variables: int) -> tuple[int, ...]:
+    """Raises ConfigurationError for what is not the number of a variable."""
+    numbers = listed(local_variables)
+    if numbers is None or not all(is_integer(number) and 0 <= number < variables for number in numbers):
+        raise refused("local_variables", local_variables, f"numbers of variables, 0 to {variables - 1}")
+    return tuple(numbers)
+
+
+class _Given(NamedTuple):
+    """What is the same for all rules of a sequence."""
+
+    gradient: GradientOf
+    learners: int
+    solver: SolverConf
+    tasks_per_epoch: float
+    skip: float
+    places: list[slice]
+    """Of the variables."""
+    local: tuple[int, ...]
+    """Which of them every learner keeps to itself."""
+    seed: int
 
 
 class _Simulation(ABC):
@@ -158,16 +194,14 @@ class _Simulation(ABC):
         self,
         rule: Any,
         start: Vector,
-        gradient: GradientOf,
-        learners: int,
+        given: _Given,
         first_task: int,
         number_of_tasks: int | None,
-        solver: SolverConf,
-        tasks_per_epoch: float,
-        seed: int,
+        merges_before: int,
     ) -> None:
+        self.gradient, learners, solver, tasks_per_epoch, self.skip, self.places, self.local, seed = given
         self.rule, self.solver, self.learners, self.seed = rule, solver, learners, seed
-        self.gradient, self.schedule = gradient, Schedule(solver, tasks_per_epoch)
+        self.schedule = Schedule(solver, tasks_per_epoch)
         self.base = {"base": start.copy(), "base_velocity": np.zeros_like(start)}
         kinds = ("weights", "taken", "received", "gradient", "velocity")
         self.own = [{kind: np.zeros_like(start) for kind in kinds} for _ in range(learners)]
@@ -179,11 +213,7 @@ class _Simulation(ABC):
                 vectors["weights"] = self.base["base"]
         self.steps = [0] * learners
         """Tasks that each learner has finished."""
-        self.merges_before, self.skip = 0, 0.0
-        self.places = [slice(0, start.size)]
-        """Of the variables."""
-        self.local: Collection[int] = ()
-        """Which of them every learner keeps to itself."""
+        self.merges_before = merges_before
         self.by_merges = solver.learning_rate_step_unit == "merges"
         self.number_of_tasks = math.inf if number_of_tasks is None else number_of_tasks
         self.tasks = [0] * learners

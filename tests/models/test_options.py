@@ -379,6 +379,12 @@ def test_rules(arguments: str, expected: Rule | RuleSequence) -> None:
     assert rule_text(expected, 3).startswith(re.split("[ :]", arguments)[0])
 
 
+def test_the_alpha_in_words_is_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "alpha 0.25" in rule_text(SMA(alpha_steps=((30, 0.1),)), 4)  # that with which it begins
+    monkeypatch.setattr(SMA, "strength", lambda rule, pace, learners: learners / 8)
+    assert "alpha 0.375" in rule_text(SMA(), 3)
+
+
 def test_every_rule_and_every_parameter_is_an_option() -> None:
     options = vars(parser().parse_args([]))
     assert set(PARAMETERS) <= set(options)
@@ -402,6 +408,8 @@ def test_every_rule_and_every_parameter_is_an_option() -> None:
         # Every option that is accepted does something, or says what is so without it.
         ("--rule ssgd --alpha 0.5", "--alpha does nothing with --rule ssgd. Received: --alpha 0.5"),
         ("--rule ssgd --tau 2", "--tau does nothing"),
+        ("--rule ssgd --alpha-steps 30:0.1,60:0.05", "Received: --alpha-steps 30:0.1,60:0.05. Options of ssgd"),
+        ("--rule ssgd --groups 0,1/2", "Received: --groups 0,1/2. Options of ssgd"),
         (
             "--rule ssp --alpha 1",
             "--alpha does nothing with --rule ssp. Received: --alpha 1. Options of ssp: --bound, ",

@@ -112,14 +112,6 @@ def gradient(weights: Any, learner: int, task: int, limit: float | None = None) 
     return found if limit is None or norm <= limit else found * (limit / norm)
 
 
-def with_a_bias(weights: Any, learner: int, task: int) -> Any:
-    """That of three weights and a bias."""
-    index = np.empty(1, np.intp)
-    TrainingOrder(EXAMPLES, 1, SEED).indices(task, index)
-    x, y = rows[index[0]], targets[index[0]]
-    return (weights[:FEATURES] @ x + weights[FEATURES] - y) * np.append(x, 1.0)
-
-
 def expected(rule: Rule, learners: int, events: Sequence[int], tasks: int, solver: SolverConf) -> Trajectory:
     def of_task(weights: Any, learner: int, task: int) -> Any:
         return gradient(weights, learner, task, solver.clip_gradient_norm)
@@ -371,7 +363,7 @@ def test_a_slow_learner_keeps_back_the_others_as_far_as_the_rule_says(rule: Rule
 @pytest.mark.parametrize(("slack", "done"), [(0, 1), (2, 5)])
 def test_slack_bounds_how_far_tasks_run_ahead(slack: int, done: int) -> None:
     """With ticks of two tasks learner 1 does the other task of learner 0's tick, and `slack` whole ticks."""
-    held = Held(400, 30.0 if done == 400 else 0.5)
+    held = Held(400, 0.5)
     network = perceptron(Probe(action=held))
     with context(network, data=LONG, rule=AsynchronousSGD(), learners=2, slack=slack) as running:
         within(SECONDS, lambda: running.train(60, TASKS))

@@ -108,10 +108,12 @@ class Slow:
     """Tasks take 1 ms more; those of one learner 5 ms."""
 
     def __init__(self, learner: int) -> None:
-        self.learner = learner
+        self.learner, self.tasks = learner, 0
+        """tasks: that the slow learner has begun."""
 
     def __call__(self, where: str, learner: int, call: int) -> None:
         if where == "forward":
+            self.tasks += learner == self.learner
             time.sleep(0.005 if learner == self.learner else 0.001)
 
 
@@ -174,9 +176,13 @@ def test_what_is_said_makes_the_same_groups() -> None:
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("rule", [Grouping(((0, 1),)), Grouping(1), AsynchronousSGD()], ids=str)
 def test_groups_that_were_given_stay(rule: Any) -> None:
-    with context(perceptron(Probe(action=Slow(0))), rule=rule, learners=2) as running:
+    """Though both learners have done as many tasks as are measured."""
+    slow = Slow(0)
+    with context(perceptron(Probe(action=slow)), rule=rule, learners=2) as running:
         before = running.engine.parts.rule
-        assert running.train(100, TASKS).decisions == []
+        while slow.tasks < speeds.WARMING_TASKS + speeds.WINDOW_TASKS:
+            assert running.train(60, TASKS).decisions == []
+        assert running.train(2, TASKS).decisions == []  # speeds are told when a tick begins
         assert running.engine.parts.rule == before
 
 

@@ -24,6 +24,7 @@ from crossbow.synch import (
     ModelAveraging,
     PartiallySynchronous,
     Rule,
+    RuleSequence,
     Trajectory,
     WeedOut,
     simulate,
@@ -72,7 +73,7 @@ def noise(seed: int, *, until: int = 10**9) -> Callable[[Any, int, int], Any]:
     return gradient_of
 
 
-def run(rule: Rule, learners: int, events: Any, seed: int = 0, **options: Any) -> Trajectory:
+def run(rule: Rule | RuleSequence, learners: int, events: Any, seed: int = 0, **options: Any) -> Trajectory:
     initial = np.random.default_rng([seed, 1]).standard_normal(SIZE)
     options = {"gradient": noise(seed), "solver": SolverConf(learning_rate=0.1), **options}
     return simulate(rule, initial=initial, learners=learners, events=events, **options)
@@ -376,19 +377,45 @@ def test_a_schedule_by_merges() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"events": [0, 2]}, r"events must be learners' numbers, 0 to 1, or a count with speeds=. Received: \[0, 2\]"),
+        (
+            {"events": [0, 2]},
+            r"events must be learners' numbers, 0 to 1, or a count with speeds=. Received: events=\[0, 2\]",
+        ),
         ({"events": 3}, "events must be learners' numbers"),
+        ({"events": 2.5}, "events must be learners' numbers, 0 to 1, or a count with speeds=. Received: events=2.5"),
         ({"events": None}, "events must be learners' numbers"),
-        ({"events": None, "speeds": [1, 1]}, "events must be how many, with speeds="),
+        (
+            {"events": None, "speeds": [1, 1]},
+            "events must be an integer ≥ 0 with speeds=, or None with speeds= and tasks=",
+        ),
         ({"tasks": -1}, "tasks must be an integer ≥ 0 or None. Received: tasks=-1"),
-        ({"events": [0], "speeds": [1, 1]}, "events must be how many, with speeds="),
+        (
+            {"events": [0], "speeds": [1, 1]},
+            "events must be an integer ≥ 0 with speeds=, or None with speeds= and tasks=",
+        ),
         ({"events": 3, "speeds": [1.0]}, "speeds must be 2 numbers > 0"),
         ({"events": 3, "speeds": [1.0, 0.0]}, "speeds must be 2 numbers > 0"),
-        ({"variables": [2]}, r"variables must be 1 elements together. Received: \[2\]"),
-        ({"local_variables": [1]}, r"local_variables must be numbers of variables, 0 to 0. Received: \[1\]"),
+        ({"events": 3, "speeds": 1.0}, "speeds must be 2 numbers > 0. Received: speeds=1.0"),
+        ({"variables": [2]}, r"variables must be integers ≥ 1, 1 together. Received: variables=\[2\]"),
+        ({"variables": 1}, "variables must be integers ≥ 1, 1 together. Received: variables=1"),
+        ({"variables": [1.0]}, r"variables must be integers ≥ 1, 1 together. Received: variables=\[1.0\]"),
+        ({"variables": [2, -1]}, r"variables must be integers ≥ 1, 1 together. Received: variables=\[2, -1\]"),
+        ({"local_variables": [1]}, r"local_variables must be numbers of variables, 0 to 0. Received: local_.*=\[1\]"),
+        ({"local_variables": 0}, "local_variables must be numbers of variables, 0 to 0. Received: local_variables=0"),
+        ({"local_variables": [[0]]}, "local_variables must be numbers of variables"),
+        ({"local_variables": [0.0]}, "local_variables must be numbers of variables"),
+        ({"skip": "a"}, "skip must be a finite number ≥ 0 and < 1. Received: skip='a'"),
+        ({"rule": Hogwild(), "skip": 2.0}, "skip must be a finite number ≥ 0 and < 1. Received: skip=2.0"),
+        ({"rule": Hogwild(), "skip": 1}, "skip must be a finite number ≥ 0 and < 1"),
+        ({"rule": Hogwild(), "skip": -1.0}, "skip must be a finite number ≥ 0 and < 1"),
+        ({"skip": 0.5}, "skip must be 0 under a rule whose learners do not add to z"),
+        ({"tasks_per_epoch": 0}, "tasks_per_epoch must be a finite number > 0. Received: tasks_per_epoch=0"),
+        ({"seed": 0.5}, "seed must be an integer ≥ 0. Received: seed=0.5"),
         ({"rule": SSGD(), "local_variables": [0]}, r"local_variables must be \(\) under a rule by which learners send"),
         ({"learners": 0}, "learners must be an integer ≥ 1"),
         ({"initial": [[1.0]]}, r"initial must be a vector. Received: one of shape \(1, 1\)"),
+        ({"initial": "abc"}, "initial must be a vector of numbers. Received: initial='abc'"),
+        ({"initial": [1j]}, "initial must be a vector of numbers"),
         ({"rule": "sma"}, "rule must be one of crossbow.synch"),
         ({"rule": SMA(alpha=0.9)}, "alpha must be < 2/"),
     ],
@@ -399,3 +426,13 @@ def test_what_cannot_be_simulated_is_refused(options: dict[str, Any], text: str)
     }  # fmt: skip
     with pytest.raises(ConfigurationError, match=text):
         simulate(given.pop("rule"), **given)
+
+
+def test_all_rules_in_turn_are_checked_first() -> None:
+    def never(weights: Any, learner: int, task: int) -> Any:
+        raise AssertionError("it has begun")
+
+    rules = RuleSequence(((Hogwild(), 1), (SSGD(), 1)))
+    for options in ({"skip": 0.5}, {"local_variables": [0]}):
+        with pytest.raises(ConfigurationError, match=f"{next(iter(options))} must be"):
+            run(rules, 2, [0, 1], gradient=never, **options)

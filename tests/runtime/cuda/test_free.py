@@ -21,6 +21,7 @@ from crossbow import (
 from crossbow.runtime.cuda.exchange import CudaSite
 from crossbow.runtime.cuda.graph import Work
 from crossbow.runtime.cuda.stream import CudaStream
+from crossbow.runtime.engine import Engine
 from crossbow.runtime.exchange import PeerExchange
 from crossbow.runtime.memory import on_host
 from crossbow.synch import (
@@ -40,13 +41,15 @@ from crossbow.synch import (
     simulate,
 )
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
+from tests.conftest import _ours
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_memory import RaceError
 from tests.kernels.cuda.test_fake import pairs
 from tests.runtime import test_free as cpu
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.cuda.test_precision import NARROW, assert_near
-from tests.runtime.test_free import FEATURES, RULES, SECONDS, SEED, SOLVERS, START
+from tests.runtime.test_free import RULES, SECONDS, SEED, SOLVERS
+from tests.runtime.test_tuned_engine import Scripted
 from tests.support import context as small_context
 from tests.support import within
 
@@ -182,8 +185,7 @@ def test_graphs_and_the_order_of_streams_change_no_bit() -> None:
 def test_variables_are_left_out_as_in_the_simulator() -> None:
     """Weights and bias, each with a probability of 0.4."""
     rule, tasks, wishes = AsynchronousSGD(weight=0.5, sends="gradient"), 20, [0, 1] * 200
-    common: dict[str, Any] = {"initial": [START] * (FEATURES + 1), "gradient": cpu.with_a_bias, "learners": 2}
-    common |= {"tasks": tasks, "events": wishes, "solver": SOLVERS[1], "seed": SEED, "variables": [FEATURES, 1]}
+    common: dict[str, Any] = {**cpu.WITH_BIAS, "learners": 2, "tasks": tasks, "events": wishes, "solver": SOLVERS[1]}
     made = simulate(rule, **common, skip=0.4)
     z, replicas = ordered(rule, 2, made.events.tolist(), SOLVERS[1], bias=True, skip=0.4)
     np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
@@ -337,10 +339,41 @@ def test_rules_in_turn() -> None:
     engine.assert_same(received, engine.train("cpu", tasks=10, rule=SSGD(), **options))
 
 
-def test_the_number_of_learners_may_be_found_out() -> None:
-    with gpu(AsynchronousSGD()), small(rule=AsynchronousSGD(), learners="auto") as running:
-        within(SECONDS, lambda: running.train(12, TASKS))
-        assert running.engine.parts.learners == 4
+@pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
+def test_the_number_of_learners_may_change(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the next number all begin with the z of those before."""
+    original, changes = Engine.continue_from, list[tuple[int, int]]()
+
+    def seen(following: Engine, before: Engine) -> None:
+        z = on_host(before.parts.bases[0].buffers[0])
+        assert not np.array_equal(on_host(following.parts.bases[0].buffers[0]), z)
+        original(following, before)
+        changes.append((before.parts.learners, following.parts.learners))
+        assert following.tasks == before.tasks > 0
+        for vector in (
+            following.parts.bases[0].buffers[0],
+            *(each.replica.weights for each in following.parts.members),
+        ):
+            np.testing.assert_array_equal(on_host(vector), z)
+
+    monkeypatch.setattr(Engine, "continue_from", seen)
+    with gpu(rule), small(rule=rule, learners="auto") as running:
+        running.engine.tuner = Scripted([4, 3, 5, 4, 5])
+        while len(changes) < 4 and running.engine.tasks < 2000:
+            within(SECONDS, lambda: running.train(20, TASKS))
+        assert running.engine.parts.learners == 5
+    assert changes == [(4, 3), (3, 5), (5, 4), (4, 5)]
+
+
+@pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD()], ids=str)
+def test_no_thread_of_a_context_is_overlooked(rule: Rule) -> None:
+    """By the fixture that looks for threads which are left behind."""
+    before = set(threading.enumerate())
+    with gpu(rule), small(rule=rule) as running:
+        running.train(4, TASKS)
+        own = set(threading.enumerate()) - before
+        assert {thread.name for thread in own if thread.name.startswith("watcher-")} == {"watcher-0", "watcher-1"}
+        assert [thread.name for thread in own if not _ours(thread)] == []
 
 
 # Failures
