@@ -256,11 +256,14 @@ def test_data_sets_are_told_apart() -> None:
 def test_an_epoch_takes_as_long_as_its_tasks() -> None:
     """A batch of half as many images makes twice as many tasks an epoch, of about the same length here."""
     data = pictures(4000, 4)
-    few, many = (measure_speed(settings_of(batch_size=batch), data, 0.2, network) for batch in (400, 4))
-    assert 0 < few.seconds < many.seconds / 4
-    assert few.others is None or few.others >= 0
-    assert few.commit
-    assert few.date
+    few, many = (
+        [measure_speed(settings_of(batch_size=batch), data, 0.2, network) for _ in range(5)] for batch in (400, 4)
+    )
+    fastest = [min(speed.seconds for speed in speeds) for speeds in (few, many)]
+    assert 0 < fastest[0] < fastest[1] / 4
+    assert few[0].others is None or few[0].others >= 0
+    assert few[0].commit
+    assert few[0].date
 
 
 @pytest.mark.usefixtures("no_pictures")
