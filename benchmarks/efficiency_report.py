@@ -8,11 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.contest import QUIET
-from benchmarks.efficiency_run import DIVERGED, REFUSED, RunResult, RunSettings, speed_settings
+from benchmarks.efficiency_run import DIVERGED, REFUSED, RunResult, RunSettings, Speed, speed_settings
 from benchmarks.report import Spread, markdown, spread
+from crossbow.synch import BarrierRule, rule_class
 
 RULE, BATCH, FEW, MANY, MORE = "sma", 32, 1, 8, 1
 """The check: with this rule and batch, MANY learners need at most so many epochs more than FEW to the target."""
+
+SOLVER = "momentum", "weight_decay", "clip_gradient_norm", "policy"
+"""What all runs have alike, and the report says."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +27,8 @@ class Cell:
     """One for each seed of the grid."""
     results: tuple[RunResult, ...]
     """Of those that were run, refused ones among them."""
-    speeds: tuple[float, ...] = ()
-    """Seconds an epoch, by round, where that was measured."""
+    speeds: tuple[Speed, ...] = ()
+    """By round, where that was measured."""
 
     @property
     def rule(self) -> str:
@@ -59,7 +63,7 @@ class Cell:
 
     @property
     def seconds_per_epoch(self) -> Spread | None:
-        return _spread([seconds for seconds in self.speeds if math.isfinite(seconds)])
+        return _spread([speed.seconds for speed in self.speeds])
 
     @property
     def seconds_to_target(self) -> Spread | None:
@@ -89,7 +93,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def cells(
-    grid: Sequence[RunSettings], results: Mapping[str, RunResult], speeds: Mapping[str, Sequence[float]]
+    grid: Sequence[RunSettings], results: Mapping[str, RunResult], speeds: Mapping[str, Sequence[Speed]]
 ) -> list[Cell]:
     """By rule in the grid's order, batch and learners. `results` and `speeds` by the name of their settings."""
     rules = list(dict.fromkeys(settings.rule for settings in grid))
@@ -167,11 +171,13 @@ def _cell_text(found: Spread | None, form: str) -> str:
 # What is not in the tables
 
 
-def missing(cells: Sequence[Cell]) -> list[str]:
-    """Runs that were not run, a line for each rule and batch."""
+def missing(cells: Sequence[Cell], speed_rounds: int = 0) -> list[str]:
+    """Runs that were not run, a line for each rule and batch; then speeds that were not measured so often.
+
+    speed_rounds: how often they should have been; 0: as often as that of any cell.
+    """
     lines = []
-    for rule, batch in dict.fromkeys((cell.rule, cell.batch_size) for cell in cells):
-        group = [cell for cell in cells if (cell.rule, cell.batch_size) == (rule, batch)]
+    for rule, batch, group in _by_rule_and_batch(cells):
         number = sum(len(cell.missing_seeds) for cell in group)
         if not number:
             continue
@@ -182,7 +188,29 @@ def missing(cells: Sequence[Cell]) -> list[str]:
             if cell.missing_seeds
         )
         lines.append(f"{rule}, batch {batch}: " + ("all" if number == runs else f"{number} of {runs} ({which})"))
+    return lines + _missing_speeds(cells, speed_rounds or max(len(cell.speeds) for cell in cells))
+
+
+def _missing_speeds(cells: Sequence[Cell], rounds: int) -> list[str]:
+    """Of cells that the engine does not refuse."""
+    lines = []
+    for rule, batch, group in _by_rule_and_batch([cell for cell in cells if cell.trained or not cell.refused]):
+        short = [cell for cell in group if len(cell.speeds) < rounds]
+        if not short:
+            continue
+        which = "; ".join(
+            f"{count(cell.learners, 'learner')}: {rounds - len(cell.speeds)} of {count(rounds, 'round')}"
+            for cell in short
+        )
+        lines.append(f"{rule}, batch {batch}, speed: " + (which if any(cell.speeds for cell in group) else "all"))
     return lines
+
+
+def _by_rule_and_batch(cells: Sequence[Cell]) -> list[tuple[str, int, list[Cell]]]:
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.rule, cell.batch_size), []).append(cell)
+    return [(rule, batch, group) for (rule, batch), group in groups.items()]
 
 
 def refused(cells: Sequence[Cell]) -> list[str]:
@@ -236,8 +264,8 @@ def verdict(cells: Sequence[Cell]) -> str:
 # The whole
 
 
-def report(cells: Sequence[Cell], pictures: Sequence[str]) -> str:
-    """The report, in Markdown. pictures: names of files beside it."""
+def report(cells: Sequence[Cell], pictures: Sequence[str], speed_rounds: int = 0) -> str:
+    """The report, in Markdown. pictures: names of files beside it; speed_rounds: as in `missing`."""
     first = cells[0].settings[0]
     target, parts = percent(first.target), ["# Statistical efficiency"]
     trained = [result for cell in cells for result in cell.trained]
@@ -245,11 +273,14 @@ def report(cells: Sequence[Cell], pictures: Sequence[str]) -> str:
     parts.append(f"{len(trained)} of {count(runs, 'run')} trained. The check is {verdict(cells)}.")
     parts.append("\n".join(f"- {name}: {text}" for name, text in _about(cells, trained).items()))
     if trained:
+        speeds = (
+            "Seconds an epoch, tests not included, were measured by themselves, in turns; seconds to the target are "
+            "epochs to it at the median speed. "
+        )
         parts += [
             f"Median (least–most) over the seeds; ∞: a run did not reach {target} in "
-            f"{count(first.max_epochs, 'epoch')}, or diverged. Seconds an epoch, tests not included, were measured by "
-            "themselves, in turns; seconds to the target are epochs to it at the median speed. Best is the best test "
-            "accuracy of a run.",
+            f"{count(first.max_epochs, 'epoch')}, or diverged. "
+            f"{speeds if any(cell.speeds for cell in cells) else ''}Best is the best test accuracy of a run.",
             results_table(cells, target),
         ]
         for batch in sorted({cell.batch_size for cell in cells if cell.trained}):
@@ -259,7 +290,7 @@ def report(cells: Sequence[Cell], pictures: Sequence[str]) -> str:
     for title, lines in (
         ("Diverged", diverged(cells)),
         ("Refused by the engine", refused(cells)),
-        ("Missing", missing(cells)),
+        ("Missing", missing(cells, speed_rounds)),
     ):
         if lines:
             parts.append(f"## {title}\n\n" + "\n".join(f"- {line}" for line in lines))
@@ -275,20 +306,12 @@ def _end(settings: RunSettings) -> str:
 def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str]:
     """Settings, machines and commits of the runs, in the order to print them."""
     first = cells[0].settings[0]
-    rates: dict[str, list[str]] = {}
-    for cell in cells:
-        for settings in cell.settings:
-            rates.setdefault(f"{settings.solver['learning_rate']:g}", []).append(
-                f"{settings.rule} of {count(settings.learners, 'learner')}"
-            )
-    common = max(rates, key=lambda rate: len(rates[rate]))
-    other = "; ".join(f"{rate}: {', '.join(dict.fromkeys(of))}" for rate, of in rates.items() if rate != common)
-    solver = {name: value for name, value in first.solver.items() if name in ("momentum", "weight_decay", "policy")}
+    solver = {name: value for name, value in first.solver.items() if name in SOLVER}
     rules = {c.rule: c.settings[0].rule_parameters for c in cells}
     momenta = [f"{m:g}" for parameters in rules.values() if (m := parameters.get("base_momentum"))]
     about = {
         "network": f"LeNet, {first.variant}, on MNIST (data {first.data or 'unknown'})",
-        "learning rate": common + (f"; {other}" if other else ""),
+        "learning rate": _rates(cells),
         **{name.replace("_", " "): str(value) for name, value in solver.items()},
         "momentum of SMA's average model": ", ".join(momenta),
         "devices": first.devices,
@@ -297,14 +320,55 @@ def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str
     for name in ("processor", "cores", "memory", "system", "versions"):
         about[name] = "; ".join(dict.fromkeys(result.machine.get(name, "unknown") for result in trained))
     about["commit"] = ", ".join(dict.fromkeys(result.commit for result in trained))
-    others = [result.others for result in trained if result.others is not None]
-    if others:
-        about["other programs"] = f"kept {statistics.mean(others):.2f} processors busy (at worst {max(others):.2f})" + (
-            ": not a quiet machine, which epochs do not depend on" if max(others) > QUIET else ""
-        )
-    if dates := sorted(result.date for result in trained):
-        about["date"] = f"{dates[0]} to {dates[-1]}"
+    held, free = (
+        [result for result in trained if issubclass(rule_class(result.settings.rule), BarrierRule) == barrier]
+        for barrier in (True, False)
+    )
+    about["other programs"] = _busy(held, "with a barrier epochs do not depend on it")
+    about["other programs, runs without a barrier"] = _busy(free, "without a barrier epochs depend on it")
+    about["date"] = _dates(trained)
+    speeds = [speed for cell in cells for speed in cell.speeds]
+    about["other programs, speeds"] = _busy(speeds, "seconds depend on it: measure again")
+    about["commit, speeds"] = ", ".join(dict.fromkeys(speed.commit for speed in speeds))
+    about["date, speeds"] = _dates(speeds)
     return {name: text for name, text in about.items() if text}
+
+
+def _rates(cells: Sequence[Cell]) -> str:
+    """The learning rate of most batches, then those of the others; behind each the cells that have another."""
+    batches: dict[tuple[str, str], list[int]] = {}
+    """By their rate, and the text of those that have another."""
+    for batch in sorted({cell.batch_size for cell in cells}):
+        group = [cell for cell in cells if cell.batch_size == batch]
+        rates = [f"{cell.settings[0].solver['learning_rate']:g}" for cell in group]
+        usual = max(rates, key=lambda rate: (rates.count(rate), -float(rate)))
+        others = [
+            f", {cell.rule} of {count(cell.learners, 'learner')}: {rate}"
+            for cell, rate in zip(group, rates, strict=True)
+            if rate != usual
+        ]
+        batches.setdefault((usual, "".join(others)), []).append(batch)
+    common = max(batches, key=lambda key: (len(batches[key]), max(batches[key])))
+    of_others = [
+        f"{usual} with batch {', '.join(map(str, of))}{others}"
+        for (usual, others), of in batches.items()
+        if (usual, others) != common
+    ]
+    return "; ".join(["".join(common), *of_others])
+
+
+def _busy(measured: Sequence[RunResult | Speed], if_busy: str) -> str:
+    """What other programs did meanwhile. if_busy: what that means where it was much."""
+    others = [each.others for each in measured if each.others is not None]
+    if not others:
+        return ""
+    text = f"kept {statistics.mean(others):.2f} processors busy (at worst {max(others):.2f})"
+    return text + (f": not a quiet machine; {if_busy}" if max(others) > QUIET else "")
+
+
+def _dates(measured: Sequence[RunResult | Speed]) -> str:
+    dates = sorted({each.date for each in measured})
+    return " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else ""
 
 
 def percent(fraction: float) -> str:

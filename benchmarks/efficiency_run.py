@@ -5,7 +5,7 @@
 
 It trains in a process of its own: no other run's memory, threads or caches are in its way, and what kills it, kills no
 other. The result is one file, which is whole or not there. With `--seconds` it only trains for so long, and prints how
-fast that was.
+fast that was, as JSON.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import datetime
 import hashlib
 import json
+import math
 import os
 import sys
 import time
@@ -120,6 +121,36 @@ class RunResult:
     date: str = ""
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How fast training was in a round of measuring."""
+
+    seconds: float
+    """Of training an epoch, tests not included."""
+    others: float | None = None
+    """Processors that other programs kept busy meanwhile; None where that cannot be known."""
+    commit: str = ""
+    date: str = ""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise ValueError(f"expected seconds an epoch > 0. Received: {self.seconds}")
+
+
+class Others:
+    """What other programs do from the moment in which this is made."""
+
+    def __init__(self) -> None:
+        self._busy, self._own, self._began = busy_seconds(), time.process_time(), time.perf_counter()
+
+    def processors(self) -> float | None:
+        """How many processors they have kept busy; None where that cannot be known."""
+        busy, elapsed = busy_seconds(), time.perf_counter() - self._began
+        if busy is None or self._busy is None:
+            return None
+        return max(0.0, busy - self._busy - (time.process_time() - self._own)) / elapsed
+
+
 def digest(data: Dataset) -> str:
     """What tells data sets apart."""
     assert data.check is not None
@@ -190,7 +221,7 @@ def train(
     commit = known.pop("commit")
     date = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
     monitor = _Epochs(os.getppid() if parent is None else parent)
-    busy, own, began = busy_seconds(), time.process_time(), time.perf_counter()
+    others = Others()
     status, sentence = TRAINED, ""
     try:
         with _context(settings, data, build, monitor) as context:
@@ -203,10 +234,6 @@ def train(
         if isinstance(error, TaskError) and not isinstance(error.__cause__, NonFiniteError):
             raise
         status, sentence = DIVERGED, str(error)
-    elapsed, busy_now = time.perf_counter() - began, busy_seconds()
-    others = None
-    if busy is not None and busy_now is not None:
-        others = max(0.0, busy_now - busy - (time.process_time() - own)) / elapsed
     reached = next((n for n, epoch in enumerate(monitor.epochs, 1) if epoch.accuracy >= settings.target), None)
     return RunResult(
         settings,
@@ -214,7 +241,7 @@ def train(
         sentence,
         monitor.epochs,
         reached,
-        others,
+        others.processors(),
         os.getloadavg(),
         known,
         commit,
@@ -250,14 +277,17 @@ def _train(settings: RunSettings, context: ExecutionContext, monitor: _Epochs) -
         context.train_and_test(further)
 
 
-def seconds_per_epoch(
+def measure_speed(
     settings: RunSettings, data: Dataset, seconds: float, build: Callable[[str], Dataflow] = lenet
-) -> float:
+) -> Speed:
     """Of training as the settings say, without tests: measured over so many seconds, once it is warm."""
+    known = describe_machine()
     with _context(settings, data, build) as context:
         before = context.train_for_duration(seconds / 3, DurationUnit.SECONDS).records[-1]
+        others = Others()
         after = context.train_for_duration(seconds, DurationUnit.SECONDS).records[-1]
-    return after.time / (after.epoch - before.epoch)
+        busy = others.processors()
+    return Speed(after.time / (after.epoch - before.epoch), busy, known["commit"], known["date"])
 
 
 # The process
@@ -269,7 +299,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", required=True, help="JSON")
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument("--output-directory", type=Path, help="train to the end, and write the result there")
-    wanted.add_argument("--seconds", type=number(0, above=True), help="measure the speed, and print seconds an epoch")
+    wanted.add_argument("--seconds", type=number(0, above=True), help="measure the speed, and print it")
     parser.add_argument("--parent", type=int, help="the process to end with (default: who started this one)")
     options = parser.parse_args(arguments)
     settings = RunSettings(**json.loads(options.settings))
@@ -278,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if digest(data) != settings.data:
             raise ConfigurationError(f"expected the data set {settings.data}. Received: {digest(data)}")
         if options.seconds:
-            print(seconds_per_epoch(settings, data, options.seconds))
+            print(json.dumps(asdict(measure_speed(settings, data, options.seconds)), allow_nan=False))
         else:
             write_result(options.output_directory, train(settings, data, parent=options.parent))
     except CrossbowError as error:

@@ -7,9 +7,14 @@ learners do not compete for cores, and what other programs do disturbs little. F
 one with learners that are all fast, and one in which the last is slow; tasks a second are counted from their ends.
 
 Where nobody waits for anybody, a learner that has a share s of the others' speed leaves (k − 1 + s) / k of the tasks:
-at most its own share, (1 − s) / k, is lost. The targets: async, hogwild, easgd, weed-out, gossip, and grouping with the
-slow one in a group of its own, reach at least 0.95 of that (medians). SSP cannot, for long: it lets a fast learner run
-ahead as far as its bound, which is the target there, and then only as fast as the slow one.
+at most its own share, (1 − s) / k, is lost. The targets: async, hogwild, easgd, gossip, and grouping with the slow one
+in a group of its own, which it is told or finds out, reach at least 0.95 of that (medians). SSP cannot, for long: it
+lets a fast learner run ahead as far as its bound, which is the target there, and then only as fast as the slow one.
+Weed-out has no target: it leaves out a learner that is so slow altogether. That learner's tasks are counted, but never
+merged, and so the useful ones are those of the fast learners, (k − 1) / k.
+
+Grouping by speed (grouping-automatic) counts only after its first regrouping: each process trains so long before the
+first turn.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
 import threading
@@ -31,9 +37,21 @@ import numpy as np
 from benchmarks.contest import Contest, Contestant
 from benchmarks.machine import describe_machine
 from benchmarks.report import markdown, paired, spread
-from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, ModelConf, Operator, SubGraph, SystemConf
+from crossbow import (
+    Dataflow,
+    DataflowNode,
+    Dataset,
+    ExecutionContext,
+    History,
+    ModelConf,
+    Operator,
+    SubGraph,
+    SystemConf,
+    TrainingUnit,
+)
 from crossbow.conf import configuration
 from crossbow.ops import InnerProduct, Kernel, SoftMax, SoftMaxLoss
+from crossbow.runtime.speeds import WARMING_TASKS, WINDOW_SECONDS, WINDOW_TASKS, Regrouping
 from crossbow.synch import (
     EASGD,
     SMA,
@@ -47,22 +65,29 @@ from crossbow.synch import (
     Rule,
     WeedOut,
 )
+from crossbow.synch.grouping import groups_text
 from crossbow.types import Array, Shape
+from models.values import integer, number
 
 SHARE = 0.95
 """The target: of the tasks that are possible."""
+MOST_WINDOWS, TASKS_MORE = 3, 5
+"""Until learners are grouped by speed: how often to train for as long as that takes, and so many tasks each longer, for
+results are handed on a little later."""
 BOUND = 4
 """Of SSP and of the partially synchronous rule."""
 EXAMPLES, FEATURES, CLASSES, BATCH = 80_000, 4, 2, 4
 """So many that no epoch ends in a turn: then everybody waits for everybody."""
-FREE = "async", "hogwild", "easgd", "weed-out", "gossip", "grouping"
-"""The rules under which nobody waits for the slow learner."""
+AUTOMATIC = "grouping-automatic"
+"""The label of grouping by measured speed."""
+FREE = "async", "hogwild", "easgd", "gossip", "grouping", AUTOMATIC
+"""The rules under which nobody waits for the slow learner, and all that it does is of use."""
 
 
 def rules(learners: int) -> dict[str, Rule]:
-    """Those to measure; the slow learner, the last, is in a group of its own."""
+    """Those to measure by their labels; under "grouping" the slow learner, the last, is in a group of its own."""
     groups = (tuple(range(learners - 1)), (learners - 1,))
-    made: list[Rule] = [
+    named: list[Rule] = [
         AsynchronousSGD(),
         Hogwild(),
         EASGD(),
@@ -74,7 +99,12 @@ def rules(learners: int) -> dict[str, Rule]:
         SSGD(),
         SMA(),
     ]
-    return {rule.name: rule for rule in made}
+    made: dict[str, Rule] = {}
+    for rule in named:
+        made[rule.name] = rule
+        if isinstance(rule, Grouping):
+            made[AUTOMATIC] = Grouping()
+    return made
 
 
 class Times:
@@ -157,11 +187,35 @@ class DelayedRunner:
             system=SystemConf(learners_per_device=len(delays), threads_per_learner=1, kernels="reference"),
         )
         self._seen: list[Seen] = []
+        self._groups = ""
+        if isinstance(rule, Grouping) and rule.groups is None:
+            self._find_groups()
+
+    def _find_groups(self) -> None:
+        """Train until learners are grouped by their speed. Before that all are of one group, and equally many tasks
+        each learner's."""
+        learners, fast = len(self.times.delays), min(self.times.delays)
+        each = WARMING_TASKS + max(WINDOW_TASKS, math.ceil(WINDOW_SECONDS / fast))
+        for _ in range(MOST_WINDOWS):
+            self._note(self.context.train(learners * (each + TASKS_MORE), TrainingUnit.TASKS))
+            if self._groups:
+                return
+        raise RuntimeError(f"expected learners to be grouped after {each} tasks of each")
+
+    def _note(self, history: History) -> None:
+        """Of the groups, the last that were formed."""
+        for decision in history.decisions:
+            if isinstance(decision, Regrouping):
+                self._groups = groups_text(decision.groups)
+
+    def groups(self) -> str:
+        """Those that were formed by speed, "" where none were."""
+        return self._groups
 
     def run(self, begin: float, end: float) -> float:
         """Tasks a second, of all learners."""
         self.times.ends.clear()  # not what was done: SSP counts on from call to call
-        self.context.train_for_duration(end - time.monotonic())
+        self._note(self.context.train_for_duration(end - time.monotonic()))
         counted = [learner for moment, learner in self.times.ends if begin <= moment < end]
         rates = [counted.count(learner) / (end - begin) for learner in range(len(self.times.delays))]
         self._seen.append(Seen(rates, self.times.ahead))
@@ -180,6 +234,7 @@ class Outcome:
     """Of one rule: tasks a second in every round."""
 
     rule: str
+    """Its label."""
     learners: int
     slowness: float
     """How many times as long the slow learner takes."""
@@ -191,6 +246,8 @@ class Outcome:
     seen_slowed: list[Seen]
     others: float | None = None
     """Processors that other programs kept busy meanwhile."""
+    groups: str = ""
+    """Formed by speed, where one learner was slow."""
 
     @property
     def possible(self) -> float:
@@ -226,7 +283,9 @@ class Outcome:
         return "–"
 
 
-def measure(rule: Rule, learners: int, delay: float, slowness: float, rounds: int, seconds: float) -> Outcome:
+def measure(
+    label: str, rule: Rule, learners: int, delay: float, slowness: float, rounds: int, seconds: float
+) -> Outcome:
     """All about one rule."""
     delays = [delay] * learners
     contestants = [
@@ -236,8 +295,17 @@ def measure(rule: Rule, learners: int, delay: float, slowness: float, rounds: in
     with Contest(contestants) as contest:
         rates = contest.rounds(rounds, 2 * delay * slowness, seconds)
         seen = {name: contest.ask(name, "seen", rounds) for name in rates}
+        groups = contest.ask("slowed", "groups")
     return Outcome(
-        rule.name, learners, slowness, rates["fast"], rates["slowed"], seen["fast"], seen["slowed"], contest.others
+        label,
+        learners,
+        slowness,
+        rates["fast"],
+        rates["slowed"],
+        seen["fast"],
+        seen["slowed"],
+        contest.others,
+        groups,
     )
 
 
@@ -263,20 +331,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.heterogeneous_learners", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--learners", type=int, default=4, metavar="K", help="(default: %(default)s)")
-    parser.add_argument("--slowness", type=float, default=4.0, metavar="X", help="of the slow one (default: 4 times)")
-    parser.add_argument("--delay", type=float, default=0.05, metavar="S", help="of a fast task (default: 0.05)")
+    parser.add_argument("--learners", type=integer(2), default=4, metavar="K", help="(default: %(default)s)")
+    parser.add_argument(
+        "--slowness", type=number(1), default=4.0, metavar="X", help="of the slow one (default: 4 times)"
+    )
+    above = number(0, above=True)
+    parser.add_argument("--delay", type=above, default=0.05, metavar="S", help="of a fast task (default: 0.05)")
     parser.add_argument("--rules", nargs="+", choices=rules(2), metavar="RULE", help="(default: all)")
-    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, metavar="S", help="of a turn (default: 3)")
+    parser.add_argument("--rounds", type=integer(1), default=5, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=above, default=3.0, metavar="S", help="of a turn (default: 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
     options = parser.parse_args(arguments)
     known = rules(options.learners)
     settings = options.learners, options.delay, options.slowness, options.rounds, options.seconds
     outcomes = []
     for name in options.rules or known:
-        outcomes.append(measure(known[name], *settings))
-        print(f"{name}: {spread(outcomes[-1].ratios).text('.3f')}", flush=True)
+        outcomes.append(measure(name, known[name], *settings))
+        groups = outcomes[-1].groups and f", groups {outcomes[-1].groups}"
+        print(f"{name}: {spread(outcomes[-1].ratios).text('.3f')}{groups}", flush=True)
     machine = describe_machine()
     known_others = [outcome.others for outcome in outcomes if outcome.others is not None]
     if known_others:

@@ -7,9 +7,11 @@ which is whole or not there: whatever ends the program, started again it goes on
 after seed, and the rules in turns, so that a part of the grid is of use already. At the end it writes a table and
 pictures of what is there, and says what is missing; `--report-only` does nothing else.
 
-How many epochs a run needs does not depend on what else the machine does meanwhile (not at all with a barrier), but how
-many seconds does. So speed is measured by itself, in short turns of all cells of the grid, one round after the other:
-`--speed-rounds 3`, on a quiet machine. Seconds to the target are epochs to it times seconds an epoch.
+Under a rule with a barrier, how many epochs a run needs does not depend on what else the machine does meanwhile.
+Without one (easgd) it does: learners then finish in another order, and so z is another; the report says of those runs
+apart how busy other programs were. How many seconds a run needs always depends on that. So speed is measured by itself,
+in short turns of all cells of the grid, one round after the other: `--speed-rounds 3`, on a quiet machine. Seconds to
+the target are epochs to it times seconds an epoch.
 
 One solver for all: SGD with a fixed learning rate, momentum 0.9 and weight decay 5e-4, as Caffe trains LeNet
 (examples/mnist/lenet_solver.prototxt), but for the decay of its rate, which would make an epoch's steps depend on how
@@ -25,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
@@ -37,7 +38,7 @@ from typing import Any
 
 from benchmarks.efficiency_pictures import write_pictures
 from benchmarks.efficiency_report import cells, missing, refused, report, verdict
-from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, digest, read_result, speed_settings
+from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, Speed, digest, read_result, speed_settings
 from crossbow import SolverConf
 from crossbow.data import mnist
 from crossbow.files import make_directory, write_whole
@@ -56,7 +57,7 @@ SPEEDS = "speeds.json"
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
 
 Run = Callable[[RunSettings, argparse.Namespace], None]
-Measure = Callable[[RunSettings, argparse.Namespace], float]
+Measure = Callable[[RunSettings, argparse.Namespace], Speed | None]
 
 
 def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
@@ -115,14 +116,14 @@ def run_apart(settings: RunSettings, options: argparse.Namespace) -> None:
     subprocess.run(command, check=False)
 
 
-def measure_apart(settings: RunSettings, options: argparse.Namespace) -> float:
-    """Seconds an epoch, measured in a process of its own; NaN where that could not be."""
+def measure_apart(settings: RunSettings, options: argparse.Namespace) -> Speed | None:
+    """The speed, measured in a process of its own; None where that could not be."""
     command = [sys.executable, "-m", "benchmarks.efficiency_run", "--settings", json.dumps(asdict(settings))]
     command += ["--seconds", str(options.speed_seconds)]
     if options.data_directory is not None:
         command += ["--data-directory", str(options.data_directory)]
     done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
-    return float(done.stdout) if done.returncode == 0 else math.nan
+    return Speed(**json.loads(done.stdout)) if done.returncode == 0 else None
 
 
 # What is there
@@ -163,17 +164,32 @@ def _data(options: argparse.Namespace, found: Mapping[str, RunResult]) -> str:
 # Running what is missing
 
 
+class Budget:
+    """So many seconds from now on: when they are spent, nothing more is begun. None: as long as it takes."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds, self._began, self._said = seconds, time.monotonic(), False
+
+    def is_spent(self) -> bool:
+        """Says so, the first time."""
+        if self._seconds is None or time.monotonic() - self._began < self._seconds:
+            return False
+        if not self._said:
+            print(f"the budget of {self._seconds:g} s is spent", file=sys.stderr)
+            self._said = True
+        return True
+
+
 def run_missing(
-    runs: Sequence[RunSettings], found: dict[str, RunResult], options: argparse.Namespace, run: Run
+    runs: Sequence[RunSettings], found: dict[str, RunResult], options: argparse.Namespace, run: Run, budget: Budget
 ) -> list[RunSettings]:
     """Run what is missing, and add it to what was found; those that left no result."""
-    began, failed = time.monotonic(), []
+    failed = []
     for number_of_run, settings in enumerate(runs, 1):
         known = found.get(settings.name)
         if known is not None and not (known.status == REFUSED and options.retry_refused):
             continue
-        if options.budget is not None and time.monotonic() - began >= options.budget:
-            print(f"the budget of {options.budget:g} s is spent", file=sys.stderr)
+        if budget.is_spent():
             break
         print(f"{number_of_run} of {len(runs)}: {settings} …", file=sys.stderr, flush=True)
         run(settings, options)
@@ -198,27 +214,36 @@ def _summary(result: RunResult) -> str:
 # How fast they are
 
 
-def read_speeds(directory: Path) -> dict[str, list[float]]:
-    """Seconds an epoch, by round, of every cell that was measured, by its settings' name. Raises DataError."""
+def read_speeds(directory: Path) -> dict[str, list[Speed]]:
+    """By round, of every cell that was measured, by its settings' name. Raises DataError."""
     path = directory / SPEEDS
     try:
-        found: dict[str, list[float]] = json.loads(path.read_text()) if path.is_file() else {}
-        return {name: [float(seconds) for seconds in rounds] for name, rounds in found.items()}
+        found: dict[str, list[dict[str, Any]]] = json.loads(path.read_text()) if path.is_file() else {}
+        return {name: [Speed(**known) for known in rounds] for name, rounds in found.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise DataError(f"{path}: expected seconds an epoch by name. Received: {error}") from error
+        raise DataError(f"{path}: expected measured speeds by name. Received: {error}") from error
 
 
-def measure_speeds(runs: Sequence[RunSettings], options: argparse.Namespace, measure: Measure) -> None:
-    """Measure what is missing of so many rounds, in turns, and keep it after every turn."""
+def measure_speeds(runs: Sequence[RunSettings], options: argparse.Namespace, measure: Measure, budget: Budget) -> None:
+    """Measure what is missing of so many rounds, in turns, and keep it after every turn. What could not be measured is
+    said, and still missing."""
     speeds = read_speeds(options.output_directory)
     for number_of_round in range(options.speed_rounds):
         for name, settings in {speed_settings(run).name: speed_settings(run) for run in runs}.items():
             rounds = speeds.setdefault(name, [])
             if len(rounds) > number_of_round:
                 continue
-            rounds.append(measure(settings, options))
-            print(f"round {number_of_round + 1}: {settings}: {rounds[-1]:.2f} s an epoch", file=sys.stderr, flush=True)
-            write_whole(options.output_directory / SPEEDS, json.dumps(speeds, indent=1).encode())
+            if budget.is_spent():
+                return
+            turn, speed = f"round {number_of_round + 1}: {settings}", measure(settings, options)
+            if speed is None:
+                print(f"{turn}: its speed could not be measured", file=sys.stderr, flush=True)
+                continue
+            rounds.append(speed)
+            print(f"{turn}: {speed.seconds:.2f} s an epoch", file=sys.stderr, flush=True)
+            known = {each: [asdict(one) for one in measured] for each, measured in speeds.items() if measured}
+            text = json.dumps(known, indent=1, allow_nan=False)
+            write_whole(options.output_directory / SPEEDS, f"{text}\n".encode())
 
 
 # The command line
@@ -256,7 +281,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--max-epochs", type=integer(1), metavar="N", default=12, help="of a run that does not reach it")
     add("--devices", default="cpu", help="as in SystemConf")
     add("--threads-per-learner", type=integer(1), metavar="N", help="None: the cores are shared among the learners")
-    add("--budget", type=number(0), metavar="S", help="seconds after which no run is begun")
+    add("--budget", type=number(0), metavar="S", help="seconds after which no run and no measurement is begun")
     add("--speed-rounds", type=integer(0), metavar="N", default=0, help="measure how fast every cell is, so many times")
     add("--speed-seconds", type=number(0, above=True), metavar="S", default=3.0, help="of such a measurement")
     add("--report-only", action="store_true", help="run nothing: write table and pictures of what is there")
@@ -273,10 +298,12 @@ def main(arguments: Sequence[str] | None = None, run: Run = run_apart, measure: 
         found = read_results(options.output_directory)
         runs = grid(options, _data(options, found))
         if not options.report_only:
-            failed = run_missing(runs, found, options, run)
-            measure_speeds(runs, options, measure)
+            budget = Budget(options.budget)
+            failed = run_missing(runs, found, options, run, budget)
+            measure_speeds(runs, options, measure, budget)
         speeds = read_speeds(options.output_directory)
-        write_report(runs, found, speeds, options.report_directory or options.output_directory)
+        directory = options.report_directory or options.output_directory
+        write_report(runs, found, speeds, directory, options.speed_rounds)
     except CrossbowError as error:
         print(f"python -m benchmarks.statistical_efficiency: error: {error}", file=sys.stderr)
         return WRONG
@@ -289,14 +316,16 @@ def main(arguments: Sequence[str] | None = None, run: Run = run_apart, measure: 
 def write_report(
     runs: Sequence[RunSettings],
     found: Mapping[str, RunResult],
-    speeds: Mapping[str, Sequence[float]],
+    speeds: Mapping[str, Sequence[Speed]],
     directory: Path,
+    speed_rounds: int,
 ) -> None:
-    """Write report.md and the pictures, and print the check and what is missing. Raises DataError."""
+    """Write report.md and the pictures, and print the check and what is missing. speed_rounds: how many were asked for.
+    Raises DataError."""
     grouped = cells(runs, found, speeds)
     pictures = write_pictures(grouped, directory)
-    write_whole(directory / "report.md", report(grouped, pictures).encode())
-    for title, lines in (("refused", refused(grouped)), ("missing", missing(grouped))):
+    write_whole(directory / "report.md", report(grouped, pictures, speed_rounds).encode())
+    for title, lines in (("refused", refused(grouped)), ("missing", missing(grouped, speed_rounds))):
         for line in lines:
             print(f"{title}: {line}")
     print(verdict(grouped))

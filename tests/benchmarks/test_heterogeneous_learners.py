@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks import heterogeneous_learners
-from benchmarks.heterogeneous_learners import BOUND, FREE, DelayedRunner, Outcome, Seen, rules
+from benchmarks.heterogeneous_learners import AUTOMATIC, BOUND, FREE, DelayedRunner, Outcome, Seen, rules
 from crossbow.synch import SSGD, SSP, AsynchronousSGD, Grouping, Rule
 
 
@@ -31,6 +32,7 @@ def outcome(rule: str, slowed: list[float], ahead: int = 9) -> Outcome:
         ("ssp", [26.0] * 3, BOUND - 1, 0.32, "MISSED"),
         ("ssp", [26.0] * 4, BOUND + 1, 0.32, "MISSED"),
         ("ssgd", [26.0] * 3, 0, 0.32, "–"),
+        ("weed-out", [81.25] * 3, 9, 1.0, "–"),  # what the slow learner does is dropped
     ],
 )
 def test_verdicts(rule: str, slowed: list[float], ahead: int, of_the_possible: float, verdict: str) -> None:
@@ -52,6 +54,7 @@ def test_every_rule_that_is_free_is_measured() -> None:
     assert set(FREE) < set(measured)
     assert isinstance(measured["grouping"], Grouping)
     assert measured["grouping"].groups == ((0, 1, 2), (3,))
+    assert measured[AUTOMATIC] == Grouping()
 
 
 @pytest.mark.parametrize(
@@ -73,21 +76,52 @@ def test_a_slow_learner(rule: Rule, least: int, most: int) -> None:
     assert least <= turns[-1].ahead <= most
 
 
+@pytest.mark.parametrize(("slow", "groups"), [(1, "0,1,2"), (4, "0,1/2")])
+def test_groups_are_found_before_the_first_turn(slow: int, groups: str) -> None:
+    runner = DelayedRunner(rules(3)[AUTOMATIC], [0.01, 0.01, 0.01 * slow])
+    try:
+        assert runner.groups() == groups
+    finally:
+        runner.close()
+
+
+def test_groups_that_are_told_are_not_found() -> None:
+    runner = DelayedRunner(rules(3)["grouping"], [0.001] * 3)
+    try:
+        assert runner.groups() == ""
+        assert runner.times.ends == []
+    finally:
+        runner.close()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [["--learners", "1"], ["--rounds", "0"], ["--slowness", "0.5"], ["--delay", "0"], ["--seconds", "0"]],
+    ids=str,
+)
+def test_bad_options(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        heterogeneous_learners.main(option)
+    assert f"argument {option[0]}: expected " in capsys.readouterr().err
+
+
 def test_the_benchmark_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 
-    def measured(rule: Rule, *settings: Any) -> Outcome:
-        asked.append((rule.name, *settings))
-        return outcome(rule.name, [81.25] * settings[3])
+    def measured(label: str, rule: Rule, *settings: Any) -> Outcome:
+        asked.append((label, rule, *settings))
+        return dataclasses.replace(outcome(label, [81.25] * settings[3]), groups="0,1/2" if label == AUTOMATIC else "")
 
     monkeypatch.setattr(heterogeneous_learners, "measure", measured)
     path = tmp_path / "learners.json"
-    arguments = ["--rules", "async", "ssgd", "--rounds", "2", "--json", str(path)]
+    arguments = ["--rules", AUTOMATIC, "ssgd", "--rounds", "2", "--json", str(path)]
     assert heterogeneous_learners.main(arguments) == 0
-    assert asked == [("async", 4, 0.05, 4.0, 2, 3.0), ("ssgd", 4, 0.05, 4.0, 2, 3.0)]
+    assert asked == [(AUTOMATIC, Grouping(), 4, 0.05, 4.0, 2, 3.0), ("ssgd", SSGD(), 4, 0.05, 4.0, 2, 3.0)]
     printed = capsys.readouterr().out
+    assert f"{AUTOMATIC}: 0.812 (0.812–0.812), groups 0,1/2\nssgd: 0.812 (0.812–0.812)\n" in printed
+    assert f"| {AUTOMATIC} |" in printed
     assert "0.8125 of the tasks are possible" in printed
     assert "other programs: kept 0.50 processors busy" in printed
     assert [found["verdict"] for found in json.loads(path.read_text())["outcomes"]] == ["met", "–"]

@@ -27,9 +27,10 @@ from benchmarks.efficiency_run import (
     Epoch,
     RunResult,
     RunSettings,
+    Speed,
     digest,
+    measure_speed,
     read_result,
-    seconds_per_epoch,
     train,
     write_result,
 )
@@ -255,19 +256,25 @@ def test_data_sets_are_told_apart() -> None:
 def test_an_epoch_takes_as_long_as_its_tasks() -> None:
     """A batch of half as many images makes twice as many tasks an epoch, of about the same length here."""
     data = pictures(4000, 4)
-    few, many = (seconds_per_epoch(settings_of(batch_size=batch), data, 0.2, network) for batch in (400, 4))
-    assert 0 < few < many / 4
+    few, many = (
+        [measure_speed(settings_of(batch_size=batch), data, 0.2, network) for _ in range(5)] for batch in (400, 4)
+    )
+    fastest = [min(speed.seconds for speed in speeds) for speeds in (few, many)]
+    assert 0 < fastest[0] < fastest[1] / 4
+    assert few[0].others is None or few[0].others >= 0
+    assert few[0].commit
+    assert few[0].date
 
 
 @pytest.mark.usefixtures("no_pictures")
 def test_speed_is_measured_in_turns_and_what_is_missing_of_it_later(start: Start, tmp_path: Path) -> None:
     measured: list[str] = []
 
-    def measure(settings: RunSettings, options: argparse.Namespace) -> float:
+    def measure(settings: RunSettings, options: argparse.Namespace) -> Speed:
         if len(measured) == 5:
             raise KeyboardInterrupt
         measured.append(str(settings))
-        return 0.5 * len(measured)
+        return Speed(0.5 * len(measured), 0.01 * len(measured), "abc", f"day {len(measured)}")
 
     cells_in_turn = [f"{rule}, batch 4, learners {k}, seed 0" for k in (1, 2) for rule in ("sma", "ssgd")]
     assert start("--speed-rounds", "2", measure=measure)[0] == INTERRUPTED
@@ -276,15 +283,79 @@ def test_speed_is_measured_in_turns_and_what_is_missing_of_it_later(start: Start
     assert start("--speed-rounds", "2", measure=measure)[0] == 0
     assert measured == cells_in_turn[1:]
     speeds = statistical_efficiency.read_speeds(tmp_path / "out")
-    assert sorted(speeds.values()) == [[0.5, 2.5], [1.0, 0.5], [1.5, 1.0], [2.0, 1.5]]
-    assert "1.50 (0.50–2.50)" in (tmp_path / "out" / "report.md").read_text()  # of the first: 0.5 and 2.5 s an epoch
+    seconds = [[speed.seconds for speed in rounds] for rounds in speeds.values()]
+    assert sorted(seconds) == [[0.5, 2.5], [1.0, 0.5], [1.5, 1.0], [2.0, 1.5]]
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "1.50 (0.50–2.50)" in text  # of the first: 0.5 and 2.5 s an epoch
+    assert "- other programs, speeds: kept 0.03 processors busy (at worst 0.05)\n" in text
+    assert "- commit, speeds: abc\n" in text
+    assert "- date, speeds: day 1 to day 5\n" in text
+    assert "Missing" not in text
 
 
-def test_speeds_that_are_none_are_said(start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("no_pictures")
+def test_a_speed_that_could_not_be_measured_is_missing(
+    start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    works = False
+
+    def measure(settings: RunSettings, options: argparse.Namespace) -> Speed | None:
+        return Speed(2.0) if works or (settings.rule == "sma" and settings.learners == 1) else None
+
+    again = ["--seeds", "0", "--speed-rounds", "2"]
+    assert start(*again, measure=measure)[0] == 0
+    printed, text = capsys.readouterr(), (tmp_path / "out" / "report.md").read_text()
+    assert "round 2: ssgd, batch 4, learners 2, seed 0: its speed could not be measured" in printed.err
+    for line in ("sma, batch 4, speed: 2 learners: 2 of 2 rounds", "ssgd, batch 4, speed: all"):
+        assert f"missing: {line}\n" in printed.out
+        assert f"- {line}\n" in text
+    (kept,) = json.loads((tmp_path / "out" / "speeds.json").read_text()).values()
+    assert kept == [dataclasses.asdict(Speed(2.0))] * 2
+    works = True
+    start(*again, measure=measure)
+    assert "missing" not in capsys.readouterr().out
+    start("--speed-rounds", "3", "--budget", "0", "--report-only", "--seeds", "0")
+    assert (
+        "missing: sma, batch 4, speed: 1 learner: 1 of 3 rounds; 2 learners: 1 of 3 rounds" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.usefixtures("no_pictures")
+def test_no_speed_is_measured_when_the_budget_is_spent(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(statistical_efficiency.time, "monotonic", lambda: now)
+    start("--seeds", "0")
+
+    def measure(settings: RunSettings, options: argparse.Namespace) -> Speed:
+        nonlocal now
+        now += 4.0
+        return Speed(1.0)
+
+    start("--seeds", "0", "--speed-rounds", "3", "--budget", "10", measure=measure)
+    assert capsys.readouterr().err.count("the budget of 10 s is spent") == 1
+    assert now == 12.0
+
+
+def test_a_process_says_how_fast_it_was(mnist_directory: Path) -> None:
+    options = parse(["--data-directory", str(mnist_directory), "--speed-seconds", "0.1"])
+    settings = settings_of(batch_size=4, data=digest(statistical_efficiency.mnist(mnist_directory)))
+    speed = statistical_efficiency.measure_apart(settings, options)
+    assert speed is not None
+    assert speed.seconds > 0
+    assert speed.date
+    assert statistical_efficiency.measure_apart(dataclasses.replace(settings, data="others"), options) is None
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a": [NaN]}', '{"a": [{"seconds": NaN}]}', '{"a": [{"second": 1}]}'])
+def test_speeds_that_are_none_are_said(
+    text: str, start: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "speeds.json").write_text("[1]")
+    (tmp_path / "out" / "speeds.json").write_text(text)
     assert start("--budget", "0")[0] == WRONG
-    assert "speeds.json: expected seconds an epoch by name. Received: " in capsys.readouterr().err
+    assert "speeds.json: expected measured speeds by name. Received: " in capsys.readouterr().err
 
 
 # Refused rules
@@ -461,7 +532,7 @@ def cell(
     seeds: int = 3,
     rule: str = "sma",
     batch: int = 32,
-    speeds: tuple[float, ...] = (),
+    speeds: tuple[Speed, ...] = (),
 ) -> Cell:
     settings = tuple(settings_of(rule, learners, batch, seed) for seed in range(seeds))
     return Cell(settings, tuple(made_up(s, e) for s, e in zip(settings, epochs, strict=False)), speeds)
@@ -495,8 +566,9 @@ def test_the_check_is_not_measured_where_it_is_not_asked_for_or_refused() -> Non
 
 
 def test_the_table() -> None:
-    """Seconds to the target are epochs at the median speed, which is of the rounds in which it could be measured."""
-    one, two = cell(1, [5, 4, None], speeds=(2.0, 4.0, math.nan, 3.0)), cell(2, [4, 3], speeds=(0.5,))
+    """Seconds to the target are epochs at the median speed."""
+    one = cell(1, [5, 4, None], speeds=(Speed(2.0), Speed(4.0), Speed(3.0)))
+    two = cell(2, [4, 3], speeds=(Speed(0.5),))
     rows = results_table([one, two, cell(4, [None]), cell(8, [])], "99 %").splitlines()
     found = [[part.strip() for part in row.split("|")[1:-1]] for row in rows[2:]]
     assert found == [
@@ -532,8 +604,53 @@ def test_what_was_seen_is_grouped() -> None:
     assert diverged(grouped) == [f"{second}: the loss became nan"]
     text = report(grouped, ["epochs.png"])
     assert "5 of 16 runs trained. The check is not measured: " in text
-    assert "- other programs: kept 0.50 processors busy (at worst 0.50): not a quiet machine" in text
+    busy = "kept 0.50 processors busy (at worst 0.50): not a quiet machine; "
+    assert f"- other programs: {busy}with a barrier epochs do not depend on it\n" in text
+    assert "without a barrier" not in text
+    assert "measured by themselves" not in text
+    assert "speed" not in text
     assert "- commit: abc" in text
+    assert "- clip gradient norm: 1.0\n" in text
     assert "## Test accuracy by epoch, batch 8" in text
     assert text.endswith("![epochs](epochs.png)\n")
     assert str(math.inf) not in text
+
+
+def test_what_other_programs_did_to_runs_without_a_barrier_is_said_apart() -> None:
+    free = cell(2, [5], rule="easgd")
+    (run,) = free.results
+    free = dataclasses.replace(free, results=(dataclasses.replace(run, others=1.5),))
+    speeds = (Speed(1.0, 0.2, "abc", "day 2"), Speed(1.0, 0.04, "def", "day 2"))
+    text = report([dataclasses.replace(cell(2, [5]), speeds=speeds), free], [])
+    assert "- other programs: kept 0.50 processors busy (at worst 0.50): not a quiet machine; with a barrier" in text
+    assert (
+        "- other programs, runs without a barrier: kept 1.50 processors busy (at worst 1.50): not a quiet machine; "
+        "without a barrier epochs depend on it\n"
+    ) in text
+    assert (
+        "- other programs, speeds: kept 0.12 processors busy (at worst 0.20): not a quiet machine; seconds depend on "
+        "it: measure again\n"
+    ) in text
+    assert "- commit, speeds: abc, def\n- date, speeds: day 2\n" in text
+    assert "were measured by themselves" in text
+    only = report([free], [])
+    assert "- other programs, runs without a barrier: " in only
+    assert "- other programs: " not in only
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("", "0.05; 0.0125 with batch 8"),
+        ("--batches 128", "0.05"),
+        ("--batches 8 4 32", "0.05; 0.00625 with batch 4; 0.0125 with batch 8"),
+        ("--scale-rate --learners 1 8 --batches 32 128", "0.05, ssgd of 8 learners: 0.4"),
+        (
+            "--scale-rate --learners 1 8 --batches 8 32",
+            "0.05, ssgd of 8 learners: 0.4; 0.0125 with batch 8, ssgd of 8 learners: 0.1",
+        ),
+    ],
+)
+def test_the_report_says_the_learning_rates(arguments: str, expected: str) -> None:
+    text = report(cells(grid(parse(arguments.split()), "data"), {}, {}), [])
+    assert f"- learning rate: {expected}\n" in text
