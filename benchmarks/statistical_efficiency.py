@@ -16,11 +16,11 @@ the target are epochs to it times seconds an epoch.
 One solver for all: SGD with a fixed learning rate, momentum 0.9 and weight decay 5e-4, as Caffe trains LeNet
 (examples/mnist/lenet_solver.prototxt), but for the decay of its rate, which would make an epoch's steps depend on how
 many epochs went before. The rate is 0.05 for batches of 32 images and more, and in proportion to the batch for smaller
-ones (Goyal et al., 2017); gradients are shortened to a norm of 1, or some runs would diverge. That is a large rate for
-one learner, and one that eight can use. A learner's batch and rate are the same whatever the number of learners, for
-Crossbow claims that it needs no other with more of them. Under S-SGD k learners with batch b are SGD with batch k·b, at
-this same rate; `--scale-rate` multiplies it by k there. The elastic rules draw with α = 1/k (with one learner 1/2)
-each: SMA as by default, asynchronous EASGD likewise.
+ones (Goyal et al., 2017); gradients are shortened to a norm of 1, or some runs would diverge. With batches of 32 that
+is a large rate for one learner, and one that eight can use; docs/results.md says what others came to. A learner's batch
+and rate are the same whatever the number of learners, for Crossbow claims that it needs no other with more of them.
+Under S-SGD k learners with batch b are SGD with batch k·b, at this same rate; `--scale-rate` multiplies it by k there.
+The elastic rules draw with α = 1/k (with one learner 1/2) each: SMA as by default, asynchronous EASGD likewise.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _solver(options: argparse.Namespace, rule: str, learners: int, batch_size: i
             learning_rate=scale * options.learning_rate,
             momentum=options.momentum,
             weight_decay=options.weight_decay,
-            clip_gradient_norm=options.clip_gradient_norm,
+            clip_gradient_norm=options.clip_gradient_norm or None,
         )
     )
 
@@ -273,7 +273,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--momentum", type=number(0), metavar="M", default=0.9, help="in [0, 1)")
     add("--weight-decay", type=number(0), metavar="L", default=5e-4, help="of the L2 penalty")
-    add("--clip-gradient-norm", type=number(0, above=True), metavar="N", default=1.0, help="longer ones are shortened")
+    add("--clip-gradient-norm", type=number(0), metavar="N", default=1.0, help="longer ones are shortened; 0: none")
     add("--base-momentum", type=number(0), metavar="M", default=0.0, help="sma: of the average model, in [0, 1)")
     add("--scale-rate", action="store_true", help="ssgd: the learning rate times the number of learners")
     add("--target-accuracy", type=number(0, 1, above=True), metavar="A", default=0.99, help="on the test images")

@@ -168,6 +168,11 @@ def test_small_batches_have_a_smaller_rate() -> None:
     assert rates == {8: 0.01, 32: 0.04, 128: 0.04}
 
 
+def test_gradients_may_be_left_as_they_are() -> None:
+    limits = [grid(parse(["--clip-gradient-norm", limit]), "")[0].solver["clip_gradient_norm"] for limit in "02"]
+    assert limits == [None, 2]
+
+
 def test_the_rate_is_scaled_by_the_learners_for_ssgd_only() -> None:
     arguments = ["--scale-rate", "--learning-rate", "0.01", "--batches", "32", "--seeds", "0", "--learners", "1", "8"]
     rates = {(run.rule, run.learners): run.solver["learning_rate"] for run in grid(parse(arguments), "")}
