@@ -312,7 +312,7 @@ def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str
     about = {
         "network": f"LeNet, {first.variant}, on MNIST (data {first.data or 'unknown'})",
         "learning rate": _rates(cells),
-        **{name.replace("_", " "): str(value) for name, value in solver.items()},
+        **{name.replace("_", " "): "none" if value is None else str(value) for name, value in solver.items()},
         "momentum of SMA's average model": ", ".join(momenta),
         "devices": first.devices,
         "threads of a learner": str(first.threads_per_learner or "its share of the cores, one at the least"),
