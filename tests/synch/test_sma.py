@@ -136,3 +136,15 @@ def test_with_base_momentum_what_is_allowed_still_dies_out(learners: int, mu: fl
     rule = SMA(alpha=2 / (learners + 1) * 0.98, base_momentum=mu)
     rule.check_learners(learners)
     assert distance_after(rule, learners, 400) < 0.02
+
+
+@pytest.mark.parametrize("alpha", [None, 0.05])
+@pytest.mark.parametrize(("learners", "mu"), [(1, 0.0), (1, 0.9), (8, 0.0), (8, 0.9)])
+def test_how_fast_z_goes_where_all_steps_are_equal(learners: int, mu: float, alpha: float | None) -> None:
+    """Let v be the step, d = w − z. When both move by s: s = v − α d and s = k α d + μ s, so s = v k / (k + 1 − μ)."""
+    gradients, solver = (lambda learner, weights: -np.ones_like(weights)), SolverConf()
+    simulation = Simulation(SMA(alpha=alpha, base_momentum=mu), solver, learners, np.zeros(1))
+    for _ in range(500):
+        simulation.tick(gradients, 1.0)
+    speed = (simulation.base - simulation.previous).item()
+    assert speed == pytest.approx(learners / (learners + 1 - mu), abs=1e-9)
