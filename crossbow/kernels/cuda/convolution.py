@@ -20,8 +20,9 @@ from crossbow.kernels.cuda import cudnn
 from crossbow.kernels.cuda.api import api, remember
 from crossbow.kernels.cuda.four import strides
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, Kernel, Launch, Structure, current, pointer
+from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, ConvolutionGeometry, PreparedKernel, Storage, Variable
-from crossbow.types import Array, ConfigurationError, Layout, Shape, Tensor
+from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
 WORKSPACE_LIMIT = 64 * 2**20
 """Bytes that an algorithm may use, where there is one that needs no more."""
@@ -87,27 +88,6 @@ BACKWARD_DATA = Request("BackwardData", "wyx", "CONVOLUTION_BWD_DATA_ALGO_", (cu
 BACKWARD_FILTER = Request(
     "BackwardFilter", "xyw", "CONVOLUTION_BWD_FILTER_ALGO_", (cudnn.CONVOLUTION_BWD_FILTER_ALGO_1,)
 )
-
-
-@dataclass(frozen=True)
-class ChannelsLastStorage:
-    """Weights (outputs, channels, height, width) that lie as (outputs, height, width, channels)."""
-
-    shape: Shape
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    def pack(self, plain: Array, flat: Array) -> None:
-        flat[...] = plain.transpose(0, 2, 3, 1).reshape(-1)
-
-    def unpack(self, flat: Array, plain: Array) -> None:
-        outputs, channels, height, width = self.shape
-        plain[...] = flat.reshape(outputs, height, width, channels).transpose(0, 3, 1, 2)
-
-    def __str__(self) -> str:
-        return "channels last"
 
 
 @dataclass(frozen=True)
@@ -409,7 +389,7 @@ def forward(
     """input0, weights[, bias] → output (relu: max(output, 0))."""
     storages: dict[str, Storage] = {}
     if weights.storage is None and x.layout is Layout.CHANNELS_LAST:
-        storages["weights"] = ChannelsLastStorage(weights.shape)
+        storages["weights"] = ChannelsLastStorage(weights.shape, weights.shape[1:])
         weights = replace(weights, storage=storages["weights"])
     convolution = Convolution(FORWARD, x, weights, y, geometry, arithmetic)
     roles = {"x": "input0", "w": "weights", "y": "output"}

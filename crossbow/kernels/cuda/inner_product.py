@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.cublas import Matrix, matrix_product
 from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel
+from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PlainStorage, PreparedKernel, Storage, Variable
-from crossbow.types import Array, Layout, Shape, Tensor
+from crossbow.types import Array, Layout, Tensor
 
 Place = str | slice
 """Where something lies: a role, or a part of the workspace."""
@@ -28,29 +29,6 @@ COLUMNS = 32
 """Of a matrix that a block sums at once: neighbours in memory."""
 MANY_ROWS = 1024
 """From so many on their sum is shared by as many threads as a block can have."""
-
-
-@dataclass(frozen=True)
-class ChannelsLastStorage:
-    """Weights (outputs, channels · height · width) that lie as (outputs, height, width, channels)."""
-
-    shape: Shape
-    image: Shape
-    """(channels, height, width)."""
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    def pack(self, plain: Array, flat: Array) -> None:
-        flat[...] = plain.reshape(-1, *self.image).transpose(0, 2, 3, 1).ravel()
-
-    def unpack(self, flat: Array, plain: Array) -> None:
-        channels, height, width = self.image
-        plain[...] = flat.reshape(-1, height, width, channels).transpose(0, 3, 1, 2).reshape(self.shape)
-
-    def __str__(self) -> str:
-        return "channels last"
 
 
 class Steps:

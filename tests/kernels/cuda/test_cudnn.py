@@ -18,6 +18,7 @@ import pytest
 from crossbow.kernels.cuda import convolution, cudnn
 from crossbow.kernels.cuda.api import replaced
 from crossbow.kernels.cuda.four import strides
+from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Variable
 from crossbow.ops import Conv, Pool
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
@@ -257,7 +258,7 @@ def random_problem(choose: Callable[[int, int], int]) -> convolution.Problem | N
         return None
     layout = Layout.CHANNELS_LAST if axes == 2 and choose(0, 1) else Layout.PLAIN
     weights = operator.variables(shape)[0].shape
-    storage = convolution.ChannelsLastStorage(weights) if layout is Layout.CHANNELS_LAST else None
+    storage = ChannelsLastStorage(weights, weights[1:]) if layout is Layout.CHANNELS_LAST else None
     return convolution.problem_of(
         Tensor(shape, FLOAT32, layout),
         Variable(weights, FLOAT32, storage),

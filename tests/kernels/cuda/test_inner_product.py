@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crossbow.kernels.cuda.inner_product import MANY_ROWS, ChannelsLastStorage, Steps
+from crossbow.kernels.cuda.inner_product import MANY_ROWS, Steps
 from crossbow.kernels.cuda.library import Cuda
+from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import PlainStorage, PreparedKernel, Storage, Variable
 from crossbow.kernels.reference.library import Reference
 from crossbow.types import Array, Layout, Shape, Tensor, aligned_zeros
