@@ -25,7 +25,7 @@ from benchmarks.crossbow_runner import CrossbowRunner
 from benchmarks.machine import describe_machine
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from benchmarks.report import markdown
-from crossbow import DurationUnit, ExecutionContext, ModelConf, SolverConf
+from crossbow import DurationUnit, ExecutionContext, ModelConf, Monitor, SolverConf
 from crossbow.runtime.device import available_cores
 
 SHARE, SECONDS = 0.95, 10.0
@@ -46,33 +46,46 @@ class Settled:
     decisions: list[str]
 
 
+class Heard(Monitor):
+    """What the tuner said, and when."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.decisions: list[str] = []
+        self.seconds: list[float] = []
+        """Of each, since it began."""
+
+    @property
+    def now(self) -> float:
+        return time.monotonic() - self.began
+
+    def decision(self, decision: Any) -> None:
+        self.decisions.append(str(decision))
+        self.seconds.append(self.now)
+
+
 class AutoRunner:
     """Trains with the number of learners left to the tuner."""
 
     def __init__(self, network: str, batch: int) -> None:
+        self.heard = Heard()
         self.context = ExecutionContext(
             [NETWORKS[network].build(), None],
             data=dataset(NETWORKS[network]),
             model=ModelConf(batch_size=batch),
             solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
+            monitors=[self.heard],
         )
 
     def settle(self) -> Settled:
         """Train until the tuner has settled."""
         engine: Any = self.context.engine
-        began = time.monotonic()
-        heard: list[float] = []
-        decide = engine._decided
-
-        def decided(decision: Any) -> None:
-            heard.append(time.monotonic() - began)
-            decide(decision)
-
-        engine.tuner.on_decision = decided
-        while not engine.tuner.settled and time.monotonic() - began < PATIENCE:
+        heard = self.heard
+        heard.began = time.monotonic()
+        while not engine.tuner.settled and heard.now < PATIENCE:
             self.context.train_for_duration(STRETCH, DurationUnit.SECONDS)
-        seconds = heard[-1] if engine.tuner.settled else PATIENCE
-        return Settled(engine.tuner.best, seconds, [str(decision) for decision in engine.decisions])
+        seconds = heard.seconds[-1] if engine.tuner.settled else PATIENCE
+        return Settled(engine.tuner.best, seconds, heard.decisions)
 
     def run(self, begin: float, end: float) -> float:
         raise NotImplementedError("it is asked to settle")
