@@ -26,24 +26,32 @@ def configuration(cls: type[T]) -> type[T]:
 
     A field declared with `field(kw_only=False)` may be given by position too, as in `Constant(1.0)`.
     """
-    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
-    names = [f.name for f in dataclasses.fields(made) if f.init]  # type: ignore[arg-type]
-    positional = [f.name for f in dataclasses.fields(made) if f.init and not f.kw_only]  # type: ignore[arg-type]
-    required = [
-        f.name
-        for f in dataclasses.fields(made)  # type: ignore[arg-type]
-        if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
+    return _answering(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def parameters(cls: type[T]) -> type[T]:
+    """The same where all fields may be given by position: of a synchronisation rule."""
+    return _answering(dataclasses.dataclass(frozen=True)(cls))
+
+
+def _answering(made: type[T]) -> type[T]:
+    fields = [f for f in dataclasses.fields(made) if f.init]  # type: ignore[arg-type]
+    names = [f.name for f in fields]
+    positional = [f.name for f in fields if not f.kw_only]
+    required = [f.name for f in fields if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     initialise: Callable[..., None] = made.__init__
 
     @functools.wraps(initialise)
     def checked(self: Any, *args: Any, **values: Any) -> None:
         if len(args) > len(positional):
-            raise ConfigurationError(f"{cls.__name__} takes keywords only: {', '.join(names)}. Received: {args!r}")
+            by_name = f"keywords only: {', '.join(names)}" if names else "nothing"
+            takes = f"at most {', '.join(positional)} by position" if positional else by_name
+            raise ConfigurationError(f"{made.__name__} takes {takes}. Received: {args!r}")
         given = dict(zip(positional, args, strict=False))
         twice = ", ".join(given.keys() & values.keys())
         if twice:
-            raise ConfigurationError(f"{cls.__name__} received {twice} twice, by position and by name")
+            raise ConfigurationError(f"{made.__name__} received {twice} twice, by position and by name")
         values = {**given, **values}
         for name in values:
             if name not in names:
@@ -51,11 +59,11 @@ def configuration(cls: type[T]) -> type[T]:
                 hint = f" Did you mean {close[0]!r}?" if close else ""
                 known = ", ".join(names) or "none"
                 raise ConfigurationError(
-                    f"{cls.__name__} has no {name!r}.{hint} Known names: {known}. Received: {name}={values[name]!r}"
+                    f"{made.__name__} has no {name!r}.{hint} Known names: {known}. Received: {name}={values[name]!r}"
                 )
         missing = [name for name in required if name not in values]
         if missing:
-            raise ConfigurationError(f"{cls.__name__} needs {', '.join(missing)}")
+            raise ConfigurationError(f"{made.__name__} needs {', '.join(missing)}")
         initialise(self, **values)
 
     made.__init__ = checked  # type: ignore[method-assign]
@@ -396,8 +404,8 @@ class ModelConf:
     """Under a rule without a barrier: how many ticks ahead of the oldest task that is not done one may begin, a tick
     being wpc tasks; None is as many as the rule lets it. None or 0 under a rule with a barrier."""
     local_variables: tuple[str, ...] = ()
-    """Names, or patterns as "bn*", of variables that every learner keeps to itself, under a rule by which learners step
-    themselves: nothing is exchanged of them, and z has the learners' mean."""
+    """Names, or patterns as "*norm*", of variables that every learner keeps to itself, under a rule by which learners
+    step themselves: nothing is exchanged of them, and z has the learners' mean."""
     skip: float = 0.0
     """Under a rule by which learners add to z one by one, and go on with it: the probability, in [0, 1), with which
     each variable is left out of a merge."""
@@ -415,7 +423,7 @@ class ModelConf:
         check_number(self, "skip", minimum=0, maximum=1, below=True)
         names = self.local_variables
         if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name for name in names):
-            raise refuse(self, "local_variables", names, "a tuple of names or patterns, as ('bn*',)")
+            raise refuse(self, "local_variables", names, "a tuple of names or patterns, as ('*norm*',)")
         object.__setattr__(self, "local_variables", tuple(names))
         check_integer(self, "test_interval", 1)
         check_integer(self, "check_batch_size", 1, optional=True)

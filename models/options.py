@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crossbow import ModelConf, SolverConf, SystemConf
 from crossbow.types import ConfigurationError, Shape
 from models.datasets import KNOWN, SYNTHETIC, DataSource
-from models.rule_options import add_rule, rule_conf
+from models.rule_options import add_rule, rule_conf, rule_hints
 from models.solver_options import add_solver, solver_conf
 from models.values import integer, number, refuse_others, those_given
 
@@ -50,9 +52,26 @@ class Defaults:
         return next(iter(self.epochs))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Answers an option that there is not with what may be meant, and with those of the rule."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            received = f"unrecognized arguments: {' '.join(unknown)}."
+            self.error(" ".join([received, *self._meant(unknown), "; ".join(rule_hints(options))]))
+        return options
+
+    def _meant(self, unknown: Sequence[str]) -> list[str]:
+        names = [text.partition("=")[0] for text in unknown if text.startswith("--")]
+        known = self._option_string_actions
+        close = [close for name in names for close in difflib.get_close_matches(name, known, n=1, cutoff=0.75)]
+        return [f"Did you mean {', '.join(close)}?"] if close else []
+
+
 def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.ArgumentParser, argparse._ArgumentGroup]:
     """The parser, and its group for a model's own options."""
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog=f"python -m models.{name}",
         usage="%(prog)s [options]",
         description=f"{title} Without options: {KNOWN[defaults.dataset].without_options}, SMA, one learner per core.",

@@ -108,7 +108,7 @@ def _add_variables(group: argparse._ArgumentGroup) -> None:
         type=lambda text: tuple(text.split(",")),
         metavar="NAMES",
         default=(),
-        help="names or patterns, as bn*, of variables that every learner keeps to itself (default: none)",
+        help="names or patterns, as *norm*, of variables that every learner keeps to itself (default: none)",
     )
 
 
@@ -132,12 +132,10 @@ def parameters(rule: type[Rule]) -> tuple[str, ...]:
 def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence:
     """The rule that the options say; each of several gets the options that it knows. Raises ConfigurationError, also
     for an option that would do nothing."""
-    phases = [part.partition(":") for part in options.rule.split(",")]
-    known = {name: parameters(rule_class(name)) for name, _, _ in phases}
+    phases, known = _phases(options), _known(options)
     given = those_given(options, *PARAMETERS)
     others = {name: value for name, value in given.items() if not any(name in names for names in known.values())}
-    hints = [f"Options of {rule}: {_options_text(names)}" for rule, names in known.items()]
-    refuse_others(others, f"with --rule {options.rule}", hint="; ".join(hints))
+    refuse_others(others, f"with --rule {options.rule}", hint="; ".join(rule_hints(options)))
     rules = [
         rule_class(name)(**{option: value for option, value in given.items() if option in known[name]})
         for name, _, _ in phases
@@ -147,12 +145,27 @@ def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence:
     return RuleSequence(tuple(Phase(rule, int(count)) for rule, (_, _, count) in zip(rules, phases, strict=True)))
 
 
+def rule_hints(options: argparse.Namespace) -> list[str]:
+    """Which options the rule has, or each of several."""
+    return [f"Options of {rule}: {_options_text(names)}" for rule, names in _known(options).items()]
+
+
+def _phases(options: argparse.Namespace) -> list[tuple[str, str, str]]:
+    """Of each rule in turn its name, a colon and its number of merges; of one alone the name."""
+    return [part.partition(":") for part in options.rule.split(",")]
+
+
+def _known(options: argparse.Namespace) -> dict[str, tuple[str, ...]]:
+    return {name: parameters(rule_class(name)) for name, _, _ in _phases(options)}
+
+
 def _options_text(names: Sequence[str]) -> str:
     return ", ".join(f"--{name.replace('_', '-')}" for name in names) or "none"
 
 
 def _rules(text: str) -> str:
     """A rule's name; or several, each with a number of merges."""
+    text = "".join(text.split())
     phases = [part.split(":") for part in text.split(",")]
     for name, *_ in phases:
         try:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, is_number
+from crossbow.conf import SolverConf, is_number, parameters
 from crossbow.solver import Pace, Update, solver_step
 from crossbow.synch.elastic import AlphaSteps, Elastic
 from crossbow.synch.rule import Arrival, FreeRule
@@ -57,7 +56,7 @@ class _Weighed(_Asynchronous):
         return 1 / arrival.staleness if isinstance(self.weight, str) else self.weight
 
 
-@dataclass(frozen=True)
+@parameters
 class AsynchronousSGD(_Weighed):
     """Asynchronous SGD (Dean et al., NeurIPS 2012, Downpour; SpeeDO without options; MXNet-G's dist_async)::
 
@@ -89,7 +88,7 @@ class AsynchronousSGD(_Weighed):
         return self.sends == "gradient"
 
 
-@dataclass(frozen=True)
+@parameters
 class SSP(_Weighed):
     """Stale synchronous parallel (Ho et al., NeurIPS 2013; MXNet-G's dist_ssync): asynchronous SGD, in which a learner
     may begin a task only while it is at most `bound` tasks ahead of the slowest::
@@ -122,7 +121,7 @@ class SSP(_Weighed):
         return clocks[learner] - min(clocks) <= self.bound
 
 
-@dataclass(frozen=True)
+@parameters
 class PartiallySynchronous(_Asynchronous):
     """Partially synchronous SGD (SpeeDO's --maxAdvance): asynchronous deltas, until the fastest learner is
     `max_advance` contributions ahead of the slowest; then one barrier.
@@ -147,7 +146,7 @@ class PartiallySynchronous(_Asynchronous):
         return len(waiting) == len(clocks) or (len(waiting) == 1 and drift < self.max_advance)
 
 
-@dataclass(frozen=True)
+@parameters
 class WeedOut(_Asynchronous):
     """Weed-out (SpeeDO's --weedout, which its documents call --drop): asynchronous deltas, of which those of learners
     that have fallen behind are left out::
@@ -175,7 +174,7 @@ class WeedOut(_Asynchronous):
         return 0.0 if full and arrival.learner not in arrival.finishers else 1.0
 
 
-@dataclass(frozen=True)
+@parameters
 class Default(_Asynchronous):
     """The original's update model DEFAULT (default.cu, default.c): z gets every learner's step, as it is done, and at
     the tick's end every learner gets z::
@@ -198,7 +197,7 @@ class Default(_Asynchronous):
         return len(waiting) == len(clocks)
 
 
-@dataclass(frozen=True)
+@parameters
 class Hogwild(FreeRule):
     """Hogwild (Niu, Recht, Ré, Wright, NeurIPS 2011): all learners compute with z itself, and step it in place, without
     a lock::
@@ -228,7 +227,7 @@ class Hogwild(FreeRule):
         return solver_step(solver, pace, weights="base")
 
 
-@dataclass(frozen=True)
+@parameters
 class EASGD(Elastic, FreeRule):
     """Asynchronous elastic averaging SGD (Zhang, Choromanska, LeCun, NeurIPS 2015, algorithm 1; SpeeDO's --movingRate;
     Theano-MPI's EASGD)::

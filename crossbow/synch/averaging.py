@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from crossbow.conf import SolverConf
+from crossbow.conf import SolverConf, parameters
 from crossbow.solver import Pace, Update, solver_step
 from crossbow.synch.elastic import AlphaSteps, Elastic
 from crossbow.synch.rule import NOTHING, BarrierRule
@@ -20,7 +19,7 @@ class _Average(BarrierRule):
         return solver_step(solver, pace)
 
 
-@dataclass(frozen=True)
+@parameters
 class ModelAveraging(_Average):
     """Model averaging in bulk-synchronous rounds (SpeeDO's --sync; Theano-MPI's BSP with sync_type avg)::
 
@@ -44,7 +43,7 @@ class ModelAveraging(_Average):
         return Update((("weights", {"base_next": 1.0}),))
 
 
-@dataclass(frozen=True)
+@parameters
 class PolyakRuppert(Elastic, _Average):
     """Polyak-Ruppert averaging (Polyak and Juditsky, SIAM J. Control and Optimization 30, 1992; polyakruppert.c of the
     original): z is the mean, over the learners and all ticks so far, of where they have been::

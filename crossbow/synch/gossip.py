@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from crossbow.conf import parameters
 from crossbow.solver import Update
 from crossbow.synch.rule import PeerRule
 
 
-@dataclass(frozen=True)
+@parameters
 class Gossip(PeerRule):
     """Gossip SGD (Blot, Picard, Cord, Thome, 2016; Theano-MPI's GOSGD)::
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
-from crossbow.conf import is_integer
+from crossbow.conf import is_integer, parameters
 from crossbow.synch.asynchronous import _Asynchronous
 from crossbow.synch.rule import Arrival
 
@@ -18,7 +17,7 @@ ALIKE = 1.25
 Groups = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
+@parameters
 class Grouping(_Asynchronous):
     """Group-based synchronisation with a weighting factor (MXNet-G's dist_gsync)::
 

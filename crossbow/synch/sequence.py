@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from crossbow.conf import is_integer, shown
+from crossbow.conf import is_integer, parameters, shown
 from crossbow.synch.rule import Rule
 from crossbow.types import ConfigurationError
 
@@ -18,7 +17,7 @@ class Phase(NamedTuple):
     merges: int
 
 
-@dataclass(frozen=True)
+@parameters
 class RuleSequence:
     """Rules in turn, each for so many merges, and then again from the first (SpeeDO's --hybrid).
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, is_number
+from crossbow.conf import SolverConf, is_number, parameters
 from crossbow.solver import Pace, Update, solver_step
 from crossbow.synch.elastic import AlphaSteps, Elastic
 from crossbow.synch.rule import BarrierRule
@@ -19,12 +18,16 @@ class _Synchronous(Elastic, BarrierRule):
 
     sends: ClassVar[str] = "weights"
 
-    def check_learners(self, learners: int) -> None:
+    def _check_stable(self, learners: int, base_momentum: float) -> None:
+        """Raises ConfigurationError where, without gradients, z and replicas do not come together."""
+        mu, k = base_momentum, learners
         given = [("alpha", self.alpha), *(("alpha_steps", alpha) for _, alpha in self.alpha_steps)]
         for name, alpha in given:
-            if alpha is not None and alpha * (learners + 1) >= 2:
-                bound = f"< 2/(k + 1) = {2 / (learners + 1):.4g} with k = {learners} learners"
-                raise self.refuse(name, alpha, f"{bound}, or z and replicas swing apart")
+            if alpha is not None and alpha * (k + 1 + mu) >= 2 * (1 + mu):
+                bound = "2 (1 + μ)/(k + 1 + μ)" if mu else "2/(k + 1)"
+                of = f"k = {k} learners" + f" and μ = {mu:g}" * bool(mu)
+                allowed = f"< {bound} = {2 * (1 + mu) / (k + 1 + mu):.4g} with {of}, or z and replicas swing apart"
+                raise self.refuse(name, alpha, allowed)
 
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
         return solver_step(solver, pace, pull=self.strength(pace, learners) if synchronises else 0.0)
@@ -41,7 +44,7 @@ class _Synchronous(Elastic, BarrierRule):
         return Update((("base_next", terms),))
 
 
-@dataclass(frozen=True)
+@parameters
 class SMA(_Synchronous):
     """Synchronous model averaging (Koliousis et al., VLDB 2019, Algorithm 1; sma.c and sma.cu of the original).
 
@@ -55,8 +58,9 @@ class SMA(_Synchronous):
     before their step (1/2 with one learner). alpha_steps: pairs (time, α), in order: from that time on α is that. Times
     are in the solver's `learning_rate_step_unit`. τ: local steps in a tick, ≥ 1. base_momentum: μ, in [0, 1).
 
-    Without gradients, the mean of the replicas and z follow a linear map with eigenvalues 1 and 1 − α(k + 1), so
-    α < 2 / (k + 1) is needed: from there on the two swing around each other with growing amplitude.
+    Without gradients, d, the mean of the replicas less z, and what z has moved by, e, follow the linear map
+    d ← (1 − α (k + 1)) d − μ e, e ← α k d + μ e. It dies out where α < 2 (1 + μ) / (k + 1 + μ): from there on z and the
+    replicas swing around each other.
 
     Fixed from the original: μ and τ are used (μ was 0.9 whenever the solver had momentum, τ was ignored).
     """
@@ -74,11 +78,14 @@ class SMA(_Synchronous):
         if not (is_number(self.base_momentum) and 0 <= self.base_momentum < 1):
             raise self.refuse("base_momentum", self.base_momentum, "a number in [0, 1)")
 
+    def check_learners(self, learners: int) -> None:
+        self._check_stable(learners, self.base_momentum)
+
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         return self._merge(pace, learners, self.base_momentum)
 
 
-@dataclass(frozen=True)
+@parameters
 class SynchronousEASGD(_Synchronous):
     """Synchronous elastic averaging SGD (Zhang, Choromanska, LeCun, NeurIPS 2015, equations 2 and 3;
     synchronouseamsgd.c of the original): SMA without momentum of z::
@@ -100,6 +107,9 @@ class SynchronousEASGD(_Synchronous):
     def __post_init__(self) -> None:
         self._check_alpha(default="1/k")
         self._check_integer("tau", 1)
+
+    def check_learners(self, learners: int) -> None:
+        self._check_stable(learners, 0.0)
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         return self._merge(pace, learners, 0.0)

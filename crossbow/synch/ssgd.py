@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from crossbow.conf import SolverConf
+from crossbow.conf import SolverConf, parameters
 from crossbow.solver import Pace, Update, solver_step
 from crossbow.synch.rule import NOTHING, BarrierRule
 
 
-@dataclass(frozen=True)
+@parameters
 class SSGD(BarrierRule):
     """Synchronous SGD (update model WORKER of the original): z steps along the mean of the learners' gradients at z.
 

@@ -485,7 +485,12 @@ def test_bad_configurations(arguments: str, message: str) -> None:
         ("--learning-rate nan", "argument --learning-rate: expected a number. Received: 'nan'"),
         ("--step-values 1,x", "argument --step-values: expected integers, separated by commas. Received: '1,x'"),
         ("--seed -1", "argument --seed: expected an integer ≥ 0"),
-        ("--learn 2", "unrecognized arguments: --learn"),
+        ("--learn 2", "unrecognized arguments: --learn 2. Did you mean --learners? Options of sma: --alpha, --tau, "),
+        ("--rule ssp --staleness 3", "unrecognized arguments: --staleness 3. Options of ssp: --bound, --weight"),
+        (
+            "--rule async:2,ssgd:2 x",
+            "unrecognized arguments: x. Options of async: --weight, --sends, --tau; Options of",
+        ),
     ],
 )
 def test_bad_values(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

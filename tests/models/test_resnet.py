@@ -154,6 +154,12 @@ def test_the_check_dataflow_has_no_gradients() -> None:
     assert not any("Gradient" in type(kernel).__name__ for kernel in found)
 
 
+def test_local_variables_of_batch_normalisation_have_norm_in_their_names() -> None:
+    """docs/rules.md and `--local-variables`'s help say `*norm*`."""
+    found = kernels(resnet(20))
+    assert [name for name in found if "norm" in name] == [n for n, each in found.items() if isinstance(each, BatchNorm)]
+
+
 def test_number_of_outputs() -> None:
     assert shapes(resnet(20, number_of_outputs=7), CIFAR)["ip"] == (2, 7)
 

@@ -103,6 +103,12 @@ def test_it_can_be_described(variant: str, batch: tuple[int, ...]) -> None:
     assert "conv5-3.gradient" in text
 
 
+def test_local_variables_of_batch_normalisation_have_norm_in_their_names() -> None:
+    """docs/rules.md and `--local-variables`'s help say `*norm*`."""
+    found = kernels(vgg())
+    assert [name for name in found if "norm" in name] == [n for n, each in found.items() if isinstance(each, BatchNorm)]
+
+
 def test_unknown_variant() -> None:
     with pytest.raises(ConfigurationError, match=r"variant must be one of cifar, imagenet\. Received: 'vgg19'"):
         vgg("vgg19")

@@ -28,6 +28,7 @@ from crossbow.synch import (
     PeerRule,
     PolyakRuppert,
     Rule,
+    RuleSequence,
     SynchronousEASGD,
     WeedOut,
     gossip,
@@ -155,6 +156,22 @@ def test_a_bad_value_is_refused_with_its_name_and_what_is_allowed(
     with pytest.raises(ConfigurationError, match=rf"{rule.__name__}: {name} must be {allowed}\. Received: ") as error:
         rule(**{name: value})
     assert str(error.value).endswith(f"Received: {name}={value!r}")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: SMA(alhpa=1), "SMA has no 'alhpa'. Did you mean 'alpha'? Known names: alpha, tau, base_momentum, "),
+        (lambda: SSP(staleness=1), "SSP has no 'staleness'. Known names: bound, weight, tau. Received: staleness=1"),
+        (lambda: SSGD(1, 2), "SSGD takes at most tau by position. Received: (1, 2)"),
+        (lambda: SSP(1, 1, 1, 2), "SSP takes at most bound, weight, tau by position. Received: (1, 1, 1, 2)"),
+        (lambda: SMA(0.1, alpha=0.2), "SMA received alpha twice, by position and by name"),
+        (RuleSequence, "RuleSequence needs phases"),
+    ],
+)
+def test_an_unknown_parameter_is_answered_with_the_known_ones(make: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        make()
 
 
 def test_a_gradient_is_sent_at_every_step() -> None:

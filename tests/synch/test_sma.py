@@ -129,13 +129,19 @@ def test_the_bound_on_alpha_is_where_z_and_replicas_swing_apart(learners: int) -
         assert distance_after(refused, learners, 200) == 1  # exactly on it: for ever
 
 
-@pytest.mark.parametrize("learners", [1, 2, 4])
+@pytest.mark.parametrize("learners", [2, 4, 8])
 @pytest.mark.parametrize("mu", [0.3, 0.9])
-def test_with_base_momentum_what_is_allowed_still_dies_out(learners: int, mu: float) -> None:
-    """The bound with μ, 2 (1 + μ) / (k + 1 + μ), is wider."""
-    rule = SMA(alpha=2 / (learners + 1) * 0.98, base_momentum=mu)
-    rule.check_learners(learners)
-    assert distance_after(rule, learners, 400) < 0.02
+def test_with_base_momentum_the_bound_is_wider(learners: int, mu: float) -> None:
+    """At the bound 2 (1 + μ) / (k + 1 + μ) the map of d and e has the eigenvalue −1."""
+    bound = 2 * (1 + mu) / (learners + 1 + mu)
+    allowed, refused = (SMA(alpha=bound * factor, base_momentum=mu) for factor in (0.98, 1.02))
+    allowed.check_learners(learners)
+    with pytest.raises(
+        ConfigurationError, match=rf"< 2 \(1 \+ μ\)/\(k \+ 1 \+ μ\) = {bound:.4g} with k = {learners} learn"
+    ):
+        refused.check_learners(learners)
+    assert distance_after(allowed, learners, 1000) < 0.02
+    assert distance_after(refused, learners, 1000) > 50
 
 
 @pytest.mark.parametrize("alpha", [None, 0.05])
