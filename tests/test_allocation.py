@@ -85,6 +85,7 @@ def test_training_does_not_grow(devices: str, kernels: str) -> None:
     assert max(warm) - min(warm) < object_a_task
 
 
+@pytest.mark.slow
 @KERNELS
 @pytest.mark.parametrize(
     "rule", [AsynchronousSGD(), Hogwild(), EASGD(tau=2), Gossip(probability=0.5), Grouping(2)], ids=str
@@ -119,6 +120,7 @@ def alone(kernels: str, devices: str, tasks: int, times: int) -> list[int]:
         return executor.submit(resident_sizes, kernels, devices, tasks, times).result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "kernels"),
     [

@@ -502,6 +502,7 @@ with fake_cuda():
 """
 
 
+@pytest.mark.slow
 def test_rows_of_the_table_run_on_the_gpu_that_is_named() -> None:
     rows = ["tests/operators/test_table.py", "-k", "gpu and Conv and 2x4x6x6"]
     command = [sys.executable, "-c", ON_THE_FAKE, "-q", "-p", "no:cacheprovider", *rows, "--device"]

@@ -41,6 +41,7 @@ def test_the_table() -> None:
     assert cells == ["8", "100", "200", "192", "2 (2×), 3 (1×)", "1.000", "5.0 (7.0)", "met"]
 
 
+@pytest.mark.slow
 def test_a_tuner_settles(monkeypatch: pytest.MonkeyPatch) -> None:
     """More learners do not help here, whatever is measured: of two numbers, three pairs of windows, the lower stays."""
     monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.02)

@@ -39,6 +39,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCuda]:
         yield cuda
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PARTS if name not in ("lenet", "resnet")])
 def test_a_part_passes(name: str, fake: FakeCuda, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "checked.json"

@@ -122,6 +122,7 @@ class Here:
 OPTIONS = ["--networks", "small", "--batches", "2", "--rounds", "2", "--seconds", "0.01", "--learners", "2"]
 
 
+@pytest.mark.slow
 @needs_torch
 def test_the_benchmark_runs(
     cuda: FakeCuda, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -27,6 +27,7 @@ from crossbow.runtime.device import available_cores
 TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
 
 
+@pytest.mark.slow
 def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "measured.json"
     options = [

@@ -19,6 +19,7 @@ def run(threads: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(REASON is not None, reason=f"oneDNN is not usable here: {REASON}")
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are Linux's")
 @pytest.mark.skipif(not llvmlite.binding.get_host_cpu_features().get("avx512f"), reason="the kernels want AVX-512")

@@ -258,6 +258,7 @@ def test_data_sets_are_told_apart() -> None:
 # Speed
 
 
+@pytest.mark.slow
 def test_an_epoch_takes_as_long_as_its_tasks() -> None:
     """A batch of half as many images makes twice as many tasks an epoch, of about the same length here."""
     data = pictures(4000, 4)
@@ -481,6 +482,7 @@ def command(mnist_directory: Path, output: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "benchmarks.statistical_efficiency", *arguments, *more]
 
 
+@pytest.mark.slow
 def test_runs_have_processes_of_their_own(mnist_directory: Path, tmp_path: Path) -> None:
     options = ["--rules", "sma", "--learners", "2", "--seeds", "0"]
     done = subprocess.run(command(mnist_directory, tmp_path, *options), capture_output=True, text=True, check=True)

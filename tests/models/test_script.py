@@ -225,6 +225,7 @@ def test_the_reference_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "reference, float64" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_logistic_regression(tmp_path: Path) -> None:
     outcome = run("logistic_regression", tmp_path)
     assert outcome.status == 0
@@ -406,6 +407,7 @@ def test_a_picture_that_is_interrupted_leaves_the_summary(
 # MNIST, and what is promised
 
 
+@pytest.mark.slow
 @NEEDS_MNIST
 def test_mnist_from_files(tmp_path: Path) -> None:
     options = ["--dataset", "mnist", "--data-directory", MNIST, "--time-limit", "0.5", "--learners", 2]

@@ -91,6 +91,7 @@ def assert_same(received: Mapping[str, Array], expected: Mapping[str, Array], to
         assert float(np.abs(received[name] - value).max()) <= tolerance * scale, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("devices", "learners"), PLACES)
 @pytest.mark.parametrize("name", ["lenet", "lenet, caffe's", "inception"])
 def test_weights_are_those_of_the_cpu(name: str, devices: int, learners: int) -> None:
