@@ -186,6 +186,8 @@ def pair(owner: object, name: str, minimum: int) -> tuple[int, int]:
 
 LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
 MOMENTUM_METHODS = ("polyak", "nesterov")
+STEPWISE_POLICIES = ("step", "multistep", "lsr")
+"""Those whose rate steps down."""
 REGULARISATIONS = ("l2", "l1")
 USED_BY = {
     "gamma": ("inv", "step", "multistep", "exp", "lsr"),
@@ -409,6 +411,9 @@ class ModelConf:
     skip: float = 0.0
     """Under a rule by which learners add to z one by one, and go on with it: the probability, in [0, 1), with which
     each variable is left out of a merge."""
+    restart: bool = True
+    """Whether all learners start again from z, without velocities, where the learning rate steps down (policies "step",
+    "multistep" and "lsr")."""
     test_interval: int = 1
     """`train_and_test` tests after every so many `test_interval_unit`, ≥ 1."""
     test_interval_unit: TrainingUnit = TrainingUnit.EPOCHS
@@ -425,6 +430,7 @@ class ModelConf:
         if not isinstance(names, tuple | list) or not all(isinstance(name, str) and name for name in names):
             raise refuse(self, "local_variables", names, "a tuple of names or patterns, as ('*norm*',)")
         object.__setattr__(self, "local_variables", tuple(names))
+        check_boolean(self, "restart")
         check_integer(self, "test_interval", 1)
         check_integer(self, "check_batch_size", 1, optional=True)
         if not isinstance(self.test_interval_unit, TrainingUnit):

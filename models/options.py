@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossbow import ModelConf, SolverConf, SystemConf
+from crossbow.conf import STEPWISE_POLICIES
 from crossbow.types import ConfigurationError, Shape
 from models.datasets import KNOWN, SYNTHETIC, DataSource
 from models.rule_options import add_rule, rule_conf, rule_hints
@@ -168,7 +169,8 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         metavar="{auto,N}",
         default="auto",
         help="learners on each device; auto begins with one per core, four per GPU, and then finds out while training "
-        "with how many it is fastest, so that runs differ (default: %(default)s)",
+        "with how many it is fastest, so that runs differ; only under a single rule, on devices of equally many "
+        "cores (default: %(default)s)",
     )
     group.add_argument(
         "--threads-per-learner",
@@ -240,6 +242,9 @@ class Configurations:
 
 def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
     """The options as configurations. Raises ConfigurationError, also for an option that would do nothing."""
+    solver = solver_conf(options, defaults)
+    if not options.restart and solver.policy not in STEPWISE_POLICIES:
+        refuse_others({"no_restart": True}, f"with --learning-rate-policy {solver.policy}")
     return Configurations(
         data=_data(options, defaults),
         model=ModelConf(
@@ -247,8 +252,9 @@ def configurations(options: argparse.Namespace, defaults: Defaults) -> Configura
             rule=rule_conf(options),
             skip=options.skip,
             local_variables=options.local_variables,
+            restart=options.restart,
         ),
-        solver=solver_conf(options, defaults),
+        solver=solver,
         system=SystemConf(
             devices=options.devices,
             learners_per_device=options.learners,

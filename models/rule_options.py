@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from crossbow.conf import STEPWISE_POLICIES, ModelConf
 from crossbow.solver import Pace
 from crossbow.synch import RULES, SMA, Phase, Rule, RuleSequence, rule_class
 from crossbow.synch.elastic import Elastic
@@ -110,6 +111,13 @@ def _add_variables(group: argparse._ArgumentGroup) -> None:
         default=(),
         help="names or patterns, as *norm*, of variables that every learner keeps to itself (default: none)",
     )
+    group.add_argument(
+        "--no-restart",
+        dest="restart",
+        action="store_false",
+        help=f"{', '.join(STEPWISE_POLICIES)}: learners do not start again from the average model where the learning "
+        "rate steps down (default: they do)",
+    )
 
 
 PARAMETERS = tuple(dict.fromkeys(field.name for rule in RULES.values() for field in dataclasses.fields(rule)))  # type: ignore[arg-type]
@@ -195,6 +203,18 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
     if isinstance(rule, Elastic):
         values["alpha"] = rule.strength(BEFORE_ANY_STEP, learners)
     return ", ".join([rule.name, *(_value_text(name, value) for name, value in values.items() if value != ())])
+
+
+def exchanges_text(model: ModelConf) -> str:
+    """What else is not as usual.
+
+    >>> exchanges_text(ModelConf(skip=0.1, local_variables=("*norm*", "*bias"), restart=False))
+    ', skip 0.1, local variables *norm*,*bias, no restart'
+    """
+    unusual = [f"skip {model.skip:g}"] if model.skip else []
+    unusual += [f"local variables {','.join(model.local_variables)}"] if model.local_variables else []
+    unusual += [] if model.restart else ["no restart"]
+    return "".join(f", {text}" for text in unusual)
 
 
 def _value_text(name: str, value: Any) -> str:

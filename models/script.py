@@ -19,7 +19,7 @@ from crossbow.synch import RuleSequence, has_barrier
 from crossbow.types import CrossbowError, DataError, NonFiniteError, NonFiniteLossError, TaskError
 from models.curves import write_learning_curves
 from models.options import Defaults, configurations, new_parser
-from models.rule_options import rule_text
+from models.rule_options import exchanges_text, rule_text
 from models.solver_options import solver_text
 
 __all__ = ["Defaults", "ModelScript"]
@@ -236,6 +236,7 @@ def _print_configuration(
 def _rule_text(context: ExecutionContext) -> str:
     parts, rule = context.engine.parts, context.model.rule
     text = rule_text(rule if isinstance(rule, RuleSequence) else parts.given_rule, parts.learners)
+    text += exchanges_text(context.model)
     if not has_barrier(rule):
         return f"{text}; what comes of it depends on timing"
     return f"{text}, an average every {_count(parts.clock.tasks_per_tick, 'task')}"

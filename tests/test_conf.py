@@ -131,6 +131,7 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     ),
     (ModelConf, "wpc", "an integer ≥ 1 or None", (0, -2, *NO_INTEGERS), {}),
     (ModelConf, "skip", "a finite number ≥ 0 and < 1", (-0.1, 1, "0.5", None, NAN), {}),
+    (ModelConf, "restart", "True or False", (None, 1, "no"), {}),
     (ModelConf, "local_variables", "a tuple of names or patterns, as ('*norm*',)", ("bn*", (1,), ("",), None, 3), {}),
     (ModelConf, "slack", "an integer ≥ 0 or None", (-1, *NO_INTEGERS), {}),
     (ModelConf, "test_interval", "an integer ≥ 1", (0, None, *NO_INTEGERS), {}),

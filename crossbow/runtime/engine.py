@@ -97,7 +97,7 @@ class Engine:
     ) -> None:
         self.parts = assemble(training, check, data, model, solver, system, collective)
         self.clock, self.order, self.loader = self.parts.clock, self.parts.order, self.parts.loader
-        self.schedule = Schedule(solver, self.tasks_per_epoch)
+        self.schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self._by_merges = solver.learning_rate_step_unit == "merges"
         self._merges_before = self._tasks_before = 0
         """Those that other engines made, or did, before this one: more than it would have in as many ticks."""
@@ -197,8 +197,8 @@ class Engine:
     def _run_tick(self, stop: Callable[[], bool], on_result: OnResult) -> bool:
         """Submit a tick. Returns whether it was not left."""
         first, now, deadline = self.tasks, self.time, math.inf
-        pace, drops = self._pace(now), self.schedule.drops
-        if self.tick and drops(now) > drops(now - (1 if self._by_merges else self.clock.tasks_per_tick)):
+        pace, restarts = self._pace(now), self.schedule.restarts
+        if self.tick and restarts(now) > restarts(now - (1 if self._by_merges else self.clock.tasks_per_tick)):
             self._collect_all(on_result)
             self.restart()
         for task, number, synchronises in self.clock.schedule(first):

@@ -56,8 +56,8 @@ class FreeEngine(Engine):
 
     def _run_tick(self, stop: Callable[[], bool], on_result: OnResult) -> bool:
         first, count, now = self.tasks, self.clock.tasks_per_tick, self.time
-        pace, drops = self._pace(now), self.schedule.drops
-        if self.tick and drops(now) > drops(self._last_time):
+        pace, restarts = self._pace(now), self.schedule.restarts
+        if self.tick and restarts(now) > restarts(self._last_time):
             self._collect_all(on_result)
             self._settle()
             self.restart()

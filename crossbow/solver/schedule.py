@@ -31,9 +31,10 @@ class Schedule:
     """The pace (γ, momentum) of a solver configuration at the round whose first task is number t; where it goes by
     merges, at the round with t merges before it."""
 
-    def __init__(self, solver: SolverConf, tasks_per_epoch: float) -> None:
-        """tasks_per_epoch: batches in an epoch, a fraction where the batch size does not divide the examples."""
-        self.solver = solver
+    def __init__(self, solver: SolverConf, tasks_per_epoch: float, *, restart: bool = True) -> None:
+        """tasks_per_epoch: batches in an epoch, a fraction where the batch size does not divide the examples. restart:
+        whether learners start again where the rate steps down."""
+        self.solver, self._restart = solver, restart
         self._unit = tasks_per_epoch if solver.learning_rate_step_unit == "epochs" else 1.0
 
     def __call__(self, task: int) -> Pace:
@@ -50,7 +51,7 @@ class Schedule:
         elif solver.policy == "exp":
             rate = solver.learning_rate * math.pow(solver.gamma, time)
         else:
-            rate = solver.learning_rate * solver.gamma ** self.drops(task)
+            rate = solver.learning_rate * solver.gamma ** self._drops(task)
         if time < solver.warmup_steps:
             rate *= min(1.0, (task + 1) / (solver.warmup_steps * self._unit))
         return rate
@@ -78,8 +79,12 @@ class Schedule:
         """
         return round(task / self._unit, 9)
 
-    def drops(self, task: int) -> int:
-        """How many steps down a stepwise policy has taken at task number `task`: a rule may restart at each."""
+    def restarts(self, task: int) -> int:
+        """How often learners have started again from z by task number `task`."""
+        return self._drops(task) if self._restart else 0
+
+    def _drops(self, task: int) -> int:
+        """How many steps down a stepwise policy has taken at task number `task`."""
         solver, time = self.solver, self.time(task)
         if solver.policy == "step":
             return int(time // solver.step_size)

@@ -367,7 +367,7 @@ class _Barrier(_Simulation):
         self.sent.clear()
         unit = 1 if self.by_merges else self.tasks_per_tick
         now = self.merges_before + len(self.bases) if self.by_merges else self.tick * self.tasks_per_tick
-        if self.schedule.drops(now) > self.schedule.drops(now - unit):
+        if self.schedule.restarts(now) > self.schedule.restarts(now - unit):
             self.restart()
         for learner in range(self.learners):
             self.start(learner)
@@ -382,7 +382,7 @@ class _WithoutBarrier(_Simulation):
     others are finished. Then all start again from z."""
 
     def run(self, order: Order) -> Trajectory:
-        self.drops = self.schedule.drops(self.time)
+        self.drops = self.schedule.restarts(self.time)
         """Steps down of the schedule so far."""
         made = super().run(order)
         self.settle()
@@ -392,7 +392,7 @@ class _WithoutBarrier(_Simulation):
     def steps_down(self) -> bool:
         """Whether the next task begins a tick in which the schedule has stepped down."""
         begins = self.started % self.tasks_per_tick == 0 and self.started < self.number_of_tasks
-        return begins and self.schedule.drops(self.time) > self.drops
+        return begins and self.schedule.restarts(self.time) > self.drops
 
     def start(self, learner: int) -> None:
         if not self.steps_down:
@@ -409,7 +409,7 @@ class _WithoutBarrier(_Simulation):
     def restart(self) -> None:
         super().restart()
         self.steps = [0] * self.learners
-        self.drops = self.schedule.drops(self.time)
+        self.drops = self.schedule.restarts(self.time)
 
     def settle(self) -> None:
         """z of what every learner keeps: the mean."""

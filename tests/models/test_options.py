@@ -406,6 +406,7 @@ def test_every_rule_and_every_parameter_is_an_option() -> None:
         ("--learning-rate-policy multistep", "step_values"),
         ("--learning-rate-policy multistep --step-values 5,2", "strictly increasing"),
         # Every option that is accepted does something, or says what is so without it.
+        ("--no-restart", "--no-restart does nothing with --learning-rate-policy fixed. Received: --no-restart"),
         ("--rule ssgd --alpha 0.5", "--alpha does nothing with --rule ssgd. Received: --alpha 0.5"),
         ("--rule ssgd --tau 2", "--tau does nothing"),
         ("--rule ssgd --alpha-steps 30:0.1,60:0.05", "Received: --alpha-steps 30:0.1,60:0.05. Options of ssgd"),

@@ -185,6 +185,16 @@ def test_a_drop_of_the_learning_rate_restarts_the_learners(base_momentum: float,
         assert_equal(running, expected)
 
 
+def test_learners_go_on_at_a_drop_where_no_restart_is_wanted() -> None:
+    solver = SolverConf(learning_rate=0.2, policy="step", gamma=0.5, step_size=14, momentum=0.9)
+    with logistic(rule=SMA(), solver=solver, restart=False) as running:
+        expected = simulate(running, 2, solver, rate=lambda task: 0.2 * 0.5 ** (task // 14))
+        for _ in range(TICKS):
+            expected.sma_tick(0.5, 1, 0.0)
+        running.train(TICKS * 2, TrainingUnit.TASKS)
+        assert_equal(running, expected)
+
+
 def test_ssgd_restarts_too() -> None:
     solver = SolverConf(learning_rate=0.2, policy="multistep", gamma=0.5, step_values=(6, 20), momentum=0.9)
     with logistic(rule=SSGD(), solver=solver) as running:

@@ -383,11 +383,12 @@ def test_statistics_are_the_learners_mean() -> None:
         assert np.abs(mean).max() > 0
 
 
+@pytest.mark.parametrize("wanted", [True, False])
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1), EASGD()], ids=str)
-def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule) -> None:
+def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule, wanted: bool) -> None:
     solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.1, step_size=20, momentum=0.5)
     restarts = []
-    with context(rule=rule, learners=2, solver=solver) as running:
+    with context(rule=rule, learners=2, solver=solver, restart=wanted) as running:
         exchange = running.engine.parts.exchange
         restart = exchange.restart
 
@@ -400,7 +401,7 @@ def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule) -> None:
 
         exchange.restart = seen
         running.train(60, TASKS)
-    assert restarts == [True, True]
+    assert restarts == [True, True] * wanted
 
 
 @pytest.mark.parametrize(("rule", "merges"), [(AsynchronousSGD(), 60), (Gossip(), 60), (Grouping(1), 30)], ids=str)

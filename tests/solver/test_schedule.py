@@ -85,9 +85,9 @@ def test_a_step_comes_with_the_first_task_that_begins_behind_the_epoch(examples:
     for policy in ({"policy": "multistep", "step_values": (epoch,)}, {"policy": "step", "step_size": epoch}):
         solver = SolverConf(learning_rate_step_unit="epochs", **policy)  # type: ignore[arg-type]
         schedule = Schedule(solver, examples / batch)
-        assert schedule.drops(first) == 1 or policy["policy"] == "step"
-        assert schedule.drops(first) >= 1
-        assert first == 0 or schedule.drops(first - 1) == 0
+        assert schedule.restarts(first) == 1 or policy["policy"] == "step"
+        assert schedule.restarts(first) >= 1
+        assert first == 0 or schedule.restarts(first - 1) == 0
 
 
 # Warm-up.
@@ -146,7 +146,7 @@ def test_lsr_is_multistep_with_a_warm_up_before_the_first_step(warmup: int, task
     conf = {"gamma": 0.1, "warmup_steps": warmup, "step_values": (30, 40), "learning_rate_step_unit": unit}
     first, second = (Schedule(SolverConf(policy=policy, **conf), 2.5) for policy in ("lsr", "multistep"))  # type: ignore[arg-type]
     assert first(task) == second(task)
-    assert first.drops(task) == second.drops(task)
+    assert first.restarts(task) == second.restarts(task)
 
 
 # Cycles.
@@ -199,7 +199,7 @@ def test_a_cycle_stays_between_its_ends(half: int, end: int, once: bool, unit: s
     assert (1e-4 if once else 1) <= rate <= 5
     assert 0.375 <= momentum <= 0.875
     assert schedule(task) == schedule(task)
-    assert schedule.drops(task) == 0
+    assert schedule.restarts(task) == 0
 
 
 def test_a_pace_of_variables_with_a_multiplier() -> None:
@@ -289,7 +289,7 @@ def test_stepwise_policies_as_pytorch_has_them(conf: dict[str, object], make: Ca
 )
 def test_drops_are_counted_for_stepwise_policies(conf: dict[str, object], expected: list[int]) -> None:
     schedule = Schedule(SolverConf(**conf), 10)  # type: ignore[arg-type]
-    assert [schedule.drops(task) for task in range(7)] == expected
+    assert [schedule.restarts(task) for task in range(7)] == expected
 
 
 policies = st.sampled_from(
