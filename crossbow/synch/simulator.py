@@ -277,7 +277,8 @@ class _Simulation(ABC):
         """That of the tick which the learner's task is in; or of so many merges, where the schedule goes by them."""
         tick = self.tasks[learner] // self.tasks_per_tick
         now = self.merges if self.by_merges else tick * self.tasks_per_tick
-        pace: Pace = self.rule.at(self.schedule(now), tick, self.schedule.time(now))
+        since = tick - self.first_task // self.tasks_per_tick
+        pace: Pace = self.rule.at(self.schedule(now), since, self.schedule.time(now))
         return pace
 
     @property
