@@ -131,6 +131,7 @@ class SequenceEngine(ChangingEngine):
         before, (rule, end) = self._now, next(self._phases)
         following = self._make(rule)
         following.continue_from(before)
+        following.first_tick = following.tick
         self._now, self._end = following, end
         before.close()
 

@@ -103,6 +103,8 @@ class Engine:
         """Those that other engines made, or did, before this one: more than it would have in as many ticks."""
         self.tick = 0
         """Ticks done (while running: submitted)."""
+        self.first_tick = 0
+        """The one from which on its rule is followed, where rules follow each other."""
         self._next_result = 0
         self._in_flight = 0
         self._ahead = LEAST_AHEAD
@@ -189,7 +191,7 @@ class Engine:
 
     def _pace(self, now: int) -> Pace:
         """That of the tick that begins."""
-        return self.parts.rule.at(self.schedule(now), self.tick, self.schedule.time(now))
+        return self.parts.rule.at(self.schedule(now), self.tick - self.first_tick, self.schedule.time(now))
 
     def _settle(self) -> None:
         """Everything is done: make of it what is not made in every tick."""

@@ -18,7 +18,7 @@ class Pace(NamedTuple):
     rate: float
     momentum: float
     clock: int = 0
-    """The number of the tick, from 0, under a rule that counts them; else 0."""
+    """The number of the tick, from 0 (of rules in turn: in its phase), under a rule that counts them; else 0."""
     alpha: float | None = None
     """The α that a rule's steps have come to; None before the first, and without such."""
 

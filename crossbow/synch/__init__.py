@@ -16,7 +16,8 @@ from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import Phase, RuleSequence
-from crossbow.synch.simulator import Trajectory, simulate
+from crossbow.synch.simulation import Trajectory
+from crossbow.synch.simulator import simulate
 from crossbow.synch.sma import SMA, SynchronousEASGD
 from crossbow.synch.ssgd import SSGD
 from crossbow.types import ConfigurationError

@@ -50,9 +50,10 @@ class PolyakRuppert(Elastic, _Average):
 
         w_i ← w_i + v_i;   m = (1/k) Σ w_i;   w_i ← w_i − α (w_i − z);   z ← z + (m − z) / (clock + 1)
 
-    clock: the number of the tick, from 0, so that z forgets the initial weights. α = 0, the default: the learners know
-    nothing of each other; above, in (0, 1], z draws them. alpha_steps: as for SMA. What z was before a restart stays
-    part of the mean.
+    clock: the number of the tick, from 0, so that z forgets the initial weights. In a sequence of rules it is that in
+    the phase: what z was before the phase is not part of the mean. What it was before a restart, where the learning
+    rate steps down, is. α = 0, the default: the learners know nothing of each other; above, in (0, 1], z draws them.
+    alpha_steps: as for SMA.
 
     Fixed from the original: several devices' sums are sums of numbers, not of bytes; its clock began at 1, which kept
     the initial weights in the mean.

@@ -5,10 +5,9 @@ from __future__ import annotations
 import heapq
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from crossbow.conf import is_integer, is_number, shown
-from crossbow.types import ConfigurationError
+from crossbow.conf import is_integer, is_number
+from crossbow.synch.arguments import listed, refused
 
 
 class Order(ABC):
@@ -84,16 +83,3 @@ def speeds_of(learners: int, speeds: Iterable[float] | None) -> list[float] | No
     if given is None or len(given) != learners or not all(is_number(speed) and speed > 0 for speed in given):
         raise refused("speeds", speeds, f"{learners} numbers > 0")
     return given
-
-
-def listed(values: object) -> list[Any] | None:
-    """The values one by one; None of what cannot be gone through."""
-    try:
-        return list(values)  # type: ignore[call-overload, no-any-return]
-    except TypeError:
-        return None
-
-
-def refused(name: str, value: object, allowed: str) -> ConfigurationError:
-    """The error for a bad argument of `simulate`."""
-    return ConfigurationError(f"simulate: {name} must be {allowed}. Received: {name}={shown(value)}")

@@ -38,8 +38,9 @@ class Rule(ABC):
         return False
 
     def at(self, pace: Pace, tick: int, time: float) -> Pace:
-        """The pace with what of the rule itself changes while training goes on. time: as the solver's schedule counts
-        it, in its `learning_rate_step_unit`."""
+        """The pace with what of the rule itself changes while training goes on. tick: its number, from 0; in a sequence
+        of rules, from the phase's first. time: since the start, as the solver's schedule counts it, in its
+        `learning_rate_step_unit`."""
         return pace
 
     def tasks_per_merge(self, learners: int) -> int:

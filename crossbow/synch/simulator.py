@@ -5,51 +5,28 @@ It runs the very rules that the engine runs, by their own updates.
 
 from __future__ import annotations
 
-import itertools
-import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import astuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from crossbow.conf import SolverConf, is_integer, is_number
-from crossbow.solver import Pace, Schedule, Update
-from crossbow.solver.update import total
-from crossbow.synch.order import Order, listed, order_of, refused, speeds_of
-from crossbow.synch.progress import Masses, Merge, Progress, check_local_variables, check_skip, left_out, of_all
-from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule, Rule
+from crossbow.conf import SolverConf
+from crossbow.synch.arguments import (
+    GradientOf,
+    Vector,
+    check_kinds,
+    check_numbers,
+    checked,
+    local_of,
+    places_of,
+    start_of,
+)
+from crossbow.synch.order import order_of, speeds_of
+from crossbow.synch.progress import check_local_variables, check_skip
+from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RuleSequence
-from crossbow.types import ConfigurationError
-
-Vector = NDArray[Any]
-GradientOf = Callable[[Vector, int, int], Any]
-"""Of weights, the learner's number and the task's."""
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """What became of base model and replicas. An event is a task that a learner has finished."""
-
-    base: Vector
-    """(merges, n): z after each merge: of a tick, a contribution or a group; under a rule without a base model, the
-    learners' mean after each event. What was dropped is no merge. The initial z is not among them. Of variables that
-    every learner keeps to itself it has the mean at that time; under a rule with a barrier that of what they sent."""
-    replicas: Vector
-    """(events, learners, n): what the learners hold after each event and all that came of it; z under rules whose
-    learners compute with z itself."""
-    staleness: NDArray[np.int64]
-    """(events,): Y of the contribution, 1 + the merges since its learner took z. 0 of an event with no contribution, or
-    with one that still waited, at the end or a restart, for others to be merged with."""
-    dropped: NDArray[np.bool_]
-    """(events,): whether the contribution was left out."""
-    events: NDArray[np.int64]
-    """(events,): who finished. A learner that may not start, under its rule or because a restart is due, finishes
-    nothing: its event is put off until it may."""
-    times: Vector
-    """(events,): when, with `speeds`; else 0, 1, 2, …"""
+from crossbow.synch.simulation import BarrierSimulation, FreeSimulation, Given, PeerSimulation, Trajectory
 
 
 def simulate(
@@ -66,12 +43,13 @@ def simulate(
     skip: float = 0.0,
     variables: Sequence[int] | None = None,
     local_variables: Collection[int] = (),
+    restart: bool = True,
     seed: int = 0,
 ) -> Trajectory:
     """Run a rule, all learners starting from the weights `initial` (n,).
 
-    gradient: `gradient(weights, learner, task)` of the weights that the learner took before the task; tasks are
-    numbered as they start, and under a rule with a barrier task n is learner n mod k's.
+    gradient: `gradient(weights, learner, task)`, (n,), of the weights (n,) that the learner took before the task; tasks
+    are numbered as they start, and under a rule with a barrier task n is learner n mod k's.
     events: the order in which learners finish their tasks; or, with `speeds`, how many tasks are finished: None is all
     `tasks`.
     speeds: of each learner, in tasks per unit of time; who finishes at the same time does so in the learners' order.
@@ -79,12 +57,13 @@ def simulate(
     tasks: how many there are, as in a run of the engine: a learner that finds none left stops. None: enough.
     solver: its schedule is followed from tick to tick, a tick being k · τ tasks. Where it steps down the learners
     restart; without a barrier nobody begins a task of that tick before all those under way are finished, in the order
-    that `events` or `speeds` say. tasks_per_epoch: for a schedule in epochs.
+    that `events` or `speeds` say. Gradients are clipped as in training: where they are sent, the mean of those that are
+    merged; else each learner's own. tasks_per_epoch: for a schedule in epochs.
     skip: the probability with which each variable is left out of a merge, as `ModelConf.skip`. variables: their sizes,
     in order; None is one. local_variables: the numbers, from 0 on, of those that every learner keeps to itself, as
-    `ModelConf.local_variables`. seed: of what is drawn.
+    `ModelConf.local_variables`. restart: as `ModelConf.restart`. seed: of what is drawn.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError, also where `gradient` returns anything but a vector of n real numbers.
 
     >>> from crossbow.synch import SSGD
     >>> halve = simulate(SSGD(), initial=[8.0], gradient=lambda w, learner, task: w, learners=2, events=[0, 1, 1, 0],
@@ -92,31 +71,23 @@ def simulate(
     >>> halve.base.tolist()
     [[4.0], [2.0]]
     """
-    if not isinstance(rule, Rule | RuleSequence):
-        raise refused("rule", rule, "one of crossbow.synch, as SMA()")
-    if not is_integer(learners) or learners < 1:
-        raise refused("learners", learners, "an integer ≥ 1")
-    if not is_number(tasks_per_epoch) or tasks_per_epoch <= 0:
-        raise refused("tasks_per_epoch", tasks_per_epoch, "a finite number > 0")
-    if not is_number(skip) or not 0 <= skip < 1:
-        raise refused("skip", skip, "a finite number ≥ 0 and < 1")
-    if not is_integer(seed) or seed < 0:
-        raise refused("seed", seed, "an integer ≥ 0")
-    start, solver = _vector(initial), solver or SolverConf()
-    places = _places(start.size, variables)
-    local = _local(local_variables, len(places))
+    check_kinds(rule, gradient, solver, restart)
+    check_numbers(learners, tasks_per_epoch, skip, seed)
+    start, solver = start_of(initial), solver or SolverConf()
+    places = places_of(start.size, variables)
+    local = local_of(local_variables, len(places))
     said = speeds_of(learners, speeds)
     order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
     for each in (rule,) if isinstance(rule, Rule) else rule.rules:
         settled = each.settled(speeds)
         check_skip(skip, settled, solver)
         check_local_variables(local, settled)
-    given = _Given(gradient, learners, solver, tasks_per_epoch, skip, places, local, seed)
+    given = Given(checked(gradient, start.size), learners, solver, tasks_per_epoch, skip, places, local, restart, seed)
 
     def run(
         rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0
     ) -> tuple[Trajectory, Vector, int]:
-        kinds = ((BarrierRule, _Barrier), (FreeRule, _Free), (PeerRule, _Peers))
+        kinds = ((BarrierRule, BarrierSimulation), (FreeRule, FreeSimulation), (PeerRule, PeerSimulation))
         of_kind = next(of_kind for kind, of_kind in kinds if isinstance(rule, kind))
         made = of_kind(rule.settled(speeds), start, given, first, tasks, merges)
         return made.run(order), made.base["base"], made.merges
@@ -141,362 +112,3 @@ def _in_turn(
             break
         first = last
     return Trajectory(*(np.concatenate(columns) for columns in zip(*map(astuple, parts), strict=True)))
-
-
-def _vector(initial: Any) -> Vector:
-    """Raises ConfigurationError."""
-    try:
-        start = np.array(initial, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise refused("initial", initial, "a vector of numbers") from None
-    if start.ndim != 1:
-        raise ConfigurationError(f"simulate: initial must be a vector. Received: one of shape {start.shape}")
-    return start
-
-
-def _places(elements: int, variables: Iterable[int] | None) -> list[slice]:
-    """Where variables lie. Raises ConfigurationError for sizes that are not those of all elements."""
-    if variables is None:
-        return [slice(0, elements)]
-    sizes = listed(variables)
-    if sizes is None or not all(is_integer(size) and size >= 1 for size in sizes) or sum(sizes) != elements:
-        raise refused("variables", variables, f"integers ≥ 1, {elements} together")
-    return [slice(end - size, end) for end, size in zip(itertools.accumulate(sizes), sizes, strict=True)]
-
-
-def _local(local_variables: Iterable[int], variables: int) -> tuple[int, ...]:
-    """Raises ConfigurationError for what is not the number of a variable."""
-    numbers = listed(local_variables)
-    if numbers is None or not all(is_integer(number) and 0 <= number < variables for number in numbers):
-        raise refused("local_variables", local_variables, f"numbers of variables, 0 to {variables - 1}")
-    return tuple(numbers)
-
-
-class _Given(NamedTuple):
-    """What is the same for all rules of a sequence."""
-
-    gradient: GradientOf
-    learners: int
-    solver: SolverConf
-    tasks_per_epoch: float
-    skip: float
-    places: list[slice]
-    """Of the variables."""
-    local: tuple[int, ...]
-    """Which of them every learner keeps to itself."""
-    seed: int
-
-
-class _Simulation(ABC):
-    """What all rules have in common: learners with vectors, which start and finish tasks."""
-
-    def __init__(
-        self,
-        rule: Any,
-        start: Vector,
-        given: _Given,
-        first_task: int,
-        number_of_tasks: int | None,
-        merges_before: int,
-    ) -> None:
-        self.gradient, learners, solver, tasks_per_epoch, self.skip, self.places, self.local, seed = given
-        self.rule, self.solver, self.learners, self.seed = rule, solver, learners, seed
-        self.schedule = Schedule(solver, tasks_per_epoch)
-        self.base = {"base": start.copy(), "base_velocity": np.zeros_like(start)}
-        kinds = ("weights", "taken", "received", "gradient", "velocity")
-        self.own = [{kind: np.zeros_like(start) for kind in kinds} for _ in range(learners)]
-        for vectors in self.own:
-            for kind in ("weights", "taken"):
-                vectors[kind][...] = start
-        if rule.reads_base:
-            for vectors in self.own:
-                vectors["weights"] = self.base["base"]
-        self.steps = [0] * learners
-        """Tasks that each learner has finished."""
-        self.merges_before = merges_before
-        self.by_merges = solver.learning_rate_step_unit == "merges"
-        self.number_of_tasks = math.inf if number_of_tasks is None else number_of_tasks
-        self.tasks = [0] * learners
-        """The task that each is in, or was in last."""
-        self.seen = [start] * learners
-        """The weights with which it began it."""
-        self.running: set[int] = set()
-        self.bases: list[Vector] = []
-        self.first_task = self.started = first_task
-
-    def run(self, order: Order) -> Trajectory:
-        self.order = order
-        replicas: list[Vector] = []
-        self.events: list[int] = []
-        self.staleness: list[int] = []
-        self.dropped: list[bool] = []
-        times: list[float] = []
-        for learner in range(self.learners):
-            self.start(learner)
-        while (following := order.next(self.running)) is not None:
-            time, learner = following
-            times.append(time)
-            self.events.append(learner)
-            self.staleness.append(0)
-            self.dropped.append(False)
-            self.running.discard(learner)
-            seen = self.seen[learner].copy()
-            self.own[learner]["gradient"][...] = self.gradient(seen, learner, self.tasks[learner])
-            self.steps[learner] += 1
-            self.finish(learner)
-            replicas.append(np.array([vectors["weights"] for vectors in self.own]))
-        size = self.base["base"].size
-        return Trajectory(
-            np.array(self.bases).reshape(-1, size),
-            np.array(replicas).reshape(-1, self.learners, size),
-            np.array(self.staleness, np.int64),
-            np.array(self.dropped, np.bool_),
-            np.array(self.events, np.int64),
-            np.array(times),
-        )
-
-    def start(self, learner: int) -> None:
-        """The learner begins its next task, if there is one."""
-        if self.task_of(learner) >= self.number_of_tasks:
-            return
-        self.tasks[learner] = self.task_of(learner)
-        self.started += 1
-        self.seen[learner] = self.own[learner]["weights"].copy()
-        self.running.add(learner)
-        self.order.started(learner)
-
-    def task_of(self, learner: int) -> int:
-        """The number of the task that the learner begins."""
-        return self.started
-
-    @property
-    def tasks_per_tick(self) -> int:
-        return self.learners * int(self.rule.tau)
-
-    def pace(self, learner: int) -> Pace:
-        """That of the tick which the learner's task is in; or of so many merges, where the schedule goes by them."""
-        tick = self.tasks[learner] // self.tasks_per_tick
-        now = self.merges if self.by_merges else tick * self.tasks_per_tick
-        pace: Pace = self.rule.at(self.schedule(now), tick, self.schedule.time(now))
-        return pace
-
-    @property
-    def exchanges(self) -> Callable[[int], bool]:
-        """Whether the learner has done τ local steps."""
-        return lambda learner: self.steps[learner] % int(self.rule.tau) == 0
-
-    @property
-    def time(self) -> int:
-        """What the schedule goes by when the next task begins a tick: tasks, or merges."""
-        return self.merges if self.by_merges else self.started
-
-    @property
-    def merges(self) -> int:
-        """As the engine counts them: from the first rule on, where there are several in turn."""
-        return self.merges_before + len(self.bases)
-
-    def apply(
-        self, update: Update, vectors: Mapping[str, Vector], *, local: Update = NOTHING, omitted: Collection[int] = ()
-    ) -> None:
-        """An update of the variables that are not omitted, and another one of those that every learner keeps."""
-        for number, place in enumerate(self.places):
-            if number not in omitted:
-                cut = {name: vector[place] for name, vector in vectors.items()}
-                (local if number in self.local else update).apply(cut)
-
-    def restart(self) -> None:
-        """w_i ← z, without velocities."""
-        base = self.base["base"]
-        self.base["base_velocity"][...] = 0
-        for own in self.own:
-            own["weights"][...] = own["taken"][...] = base
-            own["velocity"][...] = 0
-
-    def keep_base(self) -> None:
-        self.bases.append(self.base["base"].copy())
-
-    @abstractmethod
-    def finish(self, learner: int) -> None:
-        """All that comes of a task."""
-
-
-class _Barrier(_Simulation):
-    rule: BarrierRule
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.base["base_next"] = self.base["base"].copy()
-        self.sent: dict[int, Vector] = {}
-        self.tick = self.first_task // self.tasks_per_tick
-
-    def task_of(self, learner: int) -> int:
-        return self.first_task + self.steps[learner] * self.learners + learner
-
-    def finish(self, learner: int) -> None:
-        rule, own, pace = self.rule, self.own[learner], self.pace(learner)
-        synchronises = self.exchanges(learner)
-        if synchronises and rule.sends != "new weights":
-            self.sent[learner] = own[rule.sent_vector].copy()
-        step, local = (rule.local_step(self.solver, pace, self.learners, synchronises=s) for s in (synchronises, False))
-        self.apply(step, {**self.base, **own}, local=local)
-        if not synchronises:
-            self.start(learner)
-            return
-        if rule.sends == "new weights":
-            self.sent[learner] = own["weights"].copy()
-        self.staleness[-1] = 1
-        if len(self.sent) == self.learners:
-            self._end_tick(pace)
-
-    def _end_tick(self, pace: Pace) -> None:
-        base = self.base
-        mean = sum((self.sent[i] / self.learners for i in range(self.learners)), np.zeros_like(base["base"]))
-        base["base_previous"] = base["base_next"]  # one memory, as in the engine
-        kept = Update((("base_next", {"mean": 1.0}),))
-        self.apply(self.rule.merge(self.solver, pace, self.learners), {**base, "mean": mean}, local=kept)
-        reply = self.rule.reply(self.solver, pace, self.learners)
-        for own in self.own:
-            if not self.rule.reads_base:
-                self.apply(reply, {**base, **own})
-        base["base"], base["base_next"] = base["base_next"], base["base"]
-        if self.rule.reads_base:
-            for own in self.own:
-                own["weights"] = base["base"]
-        self.keep_base()
-        self.tick += 1
-        self.sent.clear()
-        unit = 1 if self.by_merges else self.tasks_per_tick
-        now = self.merges_before + len(self.bases) if self.by_merges else self.tick * self.tasks_per_tick
-        if self.schedule.restarts(now) > self.schedule.restarts(now - unit):
-            self.restart()
-        for learner in range(self.learners):
-            self.start(learner)
-
-    def restart(self) -> None:
-        super().restart()
-        self.base["base_next"][...] = self.base["base"]
-
-
-class _WithoutBarrier(_Simulation):
-    """Learners that begin a task when they may; but no task of a tick in which the schedule has stepped down before all
-    others are finished. Then all start again from z."""
-
-    def run(self, order: Order) -> Trajectory:
-        self.drops = self.schedule.restarts(self.time)
-        """Steps down of the schedule so far."""
-        made = super().run(order)
-        self.settle()
-        return made
-
-    @property
-    def steps_down(self) -> bool:
-        """Whether the next task begins a tick in which the schedule has stepped down."""
-        begins = self.started % self.tasks_per_tick == 0 and self.started < self.number_of_tasks
-        return begins and self.schedule.restarts(self.time) > self.drops
-
-    def start(self, learner: int) -> None:
-        if not self.steps_down:
-            super().start(learner)
-
-    def finish(self, learner: int) -> None:
-        self.exchange(learner)
-        if not self.running and self.steps_down:
-            self.settle()
-            self.restart()
-            for each in range(self.learners):
-                self.start(each)
-
-    def restart(self) -> None:
-        super().restart()
-        self.steps = [0] * self.learners
-        self.drops = self.schedule.restarts(self.time)
-
-    def settle(self) -> None:
-        """z of what every learner keeps: the mean."""
-        weights = {f"weights{i}": own["weights"] for i, own in enumerate(self.own)}
-        mean = Update((("base", total("weights", [1 / self.learners] * self.learners)),))
-        self.apply(NOTHING, {**weights, **self.base}, local=mean)
-
-    def keep_base(self) -> None:
-        self.settle()
-        super().keep_base()
-
-    @abstractmethod
-    def exchange(self, learner: int) -> None:
-        """All that comes of a task, but for a restart."""
-
-
-class _Free(_WithoutBarrier):
-    rule: FreeRule
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.progress = Progress(self.rule, self.learners)
-        self.last_event = [0] * self.learners
-        self.merged = [0] * self.learners
-
-    def restart(self) -> None:
-        super().restart()
-        self.progress.restart()
-
-    def exchange(self, learner: int) -> None:
-        own, pace = self.own[learner], self.pace(learner)
-        self.rule.local_step(self.solver, pace).apply(own)
-        if not self.exchanges(learner):
-            self.start(learner)
-            return
-        self.last_event[learner] = len(self.events) - 1
-        merge = self.progress.arrive(learner)
-        if merge is not None:
-            self._merge(merge, pace)
-        for going in self.progress.let_go():
-            self.apply(self.rule.reply(self.solver, pace), {**self.base, **self.own[going]})
-            self.start(going)
-
-    def _merge(self, merge: Merge, pace: Pace) -> None:
-        for each in merge.contributors:
-            self.staleness[self.last_event[each]] = merge.arrival.staleness
-            self.dropped[self.last_event[each]] = merge.dropped
-        if merge.dropped:
-            return
-        update = of_all(self.rule.merge(self.solver, pace, merge.arrival), len(merge.contributors))
-        gradients = {f"gradient{n}": self.own[each]["gradient"] for n, each in enumerate(merge.contributors)}
-        vectors = {**self.base, **self.own[merge.arrival.learner], **gradients}
-        learner = merge.arrival.learner
-        draws = left_out(self.skip, len(self.places), learner, self.merged[learner], self.seed)
-        self.merged[learner] += 1
-        self.apply(update, vectors, omitted=[number for number, out in enumerate(draws) if out])
-        self.keep_base()
-
-
-class _Peers(_WithoutBarrier):
-    rule: PeerRule
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.masses, self.clocks = Masses(self.learners), [0] * self.learners
-
-    @property
-    def merges(self) -> int:
-        return self.merges_before + sum(self.clocks)
-
-    def restart(self) -> None:
-        super().restart()
-        self.masses = Masses(self.learners)
-
-    def exchange(self, learner: int) -> None:
-        rule, own = self.rule, self.own[learner]
-        rule.local_step(self.solver, self.pace(learner)).apply(own)
-        if self.exchanges(learner):
-            self.staleness[-1] = 1
-            if self.masses.coming[learner]:
-                self.apply(rule.mix(*self.masses.receive(learner)), own)
-            peer = rule.peer(learner, self.learners, self.clocks[learner], self.seed)
-            self.clocks[learner] += 1
-            if peer is not None:
-                mix = rule.mix(*self.masses.send(learner, peer, rule.part_sent()))
-                self.apply(mix, {"weights": self.own[peer]["received"], "received": own["weights"]})
-        every = {f"{kind}{i}": self.own[i][kind] for i in range(self.learners) for kind in ("weights", "received")}
-        self.masses.mean.apply({**every, **self.base})
-        self.keep_base()
-        self.start(learner)

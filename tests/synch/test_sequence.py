@@ -9,9 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, ConfigurationError, SolverConf, TaskError, TrainingUnit
+from crossbow import SMA, SSGD, ConfigurationError, Dataset, SolverConf, TaskError, TrainingUnit
 from crossbow.runtime.changing_engine import SequenceEngine
-from crossbow.synch import AsynchronousSGD, Gossip, Grouping, Hogwild, ModelAveraging, RuleSequence, sequence, simulate
+from crossbow.synch import (
+    AsynchronousSGD,
+    Gossip,
+    Grouping,
+    Hogwild,
+    ModelAveraging,
+    PolyakRuppert,
+    RuleSequence,
+    sequence,
+    simulate,
+)
+from tests.runtime import test_free as least_squares
 from tests.support import Probe, blobs, context, perceptron, same_weights, within
 from tests.synch.trajectories import START, gradient
 
@@ -48,6 +59,51 @@ def test_by_hand() -> None:
     assert made.replicas[-3:, :, 0].tolist() == [[0.625, 0.625], [0.734375, 0.734375], [0.55078125, 0.734375]]
     assert made.events.tolist() == [0, 1, 0, 1, 0, 1, 0]
     assert made.staleness.tolist() == [1, 2, 2, 2, 1, 1, 1]
+
+
+def averaging(phases: Any, ticks: int, **solver: Any) -> Any:
+    """Rules in turn on the two examples, from 2, γ = ¼."""
+    return simulate(
+        RuleSequence(phases),
+        initial=[START],
+        gradient=lambda weights, learner, task: [gradient(learner, weights[0])],
+        learners=2,
+        events=[0, 1] * ticks,
+        solver=SolverConf(learning_rate=0.25, **solver),
+    )
+
+
+def test_polyak_ruppert_averages_from_its_first_tick_on() -> None:
+    """γ = ¼, from 2; learner 0's step goes to ¾ w, learner 1's to 1. What z was before the phase is no part of it.
+
+    S-SGD: z ← .375 z + .5 = 1.25.
+    Polyak-Ruppert: .9375 and 1, m = .96875: z = m.   .703125 and 1, m = .8515625: z = (.96875 + m) / 2 = .91015625.
+    .52734375 and 1, m = .763671875: z = (.96875 + .8515625 + m) / 3 = .861328125.
+    S-SGD: z = .822998046875.   Polyak-Ruppert: .61724853515625 and 1: z = m = .808624267578125.
+    """
+    made = averaging(((SSGD(), 1), (PolyakRuppert(), 3)), ticks=6)
+    expected = [1.25, 0.96875, 0.91015625, 0.861328125, 0.822998046875, 0.808624267578125]
+    np.testing.assert_allclose(made.base.ravel(), expected, rtol=0, atol=1e-15)
+
+
+def test_the_steps_of_alpha_go_on_by_the_time_of_all_phases() -> None:
+    """As above, but from task 4 on, the phase's second tick, α = 1: .703125 and 1 both become z, which was .96875.
+
+    Then .7265625 and 1, m = .86328125: z = (.96875 + .8515625 + m) / 3, and both become the z before, .91015625.
+    """
+    made = averaging(((SSGD(), 1), (PolyakRuppert(alpha_steps=((4, 1.0),)), 3)), ticks=4)
+    expected = [1.25, 0.96875, 0.91015625, (0.96875 + 0.8515625 + 0.86328125) / 3]
+    np.testing.assert_allclose(made.base.ravel(), expected, rtol=0, atol=1e-15)
+    assert made.replicas[5::2, :, 0].tolist() == [[0.96875, 0.96875], [0.91015625, 0.91015625]]
+
+
+def test_a_restart_in_a_phase_leaves_its_mean_as_it_is() -> None:
+    """At task 4, the phase's second tick, the learners start again from z = .96875, which stays part of the mean:
+    .7265625 and 1, m = .86328125: z = (.96875 + m) / 2 = .916015625."""
+    made = averaging(
+        ((SSGD(), 1), (PolyakRuppert(), 3)), ticks=3, policy="multistep", gamma=1.0, step_values=(4,)
+    )  # fmt: skip
+    assert made.base.ravel().tolist() == [1.25, 0.96875, 0.916015625]
 
 
 def test_what_learners_keep_is_the_mean_when_the_rule_changes() -> None:
@@ -121,6 +177,27 @@ def test_the_engine_changes_the_rule(learners: int) -> None:
             variables, tick = running.variables, running.engine.tick
     assert variables is not None
     assert same_weights(received, variables)
+
+
+@pytest.mark.parametrize("parts", [[32], [2, 6, 4, 4, 10, 6]], ids=str)
+def test_the_engine_averages_from_a_phase_s_first_tick_on(parts: list[int]) -> None:
+    """As the simulator, in one call or in many; γ and α go on by the time of all phases, and at task 24 all restart."""
+    turns = RuleSequence(((SSGD(), 3), (PolyakRuppert(alpha_steps=((8, 0.25), (22, 0.5))), 4)))
+    solver = SolverConf(learning_rate=0.1, policy="multistep", gamma=0.5, step_values=(24,), momentum=0.5)
+    seed, start = least_squares.SEED, [least_squares.START] * least_squares.FEATURES
+    made = simulate(
+        turns, initial=start, gradient=least_squares.gradient, learners=2, events=[0, 1] * 16, solver=solver
+    )  # fmt: skip
+    data = Dataset((least_squares.rows, least_squares.targets))
+    with context(
+        least_squares.linear(), data=data, rule=turns, learners=2, batch_size=1, solver=solver, precision="float64",
+        seed=seed,
+    ) as running:  # fmt: skip
+        for tasks in parts:
+            running.train(tasks, TASKS)
+            z = next(iter(running.variables.values())).ravel()
+            np.testing.assert_allclose(z, made.base[running.engine.tick - 1], rtol=0, atol=1e-12)
+        assert running.engine.tick == 16
 
 
 def test_rules_without_a_barrier_in_turn_with_others() -> None:

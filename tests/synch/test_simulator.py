@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow import SMA, SSGD, ConfigurationError, SolverConf
+from crossbow import SMA, SSGD, SolverConf
 from crossbow.solver import Pace, solver_step
 from crossbow.synch import (
     EASGD,
@@ -306,6 +306,26 @@ def test_without_a_barrier_a_drop_waits_for_what_is_under_way() -> None:
     assert made.replicas[3].ravel().tolist() == [-6, -6]
 
 
+def test_nobody_waits_at_a_drop_where_no_restart_is_wanted() -> None:
+    """As above up to z = −2.   0: task 4, v = −1 + ½ = −½: z = −2.5.   1: at 8, task 1, v = −4: z = −6.5.
+    1: at −6.5, v = −2 + 1.625 = −0.375: z = −6.875.
+    """
+    made = dropping(AsynchronousSGD(), 4, events=[0, 0, 0, 0, 1, 1], restart=False)
+    assert made.events.tolist() == [0, 0, 0, 0, 1, 1]
+    assert made.base.ravel().tolist() == [4, 0, -2, -2.5, -6.5, -6.875]
+
+
+def test_with_a_barrier_learners_may_go_on_at_a_drop() -> None:
+    """Both learners do the same; z is the mean of the replicas before their step, c = (w − z)/2; m = ½.
+
+    8: c = 0, v = −4: w = 4, z = 8.   c = −2, v = −2 − 2: w = 2, z = 4.   γ = ¼: c = −1, v = −2 − ½: w = 0.5, z = 2.
+    c = −0.75, v = −1.25 − 0.125: w = −0.125, z = 0.5.
+    """
+    made = dropping(SMA(), 4, events=[0, 1] * 4, restart=False)
+    assert made.base.ravel().tolist() == [8, 4, 2, 0.5]
+    assert made.replicas[1::2, 0].ravel().tolist() == [4, 2, 0.5, -0.125]
+
+
 def test_a_drop_by_the_virtual_clock() -> None:
     """The fast learner has done three of the first four tasks when it has to wait for the other."""
     made = dropping(AsynchronousSGD(), 4, events=6, speeds=[4.0, 1.0])
@@ -374,65 +394,66 @@ def test_a_schedule_by_merges() -> None:
     assert made.dropped.tolist() == [False, False, True, False]
 
 
+# Clipping.
+
+
+def clipping(rule: Rule, limit: float | None, learners: int = 2, **options: Any) -> Trajectory:
+    """From (6, 8), two variables; γ = ½. Learner 0's gradient is its weights, learner 1 has none. Each does a task."""
+    return simulate(
+        rule,
+        initial=[6.0, 8.0],
+        gradient=lambda weights, learner, task: weights * (learner == 0),
+        learners=learners,
+        events=range(learners),
+        solver=SolverConf(learning_rate=0.5, clip_gradient_norm=limit),
+        variables=[1, 1],
+        **options,
+    )
+
+
 @pytest.mark.parametrize(
-    ("options", "text"),
+    ("rule", "z", "first"),
     [
-        (
-            {"events": [0, 2]},
-            r"events must be learners' numbers, 0 to 1, or a count with speeds=. Received: events=\[0, 2\]",
-        ),
-        ({"events": 3}, "events must be learners' numbers"),
-        ({"events": 2.5}, "events must be learners' numbers, 0 to 1, or a count with speeds=. Received: events=2.5"),
-        ({"events": None}, "events must be learners' numbers"),
-        (
-            {"events": None, "speeds": [1, 1]},
-            "events must be an integer ≥ 0 with speeds=, or None with speeds= and tasks=",
-        ),
-        ({"tasks": -1}, "tasks must be an integer ≥ 0 or None. Received: tasks=-1"),
-        (
-            {"events": [0], "speeds": [1, 1]},
-            "events must be an integer ≥ 0 with speeds=, or None with speeds= and tasks=",
-        ),
-        ({"events": 3, "speeds": [1.0]}, "speeds must be 2 numbers > 0"),
-        ({"events": 3, "speeds": [1.0, 0.0]}, "speeds must be 2 numbers > 0"),
-        ({"events": 3, "speeds": 1.0}, "speeds must be 2 numbers > 0. Received: speeds=1.0"),
-        ({"variables": [2]}, r"variables must be integers ≥ 1, 1 together. Received: variables=\[2\]"),
-        ({"variables": 1}, "variables must be integers ≥ 1, 1 together. Received: variables=1"),
-        ({"variables": [1.0]}, r"variables must be integers ≥ 1, 1 together. Received: variables=\[1.0\]"),
-        ({"variables": [2, -1]}, r"variables must be integers ≥ 1, 1 together. Received: variables=\[2, -1\]"),
-        ({"local_variables": [1]}, r"local_variables must be numbers of variables, 0 to 0. Received: local_.*=\[1\]"),
-        ({"local_variables": 0}, "local_variables must be numbers of variables, 0 to 0. Received: local_variables=0"),
-        ({"local_variables": [[0]]}, "local_variables must be numbers of variables"),
-        ({"local_variables": [0.0]}, "local_variables must be numbers of variables"),
-        ({"skip": "a"}, "skip must be a finite number ≥ 0 and < 1. Received: skip='a'"),
-        ({"rule": Hogwild(), "skip": 2.0}, "skip must be a finite number ≥ 0 and < 1. Received: skip=2.0"),
-        ({"rule": Hogwild(), "skip": 1}, "skip must be a finite number ≥ 0 and < 1"),
-        ({"rule": Hogwild(), "skip": -1.0}, "skip must be a finite number ≥ 0 and < 1"),
-        ({"skip": 0.5}, "skip must be 0 under a rule whose learners do not add to z"),
-        ({"tasks_per_epoch": 0}, "tasks_per_epoch must be a finite number > 0. Received: tasks_per_epoch=0"),
-        ({"seed": 0.5}, "seed must be an integer ≥ 0. Received: seed=0.5"),
-        ({"rule": SSGD(), "local_variables": [0]}, r"local_variables must be \(\) under a rule by which learners send"),
-        ({"learners": 0}, "learners must be an integer ≥ 1"),
-        ({"initial": [[1.0]]}, r"initial must be a vector. Received: one of shape \(1, 1\)"),
-        ({"initial": "abc"}, "initial must be a vector of numbers. Received: initial='abc'"),
-        ({"initial": [1j]}, "initial must be a vector of numbers"),
-        ({"rule": "sma"}, "rule must be one of crossbow.synch"),
-        ({"rule": SMA(alpha=0.9)}, "alpha must be < 2/"),
+        (SSGD(), (5.25, 7), (5.25, 7)),
+        (Grouping(((0, 1),)), (5.25, 7), (5.25, 7)),
+        (AsynchronousSGD(weight=0.5, sends="gradient"), (5.625, 7.5), (5.625, 7.5)),
+        (SSP(), (5.25, 7), (5.25, 7)),
+        (Hogwild(), (5.25, 7), (5.25, 7)),
+        (SMA(), (6, 8), (5.25, 7)),
+        (ModelAveraging(), (5.625, 7.5), (5.625, 7.5)),
+        (AsynchronousSGD(), (5.25, 7), (5.25, 7)),
+        (EASGD(alpha=0.5), (5.8125, 7.75), (5.625, 7.5)),
+        (Gossip(probability=0), (5.625, 7.5), (5.25, 7)),
     ],
+    ids=str,
 )
-def test_what_cannot_be_simulated_is_refused(options: dict[str, Any], text: str) -> None:
-    given: dict[str, Any] = {
-        "rule": SMA(), "initial": [1.0], "gradient": noise(0), "learners": 2, "events": [0, 1], **options
-    }  # fmt: skip
-    with pytest.raises(ConfigurationError, match=text):
-        simulate(given.pop("rule"), **given)
+def test_gradients_are_clipped_as_in_training(rule: Rule, z: tuple[float, ...], first: tuple[float, ...]) -> None:
+    """At 2.5, as a whole. z, and what learner 0 holds when both have done a task.
+
+    Where gradients are sent, the mean: (3, 4), by S-SGD and of a group, of length 5, so half of it is left, (1.5, 2),
+    and z = (5.25, 7). One that is merged alone: (6, 8) of length 10, so a quarter, the same; with ω = ½ half as far,
+    for ω weighs what is clipped. (Learner 1's is nothing.)
+    Else the learner's own, a quarter of (6, 8): it steps to (5.25, 7), learner 1 stays at (6, 8). By SMA z does not
+    move yet; the mean of both is (5.625, 7.5). By EASGD learner 0 and z meet there, and learner 1, which is (.375, .5)
+    away, draws z by half of that.
+    """
+    made = clipping(rule, 2.5)
+    assert made.base[-1].tolist() == list(z)
+    assert made.replicas[-1, 0].tolist() == list(first)
+    np.testing.assert_array_equal(clipping(rule, 10.0).base, clipping(rule, None).base)
 
 
-def test_all_rules_in_turn_are_checked_first() -> None:
-    def never(weights: Any, learner: int, task: int) -> Any:
-        raise AssertionError("it has begun")
+def test_what_learners_keep_counts_in_the_norm() -> None:
+    """The second variable is learner 0's own; its gradient is clipped as a whole yet, so it steps to (5.25, 7)."""
+    made = clipping(AsynchronousSGD(), 2.5, local_variables=[1])
+    assert made.replicas[-1].tolist() == [[5.25, 7], [5.25, 8]]
+    assert made.base[-1].tolist() == [5.25, 7.5]
 
-    rules = RuleSequence(((Hogwild(), 1), (SSGD(), 1)))
-    for options in ({"skip": 0.5}, {"local_variables": [0]}):
-        with pytest.raises(ConfigurationError, match=f"{next(iter(options))} must be"):
-            run(rules, 2, [0, 1], gradient=never, **options)
+
+def test_a_clipped_gradient_is_what_the_velocity_sees() -> None:
+    """g(w) = w from 2 on, γ = ½, momentum ½, limit ½, by S-SGD: v = −¼: 1.75.   v = −⅛ − ¼: 1.375."""
+    made = simulate(
+        SSGD(), initial=[2.0], gradient=lambda w, learner, task: w, learners=2, events=[0, 1, 0, 1],
+        solver=SolverConf(learning_rate=0.5, momentum=0.5, clip_gradient_norm=0.5),
+    )  # fmt: skip
+    assert made.base.ravel().tolist() == [1.75, 1.375]

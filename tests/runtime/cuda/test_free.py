@@ -34,6 +34,7 @@ from crossbow.synch import (
     Grouping,
     Hogwild,
     PartiallySynchronous,
+    PolyakRuppert,
     Rule,
     RuleSequence,
     WeedOut,
@@ -337,6 +338,17 @@ def test_rules_in_turn() -> None:
         running.train(10, TASKS)
         received = running.variables
     engine.assert_same(received, engine.train("cpu", tasks=10, rule=SSGD(), **options))
+
+
+def test_polyak_ruppert_in_turn() -> None:
+    """Its clock, from which the numbers of a merge follow, begins with its phase; as the simulator has it."""
+    turns = RuleSequence(((SSGD(), 2), (PolyakRuppert(alpha=0.25), 3)))
+    made = simulate(turns, **cpu.WITH_BIAS, learners=2, events=[0, 1] * 8, solver=SOLVERS[1])
+    data = Dataset((cpu.rows, cpu.targets))
+    options: dict[str, Any] = {"rule": turns, "data": data, "learners": 2, "batch_size": 1, "solver": SOLVERS[1]}
+    with gpu(turns), small(dataflow=cpu.linear(bias=True), precision="float64", seed=SEED, **options) as running:
+        running.train(16, TASKS)
+        np.testing.assert_allclose(cpu._flat(running.variables), made.base[-1], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
