@@ -157,10 +157,9 @@ class Simulation(ABC):
         pace: Pace = self.rule.at(self.schedule(now), since, self.schedule.time(now))
         return pace
 
-    @property
-    def exchanges(self) -> Callable[[int], bool]:
+    def exchanges(self, learner: int) -> bool:
         """Whether the learner has done τ local steps."""
-        return lambda learner: self.steps[learner] % int(self.rule.tau) == 0
+        return self.steps[learner] % int(self.rule.tau) == 0
 
     @property
     def time(self) -> int:
