@@ -15,7 +15,7 @@ from crossbow.runtime.engine import Engine, OnResult, check_rule
 from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.results import AnyDecision, TestResult
-from crossbow.runtime.tuner import Decision, Tuner
+from crossbow.runtime.tuner import Tuner, TunerDecision
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError
 
@@ -149,11 +149,11 @@ class TunedEngine(ChangingEngine):
         self._images, self._seconds = 0, 0.0
         """Of the window so far."""
         self._closed = False
-        self.decisions: list[Decision] = []
+        self.decisions: list[TunerDecision] = []
         """The tuner's so far."""
         self.tuner = Tuner(learners, self._decided)
 
-    def _decided(self, decision: Decision) -> None:
+    def _decided(self, decision: TunerDecision) -> None:
         self.decisions.append(decision)
         self.on_decision(decision)
 
