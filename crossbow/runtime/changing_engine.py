@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from crossbow.compile import Program
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.engine import Engine, OnResult, check_rule
+from crossbow.runtime.engine import Engine, OnResult
 from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.results import AnyDecision, TestResult
 from crossbow.runtime.tuner import Tuner, TunerDecision
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
-from crossbow.types import Array, ConfigurationError
+from crossbow.types import Array, ConfigurationError, CrossbowError
 
 WARMING_TICKS = 2
 """Of learners that have never trained, before anything is measured."""
@@ -34,27 +35,33 @@ def new_engine(
 ) -> AnyEngine:
     """The engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
 
-    def make(changed_model: ModelConf = model, changed_system: SystemConf = system) -> Engine:
+    def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
         kind = Engine if has_barrier(changed_model.rule) else FreeEngine
-        return kind(training, check, data, changed_model, solver, changed_system, collective)
+        return kind(training, check, data, changed_model, solver, changed_system, collective, beside)
+
+    def with_rule(rule: Rule, beside: int) -> Engine:
+        return make(dataclasses.replace(model, rule=rule), system, beside)
+
+    def with_learners(learners: int, beside: int) -> Engine:
+        return make(model, dataclasses.replace(system, learners_per_device=learners), beside)
 
     if isinstance(model.rule, RuleSequence):
-        return SequenceEngine(model.rule, system, lambda rule: make(dataclasses.replace(model, rule=rule)))
+        return SequenceEngine(model.rule, with_rule)
     if system.learners_per_device != "auto" or system.deterministic:
         return make()
     first = make()
     counts = {first.parts.device_of.count(device) for device in range(len(first.parts.devices))}
     if len(counts) > 1:  # devices with different numbers of cores
         return first
-    return TunedEngine(
-        first, lambda learners: make(model, dataclasses.replace(system, learners_per_device=learners)), counts.pop()
-    )
+    return TunedEngine(first, with_learners, counts.pop())
 
 
 class ChangingEngine:
     """An `Engine`, as what trains now is. What it consists of, `parts`, changes with that."""
 
-    _now: Engine
+    def __init__(self, first: Engine, make: Callable[[Any, int], Engine]) -> None:
+        """make: gives an engine of another kind, beside others that have so many bytes of memory."""
+        self._now, self._make, self._closed = first, make, False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._now, name)
@@ -92,29 +99,61 @@ class ChangingEngine:
     def predict(self, images: Array) -> Array:
         return self._now.predict(images)
 
+    @property
+    def _living(self) -> Iterable[Engine]:
+        """What trains now, and what is kept beside it."""
+        return [self._now]
+
+    def _new(self, kind: Any) -> Engine:
+        """An engine that has not trained. Raises ConfigurationError, also if it has no room beside those that live."""
+        gc.collect()  # closed engines, whose parts may know each other: their memory is not counted
+        return self._make(kind, sum(sum(engine.parts.memory.values()) for engine in self._living))
+
+    def _go_on_with(self, following: Engine, *, keep: bool = False) -> None:
+        """Let it train from now on, from the base model of what trains now, which is closed unless it is to be kept.
+        Where that fails the following one is closed, and nothing has changed. Raises CrossbowError after `close`."""
+        before = self._now
+        try:
+            following.continue_from(before)
+        except BaseException:
+            following.close()
+            raise
+        self._now = following
+        if not keep:
+            before.close()
+        if self._closed:  # on another thread, which may have seen only the one before
+            following.close()
+            raise CrossbowError("the context was closed while training")
+
     def close(self) -> None:
-        self._now.close()
+        self._closed = True
+        for engine in (self._now, *self._living):
+            engine.close()
 
 
 AnyEngine = Engine | ChangingEngine
 
 
 class SequenceEngine(ChangingEngine):
-    """An engine whose rule changes from phase to phase."""
+    """An engine whose rule changes from phase to phase.
 
-    def __init__(self, sequence: RuleSequence, system: SystemConf, make: Callable[[Rule], Engine]) -> None:
-        """make: gives the engine of a rule."""
-        for rule in sequence.rules:
-            check_rule(rule, system)
-        self._make = make
-        self._now = make(sequence.phases[0].rule)
+    Every rule's engine is made once before the first phase begins, and closed at once: what would be refused of a later
+    phase is refused then.
+    """
+
+    def __init__(self, sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> None:
+        """make: gives the engine of a rule. Raises GraphError or ConfigurationError."""
+        first, *others = sequence.rules
+        super().__init__(make(first, 0), make)
         try:
-            sequence.check_learners(self._now.parts.learners)
+            for number, rule in enumerate(others):
+                if rule not in (first, *others[:number]):
+                    self._new(rule).close()
         except BaseException:
-            self._now.close()
+            self.close()
             raise
         self._phases = sequence.ends(self._now.parts.learners, self._now.clock.tasks_per_tick)
-        _, self._end = next(self._phases)
+        (_, self._end), self._following = next(self._phases), next(self._phases)
 
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
         """As `Engine.run`, through as many phases as there are until then."""
@@ -128,11 +167,9 @@ class SequenceEngine(ChangingEngine):
 
     def _change(self) -> None:
         """The next phase: an engine with its rule, which starts from this one's base model."""
-        before, (rule, end) = self._now, next(self._phases)
-        following = self._make(rule)
-        following.continue_from(before)
-        self._now, self._end = following, end
-        before.close()
+        rule, end = self._following
+        self._go_on_with(self._new(rule))
+        self._end, self._following = end, next(self._phases)
 
 
 class TunedEngine(ChangingEngine):
@@ -142,13 +179,13 @@ class TunedEngine(ChangingEngine):
     are kept until there is a decision.
     """
 
-    def __init__(self, first: Engine, make: Callable[[int], Engine], learners: int) -> None:
+    def __init__(self, first: Engine, make: Callable[[int, int], Engine], learners: int) -> None:
         """first: with so many learners on each device, to begin with. make: gives the engine with another number."""
-        self._now, self._make, self._learners = first, make, learners
+        super().__init__(first, make)
+        self._learners = learners
         self._engines = {learners: first}
         self._images, self._seconds = 0, 0.0
         """Of the window so far."""
-        self._closed = False
         self.decisions: list[TunerDecision] = []
         """The tuner's so far."""
         self.tuner = Tuner(learners, self._decided)
@@ -169,27 +206,39 @@ class TunedEngine(ChangingEngine):
 
     def _change(self, learners: int, until: int, stop: Callable[[], bool], on_result: OnResult) -> bool:
         """Let so many learners train from now on; whether they can."""
-        for other in self._engines.keys() - self.tuner.compared - {self._learners}:
+        compared = self.tuner.compared
+        for other in self._engines.keys() - compared - {self._learners}:
             self._engines.pop(other).close()
-        if learners != self._learners:
-            following, new = self._engines.get(learners), learners not in self._engines
-            if following is None:
-                try:
-                    following = self._engines[learners] = self._make(learners)
-                except ConfigurationError as error:  # they do not fit, or the rule does not allow so many
-                    self.tuner.refused(str(error))
-                    return False
-            following.continue_from(self._now)
-            if self._learners not in self.tuner.compared:
-                self._engines.pop(self._learners).close()
-            self._now, self._learners = following, learners
-            self._images, self._seconds = 0, 0.0
-            if self._closed:
-                following.close()
-            if new:
-                warm = self._now.tasks + WARMING_TICKS * self._now.clock.tasks_per_tick
-                self._now.run(min(until, warm), stop, on_result)
+        if learners in self._engines:
+            self._switch(learners)
+            return True
+        if self._learners not in compared and (kept := compared & self._engines.keys()):
+            self._switch(min(kept))  # so that what is compared no longer is gone before there is another
+        try:
+            self._engines[learners] = self._new(learners)
+        except ConfigurationError as error:  # they do not fit, or the rule does not allow so many
+            self.tuner.refused(str(error))
+            return False
+        self._switch(learners)
+        warm = self._now.tasks + WARMING_TICKS * self._now.clock.tasks_per_tick
+        self._now.run(min(until, warm), stop, on_result)
         return True
+
+    def _switch(self, learners: int) -> None:
+        """Go on with the engine that there is for so many."""
+        if learners == self._learners:
+            return
+        before, keep = self._learners, self._learners in self.tuner.compared
+        following = self._engines.pop(learners)
+        self._go_on_with(following, keep=keep)
+        self._engines[learners], self._learners = following, learners
+        if not keep:
+            del self._engines[before]
+        self._images, self._seconds = 0, 0.0
+
+    @property
+    def _living(self) -> Iterable[Engine]:
+        return list(self._engines.values())
 
     def _window(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
         """Train until the window is over, which may have begun in an earlier call, and tell the tuner how fast that
@@ -226,8 +275,3 @@ class TunedEngine(ChangingEngine):
         """The tuner about a window."""
         rate, self._images, self._seconds = self._images / self._seconds, 0, 0.0
         self.tuner.add(rate)
-
-    def close(self) -> None:
-        self._closed = True
-        for engine in list(self._engines.values()):
-            engine.close()
