@@ -99,8 +99,12 @@ class Assembly(ABC):
         solver: SolverConf,
         system: SystemConf,
         collective: Collective | None,
+        beside: int,
     ) -> None:
-        """Raises GraphError or ConfigurationError; no thread is left then."""
+        """beside: bytes of the machine's memory that other assemblies have meanwhile.
+
+        Raises GraphError or ConfigurationError; no thread is left then.
+        """
         self.data, self.model_conf, self.solver, self.system = data, model, solver, system
         self.check_graph = check
         self.dtype = system.dtype
@@ -115,7 +119,8 @@ class Assembly(ABC):
         check_skip(model.skip, self.rule, solver)
         self.clock = work_clock(self.learners, self.rule.tau, model.wpc, barrier=self.barrier)
         self.order = TrainingOrder(len(data.train), model.batch_size, system.seed)
-        check_memory(self._slots_memory())
+        self._beside = {"learners that are there already": beside} if beside else {}
+        check_memory({**self._slots_memory(), **self._beside})
         self.streams = ()
         try:
             self._build(training, check, collective)
@@ -196,6 +201,11 @@ class Assembly(ABC):
 
     # What is too much for the machine
 
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of the machine's memory, by what they are for."""
+        return {**self._vectors_memory(self._base_models, self.learners), **self._slots_memory()}
+
     def _slots_memory(self) -> dict[str, int]:
         """Bytes of the rings that batches wait in."""
         batches = [(self.data.train, self.model_conf.batch_size)]
@@ -209,7 +219,7 @@ class Assembly(ABC):
 
     def _check_plan(self) -> None:
         """Refuse what does not fit, before any of it is there. Raises ConfigurationError."""
-        check_memory({**self._vectors_memory(self._base_models, self.learners), **self._slots_memory()})
+        check_memory({**self.memory, **self._beside})
 
     def _vectors_memory(self, bases: int, learners: int) -> dict[str, int]:
         """Bytes of the vectors of weights, gradients, velocities and statistics, and of the arenas: of so many base

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,14 +12,15 @@ from crossbow.compile import Program
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.engine import Engine, OnResult, check_rule
+from crossbow.runtime.engine import Engine, OnResult
 from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.results import AnyDecision, TestResult
-from crossbow.runtime.tuner import Decision, Tuner
+from crossbow.runtime.tuner import Tuner, TunerDecision
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
-from crossbow.types import Array, ConfigurationError
+from crossbow.types import Array, ConfigurationError, CrossbowError
 
+CLOSED = "the context was closed while training"
 WARMING_TICKS = 2
 """Of learners that have never trained, before anything is measured."""
 
@@ -34,27 +36,41 @@ def new_engine(
 ) -> AnyEngine:
     """The engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
 
-    def make(changed_model: ModelConf = model, changed_system: SystemConf = system) -> Engine:
+    def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
         kind = Engine if has_barrier(changed_model.rule) else FreeEngine
-        return kind(training, check, data, changed_model, solver, changed_system, collective)
+        return kind(training, check, data, changed_model, solver, changed_system, collective, beside)
+
+    def with_rule(rule: Rule, beside: int) -> Engine:
+        return make(dataclasses.replace(model, rule=rule), system, beside)
+
+    def with_learners(learners: int, beside: int) -> Engine:
+        return make(model, dataclasses.replace(system, learners_per_device=learners), beside)
 
     if isinstance(model.rule, RuleSequence):
-        return SequenceEngine(model.rule, system, lambda rule: make(dataclasses.replace(model, rule=rule)))
+        return SequenceEngine(model.rule, with_rule)
     if system.learners_per_device != "auto" or system.deterministic:
         return make()
     first = make()
     counts = {first.parts.device_of.count(device) for device in range(len(first.parts.devices))}
     if len(counts) > 1:  # devices with different numbers of cores
         return first
-    return TunedEngine(
-        first, lambda learners: make(model, dataclasses.replace(system, learners_per_device=learners)), counts.pop()
-    )
+    return TunedEngine(first, with_learners, counts.pop())
 
 
 class ChangingEngine:
     """An `Engine`, as what trains now is. What it consists of, `parts`, changes with that."""
 
-    _now: Engine
+    def __init__(self, kind: Any, first: Engine, make: Callable[[Any, int], Engine]) -> None:
+        """first: what trains to begin with, of that kind. make: gives the engine of another, beside others that have so
+        many bytes of memory."""
+        self._kind, self._make, self._closed = kind, make, False
+        self._engines = {kind: first}
+        """By kind: what trains now, and what is kept beside it."""
+
+    @property
+    def _now(self) -> Engine:
+        """What trains."""
+        return self._engines[self._kind]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._now, name)
@@ -92,29 +108,54 @@ class ChangingEngine:
     def predict(self, images: Array) -> Array:
         return self._now.predict(images)
 
+    def _add(self, kind: Any) -> None:
+        """Make the engine of a kind. Raises ConfigurationError, also where it has no room beside those that there are;
+        CrossbowError after `close`."""
+        gc.collect()  # closed engines, whose parts may know each other: their memory is not counted
+        self._engines[kind] = self._make(kind, sum(sum(each.parts.memory.values()) for each in self._engines.values()))
+        if self._closed:
+            self.close()
+            raise CrossbowError(CLOSED)
+
+    def _drop(self, kind: Any) -> None:
+        self._engines.pop(kind).close()
+
+    def _go_on_with(self, kind: Any) -> None:
+        """Let the engine of a kind train from now on, from the base model of what trains now. Where that fails, nothing
+        has changed. Raises CrossbowError after `close`."""
+        self._engines[kind].continue_from(self._now)
+        self._kind = kind
+        if self._closed:
+            raise CrossbowError(CLOSED)
+
     def close(self) -> None:
-        self._now.close()
+        self._closed = True
+        for engine in list(self._engines.values()):
+            engine.close()
 
 
 AnyEngine = Engine | ChangingEngine
 
 
 class SequenceEngine(ChangingEngine):
-    """An engine whose rule changes from phase to phase."""
+    """An engine whose rule changes from phase to phase.
 
-    def __init__(self, sequence: RuleSequence, system: SystemConf, make: Callable[[Rule], Engine]) -> None:
-        """make: gives the engine of a rule."""
-        for rule in sequence.rules:
-            check_rule(rule, system)
-        self._make = make
-        self._now = make(sequence.phases[0].rule)
+    The engines of all rules are made before the first phase begins, and kept: what would be refused of a later phase is
+    refused then, and a change costs no more than a restart.
+    """
+
+    def __init__(self, sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> None:
+        """make: gives the engine of a rule. Raises GraphError or ConfigurationError."""
+        first, *others = dict.fromkeys(sequence.rules)
+        super().__init__(first, make(first, 0), make)
         try:
-            sequence.check_learners(self._now.parts.learners)
+            for rule in others:
+                self._add(rule)
         except BaseException:
-            self._now.close()
+            self.close()
             raise
         self._phases = sequence.ends(self._now.parts.learners, self._now.clock.tasks_per_tick)
-        _, self._end = next(self._phases)
+        (_, self._end), self._following = next(self._phases), next(self._phases)
 
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
         """As `Engine.run`, through as many phases as there are until then."""
@@ -127,13 +168,11 @@ class SequenceEngine(ChangingEngine):
                 return
 
     def _change(self) -> None:
-        """The next phase: an engine with its rule, which starts from this one's base model."""
-        before, (rule, end) = self._now, next(self._phases)
-        following = self._make(rule)
-        following.continue_from(before)
-        following.first_tick = following.tick
-        self._now, self._end = following, end
-        before.close()
+        """The next phase: its rule's engine, which starts from the base model."""
+        rule, end = self._following
+        self._go_on_with(rule)
+        self._now.first_tick = self.tick
+        self._end, self._following = end, next(self._phases)
 
 
 class TunedEngine(ChangingEngine):
@@ -143,18 +182,16 @@ class TunedEngine(ChangingEngine):
     are kept until there is a decision.
     """
 
-    def __init__(self, first: Engine, make: Callable[[int], Engine], learners: int) -> None:
+    def __init__(self, first: Engine, make: Callable[[int, int], Engine], learners: int) -> None:
         """first: with so many learners on each device, to begin with. make: gives the engine with another number."""
-        self._now, self._make, self._learners = first, make, learners
-        self._engines = {learners: first}
+        super().__init__(learners, first, make)
         self._images, self._seconds = 0, 0.0
         """Of the window so far."""
-        self._closed = False
-        self.decisions: list[Decision] = []
+        self.decisions: list[TunerDecision] = []
         """The tuner's so far."""
         self.tuner = Tuner(learners, self._decided)
 
-    def _decided(self, decision: Decision) -> None:
+    def _decided(self, decision: TunerDecision) -> None:
         self.decisions.append(decision)
         self.on_decision(decision)
 
@@ -170,27 +207,33 @@ class TunedEngine(ChangingEngine):
 
     def _change(self, learners: int, until: int, stop: Callable[[], bool], on_result: OnResult) -> bool:
         """Let so many learners train from now on; whether they can."""
-        for other in self._engines.keys() - self.tuner.compared - {self._learners}:
-            self._engines.pop(other).close()
-        if learners != self._learners:
-            following, new = self._engines.get(learners), learners not in self._engines
-            if following is None:
-                try:
-                    following = self._engines[learners] = self._make(learners)
-                except ConfigurationError as error:  # they do not fit, or the rule does not allow so many
-                    self.tuner.refused(str(error))
-                    return False
-            following.continue_from(self._now)
-            if self._learners not in self.tuner.compared:
-                self._engines.pop(self._learners).close()
-            self._now, self._learners = following, learners
-            self._images, self._seconds = 0, 0.0
-            if self._closed:
-                following.close()
-            if new:
-                warm = self._now.tasks + WARMING_TICKS * self._now.clock.tasks_per_tick
-                self._now.run(min(until, warm), stop, on_result)
+        compared = self.tuner.compared
+        for other in self._engines.keys() - compared - {self._kind}:
+            self._drop(other)
+        if learners in self._engines:
+            self._switch(learners)
+            return True
+        if self._kind not in compared and (kept := compared & self._engines.keys()):
+            self._switch(min(kept))  # so that what is compared no longer is gone before there is another
+        try:
+            self._add(learners)
+        except ConfigurationError as error:  # they do not fit, or the rule does not allow so many
+            self.tuner.refused(str(error))
+            return False
+        self._switch(learners)
+        warm = self._now.tasks + WARMING_TICKS * self._now.clock.tasks_per_tick
+        self._now.run(min(until, warm), stop, on_result)
         return True
+
+    def _switch(self, learners: int) -> None:
+        """Go on with the engine that there is for so many."""
+        before = self._kind
+        if learners == before:
+            return
+        self._go_on_with(learners)
+        if before not in self.tuner.compared:
+            self._drop(before)
+        self._images, self._seconds = 0, 0.0
 
     def _window(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
         """Train until the window is over, which may have begun in an earlier call, and tell the tuner how fast that
@@ -227,8 +270,3 @@ class TunedEngine(ChangingEngine):
         """The tuner about a window."""
         rate, self._images, self._seconds = self._images / self._seconds, 0, 0.0
         self.tuner.add(rate)
-
-    def close(self) -> None:
-        self._closed = True
-        for engine in list(self._engines.values()):
-            engine.close()

@@ -58,6 +58,7 @@ def assemble(
     solver: SolverConf,
     system: SystemConf,
     collective: Collective | None,
+    beside: int,
 ) -> Assembly:
     """The assembly for the devices that are asked for. Raises GraphError or ConfigurationError."""
     check_rule(model.rule, system)
@@ -69,7 +70,7 @@ def assemble(
         from crossbow.runtime.cuda.free_assembly import CudaFreeAssembly
 
         kind = CudaAssembly if barrier else CudaFreeAssembly
-    return kind(training, check, data, model, solver, system, collective)
+    return kind(training, check, data, model, solver, system, collective, beside)
 
 
 def check_rule(rule: Rule | RuleSequence | None, system: SystemConf) -> None:
@@ -94,8 +95,10 @@ class Engine:
         solver: SolverConf,
         system: SystemConf,
         collective: Collective | None = None,
+        beside: int = 0,
     ) -> None:
-        self.parts = assemble(training, check, data, model, solver, system, collective)
+        """beside: bytes of the machine's memory that other engines have meanwhile."""
+        self.parts = assemble(training, check, data, model, solver, system, collective, beside)
         self.clock, self.order, self.loader = self.parts.clock, self.parts.order, self.parts.loader
         self.schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self._by_merges = solver.learning_rate_step_unit == "merges"

@@ -46,8 +46,8 @@ class Monitor:
         """Called at the end of every epoch (or stretch between tests), after its test."""
 
     def decision(self, decision: AnyDecision) -> None:
-        """Called when numbers of learners have been compared, with learners_per_device="auto", and when learners have
-        been grouped by their speed (`Grouping()`)."""
+        """Called when numbers of learners have been compared, with learners_per_device="auto", and when they will be
+        again; and when learners have been grouped by their speed (`Grouping()`)."""
 
 
 class JsonLinesMonitor(Monitor):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from crossbow.dataflow.graph import Vertex
 from crossbow.runtime.speeds import Regrouping
-from crossbow.runtime.tuner import Decision
+from crossbow.runtime.tuner import TunerDecision
 from crossbow.types import Array
 
-AnyDecision = Decision | Regrouping
+AnyDecision = TunerDecision | Regrouping
 """What training decides for itself, with its numbers."""
 
 
@@ -55,7 +55,8 @@ class History:
     stopped: str = ""
     """Why it ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
     decisions: list[AnyDecision] = field(default_factory=list)
-    """How numbers of learners compared, with learners_per_device="auto"; how learners were grouped by their speed."""
+    """How numbers of learners compared, with learners_per_device="auto", and why they were compared again; how learners
+    were grouped by their speed."""
 
     @property
     def time(self) -> float:

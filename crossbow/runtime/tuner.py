@@ -5,6 +5,8 @@ in pairs, one of each number, in changing order: what else the machine does mean
 better when the mean of the pairs' ratios is far enough from the bar, given how much they vary. From the number that
 training begins with the tuner goes up while more learners are faster by GAIN, or else down while fewer are not slower.
 
+Afterwards images/s are watched, and when they have changed for good, the search begins anew.
+
 There is no clock here, and no thread: the engine says how a window went, and asks with how many learners the next is.
 """
 
@@ -39,22 +41,46 @@ class Decision:
     fewer: int
     more: int
     chosen: int
-    ratio: float
-    """Images/s with more learners, over those with fewer: the mean of the pairs (their geometric one); NaN where there
-    was no comparison."""
-    low: float
-    high: float
-    """Bounds of it that hold with a confidence of 95 % each."""
-    pairs: int
     reason: str
+    pairs: int = 0
+    """Of windows. Where there was no comparison there are none, and what follows is NaN."""
+    ratio: float = math.nan
+    """Images/s with more learners, over those with fewer: the mean of the pairs (their geometric one)."""
+    low: float = math.nan
+    high: float = math.nan
+    """Bounds of it that hold with a confidence of 95 % each."""
+    fewer_images_per_second: float = math.nan
+    more_images_per_second: float = math.nan
+    """The means of the windows with each."""
 
     def __str__(self) -> str:
         if not self.pairs:
             return f"{self.chosen} learners: {self.reason}"
         return (
-            f"{self.chosen} learners: {self.more} are {self.ratio:.3f} times as fast as {self.fewer} "
+            f"{self.chosen} learners: {self.more} are {self.ratio:.3f} times as fast as {self.fewer}, with "
+            f"{self.more_images_per_second:,.0f} and {self.fewer_images_per_second:,.0f} images/s "
             f"({self.low:.3f} to {self.high:.3f}, {self.pairs} pairs of windows): {self.reason}"
         )
+
+
+@dataclass(frozen=True)
+class Retuning:
+    """That a new search begins, and why."""
+
+    learners: int
+    """From how many on."""
+    reference: float
+    """Images/s of the windows behind the last decision: their median."""
+    windows: tuple[float, ...]
+    """Images/s of the last ones, which differ from it."""
+
+    def __str__(self) -> str:
+        rates = ", ".join(f"{rate:,.0f}" for rate in self.windows)
+        before = f"{self.reference:,.0f}"
+        return f"{self.learners} learners: compared again, for the last windows had {rates} images/s, not {before}"
+
+
+TunerDecision = Decision | Retuning
 
 
 class Comparison:
@@ -77,30 +103,31 @@ class Comparison:
         self._windows.append(rate)
 
     @property
-    def _logarithms(self) -> list[float]:
-        """Of the ratios of whole pairs."""
+    def _pairs(self) -> list[tuple[float, float]]:
+        """Whole pairs, with fewer and with more learners."""
         pairs = zip(self._windows[::2], self._windows[1::2], strict=False)
-        return [math.log(b / a) if number % 2 == 0 else math.log(a / b) for number, (a, b) in enumerate(pairs)]
+        return [(a, b) if number % 2 == 0 else (b, a) for number, (a, b) in enumerate(pairs)]
 
     def decision(self) -> Decision | None:
         """What it came to; None where more windows are needed."""
-        logarithms = self._logarithms
-        pairs = len(logarithms)
-        if pairs < FEWEST_PAIRS:
+        pairs = self._pairs
+        if len(pairs) < FEWEST_PAIRS:
             return None
+        logarithms = [math.log(more / fewer) for fewer, more in pairs]
         mean = statistics.fmean(logarithms)
-        half = ONE_SIDED_95[pairs - 2] * statistics.stdev(logarithms) / math.sqrt(pairs)
+        half = ONE_SIDED_95[len(pairs) - 2] * statistics.stdev(logarithms) / math.sqrt(len(pairs))
         low, ratio, high = (math.exp(value) for value in (mean - half, mean, mean + half))
         bar = 1 + GAIN
         if low > bar:
             chosen, reason = self.more, f"more than {bar}"
         elif high < bar:
             chosen, reason = self.fewer, f"less than {bar}"
-        elif pairs == MOST_PAIRS:
+        elif len(pairs) == MOST_PAIRS:
             chosen, reason = (self.more if ratio > bar else self.fewer), "too near to tell, so the mean decides"
         else:
             return None
-        return Decision(self.fewer, self.more, chosen, ratio, low, high, pairs, reason)
+        fewer, more = (statistics.fmean(windows) for windows in zip(*pairs, strict=True))
+        return Decision(self.fewer, self.more, chosen, reason, len(pairs), ratio, low, high, fewer, more)
 
 
 @dataclass
@@ -109,7 +136,7 @@ class Tuner:
 
     learners: int
     """With how many the next window is."""
-    on_decision: Callable[[Decision], None] = lambda decision: None
+    on_decision: Callable[[TunerDecision], None] = lambda decision: None
     settled: bool = False
     """Whether nothing is being compared."""
     best: int = field(init=False)
@@ -147,8 +174,8 @@ class Tuner:
         self._step, self._moved = 1, False
         self._rates: list[float] = []
         """Of the windows that later ones are held against."""
-        self._changed = 0
-        """Windows in a row that differ from those: above 0 as faster ones, below as slower ones."""
+        self._changed: list[float] = []
+        """The last windows, where they differ from those, all to the same side."""
         self._compare()
 
     def _compare(self) -> None:
@@ -160,9 +187,8 @@ class Tuner:
     def refused(self, reason: str) -> None:
         """The best's neighbour cannot be had: the best stays."""
         assert self._comparison is not None
-        fewer, more, nan = self._comparison.fewer, self._comparison.more, math.nan
-        text = f"not {self.best + self._step}: {reason}"
-        self._decided(Decision(fewer, more, self.best, nan, nan, nan, 0, text))
+        fewer, more = self._comparison.fewer, self._comparison.more
+        self._decided(Decision(fewer, more, self.best, f"not {self.best + self._step}: {reason}"))
 
     def _decided(self, decision: Decision) -> None:
         """Go on in this direction, turn round, or settle."""
@@ -182,8 +208,12 @@ class Tuner:
         if len(self._rates) < REFERENCE_WINDOWS:
             self._rates.append(rate)
             return
-        change = rate / statistics.median(self._rates) - 1
-        side = 0 if abs(change) <= CHANGE else 1 if change > 0 else -1
-        self._changed = self._changed + side if side * self._changed >= 0 and side else side
-        if abs(self._changed) >= CHANGED_WINDOWS:
+        reference = statistics.median(self._rates)
+        if abs(rate / reference - 1) <= CHANGE:
+            self._changed = []
+            return
+        same = [each for each in self._changed if (each > reference) == (rate > reference)]
+        self._changed = [*same, rate]
+        if len(self._changed) >= CHANGED_WINDOWS:
+            self.on_decision(Retuning(self.learners, reference, tuple(self._changed)))
             self._begin()

@@ -15,7 +15,7 @@ import pytest
 from crossbow import DataError, JsonLinesMonitor, Record, TestResult
 from crossbow.runtime.monitor import ConsoleMonitor, Progress
 from crossbow.runtime.speeds import Regrouping
-from crossbow.runtime.tuner import Decision
+from crossbow.runtime.tuner import Decision, Retuning
 
 TESTED = TestResult(loss=0.25, accuracy=0.9765, examples=100)
 
@@ -135,11 +135,20 @@ def test_drawing_is_cheap() -> None:
 def test_decisions_are_logged_with_their_numbers(tmp_path: Path) -> None:
     monitor = JsonLinesMonitor(tmp_path / "log")
     monitor.record(record())
-    monitor.decision(Decision(2, 3, 2, 0.75, 0.5, math.nan, 4, "less than 1.01"))
+    monitor.decision(Decision(2, 3, 2, "less than 1.01", 4, 0.75, 0.5, math.nan, 1000.0, 750.0))
+    monitor.decision(Decision(2, 3, 2, "not 3: too little memory"))
+    monitor.decision(Retuning(2, 180.0, (100.0, 90.5)))
     monitor.decision(Regrouping(((0, 2), (1,)), (80.0, 12.5, 81.0)))
-    _, compared, grouped = map(json.loads, (tmp_path / "log").read_text().splitlines())
-    assert compared["decision"].startswith("2 learners: 3 are 0.750 times as fast as 2 ")
+    text = (tmp_path / "log").read_text()
+    _, compared, refused, again, grouped = map(json.loads, text.splitlines())
+    assert "NaN" not in text
+    assert compared["decision"].startswith("2 learners: 3 are 0.750 times as fast as 2, with 750 and 1,000 images/s ")
     assert (compared["chosen"], compared["ratio"], compared["high"]) == (2, 0.75, None)
+    assert (compared["fewer_images_per_second"], compared["more_images_per_second"]) == (1000.0, 750.0)
+    assert refused["decision"] == "2 learners: not 3: too little memory"
+    assert (refused["pairs"], refused["ratio"], refused["fewer_images_per_second"]) == (0, None, None)
+    assert again["decision"].startswith("2 learners: compared again, ")
+    assert (again["learners"], again["reference"], again["windows"]) == (2, 180.0, [100.0, 90.5])
     assert grouped["decision"] == "groups 0,2/1: learners 0 to 2 do 80.0, 12.5, 81.0 tasks/s"
     assert (grouped["groups"], grouped["speeds"]) == ([[0, 2], [1]], [80.0, 12.5, 81.0])
 

@@ -15,7 +15,8 @@ from crossbow.data.loader import Loader
 from crossbow.runtime import tuner
 from crossbow.runtime.changing_engine import TunedEngine
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.tuner import Decision, Tuner
+from crossbow.runtime.results import AnyDecision
+from crossbow.runtime.tuner import Decision, Retuning, Tuner
 from crossbow.synch import AsynchronousSGD, RuleSequence
 from crossbow.types import CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
@@ -193,9 +194,9 @@ def test_closing_from_another_thread() -> None:
 def test_it_settles_says_so_and_watches() -> None:
     class Listener(Monitor):
         def __init__(self) -> None:
-            self.heard: list[Decision] = []
+            self.heard: list[AnyDecision] = []
 
-        def decision(self, decision: Decision) -> None:
+        def decision(self, decision: AnyDecision) -> None:
             self.heard.append(decision)
 
     listener = Listener()
@@ -206,7 +207,9 @@ def test_it_settles_says_so_and_watches() -> None:
             decisions += running.train_for_duration(0.2, DurationUnit.SECONDS).decisions
         assert engine.tuner.settled
         assert decisions == listener.heard == engine.decisions
+        assert isinstance(decisions[-1], Decision)
         assert decisions[-1].chosen == engine.tuner.best
+        assert decisions[-1].more_images_per_second > 0
         running.train_for_duration(0.05, DurationUnit.SECONDS)
         assert learners_of(running) == engine.tuner.learners
 
@@ -230,10 +233,15 @@ def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.Mon
         before = len(engine.decisions)
         pause.set()
         end = time.monotonic() + 30
+
+        def more_are_better() -> bool:
+            return any(isinstance(d, Decision) and d.chosen == d.more for d in engine.decisions[before:])
+
         # What else the machine does may have begun a search before: another one follows then.
-        while not any(d.chosen == d.more for d in engine.decisions[before:]) and time.monotonic() < end:
+        while not more_are_better() and time.monotonic() < end:
             running.train_for_duration(0.2, DurationUnit.SECONDS)
-        assert any(d.chosen == d.more for d in engine.decisions[before:])
+        assert more_are_better()
+        assert any(isinstance(decision, Retuning) for decision in engine.decisions)
 
 
 def test_what_is_not_tuned() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from crossbow.runtime.tuner import (
     REFERENCE_WINDOWS,
     Comparison,
     Decision,
+    Retuning,
     Tuner,
 )
 
@@ -61,9 +63,18 @@ def compare(*pairs: tuple[float, float]) -> Decision | None:
 def test_it_takes_three_pairs_to_tell() -> None:
     assert compare((100, 200), (100, 200)) is None
     decision = compare(*[(100, 200)] * FEWEST_PAIRS)
-    assert decision == Decision(
-        2, 3, 3, pytest.approx(2.0), pytest.approx(2.0), pytest.approx(2.0), 3, "more than 1.01"
+    assert decision == Decision(2, 3, 3, "more than 1.01", 3, *[pytest.approx(2.0)] * 3, 100, 200)
+    assert str(decision) == (
+        "3 learners: 3 are 2.000 times as fast as 2, with 200 and 100 images/s "
+        "(2.000 to 2.000, 3 pairs of windows): more than 1.01"
     )
+
+
+def test_the_rates_are_the_means_of_the_windows() -> None:
+    decision = compare((1000, 1500), (1100, 1800), (1200, 1620))
+    assert decision is not None
+    assert (decision.fewer_images_per_second, decision.more_images_per_second) == (1100, 1640)
+    assert "with 1,640 and 1,100 images/s" in str(decision)
 
 
 def test_the_bound_worked_by_hand() -> None:
@@ -171,6 +182,8 @@ def test_numbers_that_would_not_fit_are_not_tried() -> None:
             searching.add(LINEAR[searching.learners])
     assert searching.best == 3
     assert str(decisions[-1]) == "3 learners: not 4: too little memory"
+    assert (decisions[-1].fewer, decisions[-1].more, decisions[-1].pairs) == (3, 4, 0)
+    assert math.isnan(decisions[-1].more_images_per_second)
 
 
 def test_a_number_that_cannot_be_had_after_all() -> None:
@@ -186,17 +199,32 @@ def test_a_number_that_cannot_be_had_after_all() -> None:
 
 
 def test_a_change_that_lasts_is_looked_into() -> None:
-    searching = Tuner(2)
+    told: list[Any] = []
+    searching = Tuner(2, told.append)
     settle(searching, machine({1: 100, 2: 180, 3: 150}))
+    told.clear()
     assert (searching.best, searching.window_seconds) == (2, tuner.WATCHED_SECONDS)
     for _ in range(REFERENCE_WINDOWS):
         searching.add(180)
     for _ in range(CHANGED_WINDOWS):
         assert searching.settled
+        assert not told
         searching.add(100)
     assert not searching.settled
+    assert told == [Retuning(2, 180, (100,) * CHANGED_WINDOWS)]
+    assert str(told[0]) == "2 learners: compared again, for the last windows had 100, 100, 100, 100 images/s, not 180"
     settle(searching, machine({1: 110, 2: 100, 3: 90}))
     assert searching.best == 1
+    assert [decision.chosen for decision in told[1:]] == [2, 1]
+
+
+def test_windows_that_differed_to_the_other_side_do_not_count() -> None:
+    told: list[Any] = []
+    searching = Tuner(2, told.append)
+    settle(searching, machine({1: 100, 2: 180, 3: 150}))
+    for rate in (180, 200, 190, 100, 100, 250, 300, 240, 260):
+        searching.add(rate)
+    assert told[-1] == Retuning(2, 190, (250, 300, 240, 260))
 
 
 @pytest.mark.parametrize("rates", [[100, 180] * 6, [200, 160] * 6, [100, 100, 100, 180] * 3, [100, 300] * 6])

@@ -119,6 +119,10 @@ class CudaAssembly(Assembly):
     def _batch_source(self, loader: Loader) -> BatchSource:
         return batch_source(loader.images[:1], loader.labels[:1], self.data.scale)
 
+    @property
+    def memory(self) -> dict[str, int]:
+        return self._slots_memory()  # the rest is the GPUs'
+
     def _check_plan(self) -> None:
         for number, device in enumerate(self.devices):
             learners = self.device_of.count(number)

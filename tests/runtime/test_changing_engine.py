@@ -1,0 +1,229 @@
+"""How one engine follows another: what is known before the first begins, what a failed change leaves, and closing."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from crossbow import SMA, SSGD, ExecutionContext, TrainingUnit
+from crossbow.compile import ModelLayout, memory
+from crossbow.runtime import tuner
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.changing_engine import TunedEngine
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.tuner import Decision
+from crossbow.synch import SSP, AsynchronousSGD, FakeCollective, Rule, RuleSequence
+from crossbow.types import ConfigurationError, CrossbowError, bytes_text
+from tests.support import blobs, context, within
+
+TASKS = TrainingUnit.TASKS
+TURNS = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2)))
+
+
+def taken(**options: Any) -> int:
+    """Bytes of memory of a context's engine."""
+    with context(**options) as running:
+        return sum(running.engine.parts.memory.values())
+
+
+# Phases
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"skip": 0.1},
+        {"local_variables": ("*bias",)},
+        {"wpc": 3},
+        {"collective": FakeCollective(2), "devices": "cpu:0/2,cpu:1/2", "rule": RuleSequence(((SMA(), 2), (SSP(), 9)))},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_later_phase_is_refused_before_the_first_begins(options: dict[str, Any]) -> None:
+    options = {"rule": TURNS, **options}
+    before, said = set(threading.enumerate()), list[str]()
+    for rule in (options["rule"].phases[1].rule, options["rule"]):
+        with pytest.raises(ConfigurationError) as caught:
+            context(**{**options, "rule": rule}).close()
+        said.append(str(caught.value))
+    assert said[0] == said[1]
+    assert not set(threading.enumerate()) - before
+
+
+def test_a_later_phase_that_does_not_fit_beside_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (taken(rule=phase.rule, learners=2) for phase in TURNS.phases)
+    monkeypatch.setattr(memory, "physical_memory", lambda: first + second)
+    with context(rule=TURNS, learners=2) as running:
+        running.train(40, TASKS)
+    monkeypatch.setattr(memory, "physical_memory", lambda: first + second - 1)
+    with pytest.raises(ConfigurationError, match=rf"{bytes_text(first)} for learners that are there already; lower"):
+        context(rule=TURNS, learners=2).close()
+
+
+def test_a_phase_begins_with_the_engine_of_its_last_turn() -> None:
+    turns = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2), (AsynchronousSGD(), 2), (SSGD(), 1), (SSGD(), 1)))
+    with context(rule=turns, learners=2) as running:
+        engine: Any = running.engine
+        engine._make = None
+        seen = []
+        for _ in range(10):
+            running.train(2, TASKS)
+            seen.append(engine.parts.rule.name)
+        assert seen == ["async"] * 2 + ["ssgd"] * 2 + ["async"] + ["ssgd"] * 2 + ["async"] * 2 + ["ssgd"]
+        assert len(engine._engines) == 2
+
+
+@pytest.fixture(params=["phases", "numbers"])
+def changing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ExecutionContext:
+    """What changes its engine soon, whichever way."""
+    monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.005)
+    if request.param == "phases":
+        return context(rule=TURNS, learners=2)
+    return context(learners="auto", threads=1)
+
+
+def close_apart(running: ExecutionContext) -> None:
+    closing = threading.Thread(target=running.close)
+    closing.start()
+    closing.join()
+
+
+def test_closing_while_an_engine_is_made() -> None:
+    """That no thread is left is seen by the fixture that looks for them; here and below."""
+    changing = context(learners="auto", threads=1)
+    engine: Any = changing.engine
+    make = engine._make
+
+    def close_meanwhile(choice: Any, beside: int) -> Engine:
+        following: Engine = make(choice, beside)
+        close_apart(changing)
+        return following
+
+    engine._make = close_meanwhile
+    with pytest.raises(CrossbowError, match="closed while training"):
+        within(20, lambda: changing.train(10**6, TASKS))
+
+
+def test_closing_while_an_engine_takes_over(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    take_over = Engine.continue_from
+
+    def close_meanwhile(engine: Engine, other: Engine) -> None:
+        take_over(engine, other)
+        close_apart(changing)
+
+    monkeypatch.setattr(Engine, "continue_from", close_meanwhile)
+    with pytest.raises(CrossbowError, match="closed while training"):
+        within(20, lambda: changing.train(10**6, TASKS))
+
+
+def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    with changing:
+        engine = changing.engine
+        rule, before = engine.parts.rule.name, engine._now
+
+        def fail(engine: Engine, other: Engine) -> None:
+            raise CrossbowError("not now")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Engine, "continue_from", fail)
+            with pytest.raises(CrossbowError, match="not now"):
+                within(20, lambda: changing.train(10**6, TASKS))
+        assert (engine._now, engine.parts.rule.name) == (before, rule)
+        tasks = engine.tasks
+        changing.train(2, TASKS)
+        assert engine.tasks > tasks
+        assert rule == "sma" or engine.parts.rule.name == "ssgd"
+
+
+# Numbers of learners
+
+
+class Machine:
+    """A memory of so many bytes, and what is built on it beside what. Nothing is cleared away unasked."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.built: list[tuple[int, list[int]]] = []
+        self._patch = monkeypatch
+        monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.001)
+        kept = Assembly._kept
+
+        def note(parts: Assembly, layout: ModelLayout) -> Any:
+            """When the plan has been found good, and memory is there."""
+            alive = [each for each in gc.get_objects() if isinstance(each, Assembly) and each is not parts]
+            self.built.append((parts.learners, sorted(each.learners for each in alive)))
+            return kept(parts, layout)
+
+        monkeypatch.setattr(Assembly, "_kept", note)
+
+    def settle(self, size: int, rate: Callable[[int], float], rule: Rule | None = None) -> Sequence[Any]:
+        """What the tuner decided in such a memory, where so many learners have that rate."""
+        self._patch.setattr(TunedEngine, "_tell", lambda engine: engine.tuner.add(rate(engine.tuner.learners)))
+        self._patch.setattr(memory, "physical_memory", lambda: size)
+        gc.collect()
+        self.built.clear()
+        with context(learners="auto", threads=1, data=blobs(400), rule=rule) as running:
+            engine = running.engine
+            assert isinstance(engine, TunedEngine)
+            while not engine.tuner.settled:
+                within(20, lambda: running.train(40, TASKS))
+            return engine.decisions
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    gc.disable()
+    yield Machine(monkeypatch)
+    gc.enable()
+
+
+@pytest.fixture
+def begin() -> int:
+    """How many learners the tuner begins with."""
+    with context(learners="auto", threads=1) as running:
+        return running.engine.parts.learners
+
+
+Need = Callable[[int], int]
+
+
+@pytest.fixture
+def need() -> Need:
+    """Bytes that so many learners take."""
+    return lambda learners: taken(learners=learners, data=blobs(400))
+
+
+def test_a_number_that_does_not_fit_beside_the_one_that_lives(machine: Machine, begin: int, need: Need) -> None:
+    """It would alone: a byte is missing for both."""
+    present, wanted = need(begin), need(begin + 1)
+    size = present + wanted - 1
+    first, *_ = machine.settle(size, float)
+    assert isinstance(first, Decision)
+    assert (first.fewer, first.more, first.chosen, first.pairs) == (begin, begin + 1, begin, 0)
+    assert first.reason.startswith(
+        f"not {begin + 1}: expected a plan that fits into {bytes_text(size)} of memory. "
+        f"Received: {bytes_text(size + 1)}, of these "
+    )
+    assert f", {bytes_text(present)} for learners that are there already; lower" in first.reason
+    assert begin + 1 not in [learners for learners, _ in machine.built]
+
+
+def test_no_more_than_two_numbers_have_memory(machine: Machine, begin: int, need: Need) -> None:
+    """More learners are faster, until two numbers do not fit."""
+    *decisions, last = machine.settle(need(begin + 1) + need(begin + 2), float)
+    assert [decision.chosen for decision in decisions] == [begin + 1, begin + 2]
+    assert last.chosen == begin + 2
+    assert last.pairs == 0
+    assert machine.built == [(begin, []), (begin + 1, [begin]), (begin + 2, [begin + 1])]
+
+
+@pytest.mark.parametrize("rule", [SMA(), AsynchronousSGD()], ids=str)
+def test_what_is_no_longer_compared_goes_first(machine: Machine, begin: int, rule: Rule) -> None:
+    """Fewer learners are faster: the windows of a comparison end with more, which are not wanted any more."""
+    machine.settle(sys.maxsize, lambda learners: 1 / learners, rule)
+    fewer = [(learners, [learners + 1]) for learners in range(begin - 1, 0, -1)]
+    assert machine.built == [(begin, []), (begin + 1, [begin]), *fewer]
