@@ -435,7 +435,7 @@ class ModelConf:
         check_integer(self, "check_batch_size", 1, optional=True)
         if not isinstance(self.test_interval_unit, TrainingUnit):
             raise refuse(self, "test_interval_unit", self.test_interval_unit, "a TrainingUnit")
-        if isinstance(self.rule, type) or (self.rule is not None and not hasattr(self.rule, "check_learners")):
+        if isinstance(self.rule, type) or (self.rule is not None and not hasattr(self.rule, "tau")):
             raise refuse(self, "rule", self.rule, "a rule of crossbow.synch, as SMA(alpha=0.5), or None")
 
 

@@ -146,11 +146,12 @@ class SequenceEngine(ChangingEngine):
 
     def __init__(self, sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> None:
         """make: gives the engine of a rule. Raises GraphError or ConfigurationError."""
-        first, *others = dict.fromkeys(sequence.rules)
-        super().__init__(first, make(first, 0), make)
+        rules = self._rules = sequence.rules
+        super().__init__(0, make(rules[0], 0), lambda number, beside: make(rules[number], beside))
         try:
-            for rule in others:
-                self._add(rule)
+            for number, rule in enumerate(rules):
+                if rules.index(rule) == number > 0:
+                    self._add(number)
         except BaseException:
             self.close()
             raise
@@ -170,7 +171,7 @@ class SequenceEngine(ChangingEngine):
     def _change(self) -> None:
         """The next phase: its rule's engine, which starts from the base model."""
         rule, end = self._following
-        self._go_on_with(rule)
+        self._go_on_with(self._rules.index(rule))
         self._now.first_tick = self.tick
         self._end, self._following = end, next(self._phases)
 

@@ -61,7 +61,7 @@ def assemble(
     beside: int,
 ) -> Assembly:
     """The assembly for the devices that are asked for. Raises GraphError or ConfigurationError."""
-    check_rule(model.rule, system)
+    _check_rule(model.rule, system)
     barrier = has_barrier(model.rule)
     kind: type[Assembly] = CpuAssembly if barrier else CpuFreeAssembly
     if isinstance(parse_devices(system.devices)[0], CudaDevice):
@@ -73,7 +73,7 @@ def assemble(
     return kind(training, check, data, model, solver, system, collective, beside)
 
 
-def check_rule(rule: Rule | RuleSequence | None, system: SystemConf) -> None:
+def _check_rule(rule: Rule | RuleSequence | None, system: SystemConf) -> None:
     """Refuse a rule that does not run on the devices. Raises ConfigurationError."""
     devices = parse_devices(system.devices)
     if not has_barrier(rule) and isinstance(devices[0], CudaDevice) and len(devices) > 1:

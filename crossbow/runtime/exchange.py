@@ -76,6 +76,8 @@ class Exchange(ABC):
     def __init__(self, averaging: Averaging, base: BaseModel, replicas: Sequence[Replica], site: Site) -> None:
         self._averaging, self._base, self._replicas, self._site = averaging, base, replicas, site
         self._lock = threading.Lock()
+        self._draws = [0] * len(replicas)
+        """The number of each learner's next draw of what is random in an exchange."""
         self.free: deque[int] = deque()
         """The learners that may begin a task, in the order in which they could. Any thread takes from it."""
         self._settling = self._settle_steps()
@@ -90,6 +92,10 @@ class Exchange(ABC):
 
     def _exchange(self, learner: int, pace: Pace) -> None:
         self.free.extend(self._site.exchange(learner, lambda: self._arrive(learner, pace)))
+
+    def begin(self, tick: int) -> None:
+        """Go on at that tick as if nothing had been before, with other draws than earlier ticks had."""
+        self._draws = [tick] * len(self._replicas)
 
     def restart(self) -> None:
         """All have taken z, and may begin."""
@@ -181,7 +187,7 @@ class BaseExchange(Exchange):
     ) -> None:
         """skip: the probability with which each of the variables, which lie there, is left out of a merge."""
         super().__init__(averaging, base, replicas, site)
-        self._skip, self._seed, self._merged = skip, seed, [0] * len(replicas)
+        self._skip, self._seed = skip, seed
         self._places = list(variables) if skip else [slice(0, base.buffers[0].size)]
         self.progress = Progress(rule, len(replicas))
         self._set_rule(rule)
@@ -206,6 +212,10 @@ class BaseExchange(Exchange):
         for learner in waiting:
             self._exchange(learner, pace)
 
+    def begin(self, tick: int) -> None:
+        super().begin(tick)
+        self.progress.forget()
+
     def restart(self) -> None:
         super().restart()
         self.progress.restart()
@@ -229,8 +239,8 @@ class BaseExchange(Exchange):
         return going
 
     def _not_left_out(self, learner: int) -> Sequence[Combination]:
-        combinations, number = self._merges[learner], self._merged[learner]
-        self._merged[learner] += 1
+        combinations, number = self._merges[learner], self._draws[learner]
+        self._draws[learner] += 1
         if not self._skip:
             return combinations
         omitted = left_out(self._skip, len(combinations), learner, number, self._seed)
@@ -263,7 +273,7 @@ class PeerExchange(Exchange):
     def __init__(
         self, averaging: Averaging, rule: PeerRule, base: BaseModel, replicas: Sequence[Replica], site: Site, seed: int
     ) -> None:
-        self._rule, self._seed, self._clocks = rule, seed, [0] * len(replicas)
+        self._rule, self._seed, self._met = rule, seed, 0
         self.masses = Masses(len(replicas))
         self._now = (0.5, 0.5)
         """The masses of what is being mixed."""
@@ -294,13 +304,13 @@ class PeerExchange(Exchange):
 
     @property
     def merges(self) -> int:
-        return sum(self._clocks)  # there is no z: how often learners have come to exchange
+        return self._met  # there is no z: how often learners have come to exchange
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
-        learners, clock = len(self._replicas), self._clocks[learner]
-        self._clocks[learner] += 1
-        peer = self._rule.peer(learner, learners, clock, self._seed)
+        peer = self._rule.peer(learner, len(self._replicas), self._draws[learner], self._seed)
+        self._draws[learner] += 1
         with self._lock:
+            self._met += 1
             if self.masses.coming[learner]:
                 self._now = self.masses.receive(learner)
                 self._receive[learner].run(pace)

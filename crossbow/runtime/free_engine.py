@@ -132,6 +132,10 @@ class FreeEngine(Engine):
     def merges(self) -> int:
         return self.parts.exchange.merges + self._merges_before
 
+    def continue_from(self, other: Engine) -> None:
+        super().continue_from(other)
+        self.parts.exchange.begin(self.tick)
+
     def _settle(self) -> None:
         self.parts.exchange.settle()
 

@@ -42,6 +42,10 @@ class Progress:
             self.clocks[learner] -= 1
         return waiting
 
+    def forget(self) -> None:
+        """Nobody has finished before."""
+        self._finishers.clear()
+
     def restart(self) -> None:
         """Everybody has taken z, and nobody waits."""
         self.clocks = [0] * self.learners
@@ -99,10 +103,11 @@ class Masses:
         return Update((("base", {**total("weights", self.own), **total("received", self.coming)}),))
 
 
-def left_out(probability: float, variables: int, learner: int, merge: int, seed: int) -> list[bool]:
+def left_out(probability: float, variables: int, learner: int, draw: int, seed: int) -> list[bool]:
     """Which variables are left out of a merge (SpeeDO's --skip), as a function of the seed, the learner whose
-    contribution came last, and how many of its were merged before."""
-    generator = np.random.Philox(key=np.array([seed % 2**64, 2**32 + learner], np.uint64), counter=merge << 64)
+    contribution came last, and the number of the draw: those of its contributions that were merged before, counted from
+    the tick with which the rule began."""
+    generator = np.random.Philox(key=np.array([seed % 2**64, 2**32 + learner], np.uint64), counter=draw << 64)
     return [int(draw) < int(probability * 2**64) for draw in generator.random_raw(variables)]
 
 

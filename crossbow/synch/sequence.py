@@ -57,11 +57,6 @@ class RuleSequence:
     def tau(self) -> int:
         return self.phases[0].rule.tau
 
-    def check_learners(self, learners: int) -> None:
-        """Refuse a number of learners for which one of the rules has no meaning. Raises ConfigurationError."""
-        for rule in self.rules:
-            rule.check_learners(learners)
-
     def ends(self, learners: int, tasks_per_tick: int) -> Iterator[tuple[Rule, int]]:
         """The phases without end: each one's rule, and the tick with which it ends."""
         tick = 0

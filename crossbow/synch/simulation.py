@@ -267,6 +267,11 @@ class _WithoutBarrier(Simulation):
     """Learners that begin a task when they may; but no task of a tick in which the schedule has stepped down before all
     others are finished. Then all start again from z."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.draws = [self.first_task // self.tasks_per_tick] * self.learners
+        """The number of each learner's next draw of what is random in an exchange."""
+
     def run(self, order: Order) -> Trajectory:
         self.restarts = self.schedule.restarts(self.time)
         """Of the schedule so far."""
@@ -321,7 +326,6 @@ class FreeSimulation(_WithoutBarrier):
         super().__init__(*arguments)
         self.progress = Progress(self.rule, self.learners)
         self.last_event = [0] * self.learners
-        self.merged = [0] * self.learners
 
     def restart(self) -> None:
         super().restart()
@@ -355,8 +359,8 @@ class FreeSimulation(_WithoutBarrier):
         update = of_all(update, len(merge.contributors))
         vectors = {**self.base, **self.own[merge.arrival.learner], **gradients}
         learner = merge.arrival.learner
-        draws = left_out(self.skip, len(self.places), learner, self.merged[learner], self.seed)
-        self.merged[learner] += 1
+        draws = left_out(self.skip, len(self.places), learner, self.draws[learner], self.seed)
+        self.draws[learner] += 1
         self.apply(update, vectors, omitted=[number for number, out in enumerate(draws) if out])
         self.keep_base()
 
@@ -368,11 +372,11 @@ class PeerSimulation(_WithoutBarrier):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.masses, self.clocks = Masses(self.learners), [0] * self.learners
+        self.masses, self.met = Masses(self.learners), 0
 
     @property
     def merges(self) -> int:
-        return self.merges_before + sum(self.clocks)
+        return self.merges_before + self.met
 
     def restart(self) -> None:
         super().restart()
@@ -385,8 +389,9 @@ class PeerSimulation(_WithoutBarrier):
             self.staleness[-1] = 1
             if self.masses.coming[learner]:
                 self.apply(rule.mix(*self.masses.receive(learner)), own)
-            peer = rule.peer(learner, self.learners, self.clocks[learner], self.seed)
-            self.clocks[learner] += 1
+            peer = rule.peer(learner, self.learners, self.draws[learner], self.seed)
+            self.draws[learner] += 1
+            self.met += 1
             if peer is not None:
                 mix = rule.mix(*self.masses.send(learner, peer, rule.part_sent()))
                 self.apply(mix, {"weights": self.own[peer]["received"], "received": own["weights"]})

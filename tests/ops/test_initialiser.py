@@ -53,7 +53,7 @@ def test_constant_by_position_and_by_name() -> None:
 
 
 def test_positions_beyond_the_first_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match="keywords only: value"):
+    with pytest.raises(ConfigurationError, match="Constant takes at most value by position"):
         Constant(1.5, 2.5)  # type: ignore[call-arg]
     with pytest.raises(ConfigurationError, match="value twice"):
         Constant(1.5, value=2.5)  # type: ignore[misc]

@@ -12,6 +12,7 @@ import pytest
 from crossbow import SMA, SSGD, ConfigurationError, Dataset, SolverConf, TaskError, TrainingUnit
 from crossbow.runtime.changing_engine import SequenceEngine
 from crossbow.synch import (
+    SSP,
     AsynchronousSGD,
     Gossip,
     Grouping,
@@ -19,9 +20,11 @@ from crossbow.synch import (
     ModelAveraging,
     PolyakRuppert,
     RuleSequence,
+    WeedOut,
     sequence,
     simulate,
 )
+from crossbow.synch.progress import Progress
 from tests.runtime import test_free as least_squares
 from tests.support import Probe, blobs, context, perceptron, same_weights, within
 from tests.synch.trajectories import START, gradient
@@ -238,3 +241,59 @@ def test_a_failure_in_a_later_phase_leaves_a_usable_context() -> None:
 def test_every_phase_is_checked_before_the_first_begins(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         context(**{"rule": TURNS, **options})
+
+
+def test_variables_are_left_out_as_in_the_simulator() -> None:
+    """A rule's second turn does not repeat the draws of its first."""
+    turns = RuleSequence(((AsynchronousSGD(), 3), (SSP(), 2)))
+    solver, tasks = SolverConf(learning_rate=0.1, momentum=0.5), 15
+    seed, start = least_squares.SEED, [least_squares.START] * (least_squares.FEATURES + 1)
+    made = simulate(
+        turns, initial=start, gradient=least_squares.biased_gradient, learners=1, events=[0] * tasks, solver=solver,
+        skip=0.5, variables=[least_squares.FEATURES, 1], seed=seed,
+    )  # fmt: skip
+    data = Dataset((least_squares.rows, least_squares.targets))
+    with context(
+        least_squares.linear(bias=True), data=data, rule=turns, learners=1, batch_size=1, solver=solver, skip=0.5,
+        precision="float64", seed=seed,
+    ) as running:  # fmt: skip
+        for task in range(tasks):
+            running.train(1, TASKS)
+            z = np.concatenate([np.ravel(values) for values in running.variables.values()])
+            np.testing.assert_allclose(z, made.base[task], rtol=0, atol=1e-12)
+
+
+def test_a_turn_of_gossip_draws_from_its_tick_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ticks 0 and 1, 3 and 4, and 6 and 7 are gossip's: four tasks each, in the engine of whichever learner."""
+    turns = RuleSequence(((Gossip(probability=0.5), 4), (SSGD(), 1)))
+    seen: list[list[int]] = [[], []]
+    peer = Gossip.peer
+
+    def note(rule: Gossip, learner: int, learners: int, clock: int, seed: int) -> int | None:
+        seen[learner].append(clock)
+        return peer(rule, learner, learners, clock, seed)
+
+    monkeypatch.setattr(Gossip, "peer", note)
+    simulate(turns, initial=[1.0], gradient=lambda w, learner, task: w, learners=2, events=18, speeds=[1.0, 1.0])
+    assert seen == [[0, 1, 3, 4, 6, 7]] * 2
+    with context(rule=turns, learners=2, data=blobs(examples=200)) as running:
+        for tick in (0, 3, 6):
+            seen[:] = [], []
+            running.train(4, TASKS)
+            assert seen == [list(range(tick, tick + len(numbers))) for numbers in seen]
+            assert len(seen[0]) + len(seen[1]) == 4
+            running.train(2, TASKS)
+        assert running.engine.merges == 3 * (4 + 1)
+
+
+def test_who_has_finished_is_forgotten_between_turns() -> None:
+    """Without that, learner 1 would be late: the last to finish, N = 1, was learner 0."""
+    progress = Progress(WeedOut(window=1), 2)
+    for _ in range(2):
+        progress.arrive(0)
+        progress.let_go()
+    progress.forget()
+    progress.restart()
+    merge = progress.arrive(1)
+    assert merge is not None
+    assert not merge.dropped
