@@ -299,7 +299,8 @@ def report(cells: Sequence[Cell], pictures: Sequence[str], speed_rounds: int = 0
 
 
 def _end(settings: RunSettings) -> str:
-    further = f"{count(settings.further_epochs, 'epoch')} after the one" if settings.further_epochs else "with the epoch"
+    later = settings.further_epochs
+    further = f"{count(later, 'epoch')} after the one" if later else "with the epoch"
     further += f" that reaches {percent(settings.target)}"
     return f"{further}, or after {settings.max_epochs}"
 
