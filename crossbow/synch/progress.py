@@ -108,7 +108,7 @@ def left_out(probability: float, variables: int, learner: int, draw: int, seed: 
     contribution came last, and the number of the draw: those of its contributions that were merged before, counted from
     the tick with which the rule began."""
     generator = np.random.Philox(key=np.array([seed % 2**64, 2**32 + learner], np.uint64), counter=draw << 64)
-    return [int(draw) < int(probability * 2**64) for draw in generator.random_raw(variables)]
+    return [int(drawn) < int(probability * 2**64) for drawn in generator.random_raw(variables)]
 
 
 def check_skip(probability: float, rule: Rule, solver: SolverConf) -> None:

@@ -379,6 +379,10 @@ def test_rules(arguments: str, expected: Rule | RuleSequence) -> None:
     assert rule_text(expected, 3).startswith(re.split("[ :]", arguments)[0])
 
 
+def test_spaces_between_rules_do_not_matter() -> None:
+    assert parser().parse_args(["--rule", "async:100, ssgd:200"]).rule == "async:100,ssgd:200"
+
+
 def test_the_alpha_in_words_is_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "alpha 0.25" in rule_text(SMA(alpha_steps=((30, 0.1),)), 4)  # that with which it begins
     monkeypatch.setattr(SMA, "strength", lambda rule, pace, learners: learners / 8)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import Dataset, ExecutionContext, Monitor, SolverConf, TrainingUnit
+from crossbow import SSGD, Dataset, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.runtime import speeds
 from crossbow.runtime.speeds import Regrouping
 from crossbow.synch import AsynchronousSGD, Grouping, RuleSequence
@@ -199,3 +199,17 @@ def test_rules_in_turn() -> None:
     with context(perceptron(Probe(action=Slow(0))), rule=rules, learners=2) as running:
         assert running.train(102, TASKS).decisions  # that of the second phase's engine is heard
         until_grouped(running, {(0,), (1,)})
+
+
+def test_a_phase_goes_on_with_the_groups_of_its_last_turn() -> None:
+    """One group to begin with, so a turn of four merges is four ticks; then learner 0 is said to be faster."""
+    rules = RuleSequence(((Grouping(), 4), (SSGD(), 1)))
+    with context(rule=rules, learners=2) as running:
+        engine: Any = running.engine
+        engine._now._speeds = Told({1: (4, 1)})
+        found = []
+        for ticks in (1, 3, 1, 4):
+            running.train(2 * ticks, TASKS)
+            found.append(engine.parts.rule)
+        alone = Grouping(((0,), (1,)))
+        assert found == [Grouping(((0, 1),)), alone, SSGD(), alone]
