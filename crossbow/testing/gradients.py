@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from crossbow.conf import plain
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel
 from crossbow.testing.arguments import (
@@ -76,8 +77,9 @@ def check_gradients(
     True
     """
     check_kernel(kernel)
+    directions, step, tolerance, seed = plain((directions, step, tolerance, seed))
     generator = np.random.default_rng(seed)
-    shapes = [tuple(shape) for shape in input_shapes]
+    shapes = [plain(tuple(shape)) for shape in input_shapes]
     drawing = draw or (lambda generator, shape: generator.standard_normal(shape))
     first = [drawing(generator, shape) for shape in shapes]
     if kernel.takes_labels and shapes:

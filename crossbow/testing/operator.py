@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from crossbow.conf import plain
 from crossbow.ops.kernel import Kernel
 from crossbow.testing.arguments import (
     Numbers,
@@ -95,6 +96,7 @@ def run_operator(
     [[0.25, -0.25]]
     """
     check_kernel(kernel)
+    seed, task, examples, in_place, channels_last, tf32 = plain((seed, task, examples, in_place, channels_last, tf32))
     number = number_type(kernel, dtype)
     arrays, labels = check_inputs(kernel, inputs, number)
     if not isinstance(phase, Phase):
