@@ -16,7 +16,19 @@ import crossbow
 from crossbow import Dataflow, Dataset, ExecutionContext, ModelConf, Phase, SolverConf, SystemConf, TrainingUnit
 from crossbow.conf import plain
 from crossbow.data import synthetic
-from crossbow.ops import MSRA, Constant, Conv, Gaussian, Gradient, InnerProduct, Pool, ReLU, Uniform, VariableSpec
+from crossbow.ops import (
+    MSRA,
+    Constant,
+    Conv,
+    Gaussian,
+    Gradient,
+    InnerProduct,
+    Pool,
+    ReLU,
+    Uniform,
+    Values,
+    VariableSpec,
+)
 from crossbow.runtime.run import Limits
 from crossbow.synch import RULES, SMA, Gossip, Grouping, RuleSequence, simulate
 from crossbow.testing import check_gradients, run_operator
@@ -43,6 +55,7 @@ CONFIGURATIONS: list[Any] = [
     SystemConf(learners_per_device=2, threads_per_learner=1, seed=7, graphs=False, deterministic=True),
     Limits(count=3, seconds=1.5, loss=0.5, accuracy=0.75),
     Constant(0.5),
+    Values(np.ones(2)),
     Uniform(minimum=-0.5, maximum=1.0),
     Gaussian(mean=0.5, std=2.0, truncate=True),
     MSRA(truncate=True),
