@@ -17,13 +17,14 @@ from crossbow.testing.arguments import (
     check_inputs,
     check_kernel,
     gpu_settings,
+    label_range,
     library_of,
     name_of,
     refuse_argument,
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import Place, place_of
-from crossbow.types import LabelRange, Shape
+from crossbow.types import Shape
 
 Draw = Callable[[np.random.Generator, Shape], Numbers]
 
@@ -198,9 +199,9 @@ def _draw_labels(kernel: Kernel, generator: np.random.Generator, shapes: Sequenc
     """Classes where the operator takes them, else normal numbers."""
     x, shape = shapes[0], shapes[-1]
     if len(x) > 1 and shape == x[:1] + x[2:]:
-        labels = generator.integers(0, x[1], shape)
+        labels = generator.integers(0, max(x[1], 1), shape)
         try:
-            kernel.check_labels(LabelRange(shape, True, float(labels.min()), float(labels.max())), *shapes[:-1])
+            kernel.check_labels(label_range(labels.astype(np.int32)), *shapes[:-1])
         except ValueError:
             pass
         else:
