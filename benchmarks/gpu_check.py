@@ -26,9 +26,11 @@ from benchmarks import gpu_parts
 from benchmarks.gpu_machine import describe_gpu
 from benchmarks.gpu_parts import SHOWN, Clock, Finding, Settings
 from benchmarks.machine import describe_machine
+from benchmarks.output import write_json
 from benchmarks.report import markdown
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
+from models.values import expanded_path, file_to_write
 
 FAILED, NO_GPU = 1, 2
 QUICK = Settings(every=10, tasks=16, leak_tasks=400, examples=512, lenet_epochs=2, resnet_epochs=1, depth=20)
@@ -133,14 +135,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--seconds", type=float, help="that a part may take (default: each its own, 6.9 minutes in all)"
     )
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="where MNIST lies (default: digits, a lower bar)")
-    parser.add_argument("--cifar10", type=Path, metavar="DIR", help="where CIFAR-10 lies (default: made-up images)")
+    parser.add_argument("--mnist", type=expanded_path, metavar="DIR", help="where MNIST lies (default: digits)")
+    parser.add_argument(
+        "--cifar10", type=expanded_path, metavar="DIR", help="where CIFAR-10 lies (default: made-up images)"
+    )
     parser.add_argument("--learners", type=int, help=f"on the GPU (default: {Settings.learners})")
     parser.add_argument("--resnet-epochs", type=int, help=f"(default: {Settings.resnet_epochs})")
     parser.add_argument(
         "--precision", choices=("float32", "tf32", "bfloat16", "float16"), help="of lenet and resnet (default: float32)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write everything there too")
     parser.add_argument("--in-process", action="store_true", help="run the parts in this process, for debugging")
     return parser
 
@@ -186,7 +190,7 @@ def main(arguments: Sequence[str] | None = None, settings: Settings | None = Non
 
 def _write(path: Path, machine: dict[str, str], settings: Settings, outcomes: Sequence[Outcome]) -> None:
     written = {"machine": machine, "settings": asdict(settings), "parts": [asdict(outcome) for outcome in outcomes]}
-    path.write_text(json.dumps(written, indent=1, default=str) + "\n")
+    write_json(path, written)
 
 
 if __name__ == "__main__":

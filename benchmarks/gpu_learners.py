@@ -16,7 +16,6 @@ is given is left out, and named.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -47,8 +46,10 @@ from benchmarks.gpu_runner import CrossbowGpuRunner
 from benchmarks.gpu_torch_runner import TorchGpuRunner
 from benchmarks.learners import _number
 from benchmarks.machine import describe_machine, has_torch
+from benchmarks.output import write_json
 from crossbow import SystemConf
 from crossbow.types import ConfigurationError
+from models.values import file_to_write
 
 KINDS: dict[str, Any] = {CROSSBOW: CrossbowGpuRunner, PYTORCH: TorchGpuRunner}
 PRECISIONS = {
@@ -295,7 +296,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of Crossbow and PyTorch; float32: without TF32",
     )
     add("--device", type=partial(_number, int, 0), default=0, metavar="N", help="the GPU, as CUDA counts them")
-    add("--json", type=Path, metavar="PATH", help="also write every measurement to this file")
+    add("--json", type=file_to_write, metavar="PATH", help="also write every measurement to this file")
     add("--no-torch", action="store_true", help="leave PyTorch out")
     return parser.parse_args(arguments)
 
@@ -392,8 +393,7 @@ def _measure(
 
 def _write(path: Path | None, machine: dict[str, str], outcomes: Sequence[Outcome], left_out: Sequence[str]) -> None:
     if path is not None:
-        text = json.dumps(content(machine, outcomes, left_out), indent=1, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        write_json(path, content(machine, outcomes, left_out))
 
 
 if __name__ == "__main__":
