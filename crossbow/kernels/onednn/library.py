@@ -31,14 +31,17 @@ from crossbow.kernels.onednn import (
     engine,
     factorisation,
     inner_product,
+    log_softmax,
     loss,
     lrn,
     matmul,
     max_pooling,
+    part,
     pooling,
     scaling,
     softmax,
     stochastic_pooling,
+    transpose,
     vector,
 )
 from crossbow.kernels.onednn.fallback import with_fallbacks
@@ -185,6 +188,16 @@ class OneDNN(Reference):
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         return softmax.backward(y, dy, dx, axis)
 
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(x, y):
+            return super().log_softmax_forward(x, y, axis)
+        return log_softmax.forward(x, axis)
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(y, dy, dx):
+            return super().log_softmax_backward(y, dy, dx, axis)
+        return log_softmax.backward(y, axis)
+
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         if not _alike(x, y):
             return super().dropout_forward(x, y, ratio, seed, key)
@@ -242,6 +255,24 @@ class OneDNN(Reference):
 
     def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
         return copy.backward(dy, dx) if copy.accepts(dy, dx) else super().copy_backward(dy, dx)
+
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.forward(x, y, sizes, order)
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.backward(dy, dx, sizes, order)
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_forward(x, y, axis, start, step)
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_backward(dy, dx, axis, start, step)
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        return part.pad_forward(x, y, before, value)
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        return part.pad_backward(dy, dx, before)
 
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         if not matmul.accepts(geometry):
