@@ -25,6 +25,7 @@ SAYS = re.compile(r"(refuse|warn|Error|print)$")
 """Calls whose arguments are."""
 LOCK = re.compile(r"lock|merging|counting|dealing|changed|guard", re.IGNORECASE)
 
+TYPES = "const|int|real|double|float|bool|uint"
 CUDA: tuple[tuple[str, str, str], ...] = (
     ("boundary", r"(?<=\s)<(?=\s)", "<="),
     ("boundary", r"(?<=\s)<=(?=\s)", "<"),
@@ -38,7 +39,7 @@ CUDA: tuple[tuple[str, str, str], ...] = (
     ("number", r"(?<=[\s(\[])0(?=[\s)\];,])", "1"),
     ("number", r"(?<== )0\.0f?", "1.0"),
     ("precision", r"\bdouble(?= \w+ =)", "float"),
-    ("statement", r"(?<=\n)[ ]+(?!return|const|int|int64|real|double|float|bool|uint)[\w\[\]. +*/-]+ [-+*/]?= [^;\n]+;", ""),
+    ("statement", rf"(?<=\n)[ ]+(?!return|{TYPES})[\w\[\]. +*/-]+ [-+*/]?= [^;\n]+;", ""),
     ("statement", r"(?<=\n)[ ]+if \([^;{\n]*\) (?:return|continue|break);", ""),
 )  # fmt: skip
 """Kind, pattern and replacement for kernels in CUDA C++."""
