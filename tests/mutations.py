@@ -19,6 +19,7 @@ import json
 import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -86,7 +87,8 @@ def stages(path: str, root: Path = ROOT) -> list[list[str]]:
         test for test in everything if any(test.startswith(f"{each}/") or fnmatch.fnmatch(test, each) for each in area)
     ]
     found, seen = [], set[str]()
-    for stage in (mirrored, [*users, *WHOLE_RUNS], near):
+    further = ([*users, *WHOLE_RUNS], near) if (root / mirrored[0]).exists() else (users, near, WHOLE_RUNS)
+    for stage in (mirrored, *further):
         fresh = [test for test in dict.fromkeys(stage) if test not in seen and (root / test).exists()]
         seen.update(fresh)
         found.append(fresh)
@@ -102,6 +104,8 @@ class Workplace:
         self._failing: dict[str, bool] = {}
         """Tests that caught something, and whether they fail without it, too."""
         self._clock = int(time.time())
+        self._left = 0.0
+        """Seconds of processor time for the mutant's tests."""
         names = ["ls-files", "--cached", "--others", "--exclude-standard"]
         listed = subprocess.run(["git", *names], cwd=ROOT, check=True, capture_output=True, text=True).stdout
         for name in listed.splitlines():
@@ -115,19 +119,17 @@ class Workplace:
         }
 
     def outcome(self, mutant: Mutant, limit: float) -> Outcome:
-        began, path = time.monotonic(), self.tree / mutant.path
+        began, path, self._left = time.monotonic(), self.tree / mutant.path, limit
         source = path.read_bytes()
         assert source == (ROOT / mutant.path).read_bytes(), f"{mutant.path} has changed meanwhile"
         try:
             for stage in stages(mutant.path, self.tree):
-                left = limit - (time.monotonic() - began)
                 self._write(path, mutant.applied(source))
-                while left > 0 and (test := self._failure(stage, left)) is not None:
+                while (test := self._failure(stage)) is not None:
                     self._write(path, source)
                     if not self._fails_anyway(test):
                         return Outcome(mutant, test, time.monotonic() - began)
                     self._write(path, mutant.applied(source))
-                    left = limit - (time.monotonic() - began)
         finally:
             self._write(path, source)
         return Outcome(mutant, None, time.monotonic() - began)
@@ -138,16 +140,14 @@ class Workplace:
         self._clock += 1
         os.utime(path, (self._clock, self._clock))
 
-    def _failure(self, tests: Sequence[str], seconds: float) -> str | None:
-        """The first test that fails, or the end of the process, if something does."""
+    def _failure(self, tests: Sequence[str]) -> str | None:
+        """The first test that fails, or how the process ended, if something does in the time that is left."""
         shutil.rmtree(self._cache, ignore_errors=True)
         shutil.rmtree(self.tree / ".hypothesis", ignore_errors=True)
         known = [f"--deselect={test}" for test, fails in self._failing.items() if fails]
-        try:
-            status = self._pytest(*tests, *known, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        if status in (0, 5):
+        status, seconds = self._pytest([*tests, *known], "not slow", self._left)
+        self._left -= seconds
+        if status in (0, 5, -signal.SIGXCPU):
             return None
         failed = self._cache / "v/cache/lastfailed"
         return next(iter(json.loads(failed.read_text())), "") if failed.exists() else f"exit status {status}"
@@ -156,25 +156,22 @@ class Workplace:
         if "::" not in test and not test.endswith(".py"):
             return False  # the process hung, or crashed
         if test not in self._failing:
-            self._failing[test] = self._pytest(test, timeout=None) != 0
+            self._failing[test] = self._pytest([test], "", 10 * SECONDS_OF_A_TEST)[0] != 0
         return self._failing[test]
 
-    def _pytest(self, *tests: str, timeout: float | None) -> int:
-        options = [
-            "-x",
-            "-q",
-            "-m",
-            "not slow" if len(tests) > 1 else "",
-            "-o",
-            f"cache_dir={self._cache}",
-            "-o",
-            "faulthandler_exit_on_timeout=true",
-        ]
-        command = [sys.executable, "-m", "pytest", *options, "-o", f"faulthandler_timeout={SECONDS_OF_A_TEST}", *tests]
-        return subprocess.run(
-            command, cwd=self.tree, env=self._environment, timeout=timeout,
+    def _pytest(self, tests: Sequence[str], marks: str, seconds: float) -> tuple[int, float]:
+        """Exit status and seconds of processor time, of which there are so many."""
+        options = [f"cache_dir={self._cache}", "faulthandler_exit_on_timeout=true"]
+        options = [f"--override-ini={each}" for each in (*options, f"faulthandler_timeout={SECONDS_OF_A_TEST}")]
+        pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, *options, *tests]
+        running = subprocess.Popen(
+            ["bash", "-c", f'ulimit -t {max(1, round(seconds))}; exec "$@"', "bash", *pytest],
+            cwd=self.tree, env=self._environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        ).returncode  # fmt: skip
+        )  # fmt: skip
+        _, status, used = os.wait4(running.pid, 0)
+        running.returncode = os.waitstatus_to_exitcode(status)
+        return running.returncode, used.ru_utime + used.ru_stime
 
 
 def run(chosen: Sequence[Mutant], jobs: int, limit: float, results: Path | None) -> list[Outcome]:
@@ -243,7 +240,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["crossbow/*"], metavar="PATTERN", help="of files")
     parser.add_argument("--leave-out", nargs="+", default=[], metavar="PATTERN", help="of files")
     parser.add_argument("--jobs", type=int, default=2, help="processes that run tests")
-    parser.add_argument("--limit", type=float, default=900, help="seconds for the tests of a mutant")
+    parser.add_argument("--limit", type=float, default=300, help="seconds of processor time for a mutant")
     parser.add_argument("--results", type=Path, help="a file of JSON lines to keep, or to go on from")
     parser.add_argument("--again", type=Path, help="results whose survivors are tried again, instead of a sample")
     parser.add_argument("--list", action="store_true", help="print the sample, and run nothing")
