@@ -268,7 +268,7 @@ class _Compiler:
         self._settle(id(vertex.operator), specs, kernels)
         roles = {**self._peer_roles(vertex, specs), **self._statistics_roles(vertex)}
         for prepared in kernels:
-            if prepared.kept:
+            if "kept" in prepared.writes:
                 self.draft.tensors["kept", vertex.order] = Tensor((prepared.kept,), np.dtype(np.uint8))
             self._append(vertex.name, prepared, roles, self._dtype(vertex), backward=vertex.order in self.backward_part)
         self._keep(vertex, kernel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -326,3 +327,17 @@ def test_the_second_gpu_alone() -> None:
         running.predict(DATA.train.images)
         received = running.variables
     assert_same(received, train("cpu", tasks=8))
+
+
+def test_contexts_that_nobody_closes_leave_no_threads() -> None:
+    before = set(threading.enumerate())
+    with fake_cuda():
+        running = context("cuda:0")
+        running.train(TICKS, TrainingUnit.TASKS)
+        threads = set(threading.enumerate()) - before
+        assert {thread.name for thread in threads} == {"watcher-0", "watcher-1"}
+        del running
+        gc.collect()
+        for thread in threads:
+            thread.join(20.0)
+            assert not thread.is_alive()
