@@ -31,7 +31,7 @@ from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, No
 from examples.custom_operator import Swish
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.support import Array, chain, pictures
+from tests.support import Array, chain, covering, pictures
 
 DATA = pictures()
 TICKS = 9
@@ -106,14 +106,21 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "devices"), covering(RUNS, ["cuda:0", "cuda:0,cuda:1"], together=1))
 def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
 
 
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), ModelAveraging(), PolyakRuppert(alpha=0.2)])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SMA(tau=2),
+        SSGD(),
+        *(pytest.param(rule, marks=pytest.mark.slow) for rule in (SMA(), ModelAveraging(), PolyakRuppert(alpha=0.2))),
+    ],
+    ids=str,
+)
 def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
     runs = [
         train("cuda:0", rule=rule, seed=seed, system={"graphs": graphs}) for seed in (0, 1) for graphs in (True, False)
