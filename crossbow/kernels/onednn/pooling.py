@@ -9,6 +9,7 @@ from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import activation, attributes, engine, nbytes
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.sums import image_averages
 from crossbow.types import Layout, Phase, Shape, Tensor
 
 
@@ -16,6 +17,8 @@ def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> Pr
     """input0 → output (and kept, when training with max pooling)."""
     if _overhangs(x.shape, y.shape, geometry):
         return _average_pass("pooling_forward", average_forward, "input0", "output", x, y, geometry)
+    if _whole_images(x.shape, geometry):
+        return image_averages(x)
     training = phase is Phase.TRAIN and geometry.method == "max"
     descriptor = _forward(x, y, geometry, training)
     steps = Steps("pooling_forward")
@@ -101,6 +104,12 @@ def _overhangs(x: Shape, y: Shape, geometry: PoolingGeometry) -> bool:
     after = _after(x, y, geometry)
     beyond = any(reach > padding for reach, (_, padding) in zip(after, geometry.padding, strict=True))
     return geometry.method == "average" and geometry.count_padding and beyond
+
+
+def _whole_images(x: Shape, geometry: PoolingGeometry) -> bool:
+    """Whether it is global average pooling: a single window, of the whole input without padding."""
+    padded = any(before or after for before, after in geometry.padding)
+    return geometry.method == "average" and geometry.extent == x[2:] == geometry.kernel and not padded
 
 
 # Average pooling that counts padding but not the overhang: our own pass, as the library has none.

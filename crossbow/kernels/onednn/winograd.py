@@ -38,8 +38,8 @@ from crossbow.kernels.onednn.image_convolution import (
     image_with_padding,
     image_without_padding,
 )
-from crossbow.kernels.onednn.inner_product import with_bias_gradient
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.sums import with_bias_gradient
 from crossbow.kernels.onednn.tile import LANES, Product, multiply_chunk
 from crossbow.kernels.onednn.winograd_transforms import run_transform, transform_slots, transpose_square
 from crossbow.types import address

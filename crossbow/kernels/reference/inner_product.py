@@ -28,7 +28,7 @@ def backward_weights(
     gradient = _rows(output_gradient, outputs)
     np.matmul(gradient.T, _rows(input0, features), out=weights_gradient)
     if bias_gradient is not None:
-        np.sum(gradient, axis=0, out=bias_gradient)
+        bias_gradient[...] = np.sum(gradient, axis=0, dtype=np.float64)
 
 
 def _rows(x: Floats, features: int) -> Floats:
