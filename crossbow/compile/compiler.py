@@ -239,8 +239,17 @@ class _Compiler:
             seed=self.seed,
             key=vertex.order,
             needs_input_gradient=needs_input_gradient,
+            logits=None if (logits := self._logits(vertex)) is None else self.draft.tensors[logits],
             fused_relu=vertex.order in self.fused,
         )
+
+    def _logits(self, vertex: Vertex) -> Value | None:
+        """The input of the operator past which a loss has its gradient, where such a one stands before it."""
+        kernel, source = vertex.kernel, vertex.inputs[0] if vertex.inputs else BATCH
+        past = kernel.gradient_past if isinstance(kernel, Kernel) else None
+        if past is None or source == BATCH or not isinstance(self.graph[source].kernel, past):
+            return None
+        return self._value(self.graph[source].inputs[0])
 
     def _load_batch(self) -> None:
         slots, slot_labels = self.source.images, self.source.labels
@@ -283,6 +292,8 @@ class _Compiler:
         roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
         roles["output"] = ("output", self.fused.get(vertex.order, vertex.order))
         roles["labels"] = "labels"
+        if (logits := self._logits(vertex)) is not None:
+            roles["logits"] = logits
         roles["kept"] = ("kept", vertex.order)
         roles.update({spec.name: self._variable("weights", vertex, spec) for spec in specs})
         return roles
