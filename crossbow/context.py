@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import safetensors
@@ -43,7 +43,9 @@ class ExecutionContext:
 
     dataflows: the TRAIN dataflow and the CHECK one; None for the latter derives it from the former. Raises GraphError,
     ConfigurationError or DataError, each naming what is wrong, before anything runs. Use it as a context manager, or
-    `close` it: it holds threads.
+    `close` it: it holds threads. They also end when nothing refers to the context any more.
+
+    It belongs to the process that made it: in a forked one everything but `close` raises CrossbowError.
     """
 
     def __init__(
@@ -102,6 +104,12 @@ class ExecutionContext:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "an ExecutionContext has threads, and can neither be copied nor sent to another process. Make another one, "
+            "and pass the model on with `save` and `load`"
+        )
 
     def close(self) -> None:
         """End all threads. The base model is gone: save it before."""

@@ -608,7 +608,7 @@ def test_where_no_file_can_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
         def refuse(*arguments: Any, **options: Any) -> Any:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(Path, "open", refuse)  # root may write everywhere
+        monkeypatch.setattr(os, "open", refuse)  # root may write everywhere
         with pytest.raises(DataError, match=r"model: expected to write this file\. Received: Permission denied$"):
             running.save(tmp_path / "model")
 

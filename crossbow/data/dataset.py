@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.conf import is_integer, plain
 from crossbow.types import Array, DataError, Phase, Shape
 
 LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
@@ -77,6 +77,7 @@ class Dataset:
         ignored_label: int | None = None,
         channels_last: bool = False,
     ) -> None:
+        number_of_classes, ignored_label = plain((number_of_classes, ignored_label))
         _check_integer("number_of_classes", number_of_classes, 1, LARGEST_NUMBER_OF_CLASSES)
         _check_integer("ignored_label", ignored_label, -(2**31), 2**31 - 1)
         given = {"train": _examples("train", train, channels_last)}
@@ -121,8 +122,7 @@ class Dataset:
 def _check_integer(name: str, value: object, minimum: int, maximum: int) -> None:
     if value is None:
         return
-    integral = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not integral or not minimum <= int(value) <= maximum:  # type: ignore[call-overload]
+    if not is_integer(value) or not minimum <= int(value) <= maximum:  # type: ignore[call-overload]
         raise DataError(f"{name}: expected an integer from {minimum} to {maximum}, or None. Received: {value!r}")
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, configuration
+from crossbow.conf import SolverConf, configuration, plain
 from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
 from crossbow.ops.initialiser import Initialiser
 from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
@@ -29,6 +29,8 @@ class VariableSpec:
     """≥ 0; times the solver's learning rate, for the whole step. 0 keeps the variable as it is."""
 
     def __post_init__(self) -> None:
+        for name in ("shape", "learning_rate_multiplier"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         if not isinstance(self.initialiser, Initialiser):
             expected = f"expected an initialiser of {self.name!r}, as Gaussian(std=0.1)"
             raise ValueError(f"{expected}. Received: {self.initialiser!r}")

@@ -35,6 +35,7 @@ from crossbow.kernels.onednn import (
     loss,
     lrn,
     matmul,
+    max_pooling,
     part,
     pooling,
     scaling,
@@ -43,14 +44,19 @@ from crossbow.kernels.onednn import (
     transpose,
     vector,
 )
+from crossbow.kernels.onednn.fallback import with_fallbacks
 from crossbow.kernels.reference.library import Reference
 from crossbow.types import Layout, Phase, Shape, Tensor
 
 FLOAT32 = np.dtype(np.float32)
 
 
+@with_fallbacks
 class OneDNN(Reference):
-    """oneDNN's kernels; what it does not accelerate is inherited from the reference library and runs in NumPy."""
+    """oneDNN's kernels; what it does not accelerate is inherited from the reference library and runs in NumPy.
+
+    So does what oneDNN refuses: the kernel's name then says that it is a fallback, and why.
+    """
 
     name: str = "onednn"
 
@@ -139,13 +145,17 @@ class OneDNN(Reference):
             return super().pooling_forward(x, y, geometry, phase, seed, key)
         if geometry.method == "stochastic":
             return stochastic_pooling.forward(x, y, geometry, phase, seed, key)
-        return pooling.forward(x, y, geometry, phase)
+        if geometry.method == "max":
+            return max_pooling.forward(x, y, geometry, phase)
+        return pooling.forward(x, y, geometry)
 
     def pooling_backward(self, dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
         if not _images(dx):
             return super().pooling_backward(dy, dx, geometry)
         if geometry.method == "stochastic":
             return stochastic_pooling.backward(dy, dx, geometry)
+        if geometry.method == "max":
+            return max_pooling.backward(dy, dx, geometry)
         return pooling.backward(dy, dx, geometry)
 
     def activation_forward(
