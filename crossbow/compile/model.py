@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -45,13 +46,13 @@ class ModelLayout:
     segments: Mapping[tuple[int, str], Segment]
     dtype: np.dtype[np.generic]
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         """Length of the vector, padding included."""
         ends = [segment.offset + segment.storage.elements for segment in self.segments.values()]
         return -(-max(ends, default=0) // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
 
-    @property
+    @functools.cached_property
     def parameters(self) -> int:
         """Number of trainable values."""
         return sum(int(np.prod(segment.spec.shape)) for segment in self.segments.values())

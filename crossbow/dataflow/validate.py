@@ -94,6 +94,8 @@ class _Validation:
         self.causes: list[BaseException] = []
         """The errors in users' own operators that are among them."""
         self.specs: dict[int, tuple[VariableSpec, ...]] = {}
+        self.first_specs: dict[int, tuple[VariableSpec, ...]] = {}
+        """Of every operator (by its id), at the first of its places."""
 
     def fault(self, vertex: Vertex, text: str) -> None:
         self.faults.append(f"node {vertex.name!r} ({type(vertex.kernel).__name__}): {text}")
@@ -150,12 +152,12 @@ class _Validation:
         if huge := [f"{name} of shape {sizes}" for name, sizes in shapes.items() if max(sizes, default=0) >= SIZES_END]:
             self.fault(vertex, f"expected dimensions below 2**31. Received: {', '.join(huge)}")
             return None
-        earlier = next((o for o in self.specs if self.graph[o].operator is vertex.operator), None)
-        if earlier is not None and [s.shape for s in self.specs[earlier]] != [s.shape for s in specs]:
+        earlier = self.first_specs.setdefault(id(vertex.operator), specs)
+        if [s.shape for s in earlier] != [s.shape for s in specs]:
             self.fault(
                 vertex,
                 f"expected inputs that give the shared operator the same variables everywhere: "
-                f"{[s.shape for s in self.specs[earlier]]}. Received: {[s.shape for s in specs]}",
+                f"{[s.shape for s in earlier]}. Received: {[s.shape for s in specs]}",
             )
         self.specs[vertex.order] = specs
         return shape
@@ -205,8 +207,9 @@ class _Validation:
                 f"Received: {len(optimisers)}"
             )
         differentiated = {v.peer for v in self.graph if isinstance(v.kernel, Gradient) and v.kernel.input == 0}
+        users = consumers(self.graph)
         for order, specs in self.specs.items():
-            if specs and order not in differentiated and consumers(self.graph)[order]:
+            if specs and order not in differentiated and users[order]:
                 self.fault(
                     self.graph[order],
                     "it has variables but no gradient operator. Connect it to the loss; or, where gradients are wired "

@@ -11,6 +11,7 @@ same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradien
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -80,7 +81,7 @@ class PlainStorage:
 
     @property
     def elements(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def pack(self, plain: Array, flat: Array) -> None:
         flat[...] = plain.ravel()

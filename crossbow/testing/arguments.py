@@ -113,9 +113,14 @@ DEVICES = "'reference', 'cpu' or 'cuda:i'"
 
 
 def library_of(
-    device: str, dtype: np.dtype[Any], *, channels_last: bool | None = None, tf32: bool = False
+    device: str,
+    dtype: np.dtype[Any],
+    *,
+    channels_last: bool | None = None,
+    tf32: bool = False,
+    deterministic: bool = True,
 ) -> KernelLibrary:
-    """The kernels of a device. channels_last, tf32: of a GPU's, as `Cuda` says."""
+    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says."""
     on_gpu = is_gpu(device)
     narrow = dtype.name in NARROW
     if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):
@@ -125,11 +130,13 @@ def library_of(
         gpu_number(device)
         from crossbow.kernels.cuda.library import Cuda
 
-        setting: dict[str, Any] = {"channels_last": channels_last, "tf32": tf32, "deterministic": True}
+        setting: dict[str, Any] = {"channels_last": channels_last, "tf32": tf32, "deterministic": deterministic}
         return Cuda(np.float32, narrow=dtype.name, **setting) if narrow else Cuda(dtype, **setting)
-    if channels_last is not None or tf32:
-        what = f"channels_last={channels_last}" if channels_last is not None else f"tf32={tf32}"
-        raise ConfigurationError(f"channels_last and tf32 are settings of GPUs. Received: {what}, device={device!r}")
+    if given := gpu_settings(channels_last, tf32, deterministic):
+        what = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise ConfigurationError(
+            f"channels_last, tf32 and deterministic are settings of GPUs. Received: {what}, device={device!r}"
+        )
     if device == "reference":
         from crossbow.kernels.reference.library import Reference
 
@@ -170,7 +177,7 @@ def gpu_number(device: str) -> int:
     return number
 
 
-def gpu_settings(channels_last: bool | None, tf32: bool) -> dict[str, Any]:
-    """Those of `library_of`'s settings that are set."""
-    known = {"channels_last": channels_last, "tf32": tf32 or None}
+def gpu_settings(channels_last: bool | None, tf32: bool = False, deterministic: bool = True) -> dict[str, Any]:
+    """Those of `library_of`'s settings that are not the usual ones."""
+    known = {"channels_last": channels_last, "tf32": tf32 or None, "deterministic": None if deterministic else False}
     return {name: value for name, value in known.items() if value is not None}

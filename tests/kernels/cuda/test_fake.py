@@ -25,6 +25,7 @@ from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_memory import FakeError, RaceError
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import RUNS, assert_same, train
+from tests.support import covering
 
 FLOAT, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 SIZE = 8
@@ -454,8 +455,10 @@ def pairs(
     return seen
 
 
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("rule", ["sma", "sma every third task", "s-sgd"])
+@pytest.mark.parametrize(
+    ("rule", "devices"),
+    covering(["sma", "sma every third task", "s-sgd"], ["cuda:0", "cuda:0,cuda:1"], together=1),
+)
 def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = functools.partial(train, devices, learners=2 // len(devices.split(",")), **RUNS[rule])
     waits = pairs(monkeypatch, run, None)

@@ -15,7 +15,7 @@ from tests.runtime.cuda import test_free as free
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
 from tests.support import context as small_context
-from tests.support import training, within
+from tests.support import covering, training, within
 
 BIASES: dict[str, Any] = {"local_variables": ("*.bias",), "solver": SOLVER}
 
@@ -27,8 +27,7 @@ def variables(running: ExecutionContext) -> list[dict[str, Any]]:
     return [running.variables, *replicas]
 
 
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("rule", [*BARRIER, SMA(tau=3)], ids=str)
+@pytest.mark.parametrize(("rule", "devices"), covering([*BARRIER, SMA(tau=3)], ["cuda:0", "cuda:0,cuda:1"], together=1))
 def test_z_and_every_learner_are_those_of_the_cpu(rule: Rule, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     with free.gpu(rule, devices=2), free.small(rule=rule, devices=devices, **BIASES) as running:
