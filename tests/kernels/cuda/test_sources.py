@@ -71,7 +71,8 @@ def builds() -> Iterator[Any]:
     for name, source in {**FILES, **GENERATED}.items():
         narrow = [("sm_80", "float16"), ("sm_90", "bfloat16")] if KNOWS_STORED(source) else []
         for gpu, dtype in [("sm_80", "float32"), ("compute_90", "float64"), *narrow]:
-            yield pytest.param(source, gpu, dtype, id=f"{name}-{gpu}-{dtype}")
+            marks = () if dtype in ("float32", "bfloat16") else pytest.mark.slow
+            yield pytest.param(source, gpu, dtype, id=f"{name}-{gpu}-{dtype}", marks=marks)
 
 
 def test_the_sources_with_tensors_of_16_bits() -> None:
