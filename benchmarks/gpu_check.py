@@ -31,10 +31,11 @@ from benchmarks.gpu_machine import describe_gpu
 from benchmarks.gpu_parts import SHOWN, Settings, convolutions
 from benchmarks.gpu_rows import Clock, Journal, Keep, Rows
 from benchmarks.machine import describe_machine
+from benchmarks.output import write_json
 from benchmarks.report import markdown
-from crossbow.files import write_whole
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
+from models.values import expanded_path, file_to_write
 
 FAILED, NO_GPU = 1, 2
 QUICK = Settings(every=10, tasks=16, leak_tasks=400, examples=512, lenet_epochs=2, resnet_epochs=1, depth=20)
@@ -183,17 +184,21 @@ def _parser() -> argparse.ArgumentParser:
         "--seconds", type=float, help="that a part may take (default: each its own, 7.9 minutes in all)"
     )
     parser.add_argument("--budget", type=float, help="seconds for all; parts for which none is left are left out")
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="where MNIST lies (default: digits, a lower bar)")
-    parser.add_argument("--cifar10", type=Path, metavar="DIR", help="where CIFAR-10 lies (default: made-up images)")
+    parser.add_argument(
+        "--mnist", type=expanded_path, metavar="DIR", help="where MNIST lies (default: digits, a lower bar)"
+    )
+    parser.add_argument(
+        "--cifar10", type=expanded_path, metavar="DIR", help="where CIFAR-10 lies (default: made-up images)"
+    )
     parser.add_argument("--learners", type=int, help=f"on the GPU (default: {Settings.learners})")
     parser.add_argument("--resnet-epochs", type=int, help=f"(default: {Settings.resnet_epochs})")
     parser.add_argument(
         "--precision", choices=("float32", "tf32", "bfloat16", "float16"), help="of lenet and resnet (default: float32)"
     )
     parser.add_argument("--skip", nargs="+", choices=PARTS, default=[], metavar="NAME", help="all but these")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write everything there too")
     parser.add_argument(
-        "--rows", type=Path, metavar="FILE", help="where rows are written at once (default: beside --json)"
+        "--rows", type=file_to_write, metavar="FILE", help="where rows are written at once (default: beside --json)"
     )
     parser.add_argument("--in-process", action="store_true", help="run the parts in this process, for debugging")
     return parser
@@ -267,7 +272,7 @@ def _show(outcome: Outcome) -> None:
 
 def _write(path: Path, machine: dict[str, str], settings: Settings, outcomes: Sequence[Outcome]) -> None:
     written = {"machine": machine, "settings": asdict(settings), "parts": [asdict(outcome) for outcome in outcomes]}
-    write_whole(path, (json.dumps(written, indent=1, default=str) + "\n").encode())
+    write_json(path, written)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ kernels, timing algorithms, on both sides) is not taken off a case's time.
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import os
 import sys
@@ -51,9 +50,10 @@ from benchmarks.gpu_runner import CrossbowGpuRunner
 from benchmarks.gpu_torch_runner import TorchGpuRunner
 from benchmarks.learners import _number
 from benchmarks.machine import describe_machine, has_torch
+from benchmarks.output import write_json
 from crossbow import SystemConf
-from crossbow.files import write_whole
 from crossbow.types import ConfigurationError
+from models.values import file_to_write
 
 KINDS: dict[str, Any] = {CROSSBOW: CrossbowGpuRunner, PYTORCH: TorchGpuRunner}
 PRECISIONS = {
@@ -347,7 +347,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of Crossbow and PyTorch; float32: without TF32",
     )
     add("--device", type=partial(_number, int, 0), default=0, metavar="N", help="the GPU, as CUDA counts them")
-    add("--json", type=Path, metavar="PATH", help="also write every measurement to this file")
+    add("--json", type=file_to_write, metavar="PATH", help="also write every measurement to this file")
     add("--no-torch", action="store_true", help="leave PyTorch out")
     return parser.parse_args(arguments)
 
@@ -444,8 +444,7 @@ def _measure(
 
 def _write(path: Path | None, machine: dict[str, str], outcomes: Sequence[Outcome], left_out: Sequence[str]) -> None:
     if path is not None:
-        text = json.dumps(content(machine, outcomes, left_out), indent=1, ensure_ascii=False)
-        write_whole(path, f"{text}\n".encode())
+        write_json(path, content(machine, outcomes, left_out))
 
 
 if __name__ == "__main__":

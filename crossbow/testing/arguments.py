@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from crossbow.compile.precision import may_be_narrow
+from crossbow.dataflow import answers
+from crossbow.dataflow.answers import ask
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.cuda.launch import NARROW
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel, VariableSpec
-from crossbow.types import ConfigurationError, LabelRange, Shape
+from crossbow.tracebacks import users_error
+from crossbow.types import ConfigurationError, LabelRange, Phase, Shape
 
 Numbers = NDArray[Any]
 
@@ -70,16 +73,26 @@ def check_inputs(
     return arrays, check_array(kernel, "labels", labels, None, np.dtype(np.int32) if classes else dtype)
 
 
-def infer(kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None) -> tuple[Shape, tuple[VariableSpec, ...]]:
-    """Output shape and variables, the operator's complaints with its name."""
+def infer(
+    kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None, phase: Phase
+) -> tuple[Shape, tuple[VariableSpec, ...], tuple[VariableSpec, ...]]:
+    """Output shape, variables and running statistics, the operator's complaints with its name."""
     try:
-        output, variables = kernel.output_shape(*shapes), kernel.variables(*shapes)
+        inputs = tuple(shapes)
+        output, variables = answers.output_shape(kernel, inputs), answers.variables(kernel, inputs)
         if labels is not None:
-            classes = labels.dtype == np.int32
-            kernel.check_labels(LabelRange(labels.shape, classes, float(labels.min()), float(labels.max())), *shapes)
-        return output, variables
+            ask(kernel, "check_labels", label_range(labels), *shapes)
+        if phase is Phase.TRAIN:
+            ask(kernel, "check_training", *shapes)
+        return output, variables, answers.running_statistics(kernel, inputs)
     except ValueError as error:
-        raise ConfigurationError(f"{name_of(kernel)}: {error}") from error
+        raise ConfigurationError(f"{name_of(kernel)}: {error}") from users_error(error)
+
+
+def label_range(labels: Numbers) -> LabelRange:
+    """What labels are: int32 are classes."""
+    lowest, highest = (float(labels.min()), float(labels.max())) if labels.size else (0.0, 0.0)
+    return LabelRange(labels.shape, labels.dtype == np.int32, lowest, highest)
 
 
 def number_type(kernel: Kernel, dtype: DTypeLike) -> np.dtype[Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from crossbow.conf import plain
 from crossbow.ops.kernel import Kernel
 from crossbow.testing.arguments import (
     Numbers,
@@ -21,6 +22,7 @@ from crossbow.testing.arguments import (
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import place_of
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Phase
 
 
@@ -40,6 +42,7 @@ class OperatorRun:
     """Running statistics by name: after the task in the training phase, else as given or initialised."""
 
 
+@without_own_frames
 def run_operator(
     kernel: Kernel,
     inputs: Sequence[ArrayLike],
@@ -97,6 +100,7 @@ def run_operator(
     [[0.25, -0.25]]
     """
     check_kernel(kernel)
+    seed, task, examples, in_place, channels_last, tf32 = plain((seed, task, examples, in_place, channels_last, tf32))
     number = number_type(kernel, dtype)
     arrays, labels = check_inputs(kernel, inputs, number)
     if not isinstance(phase, Phase):

@@ -19,10 +19,10 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn
 from crossbow.kernels.cuda.api import api, remember
-from crossbow.kernels.cuda.four import strides
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, Kernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, ConvolutionGeometry, PreparedKernel, Storage, Variable
+from crossbow.kernels.strides import strides
 from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
 WORKSPACE_LIMIT = 64 * 2**20

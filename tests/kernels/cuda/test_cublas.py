@@ -54,7 +54,10 @@ def kind(declared: str) -> type | None:
 
 def declared(header: str, name: str) -> tuple[type | None, tuple[type | None, ...]]:
     """What a function returns and takes."""
-    found = re.search(rf"([\w ]+\*?)\s+CUBLASWINAPI\s+{name}\s*\(([^)]*)\)\s*;", header)
+    # From the name backwards: a pattern that begins with any word would be tried at every letter of the header.
+    place = re.search(rf"\bCUBLASWINAPI\s+{name}\s*\(", header)
+    before = 0 if place is None else max(header.rfind(end, 0, place.start()) for end in ";{}") + 1
+    found = re.search(rf"([\w ]+\*?)\s+CUBLASWINAPI\s+{name}\s*\(([^)]*)\)\s*;", header[before : before + 4000])
     assert found is not None, f"the header declares no {name}"
     arguments = [re.fullmatch(r"(.*?)\s*\b\w+", " ".join(part.split())) for part in found[2].split(",")]
     return kind(found[1].strip()), tuple(kind(argument[1]) if argument else None for argument in arguments)

@@ -16,9 +16,9 @@ import pytest
 
 from crossbow.kernels.cuda import convolution, cudnn
 from crossbow.kernels.cuda.api import replaced
-from crossbow.kernels.cuda.four import strides
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Variable
+from crossbow.kernels.strides import strides
 from crossbow.ops import Conv, Pool
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
