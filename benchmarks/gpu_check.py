@@ -119,9 +119,9 @@ def _with_convolutions(keep: Keep) -> Keep:
     def kept(entry: Mapping[str, Any]) -> None:
         nonlocal known
         keep(entry)
-        if len(chosen := convolutions()) > known:
-            keep({"convolutions": chosen[known:]})
-            known = len(chosen)
+        if chosen := convolutions(known):
+            keep({"convolutions": chosen})
+            known += len(chosen)
 
     return kept
 

@@ -93,7 +93,7 @@ CALLS: Mapping[int, Sequence[Step]] = {
     3: (
         Step(
             TESTS,
-            ("-m", "pytest", "-m", "gpu", "--device", "cuda:{device}", "-q", "-p", "no:cacheprovider", *TESTED),
+            ("-m", "pytest", "-m", "gpu", "--device", "cuda:{device}", "-q", "--tb=short", "--maxfail=30", *TESTED),
             270.0,
         ),
         _learners("learners-others", SECONDS, "--networks", "lenet", "resnet-50"),
