@@ -94,8 +94,9 @@ CALLS: Mapping[int, Sequence[Step]] = {
         Step(
             TESTS,
             ("-m", "pytest", "-m", "gpu", "--device", "cuda:{device}", "-q", "--tb=short", "--maxfail=30", *TESTED),
-            270.0,
+            240.0,
         ),
+        _learners("learners-64", 110.0, "--networks", "resnet-32", "--batches", "64"),
         _learners("learners-others", SECONDS, "--networks", "lenet", "resnet-50"),
     ),
 }
