@@ -84,10 +84,9 @@ def _parameters(mode: str, negative_slope: float, ceiling: float) -> tuple[float
 
 
 @inlined
-def _clip(x: Any, y: Any, count: int, ceiling: Any) -> None:
-    for i in range(count):
-        positive = np.float32(0) if x[i] < 0 else x[i]
-        y[i] = ceiling if positive > ceiling else positive
+def _clipped(x: Any, ceiling: Any) -> Any:
+    positive = np.float32(0) if x < 0 else x
+    return ceiling if positive > ceiling else positive
 
 
 @native
@@ -95,10 +94,12 @@ def clip(arguments: int, _1: int, _2: int, _3: int) -> int:
     """Block: x, y, their elements, ceiling: y = min(max(x, 0), ceiling), NaN kept."""
     block, ceiling = int64_at(arguments), np.float32(float64_at(arguments)[3])
     x, y, count = float32_at(block[0]), float32_at(block[1]), block[2]
-    if block[0] == block[1]:  # the compiler has no overlap to fear
-        _clip(y, y, count, ceiling)
+    if block[0] == block[1]:  # with one name for both, the compiler has no overlap to fear
+        for i in range(count):
+            y[i] = _clipped(y[i], ceiling)
     else:
-        _clip(x, y, count, ceiling)
+        for i in range(count):
+            y[i] = _clipped(x[i], ceiling)
     return 0
 
 
