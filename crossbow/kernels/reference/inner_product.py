@@ -33,4 +33,3 @@ def backward_weights(
     np.matmul(dy.T, input0.reshape(rows, features), out=weights_gradient)
     if bias_gradient is not None:
         np.sum(dy, axis=0, out=bias_gradient)
-

@@ -165,13 +165,16 @@ def batch_normalisation(node: Node) -> Step:
     else:
         outputs = [name for name in node.proto.output if name]
         training = len(outputs) > 1 or (node.version < 7 and not node.integer("is_test", 0))
+    variance = node.weights(4)
+    if (variance < 0).any():
+        raise Refused(f"expected a running variance ≥ 0 ({node.proto.input[4]!r}). Received: {variance.min():g}")
     kernel = BatchNorm(
         epsilon=node.number("epsilon", 1e-5),
         moving_average_fraction=node.number("momentum", 0.9),
         bias=not node.is_filler(2),
         weight_initialiser=Values(node.weights(1)),
         mean_initialiser=Values(node.weights(3)),
-        variance_initialiser=Values(node.weights(4)),
+        variance_initialiser=Values(variance),
         bias_initialiser=Constant() if node.is_filler(2) else Values(node.weights(2)),
     )
     return node.apply(kernel, node.step(), phase=Phase.TRAIN if training else Phase.CHECK)
