@@ -14,6 +14,7 @@ import safetensors.numpy
 
 from crossbow.conf import ModelConf, SolverConf, SystemConf, is_number, shown
 from crossbow.data import Dataset
+from crossbow.data.dataset import check_finite
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.dataflow import Holder
 from crossbow.dataflow.derive import derive_check
@@ -222,8 +223,9 @@ class ExecutionContext:
     def predict(self, images: Array) -> Array:
         """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
 
-        Images are in the range of the training images: uint8 in 0..255 if those were, else floating point. Raises
-        DataError where they are not alike, and TaskError where an operator fails; a task is then a batch of the images.
+        Images are in the range of the training images: uint8 in 0..255 if those were, else finite floating-point
+        numbers. Raises DataError where they are not, and TaskError where an operator fails; a task is then a batch of
+        the images.
         """
         self._check_open()
         try:
@@ -238,7 +240,9 @@ class ExecutionContext:
             )
         if images.dtype != train.dtype and not (images.dtype.kind == "f" and train.dtype.kind == "f"):
             raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
-        _check_fits(images, self.engine.parts.dtype)
+        if images.dtype.kind == "f":
+            check_finite("predict", images)
+            _check_fits(images, self.engine.parts.dtype)
         return self.engine.predict(images)
 
     @property
@@ -262,7 +266,7 @@ class ExecutionContext:
         """Read a base model written by `save`, and start every learner from it.
 
         Raises DataError, having changed nothing, where the file is not whole, does not fit the model, or has numbers
-        that are not finite.
+        that are not finite, or a negative running variance.
         """
         self._check_open()
         path = checked_path("load", path)
@@ -292,8 +296,8 @@ def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
 
 def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
     """Raises DataError where a finite number becomes infinite in the type that is computed in."""
-    if images.dtype.kind == "f" and images.dtype.itemsize > dtype.itemsize and images.size:
-        largest = np.max(np.abs(images), where=np.isfinite(images), initial=0)
+    if images.dtype.itemsize > dtype.itemsize:
+        largest = np.max(np.abs(images), initial=0)
         with np.errstate(over="ignore"):
             fits = np.isfinite(largest.astype(dtype))
         if not fits:
