@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 
 import onnx
 
@@ -53,6 +54,8 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
     """
     check_input_shape("load", input_shape)
     proto, source = _proto(model)
+    if broken := next((text for text in _texts(proto) if isinstance(text, bytes)), None):
+        raise DataError(f"{source}: expected names in UTF-8. Received: {broken!r}")
     try:
         network = read(proto, input_shape)
     except GraphError:
@@ -109,6 +112,38 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
         raise
     except Exception as error:  # protobuf's, the system's, and those of missing external data
         raise DataError(f"{path}: expected an ONNX model. Received: {reason(error)}") from error
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
+    """The names that are read, which are bytes where they are broken."""
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
+        yield from _texts_of(function.node)
+    for entry in (*model.metadata_props, *model.opset_import):
+        yield from (entry.key, entry.value) if isinstance(entry, onnx.StringStringEntryProto) else (entry.domain,)
+    yield model.producer_name
+    yield from _texts_of_graph(model.graph)
+
+
+def _texts_of_graph(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        yield entry.name
+        for pair in entry.metadata_props:
+            yield from (pair.key, pair.value)
+    for entry in (*graph.input, *graph.output):
+        yield from (dimension.dim_param for dimension in entry.type.tensor_type.shape.dim)
+    yield from _texts_of(graph.node)
+
+
+def _texts_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output)
+        for pair in node.metadata_props:
+            yield from (pair.key, pair.value)
+        for attribute in node.attribute:
+            yield attribute.name
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _texts_of_graph(graph)
 
 
 def _damage(model: onnx.ModelProto) -> str | None:
