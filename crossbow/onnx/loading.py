@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import onnx
 
@@ -20,7 +22,10 @@ from crossbow.onnx.reading import (  # noqa: F401 - they fill the table
     special_cases,
 )
 from crossbow.onnx.reading.graph import Reader
-from crossbow.types import DataError, GraphError, Phase, Shape
+from crossbow.types import DataError, GraphError, Phase, Shape, bytes_text
+
+LARGEST_FILE = 1 << 31
+"""Bytes of a message in the format that models are written in."""
 
 
 def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape | None = None) -> SubGraph:
@@ -30,7 +35,8 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
     (`Values`) of variables, which train like any others; every node has variables of its own, even where several
     read one initializer. A factor that is one number for the whole tensor becomes a coefficient, which does not train.
 
-    The result has no loss. Append one at the `tail`, behind a SoftMax if the model ends before it::
+    A network predicts as it is with `crossbow.Predictor`. To train it, append a loss at the `tail`: a SoftMaxLoss,
+    behind a SoftMax unless the model ends with one (behind a LogSoftMax too, whose softmax are the probabilities)::
 
         network = crossbow.onnx.load("model.onnx")
         network.tail.connect_to(DataflowNode(Operator("softmax", SoftMax()))).connect_to(
@@ -38,9 +44,13 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
         dataflow = Dataflow(SubGraph(network.head))
 
     The model must have one input that is no initializer, one output, and operators of opset 6 or later. What can be
-    computed without the input is computed. Reshape, Transpose, Squeeze and their kind are read where they flatten,
-    or change nothing. The size of the batch is free whatever the model says: exporters often write that of their
+    computed without the input is computed. Reshape, Transpose, Slice, Split, Pad and their kind are read where the
+    examples stay apart. The size of the batch is free whatever the model says: exporters often write that of their
     example.
+
+    A model for channels-last images, as Keras' are, begins with a Transpose here, too: its images are (N, H, W, C),
+    with `Dataset(…, channels_last=True)`. Constants that the exporter says are no parameters do not train, as the
+    factors of PyTorch's BatchNorm with affine=False.
 
     Args:
         model: a path, or a model in memory.
@@ -107,11 +117,30 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
     try:
         if not path.is_file():
             raise DataError(f"{path}: expected an ONNX model. Received: no such file")
-        return onnx.load(path), str(path)
+        if path.stat().st_size > LARGEST_FILE:
+            expected = f"expected an ONNX model of at most {bytes_text(LARGEST_FILE)}, as the format has it"
+            raise DataError(f"{path}: {expected}. Received: {bytes_text(path.stat().st_size)}")
+        proto = onnx.load(path, load_external_data=False)
+        _check_external(proto, path)
+        onnx.load_external_data_for_model(proto, str(path.parent))
+        return proto, str(path)
     except DataError:
         raise
     except Exception as error:  # protobuf's, the system's, and those of missing external data
         raise DataError(f"{path}: expected an ONNX model. Received: {reason(error)}") from error
+
+
+def _check_external(model: onnx.ModelProto, path: Path) -> None:
+    """Raises DataError where a tensor in a file of its own does not say how long it is, and the file is longer."""
+    for tensor in model.graph.initializer:
+        said = {entry.key: entry.value for entry in tensor.external_data}
+        if tensor.data_location != onnx.TensorProto.EXTERNAL or "length" in said:
+            continue
+        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize * math.prod(tensor.dims)
+        file = path.parent / said.get("location", "")
+        if file.is_file() and (received := file.stat().st_size - int(said.get("offset", 0))) > size:
+            expected = f"expected {bytes_text(size)} for {tensor.name!r}"
+            raise DataError(f"{path}: {expected}. Received: a file with {bytes_text(received)}")
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
