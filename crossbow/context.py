@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -12,6 +13,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from crossbow.compile.model import check_names
 from crossbow.conf import ModelConf, SolverConf, SystemConf, is_number, shown
 from crossbow.data import Dataset
 from crossbow.data.dataset import check_finite
@@ -37,7 +39,11 @@ from crossbow.types import (
     Phase,
     Shape,
     TrainingUnit,
+    bytes_text,
 )
+
+LARGEST_HEADER = 16 << 20
+"""Bytes that name the variables of a saved model: some hundred for each."""
 
 
 class ExecutionContext:
@@ -273,7 +279,12 @@ class ExecutionContext:
         try:
             if not path.is_file():
                 raise DataError(f"{path}: expected a saved model. Received: no such file")
-            variables: dict[str, Any] = safetensors.numpy.load_file(path)
+            _check_header(path)
+            program = self.engine.program
+            with safetensors.safe_open(path, framework="np") as file:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
+                check_names(shapes, (program.model, program.statistics), str(path))  # before there is memory for them
+                variables: dict[str, Any] = {name: file.get_tensor(name) for name in shapes}
         except DataError:
             raise
         except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
@@ -285,6 +296,15 @@ class ExecutionContext:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
+
+
+def _check_header(path: Path) -> None:
+    """Raises DataError where a file's header, whose length stands first, is longer than that of any model."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        expected = f"expected a saved model (safetensors), whose header has at most {bytes_text(LARGEST_HEADER)}"
+        raise DataError(f"{path}: {expected}. Received: one that says {bytes_text(length)}")
 
 
 def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
