@@ -19,18 +19,8 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-PRELOADED = (
-    "pytest",
-    "hypothesis",
-    "numpy",
-    "numba",
-    "llvmlite.ir",
-    "torch",
-    "onnx",
-    "rich",
-    "ml_dtypes",
-    "safetensors",
-)
+PRELOADED = "pytest", "hypothesis", "numpy", "numba", "llvmlite.ir", "torch", "onnx", "rich", "ml_dtypes", "safetensors"
+IMPORTED = "-Wignore:Module already imported so cannot be rewritten"
 
 
 def change(path: Path, content: bytes) -> None:
@@ -62,7 +52,7 @@ def run(request: dict[str, Any]) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(request["seconds"])), most))
     if request["path"]:
         change(Path(request["path"]).absolute(), request["content"].encode())
-    return int(importlib.import_module("pytest").main(request["arguments"]))
+    return int(importlib.import_module("pytest").main([IMPORTED, *request["arguments"]]))
 
 
 def main() -> None:

@@ -117,6 +117,9 @@ class Worker:
             text=True,
         )
 
+        if self._pytest(["tests/test_types.py"], "", SECONDS_OF_A_TEST)[0] != 0:
+            raise RuntimeError("tests/test_types.py fails with nothing changed")
+
     def outcome(self, mutant: Mutant, limit: float) -> Outcome:
         """limit: seconds of processor time."""
         left = limit
