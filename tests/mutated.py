@@ -2,7 +2,7 @@
 
 It has imported what takes long to import, and nothing of the package, so that a fork imports the changed file.
 
-Reads requests from standard input, a line of JSON each, and answers each with exit status and seconds of processor time.
+Reads requests from standard input, a line of JSON each, and answers with exit status and seconds of processor time.
 """
 
 from __future__ import annotations
