@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import safetensors
@@ -25,6 +25,7 @@ from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import Collective, has_barrier
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
     Array,
     ConfigurationError,
@@ -43,9 +44,12 @@ class ExecutionContext:
 
     dataflows: the TRAIN dataflow and the CHECK one; None for the latter derives it from the former. Raises GraphError,
     ConfigurationError or DataError, each naming what is wrong, before anything runs. Use it as a context manager, or
-    `close` it: it holds threads.
+    `close` it: it holds threads. They also end when nothing refers to the context any more.
+
+    It belongs to the process that made it: in a forked one everything but `close` raises CrossbowError.
     """
 
+    @without_own_frames
     def __init__(
         self,
         dataflows: Sequence[Dataflow | None],
@@ -102,6 +106,12 @@ class ExecutionContext:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "an ExecutionContext has threads, and can neither be copied nor sent to another process. Make another one, "
+            "and pass the model on with `save` and `load`"
+        )
 
     def close(self) -> None:
         """End all threads. The base model is gone: save it before."""
@@ -208,6 +218,7 @@ class ExecutionContext:
         self._check_open()
         return self.engine.test()
 
+    @without_own_frames
     def predict(self, images: Array) -> Array:
         """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
 
@@ -306,12 +317,13 @@ def _training_graph(training: Dataflow, batch: Shape) -> Graph:
     try:
         return training.graph
     except GraphError as error:
-        faults = list(error.faults)
+        faults, cause = list(error.faults), error.__cause__
         try:
             infer_shapes(build(training.subgraph.nodes), batch)
         except GraphError as other:
             faults += [fault for fault in other.faults if fault not in faults]
-        raise GraphError(faults) from None
+            cause = cause or other.__cause__
+        raise GraphError(faults) from cause
 
 
 def _own_solver(graph: Graph) -> SolverConf | None:

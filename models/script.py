@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
-from crossbow.files import make_directory, reason
+from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import CpuDevice, cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.synch import RuleSequence, has_barrier
@@ -195,8 +195,7 @@ def _prepare_directory(directory: Path, log: Path, picture: Path) -> None:
     if not os.access(directory, os.W_OK | os.X_OK):
         raise DataError(f"{directory}: expected a directory to write to. Received: one without permission to write")
     for file in (log, picture):
-        if file.is_dir():
-            raise DataError(f"{file}: expected the name of a file to write. Received: a directory")
+        check_regular(file)
     if log.exists() and not os.access(log, os.W_OK):  # an older picture is replaced, whatever its permissions
         raise DataError(f"{log}: expected a file to write. Received: one without permission to write")
 

@@ -10,7 +10,14 @@ from crossbow.dataflow import SubGraph
 from crossbow.files import checked_path, reason
 from crossbow.onnx import data_transform  # noqa: F401 - it fills the tables
 from crossbow.onnx.network import Network, check_input_shape
-from crossbow.onnx.reading import activations, arithmetic, layers, special_cases  # noqa: F401 - they fill the table
+from crossbow.onnx.reading import (  # noqa: F401 - they fill the table
+    activations,
+    arithmetic,
+    layers,
+    rearranging,
+    response,
+    special_cases,
+)
 from crossbow.onnx.reading.graph import Reader
 from crossbow.types import DataError, GraphError, Phase, Shape
 

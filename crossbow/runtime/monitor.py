@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from crossbow.files import checked_path, make_directory, reason
+from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.results import AnyDecision, Record
 from crossbow.types import DataError
 
@@ -86,9 +86,12 @@ class JsonLinesMonitor(Monitor):
 
     def _begin(self) -> None:
         if not self._begun:
-            make_directory(self.path.parent)
             try:
+                check_regular(self.path)
+                make_directory(self.path.parent)
                 self.path.write_text("")
+            except DataError:
+                raise
             except (OSError, ValueError) as error:
                 raise self._unwritable(error) from error
             self._begun = True

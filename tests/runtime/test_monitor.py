@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import re
 import time
 from pathlib import Path
@@ -153,26 +154,21 @@ def test_decisions_are_logged_with_their_numbers(tmp_path: Path) -> None:
     assert (grouped["groups"], grouped["speeds"]) == ([[0, 2], [1]], [80.0, 12.5, 81.0])
 
 
-def test_a_log_that_is_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=rf"^{tmp_path}: expected to write the log of records\. Received: Is a directory$"
-    ):
-        JsonLinesMonitor(tmp_path).progress(progress())
-
-
 def test_a_log_below_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"file: expected a directory to write to\. Received: a file$"):
         JsonLinesMonitor(tmp_path / "file" / "log").progress(progress())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_log_on_a_full_disk() -> None:
-    monitor = JsonLinesMonitor("/dev/full")
+def test_a_log_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor = JsonLinesMonitor(tmp_path / "log")
     monitor.progress(progress())
-    with pytest.raises(
-        DataError, match=r"^/dev/full: expected to write the log .*\. Received: No space left on device$"
-    ):
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", fail)
+    with pytest.raises(DataError, match=r"log: expected to write the log .*\. Received: No space left on device$"):
         monitor.record(record())
 
 
@@ -180,3 +176,15 @@ def test_a_log_on_a_full_disk() -> None:
 def test_a_log_whose_path_is_none(path: Any) -> None:
     with pytest.raises(TypeError, match=r"^JsonLinesMonitor: expected a path, as a str or a pathlib\.Path\. Received"):
         JsonLinesMonitor(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names")
+def test_a_log_is_a_regular_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening a pipe would wait for somebody to read it."""
+    os.mkfifo(tmp_path / "pipe")
+    for path, received in ((tmp_path / "pipe", "a pipe"), (tmp_path, "a directory")):
+        with pytest.raises(DataError, match=rf"^{path}: expected the name of a file to write\. Received: {received}$"):
+            JsonLinesMonitor(path).record(record())
+    monkeypatch.setenv("HOME", str(tmp_path))
+    JsonLinesMonitor("~/log").record(record())
+    assert (tmp_path / "log").read_text().count("\n") == 1

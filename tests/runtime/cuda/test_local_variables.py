@@ -11,6 +11,7 @@ from crossbow import SMA, Dataflow, ExecutionContext, SolverConf
 from crossbow.ops import InnerProduct, ReLU
 from crossbow.runtime.memory import on_host
 from crossbow.synch import EASGD, SSP, AsynchronousSGD, Gossip, Rule
+from tests.combinations import covering
 from tests.runtime.cuda import test_free as free
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
@@ -27,8 +28,7 @@ def variables(running: ExecutionContext) -> list[dict[str, Any]]:
     return [running.variables, *replicas]
 
 
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("rule", [*BARRIER, SMA(tau=3)], ids=str)
+@pytest.mark.parametrize(("rule", "devices"), covering([*BARRIER, SMA(tau=3)], ["cuda:0", "cuda:0,cuda:1"], together=1))
 def test_z_and_every_learner_are_those_of_the_cpu(rule: Rule, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     with free.gpu(rule, devices=2), free.small(rule=rule, devices=devices, **BIASES) as running:
