@@ -90,9 +90,7 @@ class Steps:
         self.implementations.append("numba")
         self._steps.append(_Pass(name, function, tuple(places), slots, tuple(references)))
 
-    def add_team_pass(
-        self, name: str, function: NativeFunction, places: Sequence[Place], *slots: int | float
-    ) -> None:
+    def add_team_pass(self, name: str, function: NativeFunction, places: Sequence[Place], *slots: int | float) -> None:
         """Append a pass that all threads run; its block begins with `team_slots`."""
         run_team.address  # noqa: B018 - compile while preparing
         self.implementations.append("numba")
