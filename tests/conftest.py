@@ -45,7 +45,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     A file, a folder or a single test runs in this process: collecting in each of several takes longer. So does what
     needs a GPU: processes would share it.
     """
-    if not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
         return
     apart = config.option.usepdb or config.option.collectonly or config.option.device is not None
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not apart:

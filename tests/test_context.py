@@ -62,6 +62,7 @@ from crossbow.ops import (
     VariableSpec,
 )
 from crossbow.types import Shape
+from tests.combinations import pairwise
 from tests.support import (
     KERNELS,
     CheckProbe,
@@ -161,6 +162,7 @@ def test_the_first_program_word_for_word() -> None:
 # Training: the ways are in tests/runtime/test_run.py; here that each learns.
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("rule", [None, SMA(alpha=0.2, tau=2, base_momentum=0.3), SSGD()], ids=str)
@@ -228,6 +230,7 @@ def outputs(variables: Mapping[str, Any], x: Any) -> Any:
     return p / p.sum(axis=1, keepdims=True)
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize("examples", [1, 2, 7, 13])

@@ -38,6 +38,7 @@ from crossbow.data.loader import Loader, gather
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime import assembly, cpu_assembly, engine
+from tests.combinations import pairwise
 from tests.support import (
     KERNELS,
     CheckProbe,
@@ -107,6 +108,7 @@ def assert_tested(running: ExecutionContext) -> None:
 # Operators
 
 
+@pairwise
 @KERNELS
 @SEVERAL
 @RULES
@@ -135,6 +137,7 @@ def test_an_operator_that_fails(
         assert_usable(running, tmp_path)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @RULES
@@ -592,6 +595,7 @@ class InTick(Monitor):
             signal.raise_signal(signal.SIGINT)
 
 
+@pairwise
 @pytest.mark.usefixtures("default_handler")
 @pytest.mark.parametrize("ticks", [0, 1, 3])
 @pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])

@@ -80,6 +80,8 @@ class Site:
     """The operator's number, which separates its random numbers from the others'."""
     needs_input_gradient: bool = True
     """Gradient operators: whether anything upstream trains. If not, only variable gradients are computed."""
+    logits: Tensor | None = None
+    """Operators with `gradient_past`: the input of the operator before, as far as there is one; role `logits`."""
     fused_relu: bool = False
     """Whether the output is that of the ReLU behind this operator; a BatchNorm's gradient then is that of both."""
 

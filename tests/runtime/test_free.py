@@ -47,6 +47,7 @@ from crossbow.synch import (
     simulate,
 )
 from crossbow.types import ConfigurationError
+from tests.combinations import in_turn, pairwise
 from tests.support import (
     FAST,
     Probe,
@@ -202,6 +203,7 @@ def test_one_learner_is_as_the_simulator_has_it(rule: Rule, solver: SolverConf) 
     np.testing.assert_allclose(weights, made.replicas[-1, 0], rtol=0, atol=1e-12)
 
 
+@pairwise
 @pytest.mark.parametrize("seed", range(len(SOLVERS)))
 @pytest.mark.parametrize("learners", [2, 3])
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, Hogwild)], ids=str)
@@ -296,6 +298,7 @@ def test_variables_are_left_out_as_in_the_simulator(rule: Rule) -> None:
     np.testing.assert_allclose(replicas, made.replicas[-1], rtol=0, atol=1e-12)
 
 
+@in_turn
 @pytest.mark.parametrize(
     ("devices", "kernels"),
     [
@@ -456,6 +459,7 @@ def test_on_the_fast_kernels_all_lists_are_native(rule: Rule, kernels: str) -> N
 # Failures.
 
 
+@pairwise
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @every_rule

@@ -24,6 +24,7 @@ from crossbow.synch import (
     WeedOut,
 )
 from crossbow.types import ConfigurationError
+from tests.combinations import in_turn, pairwise
 from tests.support import KERNELS, context, within
 
 TASKS = TrainingUnit.TASKS
@@ -46,6 +47,7 @@ def learners_variables(running: ExecutionContext) -> list[dict[str, Any]]:
     return [layout.export(member.replica.weights) for member in running.engine.parts.members]
 
 
+@pairwise
 @DEVICES
 @KERNELS
 @pytest.mark.parametrize("rule", [*BARRIER, *FREE], ids=str)
@@ -66,6 +68,7 @@ def test_what_is_kept_differs_between_learners_and_z_has_the_mean(rule: Rule, ke
             assert np.array_equal(each["InnerProduct0.weights"], z["InnerProduct0.weights"])
 
 
+@in_turn
 @DEVICES
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3), SynchronousEASGD(alpha=0.1), ModelAveraging(), *FREE], ids=str)
 def test_where_everything_is_kept_learners_train_alone(rule: Rule, devices: str) -> None:

@@ -16,6 +16,7 @@ from crossbow.runtime import engine
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
 from crossbow.types import ConfigurationError
+from tests.combinations import in_turn
 from tests.support import Probe, Trap, blobs, context, dawdle, perceptron, raising, same_weights, within
 
 TASKS, EPOCHS = TrainingUnit.TASKS, TrainingUnit.EPOCHS
@@ -155,6 +156,7 @@ def test_a_tick_as_long_as_the_training_may_be_asked_for_again_and_again() -> No
 # Long ticks
 
 
+@in_turn
 @pytest.mark.parametrize(
     "model", [{"rule": SMA(tau=50_000)}, {"wpc": 10**9}, {"wpc": 10**9, "rule": SSGD()}, {"rule": SMA(tau=10**30)}]
 )

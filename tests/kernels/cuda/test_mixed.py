@@ -14,11 +14,11 @@ from crossbow.kernels.cuda.mixed import LARGEST_SCALE, RUN, SMALLEST_SCALE, STEA
 from crossbow.ops import ReLU, SoftMax
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, Tensor
+from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.narrow import NARROW_CASES, compare, tolerance
 from tests.operators.table import CASES, Case
 from tests.operators.test_table import assert_close
-from tests.support import covering
 
 Numbers = NDArray[Any]
 TYPES = ("float16", "bfloat16")

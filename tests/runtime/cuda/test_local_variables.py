@@ -11,11 +11,12 @@ from crossbow import SMA, Dataflow, ExecutionContext, SolverConf
 from crossbow.ops import InnerProduct, ReLU
 from crossbow.runtime.memory import on_host
 from crossbow.synch import EASGD, SSP, AsynchronousSGD, Gossip, Rule
+from tests.combinations import covering
 from tests.runtime.cuda import test_free as free
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
 from tests.support import context as small_context
-from tests.support import covering, training, within
+from tests.support import training, within
 
 BIASES: dict[str, Any] = {"local_variables": ("*.bias",), "solver": SOLVER}
 
