@@ -187,9 +187,7 @@ def _moments(sizes: int, thread: int, threads: int, x: int, first: int, known: i
         for group in range(s[GROUPS]):
             column = group * s[WIDTH]
             at = x + 4 * (start + group * s[MATRIX])
-            column_moments(
-                at, 0, 0, min(count, height), s[WIDTH], height, known + 4 * column, wide, totals + 8 * column
-            )
+            column_moments(at, 0, 0, min(count, height), s[WIDTH], height, known + 4 * column, wide, totals + 8 * column)
     clear(totals, 2 * s[GROUPS] * s[WIDTH])
     _moments_everywhere(sizes, thread, threads, x, 0, 0, known, wide, totals)
 

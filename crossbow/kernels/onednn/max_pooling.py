@@ -349,7 +349,9 @@ def _gradient(form: _Form) -> NativeFunction:
                         if rows != 0 and high == rows and wide == columns:
                             whole(dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
                         else:
-                            part(high, wide, number, b[17], dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
+                            part(
+                                high, wide, number, b[17], dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last
+                            )
         return 0
 
     maxima_gradient.__name__ = "maxima_gradient_" + "_".join(str(int(each)) for each in form)

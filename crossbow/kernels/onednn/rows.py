@@ -145,7 +145,9 @@ Step = Callable[[_Code, Sequence[Any], Sequence[Any]], Any]
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
-def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, moving: bool, past_cache: bool) -> Any:
+def _block(
+    operands: int, parameters: Sequence[int], step: Step, sums: int, moving: bool, past_cache: bool
+) -> Any:
     """Instructions for so many rows of `vectors` × `lanes` columns.
 
     parameters: which rows of numbers are used, of those that lie one after the other. With sums = 0 the step's result is
