@@ -240,6 +240,6 @@ def _check_gradients(layer: Pool) -> None:
 
 def test_a_huge_window_is_looked_at_in_no_time() -> None:
     pool = Pool(kernel_size=2**30, padding=2**29, stride=2**29)
-    start = time.monotonic()
+    start = time.thread_time()
     assert pool.output_shape((1, 1, 8, 8)) == (1, 1, 2, 2)
-    assert time.monotonic() - start < 1
+    assert time.thread_time() - start < 1
