@@ -5,6 +5,7 @@ from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
+from crossbow.predictor import Predictor
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
 from crossbow.synch import SMA, SSGD
@@ -44,6 +45,7 @@ __all__ = [
     "NonFiniteLossError",
     "Operator",
     "Phase",
+    "Predictor",
     "Record",
     "SolverConf",
     "SubGraph",

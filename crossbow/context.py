@@ -25,6 +25,7 @@ from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import Collective, has_barrier
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
     Array,
     ConfigurationError,
@@ -48,6 +49,7 @@ class ExecutionContext:
     It belongs to the process that made it: in a forked one everything but `close` raises CrossbowError.
     """
 
+    @without_own_frames
     def __init__(
         self,
         dataflows: Sequence[Dataflow | None],
@@ -216,6 +218,7 @@ class ExecutionContext:
         self._check_open()
         return self.engine.test()
 
+    @without_own_frames
     def predict(self, images: Array) -> Array:
         """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
 
@@ -314,12 +317,13 @@ def _training_graph(training: Dataflow, batch: Shape) -> Graph:
     try:
         return training.graph
     except GraphError as error:
-        faults = list(error.faults)
+        faults, cause = list(error.faults), error.__cause__
         try:
             infer_shapes(build(training.subgraph.nodes), batch)
         except GraphError as other:
             faults += [fault for fault in other.faults if fault not in faults]
-        raise GraphError(faults) from None
+            cause = cause or other.__cause__
+        raise GraphError(faults) from cause
 
 
 def _own_solver(graph: Graph) -> SolverConf | None:

@@ -165,7 +165,7 @@ class Workplace:
         options = [f"--override-ini={each}" for each in (*options, f"faulthandler_timeout={SECONDS_OF_A_TEST}")]
         pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, *options, *tests]
         running = subprocess.Popen(
-            ["bash", "-c", f'ulimit -t {max(1, round(seconds))}; exec "$@"', "bash", *pytest],
+            ["bash", "-c", f'ulimit -S -t {max(1, round(seconds))}; exec "$@"', "bash", *pytest],
             cwd=self.tree, env=self._environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip

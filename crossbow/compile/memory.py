@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from crossbow.compile.occupancy import Occupancy
 from crossbow.types import ConfigurationError, bytes_text, physical_memory
 
 ALIGNMENT = 64
@@ -51,15 +53,15 @@ up, or as they go. None is the best for every network."""
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     """The smallest of the plans that the orders make, each buffer at the lowest offset where nothing in use lies."""
-    steps = range(max((item.last for item in lifetimes), default=-1) + 1)
-    in_use = [0] * len(steps)
+    steps = max((item.last for item in lifetimes), default=-1) + 1
+    change = [0] * (steps + 1)
     for item in lifetimes:
-        for step in range(item.first, item.last + 1):
-            in_use[step] += aligned(item.nbytes)
-    lower_bound = max(in_use, default=0)
+        change[item.first] += aligned(item.nbytes)
+        change[item.last + 1] -= aligned(item.nbytes)
+    lower_bound = max(itertools.accumulate(change))
     best: tuple[int, dict[Hashable, int]] | None = None
     for order in ORDERS:
-        arena, offsets = _place(sorted(lifetimes, key=order))
+        arena, offsets = _place(sorted(lifetimes, key=order), steps)
         if best is None or arena < best[0]:
             best = (arena, offsets)
         if arena == lower_bound:
@@ -87,20 +89,12 @@ def check_memory(needs: Mapping[str, int], memory: int | None = None, of: str = 
         )
 
 
-def _place(lifetimes: Sequence[Lifetime]) -> tuple[int, dict[Hashable, int]]:
+def _place(lifetimes: Sequence[Lifetime], steps: int) -> tuple[int, dict[Hashable, int]]:
     """Bytes that the buffers take, placed in this order, and their offsets."""
-    placed: list[tuple[int, int, Lifetime]] = []
+    arena, occupancy = 0, Occupancy(steps)
     offsets: dict[Hashable, int] = {}
     for lifetime in lifetimes:
         size = aligned(lifetime.nbytes)
-        offset = 0
-        for start, end, other in placed:  # sorted by start
-            if other.last < lifetime.first or lifetime.last < other.first:
-                continue
-            if offset + size <= start:
-                break
-            offset = max(offset, end)
-        offsets[lifetime.name] = offset
-        placed.append((offset, offset + size, lifetime))
-        placed.sort(key=lambda item: item[0])
-    return max((end for _, end, _ in placed), default=0), offsets
+        offset = offsets[lifetime.name] = occupancy.place(lifetime.first, lifetime.last, size)
+        arena = max(arena, offset + size)
+    return arena, offsets

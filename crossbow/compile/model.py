@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from crossbow.kernels.interface import PlainStorage, Storage, Variable
 from crossbow.ops.kernel import VariableSpec
+from crossbow.tracebacks import users_error
 from crossbow.types import Array, ConfigurationError, DataError, aligned_zeros
 
 CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
@@ -44,13 +46,13 @@ class ModelLayout:
     segments: Mapping[tuple[int, str], Segment]
     dtype: np.dtype[np.generic]
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         """Length of the vector, padding included."""
         ends = [segment.offset + segment.storage.elements for segment in self.segments.values()]
         return -(-max(ends, default=0) // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
 
-    @property
+    @functools.cached_property
     def parameters(self) -> int:
         """Number of trainable values."""
         return sum(int(np.prod(segment.spec.shape)) for segment in self.segments.values())
@@ -89,11 +91,14 @@ class ModelLayout:
     def initialise(self, vector: Array, seed: int) -> None:
         """Draw the initial values. Each variable has a generator of its own: adding one changes no other.
 
-        Raises ConfigurationError where one is not finite.
+        Raises ConfigurationError where they do not fit the variable, or one is not finite.
         """
         for index, segment in enumerate(self):
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, index])))
-            plain = segment.spec.initialiser.fill(segment.spec.shape, generator)
+            try:
+                plain = segment.spec.initial_values(generator)
+            except ValueError as error:
+                raise ConfigurationError(f"{segment.name}: {error}") from users_error(error)
             value = _converted(plain, self.dtype)
             if not np.isfinite(value).all():
                 expected = f"expected initial values that are finite, and that {self.dtype} can hold"

@@ -22,6 +22,7 @@ from crossbow.testing.arguments import (
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import place_of
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Phase
 
 
@@ -41,6 +42,7 @@ class OperatorRun:
     """Running statistics by name: after the task in the training phase, else as given or initialised."""
 
 
+@without_own_frames
 def run_operator(
     kernel: Kernel,
     inputs: Sequence[ArrayLike],

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from crossbow.data import loader as loading
 from crossbow.data.dataset import Examples
 from crossbow.data.loader import Loader, gather
 from crossbow.data.order import CheckOrder, TrainingOrder
@@ -432,6 +433,33 @@ def test_stopping_does_not_wait_for_a_source_that_hangs_and_starting_does() -> N
     read(made, 3, 10)
     made.stop()
     timer.join()
+
+
+def test_two_threads_never_write_into_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the first is still in its source long after `stop` has given up waiting for it. (The timer is late where
+    the machine is busy, which makes the test longer, not another one.)"""
+    monkeypatch.setattr(loading, "SECONDS_TO_STOP", 0.0)
+    go, entered, inside, most = threading.Event(), threading.Event(), [0], [0]
+
+    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        entered.set()
+        assert go.wait(SECONDS)
+        labels[...] = indices
+        inside[0] -= 1
+
+    made = loader(source=source)
+    made.start()
+    assert entered.wait(SECONDS)
+    made.stop()
+    timer = threading.Timer(0.1, go.set)
+    timer.start()
+    made.start(3)
+    read(made, 3, 10)
+    made.stop()
+    timer.join()
+    assert most == [1]
 
 
 @pytest.mark.usefixtures("patient")

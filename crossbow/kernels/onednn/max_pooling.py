@@ -1,193 +1,281 @@
 """Two-dimensional max pooling and its gradient: passes over vectors of channels, which lie side by side.
 
-They are as fast as oneDNN's, which overlooks NaN and minus infinity. What is kept for the gradient is the number of the
-position in the window, u · kw + v, that each output came from.
+oneDNN's primitives overlook NaN and minus infinity. What is kept for the gradient is the number of the position in the
+window, u · kw + v, that each output came from.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, instruction, int64_at, native, prepared_pass
+from crossbow.kernels.compiled import (
+    NativeFunction,
+    float32_at,
+    inlined,
+    instruction,
+    int64_at,
+    native,
+    prepared_pass,
+)
 from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
 from crossbow.kernels.onednn.windows import window_slots
 from crossbow.types import Phase, Tensor
 
 LANES = 16
 """Channels of a vector."""
-NOTHING, BYTES, WORDS = 0, 1, 4
-"""What is kept of a position: nothing, or so many bytes."""
-_register: Callable[[Any, Any], Any] = cgutils.alloca_once_value
-_declare: Callable[[Any, Any, str], Any] = cgutils.get_or_insert_function
+WRITTEN_OUT = 9
+"""Elements of a window up to which a pass is compiled for its size."""
+
+
+class _Form(NamedTuple):
+    """What a pass is compiled for."""
+
+    kept: int
+    """Bytes of the number of a position: 0, 1 or 4."""
+    masked: bool
+    """Whether there are fewer channels than a vector has."""
+    rows: int
+    """Of a window; 0 where it is large."""
+    columns: int
+    disjoint: bool
+    """Gradients: whether no element is in two windows."""
 
 
 def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
     """input0 → output (and kept, when training)."""
-    reads, slots = ("input0",), window_slots(x, y, geometry)
-    if phase is Phase.CHECK:
-        return prepared_pass("pooling_forward max", _forward(NOTHING, _masked(x)), reads, ("output",), *slots)
-    size = _size(geometry)
-    writes, kept = ("output", "kept"), size * y.elements
-    return prepared_pass("pooling_forward max", _forward(size, _masked(x)), reads, writes, *slots, kept=kept)
+    form, slots = _form(x, geometry, phase), window_slots(x, y, geometry)
+    writes = ("output", "kept") if form.kept else ("output",)
+    function = _maxima(form._replace(disjoint=False))
+    return prepared_pass("pooling_forward max", function, ("input0",), writes, *slots, kept=form.kept * y.elements)
 
 
 def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
     """output_gradient, kept → input_gradient."""
-    function, reads = _backward(_size(geometry), _masked(dx)), ("output_gradient", "kept")
-    return prepared_pass("pooling_backward max", function, reads, ("input_gradient",), *window_slots(dx, dy, geometry))
+    covered = geometry.kernel == geometry.extent == geometry.stride and all(
+        windows * step - before >= size
+        for size, windows, step, (before, _) in zip(
+            dx.shape[2:], dy.shape[2:], geometry.stride, geometry.padding, strict=True
+        )
+    )
+    form, slots = _form(dx, geometry, Phase.TRAIN), (*window_slots(dx, dy, geometry), int(covered))
+    reads = ("output_gradient", "kept")
+    return prepared_pass("pooling_backward max", _gradient(form), reads, ("input_gradient",), *slots)
 
 
-def _size(geometry: PoolingGeometry) -> int:
-    """Bytes that the number of a position takes."""
+def _form(x: Tensor, geometry: PoolingGeometry, phase: Phase) -> _Form:
     rows, columns = geometry.kernel
-    return BYTES if rows * columns <= 2**8 else WORDS
+    kept = 0 if phase is Phase.CHECK else 1 if rows * columns <= 2**8 else 4
+    disjoint = all(extent <= step for extent, step in zip(geometry.extent, geometry.stride, strict=True))
+    written = (rows, columns) if rows * columns <= WRITTEN_OUT else (0, 0)
+    return _Form(kept, x.shape[1] < LANES, *written, disjoint)
 
 
-def _masked(x: Tensor) -> bool:
-    """Whether there are fewer channels than a vector has."""
-    return x.shape[1] < LANES
+# Instructions on vectors of channels.
+
+_declare: Callable[[Any, Any, str], Any] = cgutils.get_or_insert_function
+_register: Callable[[Any, Any], Any] = cgutils.alloca_once_value
 
 
-class _Window:
-    """Writes instructions on vectors of channels, perhaps the first `count` lanes of them only."""
+class _Vectors:
+    """Writes instructions on vectors of LANES channels, or on the first `count` of them."""
 
-    word, lane = ir.IntType(64), ir.IntType(32)
+    word, lane, single = ir.IntType(64), ir.IntType(32), ir.FloatType()
 
-    def __init__(self, builder: Any, size: int, count: Any | None) -> None:
-        self.builder, self.size, self.mask = builder, size, None
+    def __init__(self, builder: Any, kept: int, count: Any | None) -> None:
+        self.builder, self.number, self.mask = builder, ir.IntType(8 * kept or 32), None
+        self.lanes = ir.Constant(self.vector(self.lane), list(range(LANES)))
         if count is not None:
-            self.mask = builder.icmp_signed("<", self.lanes(), self.splat(builder.trunc(count, self.lane)))
+            self.mask = builder.icmp_signed("<", self.lanes, self.splat(builder.trunc(count, self.lane)))
 
     def vector(self, element: Any) -> Any:
         return ir.VectorType(element, LANES)
-
-    def lanes(self) -> Any:
-        return ir.Constant(self.vector(self.lane), list(range(LANES)))
 
     def splat(self, value: Any) -> Any:
         undefined = ir.Constant(self.vector(value.type), ir.Undefined)
         first = self.builder.insert_element(undefined, value, self.lane(0))
         return self.builder.shuffle_vector(first, undefined, ir.Constant(self.vector(self.lane), None))
 
-    def load(self, place: Any, element: Any) -> Any:
-        kind = self.vector(element)
-        pointer = self.builder.inttoptr(place, kind.as_pointer())
-        alignment = self._bytes(element)
-        if self.mask is None:
-            return self.builder.load(pointer, align=alignment)
-        kinds = [pointer.type, self.lane, self.mask.type, kind]
-        function = self._intrinsic("load", ir.FunctionType(kind, kinds), element)
-        return self.builder.call(function, [pointer, self.lane(alignment), self.mask, ir.Constant(kind, None)])
+    def load(self, place: Any) -> Any:
+        return self._load(place, self.single, 4, "f32")
+
+    def load_numbers(self, place: Any) -> Any:
+        """Numbers of positions."""
+        size = self.number.width
+        return self.builder.zext(self._load(place, self.number, size // 8, f"i{size}"), self.vector(self.lane))
 
     def store(self, value: Any, place: Any) -> None:
-        element = value.type.element
-        pointer = self.builder.inttoptr(place, value.type.as_pointer())
-        alignment = self._bytes(element)
+        self._store(value, place, 4, "f32")
+
+    def store_numbers(self, value: Any, place: Any) -> None:
+        size = self.number.width
+        self._store(self.builder.trunc(value, self.vector(self.number)), place, size // 8, f"i{size}")
+
+    def _load(self, place: Any, element: Any, align: int, name: str) -> Any:
+        kind = self.vector(element)
+        pointer = self.builder.inttoptr(place, kind.as_pointer())
         if self.mask is None:
-            self.builder.store(value, pointer, align=alignment)
+            return self.builder.load(pointer, align=align)
+        signature = ir.FunctionType(kind, [pointer.type, self.lane, self.mask.type, kind])
+        function = _declare(self.builder.module, signature, f"llvm.masked.load.v{LANES}{name}.p0v{LANES}{name}")
+        return self.builder.call(function, [pointer, self.lane(align), self.mask, ir.Constant(kind, None)])
+
+    def _store(self, value: Any, place: Any, align: int, name: str) -> None:
+        pointer = self.builder.inttoptr(place, value.type.as_pointer())
+        if self.mask is None:
+            self.builder.store(value, pointer, align=align)
             return
-        kinds = [value.type, pointer.type, self.lane, self.mask.type]
-        function = self._intrinsic("store", ir.FunctionType(ir.VoidType(), kinds), element)
-        self.builder.call(function, [value, pointer, self.lane(alignment), self.mask])
+        signature = ir.FunctionType(ir.VoidType(), [value.type, pointer.type, self.lane, self.mask.type])
+        function = _declare(self.builder.module, signature, f"llvm.masked.store.v{LANES}{name}.p0v{LANES}{name}")
+        self.builder.call(function, [value, pointer, self.lane(align), self.mask])
 
-    def _bytes(self, element: Any) -> int:
-        return 4 if isinstance(element, ir.FloatType) else element.width // 8
-
-    def _intrinsic(self, what: str, signature: Any, element: Any) -> Any:
-        name = f"v{LANES}{'f' if isinstance(element, ir.FloatType) else 'i'}{8 * self._bytes(element)}"
-        return _declare(self.builder.module, signature, f"llvm.masked.{what}.{name}.p0{name}")
-
-    def positions(self, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any) -> Any:
-        """Every position of a window that lies on the image: its number and where it lies. number: of the first one;
-        width: of a row of the kernel; start: the first one's place; row, column: bytes between neighbours."""
+    def whole(self, form: _Form, start: Any, row: Any, column: Any) -> Iterator[tuple[Any, Any]]:
+        """Every position of a window of the form's size, written out: its number and where it lies."""
         builder = self.builder
+        for u in range(form.rows):
+            line = builder.add(start, builder.mul(row, self.word(u)))
+            for v in range(form.columns):
+                number = ir.Constant(self.vector(self.lane), [u * form.columns + v] * LANES)
+                yield number, builder.add(line, builder.mul(column, self.word(v)))
+
+    def part(self, window: Any) -> Iterator[tuple[Any, Any]]:
+        """The same of a part, in loops; window: as `_Part` has it."""
+        builder, (rows, columns, number, width, start, row, column) = self.builder, window
         with cgutils.for_range(builder, rows) as outer:
             first = builder.add(number, builder.mul(outer.index, width))
             line = builder.add(start, builder.mul(outer.index, row))
             with cgutils.for_range(builder, columns) as inner:
-                place = builder.add(line, builder.mul(inner.index, column))
-                yield self.splat(builder.trunc(builder.add(first, inner.index), self.lane)), place
-
-    @property
-    def kept(self) -> Any:
-        """The type of a kept number."""
-        return ir.IntType(8 * self.size)
+                position = self.splat(builder.trunc(builder.add(first, inner.index), self.lane))
+                yield position, builder.add(line, builder.mul(inner.index, column))
 
 
-_WINDOW = [types.int64] * 7
-"""Rows, columns, number of the first position, width of the kernel, place of the first, bytes between neighbours."""
+_PART = [types.int64] * 7
+"""The part of a window that lies on the image: its rows and columns, the number of its first position, the columns of
+the window, where the first position lies, and the bytes between rows and between columns."""
 
 
-def _pointed(size: Any, masked: Any) -> bool:
-    return isinstance(size, types.IntegerLiteral) and isinstance(masked, types.IntegerLiteral)
-
-
-@instruction
-def _largest(
-    typing_context: Any, size: Any, masked: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any,
-    column: Any, y: Any, kept: Any, count: Any,
-) -> Any:  # fmt: skip
-    """The largest of a window, of `count` channels where masked, and the number of its position."""
+@functools.cache
+def _largest_whole(form: _Form) -> Any:
+    """The largest of a window and the number of its position, unless there is NaN: whether there is."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        window = _Window(builder, size.literal_value, arguments[11] if masked.literal_value else None)
-        single = ir.FloatType()
-        number, start = arguments[4], arguments[6]
-        largest = _register(builder, window.load(start, single))
-        first = _register(builder, window.splat(builder.trunc(number, window.lane)))
-        for position, place in window.positions(*arguments[2:9]):
-            old, new = builder.load(largest), window.load(place, single)
-            # NaN is larger than everything, and nothing is larger than NaN but the next one.
+        start, row, column, y, kept, count = arguments
+        vectors = _Vectors(builder, form.kept, count if form.masked else None)
+        values = [(number, vectors.load(place)) for number, place in vectors.whole(form, start, row, column)]
+        first, largest = values[0]
+        for number, value in values[1:]:
+            larger = builder.fcmp_ordered(">", value, largest)
+            largest = builder.select(larger, value, largest)
+            first = builder.select(larger, number, first)
+        vectors.store(largest, y)
+        if form.kept:
+            vectors.store_numbers(first, kept)
+        pairs = [(values[at][1], values[min(at + 1, len(values) - 1)][1]) for at in range(0, len(values), 2)]
+        unordered = [builder.fcmp_unordered("uno", one, other) for one, other in pairs]
+        return builder.zext(builder.bitcast(functools.reduce(builder.or_, unordered), ir.IntType(LANES)), vectors.word)
+
+    def largest_whole(typing: Any, start: Any, row: Any, column: Any, y: Any, kept: Any, count: Any) -> Any:
+        return types.int64(*[types.int64] * 6), generate
+
+    return instruction(largest_whole)
+
+
+@functools.cache
+def _largest_part(form: _Form) -> Any:
+    """The largest of a part of a window, where NaN is larger than everything, and the last one than all."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        *window, y, kept, count = arguments
+        vectors = _Vectors(builder, form.kept, count if form.masked else None)
+        largest = _register(builder, vectors.load(window[4]))
+        first = _register(builder, vectors.splat(builder.trunc(window[2], vectors.lane)))
+        for number, place in vectors.part(window):
+            old, new = builder.load(largest), vectors.load(place)
             larger = builder.or_(builder.fcmp_ordered(">", new, old), builder.fcmp_unordered("uno", new, new))
             builder.store(builder.select(larger, new, old), largest)
-            builder.store(builder.select(larger, position, builder.load(first)), first)
-        window.store(builder.load(largest), arguments[9])
-        if size.literal_value == BYTES:
-            window.store(builder.trunc(builder.load(first), window.vector(window.kept)), arguments[10])
-        elif size.literal_value == WORDS:
-            window.store(builder.load(first), arguments[10])
+            builder.store(builder.select(larger, number, builder.load(first)), first)
+        vectors.store(builder.load(largest), y)
+        if form.kept:
+            vectors.store_numbers(builder.load(first), kept)
         return context.get_dummy_value()
 
-    return (types.void(size, masked, *_WINDOW, *[types.int64] * 3), generate) if _pointed(size, masked) else None
+    def largest_part(
+        typing: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
+        y: Any, kept: Any, count: Any,
+    ) -> Any:  # fmt: skip
+        return types.void(*_PART, *[types.int64] * 3), generate
+
+    return instruction(largest_part)
 
 
-@instruction
-def _scatter(
-    typing_context: Any, size: Any, masked: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any,
-    column: Any, dy: Any, kept: Any, count: Any,
-) -> Any:  # fmt: skip
-    """Add dy to the positions that are kept. count: the channels, where masked; else the first that is new."""
+def _shares(vectors: _Vectors, form: _Form, dy: Any, kept: Any, skipped: Any) -> Callable[[Any], Any]:
+    """What of dy belongs to the position of a number. skipped: the first lanes, which have been there before."""
+    builder, gradient, picked = vectors.builder, vectors.load(dy), vectors.load_numbers(kept)
+    zero = ir.Constant(gradient.type, None)
+    if not form.masked:
+        new = builder.icmp_signed(">=", vectors.lanes, vectors.splat(builder.trunc(skipped, vectors.lane)))
+        gradient = gradient if form.disjoint else builder.select(new, gradient, zero)
+    return lambda number: builder.select(builder.icmp_signed("==", picked, number), gradient, zero)
+
+
+@functools.cache
+def _scatter_whole(form: _Form) -> Any:
+    """dy to the positions of a window: written, where windows are disjoint, else added. last: the number of channels
+    where there are few, else of those that have been there before."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        masks = bool(masked.literal_value)
-        window = _Window(builder, size.literal_value, arguments[11] if masks else None)
-        single = ir.FloatType()
-        gradient, picked = window.load(arguments[9], single), window.load(arguments[10], window.kept)
-        if size.literal_value == BYTES:
-            picked = builder.zext(picked, window.vector(window.lane))
-        zero = ir.Constant(gradient.type, None)
-        if not masks:
-            skipped = window.splat(builder.trunc(arguments[11], window.lane))
-            gradient = builder.select(builder.icmp_signed(">=", window.lanes(), skipped), gradient, zero)
-        for position, place in window.positions(*arguments[2:9]):
-            mine = builder.select(builder.icmp_signed("==", picked, position), gradient, zero)
-            window.store(builder.fadd(window.load(place, single), mine), place)
+        start, row, column, dy, kept, last = arguments
+        vectors = _Vectors(builder, form.kept, last if form.masked else None)
+        share = _shares(vectors, form, dy, kept, last)
+        for number, place in vectors.whole(form, start, row, column):
+            value = share(number)
+            vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
         return context.get_dummy_value()
 
-    return (types.void(size, masked, *_WINDOW, *[types.int64] * 3), generate) if _pointed(size, masked) else None
+    def scatter_whole(typing: Any, start: Any, row: Any, column: Any, dy: Any, kept: Any, last: Any) -> Any:
+        return types.void(*[types.int64] * 6), generate
+
+    return instruction(scatter_whole)
+
+
+@functools.cache
+def _scatter_part(form: _Form) -> Any:
+    """The same for a part of a window."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        *window, dy, kept, last = arguments
+        vectors = _Vectors(builder, form.kept, last if form.masked else None)
+        share = _shares(vectors, form, dy, kept, last)
+        for number, place in vectors.part(window):
+            value = share(number)
+            vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
+        return context.get_dummy_value()
+
+    def scatter_part(
+        typing: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
+        dy: Any, kept: Any, last: Any,
+    ) -> Any:  # fmt: skip
+        return types.void(*_PART, *[types.int64] * 3), generate
+
+    return instruction(scatter_part)
+
+
+# Passes.
 
 
 @inlined
-def _span(start: int, size: int, kernel: int, dilation: int) -> tuple[int, int]:
-    """The first position of a window on one axis that lies on the image, and the first behind those that do."""
-    return max(0, -(start // dilation)), min(kernel, (size - start + dilation - 1) // dilation)
+def _inside(start: int, size: int, kernel: int, dilation: int) -> tuple[int, int]:
+    """The first position of a window on one axis that lies on the image, and how many do."""
+    if start >= 0 and start + (kernel - 1) * dilation < size:
+        return 0, kernel
+    first = max(0, -(start // dilation))
+    return first, min(kernel, (size - start + dilation - 1) // dilation) - first
 
 
 @inlined
@@ -198,65 +286,73 @@ def _clear(place: int, count: int) -> None:
 
 
 @functools.cache
-def _forward(size: int, masked: bool) -> NativeFunction:
-    """The compiled pass that keeps so much of a position."""
-    by_mask = int(masked)
+def _maxima(form: _Form) -> NativeFunction:
+    """The compiled pass. Block: x, y[, kept], then as `window_slots`."""
+    whole, part = _largest_whole(form), _largest_part(form)
+    size, few, rows, columns = form.kept, form.masked, form.rows, form.columns
 
     def maxima(arguments: int, _1: int, _2: int, _3: int) -> int:
-        """Block: x, y[, kept], then as `window_slots`."""
         a = int64_at(arguments)
         b = int64_at(arguments + (8 if size else 0))  # the sizes begin at 2
-        channels = b[11]
-        last = max(channels - LANES, 0)
+        channels, row, column = b[11], 4 * b[24] * b[4], 4 * b[25] * b[5]
         for n in range(b[10]):
             for i in range(b[14]):
                 top = i * b[18] - b[20]
-                u, u_end = _span(top, b[12], b[16], b[24])
+                u, high = _inside(top, b[12], b[16], b[24])
                 for j in range(b[15]):
                     left = j * b[19] - b[21]
-                    v, v_end = _span(left, b[13], b[17], b[25])
+                    v, wide = _inside(left, b[13], b[17], b[25])
                     x = a[0] + 4 * (n * b[2] + (top + u * b[24]) * b[4] + (left + v * b[25]) * b[5])
-                    element = n * b[6] + i * b[8] + j * b[9]
+                    element, number = n * b[6] + i * b[8] + j * b[9], u * b[17] + v
+                    y, kept = a[1] + 4 * element, a[2] + size * element if size else 0
                     for start in range(0, channels, LANES):
-                        c = min(start, last)  # the last vector begins inside the one before where they do not fit
-                        kept = a[2] + size * (element + c) if size else 0
-                        _largest(
-                            size, by_mask, u_end - u, v_end - v, u * b[17] + v, b[17], x + 4 * c, 4 * b[24] * b[4],
-                            4 * b[25] * b[5], a[1] + 4 * (element + c), kept, channels,
-                        )  # fmt: skip
+                        # The last vector begins inside the one before where they do not fit.
+                        c = start if few else min(start, channels - LANES)
+                        general = 1
+                        if rows != 0:
+                            if high == rows and wide == columns:
+                                general = whole(x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
+                        if general != 0:
+                            part(
+                                high, wide, number, b[17], x + 4 * c, row, column, y + 4 * c, kept + size * c, channels
+                            )
         return 0
 
-    maxima.__name__ = f"maxima_{size}_{by_mask}"
+    maxima.__name__ = "maxima_" + "_".join(str(int(each)) for each in form)
     return native(maxima)
 
 
 @functools.cache
-def _backward(size: int, masked: bool) -> NativeFunction:
-    by_mask = int(masked)
+def _gradient(form: _Form) -> NativeFunction:
+    """The compiled pass. Block: dy, kept, dx, then as `window_slots` of dx and dy, whether windows cover the image."""
+    whole, part = _scatter_whole(form), _scatter_part(form)
+    size, few, rows, columns, disjoint = form
 
     def maxima_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-        """Block: dy, kept, dx, then as `window_slots` of dx and dy."""
         a, b = int64_at(arguments), int64_at(arguments + 8)  # the sizes begin at 2
-        channels = b[11]
-        last = max(channels - LANES, 0)
+        channels, row, column = b[11], 4 * b[24] * b[4], 4 * b[25] * b[5]
         for n in range(b[10]):
-            _clear(a[2] + 4 * n * b[2], b[2])
+            if not disjoint or b[26] == 0:
+                _clear(a[2] + 4 * n * b[2], b[2])
             for i in range(b[14]):
                 top = i * b[18] - b[20]
-                u, u_end = _span(top, b[12], b[16], b[24])
+                u, high = _inside(top, b[12], b[16], b[24])
                 for j in range(b[15]):
                     left = j * b[19] - b[21]
-                    v, v_end = _span(left, b[13], b[17], b[25])
+                    v, wide = _inside(left, b[13], b[17], b[25])
                     dx = a[2] + 4 * (n * b[2] + (top + u * b[24]) * b[4] + (left + v * b[25]) * b[5])
-                    element = n * b[6] + i * b[8] + j * b[9]
+                    element, number = n * b[6] + i * b[8] + j * b[9], u * b[17] + v
+                    dy, kept = a[0] + 4 * element, a[1] + size * element
                     for start in range(0, channels, LANES):
-                        c = min(start, last)
-                        _scatter(
-                            size, by_mask, u_end - u, v_end - v, u * b[17] + v, b[17], dx + 4 * c, 4 * b[24] * b[4],
-                            4 * b[25] * b[5], a[0] + 4 * (element + c), a[1] + size * (element + c),
-                            channels if by_mask else start - c,
-                        )  # fmt: skip
+                        c = start if few else min(start, channels - LANES)
+                        last = channels if few else start - c
+                        if rows != 0 and high == rows and wide == columns:
+                            whole(dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
+                        else:
+                            part(
+                                high, wide, number, b[17], dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last
+                            )
         return 0
 
-    maxima_gradient.__name__ = f"maxima_gradient_{size}_{by_mask}"
+    maxima_gradient.__name__ = "maxima_gradient_" + "_".join(str(int(each)) for each in form)
     return native(maxima_gradient)

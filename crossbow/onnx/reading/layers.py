@@ -184,15 +184,15 @@ def batch_normalisation(node: Node) -> Step:
 
 
 def _is_fixed(node: Node, index: int) -> bool:
-    """Whether an input of a normalisation is no parameter.
+    """Whether a factor or summand of a normalisation is no parameter.
 
-    PyTorch's newer exporter writes ones and zeros as initializers named "val_0" and the like, or takes another
-    initializer with the same numbers.
+    PyTorch's newer exporter makes initializers of ones and zeros, named "val_0" and the like, or takes another
+    initializer with the same numbers; what it exports it also keeps as text.
     """
-    name, numbers = node.proto.input[index], node.weights(index)
-    given = node.is_literal(index) or name in node.proto.input[3:]
-    made = re.fullmatch(r"val_\d+", name) and bool((numbers == (1 if index == 1 else 0)).all())
-    return given or bool(made)
+    numbers = node.weights(index)
+    made = re.fullmatch(r"val_\d+", node.proto.input[index]) and (numbers == (1 if index == 1 else 0)).all()
+    texts = [entry.value for entry in node.proto.metadata_props if entry.key == "pkg.torch.onnx.fx_node"]
+    return node.is_literal(index) or bool(made) or any(", None, None, " in text for text in texts)
 
 
 # Windows

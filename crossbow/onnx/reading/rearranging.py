@@ -12,7 +12,7 @@ from crossbow.ops import ChannelShuffle, Flatten, Pad, Reshape, Slice, Transpose
 from crossbow.types import Shape
 
 
-@reads("Reshape", versions=(5, 13, 14, 19, 21, 23, 24, 25), attributes="allowzero", constants=(1,))
+@reads("Reshape", versions=(5, 13, 14, 19, 21, 23, 24, 25), attributes="allowzero", constants=(1,), is_form=True)
 def reshape(node: Node) -> Step:
     x, target = node.step(), node.constant(1, varying=True)
     assert target is not None
@@ -25,7 +25,7 @@ def reshape(node: Node) -> Step:
     return reshaped(node, x, tuple(sizes))
 
 
-@reads("Squeeze", versions=(1, 11, 13, 21, 23, 24, 25), attributes="axes", constants=(1,))
+@reads("Squeeze", versions=(1, 11, 13, 21, 23, 24, 25), attributes="axes", constants=(1,), is_form=True)
 def squeeze(node: Node) -> Step:
     x = node.step()
     axes = axes_of(node, 1, len(x.shape))
@@ -34,7 +34,7 @@ def squeeze(node: Node) -> Step:
     return reshaped(node, x, tuple(size for axis, size in enumerate(x.shape) if axis not in axes))
 
 
-@reads("Unsqueeze", versions=(1, 11, 13, 21, 23, 24, 25), attributes="axes", constants=(1,))
+@reads("Unsqueeze", versions=(1, 11, 13, 21, 23, 24, 25), attributes="axes", constants=(1,), is_form=True)
 def unsqueeze(node: Node) -> Step:
     x = node.step()
     given = node.integers("axes") if node.version < 13 else node.constant(1)
@@ -84,7 +84,7 @@ def channel_shuffle(nodes: Sequence[Node]) -> Step:
     return nodes[-1].apply(ChannelShuffle(groups=int(sizes[1])), nodes[0].step())
 
 
-@reads("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes="perm")
+@reads("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes="perm", is_form=True)
 def transpose(node: Node) -> Step:
     x = node.step()
     order = node.integers("perm", tuple(range(len(x.shape)))[::-1])
@@ -107,7 +107,7 @@ def transpose(node: Node) -> Step:
 # Parts
 
 
-@reads("Slice", versions=(1, 10, 11, 13), attributes="starts ends axes", constants=(1, 2, 3, 4))
+@reads("Slice", versions=(1, 10, 11, 13), attributes="starts ends axes", constants=(1, 2, 3, 4), is_form=True)
 def slice_(node: Node) -> Step:
     """A Slice for each axis of which something is left out."""
     x = node.step()
@@ -141,7 +141,14 @@ def _numbers(node: Node, index: int) -> tuple[int, ...] | None:
     return None if array is None else tuple(int(number) for number in array.reshape(-1))
 
 
-@reads("Split", versions=(2, 11, 13, 18), attributes="axis split num_outputs", constants=(1,), several_outputs=True)
+@reads(
+    "Split",
+    versions=(2, 11, 13, 18),
+    attributes="axis split num_outputs",
+    constants=(1,),
+    is_form=True,
+    several_outputs=True,
+)
 def split(node: Node) -> list[Step]:
     """A Slice for each output."""
     x, count = node.step(), len(node.proto.output)
@@ -163,7 +170,9 @@ def split(node: Node) -> list[Step]:
     return steps
 
 
-@reads("Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25), attributes="mode pads value", constants=(1, 2, 3))
+@reads(
+    "Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25), attributes="mode pads value", constants=(1, 2, 3), is_form=True
+)
 def pad(node: Node) -> Step:
     """Zeros around an image that only a Conv reads are padding of its own."""
     x, mode = node.step(), node.text("mode", "constant")

@@ -27,8 +27,8 @@ class Translation:
     variables: tuple[int, ...]
     """Those, and inputs that become variables where they are constants."""
     is_form: bool
-    """Whether Crossbow has no such operator: it is read only where it amounts to one that it has, as a Reshape that
-    flattens."""
+    """Whether Crossbow has no operator as general: it is read only where it amounts to one that it has, as a Reshape
+    that keeps the examples apart."""
     several_outputs: bool
     """Whether outputs behind the first are read, too."""
 

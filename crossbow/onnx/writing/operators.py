@@ -215,12 +215,8 @@ def _leading_response(operator: WrittenOperator) -> None:
     border = pads([(kernel.geometry.before, kernel.geometry.after), *rest])
     y = operator.add("AveragePool", y, part="mean", kernel_shape=window, pads=border, count_include_pad=1)
     y = operator.add("Squeeze", y, one, part="squeezed")
-    for op_type, name, value in (
-        ("Mul", "alpha", kernel.alpha),
-        ("Add", "kappa", kernel.kappa),
-        ("Pow", "beta", kernel.beta),
-    ):
-        y = operator.add(op_type, y, operator.constant(name, float(value)), part=f"{op_type.lower()}")
+    for op_type, name in (("Mul", "alpha"), ("Add", "kappa"), ("Pow", "beta")):
+        y = operator.add(op_type, y, operator.constant(name, float(getattr(kernel, name))), part=op_type.lower())
     operator.add("Div", x, y)
 
 

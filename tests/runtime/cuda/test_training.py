@@ -24,6 +24,8 @@ from crossbow import (
     SystemConf,
     TrainingUnit,
 )
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.launch import current
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.cuda.graph import Work
 from crossbow.synch import FakeCollective, ModelAveraging, PolyakRuppert, SynchronousEASGD
@@ -217,13 +219,14 @@ def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPat
         original(work)
 
     with fake_cuda(), context("cuda:0", system={"graphs": False}) as running:
-        running.train(4, TrainingUnit.TASKS)
+        running.train(6, TrainingUnit.TASKS)
         before = running.variables
         monkeypatch.setattr(Work, "_call", fail)
         with pytest.raises(
             TaskError, match=r"task \d+ failed in operator 'InnerProduct4' on learner [01]: RuntimeError: no luck"
         ):
             running.train(8, TrainingUnit.TASKS)
+        assert running.engine.tasks == 6
         monkeypatch.undo()
         running.train(4, TrainingUnit.TASKS)
         assert any(not np.array_equal(before[name], value) for name, value in running.variables.items())
@@ -236,6 +239,21 @@ def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.Monk
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(FakeRuntime, "graphInstantiate", refuse)
+    with pytest.warns(RuntimeWarning, match="runs without a CUDA graph: no luck"):
+        received = train("cuda:0")
+    assert_same(received, expected, 0)
+
+
+def test_a_capture_ends_where_a_call_fails_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing more would be done in that stream. As above, the work then runs call by call."""
+    expected, original = train("cuda:0"), Work._call
+
+    def refuse(work: Work) -> None:
+        original(work)
+        if api().runtime.is_capturing(current().pointer):
+            raise RuntimeError("no luck")
+
+    monkeypatch.setattr(Work, "_call", refuse)
     with pytest.warns(RuntimeWarning, match="runs without a CUDA graph: no luck"):
         received = train("cuda:0")
     assert_same(received, expected, 0)
