@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gpu_parts
+from benchmarks.gpu_convolutions import convolutions
 from benchmarks.gpu_machine import describe_gpu
-from benchmarks.gpu_parts import SHOWN, Settings, convolutions
+from benchmarks.gpu_parts import SHOWN, Settings
 from benchmarks.gpu_rows import Clock, Journal, Keep, Rows
 from benchmarks.machine import describe_machine
 from benchmarks.output import write_json
