@@ -5,13 +5,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
+from crossbow.compile.model import check_names
 from crossbow.conf import ModelConf, SolverConf, SystemConf, is_number, shown
 from crossbow.data import Dataset
 from crossbow.data.dataset import check_finite
@@ -26,6 +28,7 @@ from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import Collective, has_barrier
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
     Array,
     ConfigurationError,
@@ -36,7 +39,11 @@ from crossbow.types import (
     Phase,
     Shape,
     TrainingUnit,
+    bytes_text,
 )
+
+LARGEST_HEADER = 16 << 20
+"""Bytes that name the variables of a saved model: some hundred for each."""
 
 
 class ExecutionContext:
@@ -44,9 +51,12 @@ class ExecutionContext:
 
     dataflows: the TRAIN dataflow and the CHECK one; None for the latter derives it from the former. Raises GraphError,
     ConfigurationError or DataError, each naming what is wrong, before anything runs. Use it as a context manager, or
-    `close` it: it holds threads.
+    `close` it: it holds threads. They also end when nothing refers to the context any more.
+
+    It belongs to the process that made it: in a forked one everything but `close` raises CrossbowError.
     """
 
+    @without_own_frames
     def __init__(
         self,
         dataflows: Sequence[Dataflow | None],
@@ -103,6 +113,12 @@ class ExecutionContext:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "an ExecutionContext has threads, and can neither be copied nor sent to another process. Make another one, "
+            "and pass the model on with `save` and `load`"
+        )
 
     def close(self) -> None:
         """End all threads. The base model is gone: save it before."""
@@ -209,6 +225,7 @@ class ExecutionContext:
         self._check_open()
         return self.engine.test()
 
+    @without_own_frames
     def predict(self, images: Array) -> Array:
         """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
 
@@ -262,7 +279,12 @@ class ExecutionContext:
         try:
             if not path.is_file():
                 raise DataError(f"{path}: expected a saved model. Received: no such file")
-            variables: dict[str, Any] = safetensors.numpy.load_file(path)
+            _check_header(path)
+            program = self.engine.program
+            with safetensors.safe_open(path, framework="np") as file:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
+                check_names(shapes, (program.model, program.statistics), str(path))  # before there is memory for them
+                variables: dict[str, Any] = {name: file.get_tensor(name) for name in shapes}
         except DataError:
             raise
         except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
@@ -274,6 +296,15 @@ class ExecutionContext:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
+
+
+def _check_header(path: Path) -> None:
+    """Raises DataError where a file's header, whose length stands first, is longer than that of any model."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        expected = f"expected a saved model (safetensors), whose header has at most {bytes_text(LARGEST_HEADER)}"
+        raise DataError(f"{path}: {expected}. Received: one that says {bytes_text(length)}")
 
 
 def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
@@ -310,12 +341,13 @@ def _training_graph(training: Dataflow, batch: Shape) -> Graph:
     try:
         return training.graph
     except GraphError as error:
-        faults = list(error.faults)
+        faults, cause = list(error.faults), error.__cause__
         try:
             infer_shapes(build(training.subgraph.nodes), batch)
         except GraphError as other:
             faults += [fault for fault in other.faults if fault not in faults]
-        raise GraphError(faults) from None
+            cause = cause or other.__cause__
+        raise GraphError(faults) from cause
 
 
 def _own_solver(graph: Graph) -> SolverConf | None:

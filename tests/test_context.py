@@ -63,6 +63,7 @@ from crossbow.ops import (
     VariableSpec,
 )
 from crossbow.types import Shape
+from tests.combinations import pairwise
 from tests.support import (
     KERNELS,
     CheckProbe,
@@ -162,6 +163,7 @@ def test_the_first_program_word_for_word() -> None:
 # Training: the ways are in tests/runtime/test_run.py; here that each learns.
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("rule", [None, SMA(alpha=0.2, tau=2, base_momentum=0.3), SSGD()], ids=str)
@@ -229,6 +231,7 @@ def outputs(variables: Mapping[str, Any], x: Any) -> Any:
     return p / p.sum(axis=1, keepdims=True)
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize("examples", [1, 2, 7, 13])
@@ -647,7 +650,7 @@ def test_where_no_file_can_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
         def refuse(*arguments: Any, **options: Any) -> Any:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(Path, "open", refuse)  # root may write everywhere
+        monkeypatch.setattr(os, "open", refuse)  # root may write everywhere
         with pytest.raises(DataError, match=r"model: expected to write this file\. Received: Permission denied$"):
             running.save(tmp_path / "model")
 

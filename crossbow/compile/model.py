@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from crossbow.kernels.interface import PlainStorage, Storage, Variable
 from crossbow.ops.kernel import VariableSpec
-from crossbow.types import Array, ConfigurationError, DataError, aligned_zeros
+from crossbow.tracebacks import users_error
+from crossbow.types import Array, ConfigurationError, DataError, Shape, aligned_zeros
 
 CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
 """Bytes."""
@@ -47,13 +49,13 @@ class ModelLayout:
     segments: Mapping[tuple[int, str], Segment]
     dtype: np.dtype[np.generic]
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         """Length of the vector, padding included."""
         ends = [segment.offset + segment.storage.elements for segment in self.segments.values()]
         return -(-max(ends, default=0) // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
 
-    @property
+    @functools.cached_property
     def parameters(self) -> int:
         """Number of trainable values."""
         return sum(int(np.prod(segment.spec.shape)) for segment in self.segments.values())
@@ -92,11 +94,14 @@ class ModelLayout:
     def initialise(self, vector: Array, seed: int) -> None:
         """Draw the initial values. Each variable has a generator of its own: adding one changes no other.
 
-        Raises ConfigurationError where one is not finite, or less than its variable may be.
+        Raises ConfigurationError where they do not fit the variable, or one is not finite, or less than it may be.
         """
         for index, segment in enumerate(self):
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, index])))
-            plain = segment.spec.initialiser.fill(segment.spec.shape, generator)
+            try:
+                plain = segment.spec.initial_values(generator)
+            except ValueError as error:
+                raise ConfigurationError(f"{segment.name}: {error}") from users_error(error)
             value = _converted(plain, self.dtype)
             if _first_bad(value, segment.spec) is not None:
                 least = segment.spec.minimum
@@ -119,21 +124,31 @@ class ModelLayout:
         load_vectors(variables, [(self, vector)], source)
 
 
+MOST_DIFFERENCES = 20
+"""That are named where a file does not fit a model."""
+
+
+def check_names(received: Mapping[str, Shape], layouts: Sequence[ModelLayout], source: str) -> None:
+    """Raises DataError where the names and shapes are not those of all the layouts together."""
+    expected = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
+    names = [name for name in sorted(expected.keys() | received.keys()) if expected.get(name) != received.get(name)]
+    if names:
+        differences = [
+            f"{name}: expected {expected.get(name, 'no such variable')}. Received: {received.get(name, 'nothing')}"
+            for name in names[:MOST_DIFFERENCES]
+        ]
+        if len(names) > MOST_DIFFERENCES:
+            differences.append(f"and {len(names) - MOST_DIFFERENCES:,} more")
+        raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
+
+
 def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLayout, Array]], source: str) -> None:
     """Write variables by name into the vectors that hold them.
 
     Raises DataError, having written nothing, where the names are not those of all the layouts together, a shape or
     type does not fit, or a number is not finite, or less than its variable may be.
     """
-    expected = {segment.name: segment.spec.shape for layout, _ in vectors for segment in layout}
-    received = {name: value.shape for name, value in variables.items()}
-    if expected != received:
-        differences = [
-            f"{name}: expected {expected.get(name, 'no such variable')}. Received: {received.get(name, 'nothing')}"
-            for name in sorted(expected.keys() | received.keys())
-            if expected.get(name) != received.get(name)
-        ]
-        raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
+    check_names({name: value.shape for name, value in variables.items()}, [layout for layout, _ in vectors], source)
     packing: list[tuple[Segment, Array, Array]] = []
     for layout, vector in vectors:
         for segment in layout:

@@ -24,6 +24,7 @@ from crossbow.testing.arguments import (
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import Place, place_of
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Shape
 
 Draw = Callable[[np.random.Generator, Shape], Numbers]
@@ -31,6 +32,7 @@ Draw = Callable[[np.random.Generator, Shape], Numbers]
 _REDRAWS = 50
 
 
+@without_own_frames
 def check_gradients(
     kernel: Kernel,
     input_shapes: Sequence[Shape],
@@ -86,7 +88,7 @@ def check_gradients(
     if kernel.takes_labels and shapes:
         values = _draw_labels(kernel, generator, shapes) if labels is None else labels
         first[-1] = check_array(kernel, "labels", values, shapes[-1], np.asarray(values).dtype)
-    library = library_of(device, np.dtype(np.float64), **gpu_settings(channels_last, False))
+    library = library_of(device, np.dtype(np.float64), **gpu_settings(channels_last))
     check = _GradientCheck(kernel, library, place_of(device), first, variables or {}, seed)
     worst = 0.0
     for target in check.targets:

@@ -31,14 +31,17 @@ from crossbow.kernels.onednn import (
     engine,
     factorisation,
     inner_product,
+    log_softmax,
     loss,
     lrn,
     matmul,
     max_pooling,
+    part,
     pooling,
     scaling,
     softmax,
     stochastic_pooling,
+    transpose,
     vector,
 )
 from crossbow.kernels.onednn.fallback import with_fallbacks
@@ -57,8 +60,10 @@ class OneDNN(Reference):
 
     name: str = "onednn"
 
-    def __init__(self) -> None:
+    def __init__(self, *, winograd: bool = True) -> None:
+        """winograd: whether convolutions may be computed by Winograd's filtering, which rounds more."""
         super().__init__(np.float32)
+        self.own_convolutions = convolution.OWN if winograd else convolution.EXACT
         self.fused_relu = ("convolution", "inner_product", "batch_norm", "weighted_sum")
         self.mixed = None
 
@@ -79,21 +84,21 @@ class OneDNN(Reference):
     ) -> PreparedKernel:
         if not _images(x):
             return super().convolution_forward(x, weights, bias, y, geometry, relu=relu)
-        return convolution.forward(x, weights, bias, y, geometry, relu)
+        return convolution.forward(x, weights, bias, y, geometry, relu, self.own_convolutions)
 
     def convolution_backward_data(
         self, dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
         if not _images(dx):
             return super().convolution_backward_data(dy, weights, dx, geometry)
-        return convolution.backward_data(dy, weights, dx, geometry)
+        return convolution.backward_data(dy, weights, dx, geometry, self.own_convolutions)
 
     def convolution_backward_weights(
         self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
         if not _images(x):
             return super().convolution_backward_weights(x, dy, weights, bias, geometry)
-        return convolution.backward_weights(x, dy, weights, bias, geometry)
+        return convolution.backward_weights(x, dy, weights, bias, geometry, self.own_convolutions)
 
     def inner_product_forward(
         self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, *, relu: bool = False
@@ -185,6 +190,16 @@ class OneDNN(Reference):
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         return softmax.backward(y, dy, dx, axis)
 
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(x, y):
+            return super().log_softmax_forward(x, y, axis)
+        return log_softmax.forward(x, axis)
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(y, dy, dx):
+            return super().log_softmax_backward(y, dy, dx, axis)
+        return log_softmax.backward(y, axis)
+
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         if not _alike(x, y):
             return super().dropout_forward(x, y, ratio, seed, key)
@@ -243,6 +258,24 @@ class OneDNN(Reference):
     def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
         return copy.backward(dy, dx) if copy.accepts(dy, dx) else super().copy_backward(dy, dx)
 
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.forward(x, y, sizes, order)
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.backward(dy, dx, sizes, order)
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_forward(x, y, axis, start, step)
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_backward(dy, dx, axis, start, step)
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        return part.pad_forward(x, y, before, value)
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        return part.pad_backward(dy, dx, before)
+
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         if not matmul.accepts(geometry):
             return super().matmul_forward(a, b, y, geometry)
@@ -272,11 +305,16 @@ class OneDNN(Reference):
     # Losses and measures.
 
     def softmax_loss_forward(
-        self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
+        self,
+        p: Tensor,
+        labels: Tensor,
+        ignored_label: int | None,
+        normalisation: str,
+        logits: Tensor | None = None,
     ) -> PreparedKernel:
         if not loss.accepts(p, labels):
-            return super().softmax_loss_forward(p, labels, ignored_label, normalisation)
-        return loss.softmax_loss_forward(p, ignored_label, normalisation)
+            return super().softmax_loss_forward(p, labels, ignored_label, normalisation, logits)
+        return loss.softmax_loss_forward(p, ignored_label, normalisation, logits)
 
     def softmax_loss_backward(
         self, p: Tensor, labels: Tensor, dx: Tensor, ignored_label: int | None, normalisation: str

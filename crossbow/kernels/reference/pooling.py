@@ -82,10 +82,10 @@ def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Flo
 def forward_average(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
     """The sum of every window by the number of elements that count in it."""
     room = padded(input0, output.shape, geometry, 0)
-    output[...] = 0
+    total = np.zeros(output.shape)
     for _, place in positions(output.shape, geometry):
-        output += room[place]
-    output /= _divisors(input0.shape, output.shape, geometry).astype(output.dtype)
+        total += room[place]
+    output[...] = total / _divisors(input0.shape, output.shape, geometry)
 
 
 def backward_average(*, output_gradient: Floats, input_gradient: Floats, geometry: PoolingGeometry) -> None:

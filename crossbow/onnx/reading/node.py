@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from crossbow.onnx.reading.graph import Reader
 
 Numbers = NDArray[Any]
+LARGEST_CONSTANT = 1 << 28
+"""Elements of the largest constant that is made while reading, and of all that are computed together."""
 Border = Sequence[tuple[int, int]]
 """What is put around an image: before and behind, for each spatial dimension."""
 
