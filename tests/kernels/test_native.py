@@ -271,20 +271,42 @@ def test_the_second_process_finds_the_compiled_passes(tmp_path: Path) -> None:
     assert run_python(SIGNAL_ONCE, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["3", "True", "True"]
 
 
-def test_passes_compile_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            RuntimeError("cannot cache function 'add': no locator available for file 'here'"),
+            "no directory for them can be written",
+        ),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_passes_compile_where_nothing_can_be_kept(error: Exception, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is said once, before the first of them is compiled."""
     import numba
 
-    real = numba.cfunc
+    real, done = numba.cfunc, []
 
     def without_cache(signature: object, cache: bool = False) -> object:
         if cache:
-            raise RuntimeError("cannot cache function 'add': no locator available for file 'here'")
+            raise error
+        done.append("compiled")
         return real(signature)
 
+    def warn(message: str, *arguments: object, **options: object) -> None:
+        done.append(message)
+
     monkeypatch.setattr(numba, "cfunc", without_cache)
+    monkeypatch.setattr("warnings.warn", warn)
+    compiled._warn_of_cache.cache_clear()
     cell = np.zeros(1, np.int64)
-    again = compiled.NativeFunction(add._function)
+    again, other = compiled.NativeFunction(add._function), compiled.NativeFunction(add._function)
+    assert other.address
     NativeCall("add", again.address, (address(cell), 4, 0))()
+    warning, *rest = done
+    assert warning.startswith(f"compiled kernels cannot be kept on disk ({why}): every process compiles them again")
+    assert warning.endswith("Set NUMBA_CACHE_DIR to a directory that can be written")
+    assert rest == ["compiled", "compiled"]
     assert cell[0] == 4
     assert not again.loaded_from_disk
 

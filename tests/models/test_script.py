@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import platform
 import re
 import subprocess
 import sys
@@ -122,6 +123,18 @@ def test_peak_memory_is_measured() -> None:
     before, full, after = map(int, done.stdout.split())
     assert full > before + (32 << 20)
     assert after > before + (32 << 20), "it is the peak, not the present"
+
+
+def test_a_system_that_does_not_know_the_peak(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Windows, which has no module `resource`."""
+    monkeypatch.setattr(platform, "system", lambda: "Windows")
+    monkeypatch.setitem(sys.modules, "resource", None)
+    script = broken(perceptron(classes=10))
+    assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 0
+    trained = capsys.readouterr().out.splitlines()[-3]
+    assert re.fullmatch(r"trained 2 epochs \(\d+ tasks\) in [\d.]+ s; [\d,]+ images/s with 1 learner", trained)
 
 
 @pytest.mark.slow
