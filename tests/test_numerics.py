@@ -131,11 +131,11 @@ def test_an_image_to_predict(learners: int, kernels: str) -> None:
     with context(learners=learners, kernels=kernels, check_numerics=True, check_batch_size=8) as running:
         expected = running.predict(images)
         poison(images, 21, np.nan)
-        error = fails(running, lambda: running.predict(images))
+        error = fails(running, lambda: running.engine.predict(images))  # `predict` itself refuses them
         assert (error.task, error.operator) == (2, "batch")
         assert "in the input. Received: 1 NaN and 0 infinite of 48, the first at (5, 1)" in str(error)
         np.testing.assert_array_equal(running.predict(images[:3]), expected[:3])
-        error = fails(running, lambda: running.predict(images[21:22]))
+        error = fails(running, lambda: running.engine.predict(images[21:22]))
         assert (error.task, error.operator) == (0, "batch")
         assert_usable(running)
     with context(learners=learners, kernels=kernels) as running:

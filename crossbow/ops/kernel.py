@@ -7,6 +7,7 @@ of `prepare`; it then runs on every device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -31,9 +32,11 @@ class VariableSpec:
     initialiser: Initialiser
     learning_rate_multiplier: float = 1.0
     """≥ 0; times the solver's learning rate, for the whole step. 0 keeps the variable as it is."""
+    minimum: float = -math.inf
+    """What no value may be less than, initially or loaded, as 0 of a running variance."""
 
     def __post_init__(self) -> None:
-        for name in ("shape", "learning_rate_multiplier"):
+        for name in ("shape", "learning_rate_multiplier", "minimum"):
             object.__setattr__(self, name, plain(getattr(self, name)))
         name, shape, multiplier = self.name, self.shape, self.learning_rate_multiplier
         if not isinstance(name, str) or not name:

@@ -25,7 +25,7 @@ class Transpose(Kernel):
         order = self.order
         if not isinstance(order, tuple | list) or not all(map(is_integer, order)):
             raise refuse(self, "order", order, "a tuple of integers, as (0, 3, 1, 2)")
-        if sorted(order) != list(range(len(order))) or order[0] != 0 or len(order) > MOST_AXES:
+        if not order or sorted(order) != list(range(len(order))) or order[0] != 0 or len(order) > MOST_AXES:
             raise refuse(self, "order", order, f"0, then the other axes of at most {MOST_AXES}, each once")
         object.__setattr__(self, "order", tuple(map(int, order)))
 

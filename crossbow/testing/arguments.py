@@ -119,8 +119,10 @@ def library_of(
     channels_last: bool | None = None,
     tf32: bool = False,
     deterministic: bool = True,
+    winograd: bool = True,
 ) -> KernelLibrary:
-    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says."""
+    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says; winograd: of the fast CPU
+    kernels."""
     on_gpu = is_gpu(device)
     narrow = dtype.name in NARROW
     if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):
@@ -147,7 +149,7 @@ def library_of(
         )
     from crossbow.kernels.onednn.library import OneDNN
 
-    library: KernelLibrary = OneDNN()
+    library: KernelLibrary = OneDNN(winograd=winograd)
     if dtype not in library.dtypes:
         known = ", ".join(map(str, library.dtypes))
         raise ConfigurationError(f"dtype: expected {known} on device 'cpu'. Received: {dtype}")

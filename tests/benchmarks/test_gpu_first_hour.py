@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -135,11 +136,28 @@ def test_the_calls_have_everything_and_fit() -> None:
     assert all((ROOT / path).exists() for path in TESTED)
 
 
+ABSENT = ("hatchling", "matplotlib", "onnx", "onnxruntime", "pooch", "simplejpeg", "sklearn", "torch", "cupy", "cuda")
+"""What a machine with a GPU may lack (of CuPy and PyTorch, that importing must not need them)."""
+IMPORTED = """
+import importlib, sys
+for name in %r:
+    sys.modules[name] = None
+for name in %r:
+    importlib.import_module(name)
+"""
+
+
+def test_importing_needs_nothing_that_is_optional() -> None:
+    modules = [f"benchmarks.{path.stem}" for path in sorted((ROOT / "benchmarks").glob("gpu_*.py"))]
+    tests = [f"tests.operators.{name}" for name in ("table", "narrow", "test_table", "test_narrow")]
+    code = IMPORTED % (ABSENT, [*modules, *tests, "tests.runtime.cuda.test_gpu", "crossbow.cli"])
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.slow
 def test_the_first_call_on_the_fake(tmp_path: Path) -> None:
     """As a user runs it, with a part that hangs, one that crashes, and one whose time is over."""
-    import subprocess
-
     trouble = "operators-float32 hangs, weights crashes, graphs runs_out"
     folders = os.pathsep.join([str(ROOT / "tests/benchmarks/on_fake"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": folders, "CROSSBOW_TEST_TROUBLE": trouble}

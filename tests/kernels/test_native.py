@@ -19,6 +19,7 @@ import pytest
 from crossbow.kernels.interface import Aborted, State
 from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError, TaskList
 from crossbow.types import address
+from tests.support import SECONDS
 
 compiled = pytest.importorskip("crossbow.kernels.compiled", reason="numba is not installed")
 
@@ -195,7 +196,7 @@ def test_two_learners_wait_for_each_other() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(SECONDS)
     assert len(seen) == 2 * rounds
     assert all(seen)
 
@@ -218,7 +219,7 @@ def test_a_wait_ends_when_aborted(delay: float) -> None:
     thread.start()
     time.sleep(delay)
     shared["abort"][0] = 1
-    thread.join(10)
+    thread.join(SECONDS)
     assert not thread.is_alive()
     assert len(raised) == 1
     assert tasks.failed == "the average"
@@ -240,7 +241,7 @@ def test_python_goes_on_while_a_list_waits() -> None:
     total = sum(range(100_000))
     assert thread.is_alive()
     shared["flags"][0] = 1
-    thread.join(10)
+    thread.join(SECONDS)
     assert not thread.is_alive()
     assert total == 4999950000
 

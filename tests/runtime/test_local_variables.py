@@ -25,7 +25,7 @@ from crossbow.synch import (
 )
 from crossbow.types import ConfigurationError
 from tests.combinations import in_turn, pairwise
-from tests.support import KERNELS, context, within
+from tests.support import KERNELS, SECONDS, context, within
 
 TASKS = TrainingUnit.TASKS
 DEVICES = pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
@@ -54,9 +54,9 @@ def learners_variables(running: ExecutionContext) -> list[dict[str, Any]]:
 def test_what_is_kept_differs_between_learners_and_z_has_the_mean(rule: Rule, kernels: str, devices: str) -> None:
     options: dict[str, Any] = {"learners": 2, "devices": devices, "kernels": kernels, "solver": SOLVER, "rule": rule}
     with context(local_variables=("*.bias",), **options) as running:
-        within(10, lambda: running.train(24, TASKS))
+        within(SECONDS, lambda: running.train(24, TASKS))
         before = learners_variables(running)
-        within(10, lambda: running.train(12 * len(before), TASKS))
+        within(SECONDS, lambda: running.train(12 * len(before), TASKS))
         after, z = learners_variables(running), running.variables
     biases = [each["InnerProduct0.bias"] for each in after]
     assert all(not np.array_equal(bias, biases[0]) for bias in biases[1:])

@@ -19,7 +19,8 @@ position in the window (u · kw + v in two dimensions) that the output came from
 
 
 def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, kept: Array | None = None) -> None:
-    """The largest element of every window; of equal ones the first. NaN is larger than everything, the last one than all."""
+    """The largest element of every window; of equal ones the first. NaN is larger than everything: of several the
+    last."""
     room = padded(input0, output.shape, geometry, -np.inf)
     output[...] = -np.inf
     first = _first_inside(output.shape, geometry)

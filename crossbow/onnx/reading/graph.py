@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx.inliner
-import onnx.reference
 import onnx.shape_inference
 
 from crossbow.onnx.network import ANY_BATCH, MARK, Network, Step, needed
-from crossbow.onnx.reading.node import Border, Constant, Node, Numbers, Refused
+from crossbow.onnx.reading.folding import check_functions, evaluate
+from crossbow.onnx.reading.node import LARGEST_CONSTANT, Border, Constant, Node, Numbers, Refused
 from crossbow.onnx.reading.table import GROUPS, TRANSLATIONS, Read, Translation
 from crossbow.onnx.training_settings import Settings, read_settings
 from crossbow.types import GraphError, Shape
@@ -23,8 +22,6 @@ FIRST_OPSET = 6
 """The oldest version of the ONNX operators that is read."""
 LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 """Operators that are none of a network: what is loaded gets its loss, and the labels, from whoever trains it."""
-FOLDED_ELEMENTS = 1 << 28
-"""The largest constant that is computed while reading."""
 
 
 class Reader:
@@ -32,6 +29,7 @@ class Reader:
 
     def __init__(self, model: onnx.ModelProto, input_shape: Shape | None = None) -> None:
         if model.functions:
+            check_functions(model)
             model = onnx.inliner.inline_local_functions(model)
         self.model, self.graph = model, model.graph
         self.faults: list[str] = []
@@ -58,6 +56,7 @@ class Reader:
         self._taken = {node.name for node in self.graph.node}
         self._given_names: dict[int, str] = {}
         self._inferred: dict[str, Shape] | None = None
+        self._room = LARGEST_CONSTANT
 
     def run(self) -> Network:
         """Raises GraphError with every fault."""
@@ -320,9 +319,8 @@ class Reader:
             self.faults.append(f"{name}: Crossbow has no operator {proto.op_type}")
             return
         try:
-            if proto.op_type == "ConstantOfShape" and np.prod(given[proto.input[0]].array) > FOLDED_ELEMENTS:
-                raise ValueError(f"a constant of more than {FOLDED_ELEMENTS:,} elements")
-            arrays = _evaluate(proto, self.model, {name: constant.array for name, constant in given.items()})
+            arrays = evaluate(proto, self.model, {name: constant.array for name, constant in given.items()}, self._room)
+            self._room -= sum(np.asarray(array).size for array in arrays)
         except Exception as error:  # whatever the evaluator of the package raises
             self.faults.append(f"{name}: expected a constant that can be computed. Received: {error}")
             return
@@ -388,14 +386,6 @@ def _activations(group: Sequence[onnx.NodeProto], constants: Mapping[str, Consta
     """What a group of nodes reads from outside."""
     inside = {output for node in group for output in node.output}
     return {name for node in group for name in node.input if name and name not in constants and name not in inside}
-
-
-def _evaluate(proto: onnx.NodeProto, model: onnx.ModelProto, given: Mapping[str, Numbers]) -> Sequence[Any]:
-    inputs = [onnx.ValueInfoProto(name=name) for name in given]
-    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
-    graph = onnx.helper.make_graph([proto], "constant", inputs, outputs)
-    alone = onnx.helper.make_model(graph, opset_imports=model.opset_import)
-    return list(onnx.reference.ReferenceEvaluator(alone).run(None, dict(given)))
 
 
 def _shape_operator(proto: onnx.NodeProto, shape: Shape) -> Numbers:

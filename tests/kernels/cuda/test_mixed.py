@@ -172,6 +172,19 @@ def test_the_scale_stays_between_the_smallest_and_the_largest() -> None:
     assert scaling[0] == LARGEST_SCALE
 
 
+def test_scales_are_between_what_float16_can_hold() -> None:
+    """Of a gradient as small as its smallest number, the largest scale makes one."""
+    limits = np.finfo(np.float16)
+    assert (SMALLEST_SCALE, 1 / LARGEST_SCALE) == (limits.smallest_normal, limits.smallest_subnormal)
+
+
+def test_weights_are_narrowed_without_a_scale_where_nothing_is_trained() -> None:
+    """Tests and predictions have no gradient, and the scale must not count them as steady tasks."""
+    for name in ("float16", "bfloat16"):
+        assert Mixed(narrow_type(name)).narrow_weights(training=False).reads == ("weights",)
+    assert Mixed(narrow_type("float16")).narrow_weights(training=True).reads == ("weights", "scaling")
+
+
 def widen_gradient(name: str, narrow: Numbers, gradient: Numbers, scaling: Numbers | None) -> None:
     """A task ends: the first half of its gradient is of 16 bits, the second in its place, the last quarter ready."""
     half = len(gradient) // 2
