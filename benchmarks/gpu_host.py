@@ -18,7 +18,7 @@ from crossbow.types import CrossbowError
 
 T = TypeVar("T")
 
-SECONDS_TO_ANSWER = 180.0
+SECONDS_TO_ANSWER = 120.0
 """How long a process may take to import, or to make a runner."""
 
 

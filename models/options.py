@@ -16,7 +16,7 @@ from crossbow.types import ConfigurationError, Shape
 from models.datasets import KNOWN, SYNTHETIC, DataSource
 from models.rule_options import add_rule, rule_conf, rule_hints
 from models.solver_options import add_solver, solver_conf
-from models.values import integer, number, refuse_others, those_given
+from models.values import expanded_path, integer, number, refuse_others, those_given
 
 SYNTHETIC_SIZES = {
     "classes": ("number_of_classes", 10, "classes"),
@@ -99,7 +99,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
     files = "; or ".join(KNOWN[dataset].files for dataset in defaults.epochs if KNOWN[dataset].files)
     group.add_argument(
         "--data-directory",
-        type=Path,
+        type=expanded_path,
         metavar="DIR",
         help=f"where the data set's files lie: {files or 'none here has any'} (default: they are downloaded)",
     )
@@ -107,7 +107,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         _add_synthetic(group, defaults)
     group.add_argument(
         "--output-directory",
-        type=Path,
+        type=expanded_path,
         metavar="DIR",
         default=Path("output") / name,
         help="where log.jsonl and learning_curves.png are written; older ones are replaced (default: %(default)s)",
@@ -204,6 +204,13 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         "with a barrier (default: %(default)s)",
     )
     group.add_argument(
+        "--no-winograd",
+        dest="winograd",
+        action="store_false",
+        help="never compute convolutions by Winograd's filtering, whose rounding errors are larger (default: where that "
+        "is faster, by learners with one thread on the CPU)",
+    )
+    group.add_argument(
         "--check-numerics",
         action="store_true",
         help="end with the names of operator and task where a number is not finite; slow (default: nobody looks)",
@@ -261,6 +268,7 @@ def configurations(options: argparse.Namespace, defaults: Defaults) -> Configura
             threads_per_learner=options.threads_per_learner,
             kernels=options.kernels,
             precision=options.precision,
+            winograd=options.winograd,
             check_numerics=options.check_numerics,
             seed=options.seed,
         ),

@@ -4,8 +4,8 @@ A *prepared kernel* has settled everything that can be settled at compile time: 
 workspace, how variables lie in memory. `bind` gives it buffers and returns *calls* without arguments.
 A task is a flat list of such calls.
 
-Buffers are passed by *role*. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, the names of
-the variables (`weights`, `bias`), `kept`, `workspace`, `state`, `slot_positions`. Roles of a gradient kernel: the
+Buffers are passed by *role*. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, `logits` (of a
+loss behind a softmax: the input of that), the names of the variables (`weights`, `bias`), `kept`, `workspace`, `state`, `slot_positions`. Roles of a gradient kernel: the
 same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
 """
 
@@ -220,15 +220,17 @@ class ResponseGeometry:
     share: float
     beta: float
     kappa: float
+    leads: bool = False
+    """Whether the longer half of an even window lies before its element."""
 
     @property
     def before(self) -> int:
         """How far the window reaches before its element."""
-        return (self.size - 1) // 2
+        return (self.size - (not self.leads)) // 2
 
     @property
     def after(self) -> int:
-        return self.size // 2
+        return self.size - 1 - self.before
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,6 +439,12 @@ class KernelLibrary(Protocol):
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         """output, output_gradient → input_gradient; may be in place on output_gradient."""
 
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        """input0 → output; may be in place."""
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        """output, output_gradient → input_gradient; may be in place on output_gradient."""
+
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         """input0, state → output; may be in place. The mask is `crossbow.kernels.random.keep_mask`."""
 
@@ -479,6 +487,30 @@ class KernelLibrary(Protocol):
     def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
         """output_gradient → input_gradient: as `copy_forward`."""
 
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        """input0 → output: x, seen as an array of `sizes`, with its axes in `order`, seen with y's shape; may be an
+        alias where the elements lie in the same order.
+
+        Each axis of x consists of one or more neighbours among `sizes`, and each axis of y of one or more neighbours
+        among those in their new order.
+        """
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        """output_gradient → input_gradient: the way back, with the sizes and the order of `transpose_forward`."""
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        """input0 → output: along `axis` the elements start, start + step, …, as many as y has."""
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        """output_gradient → input_gradient: at their places, and 0 elsewhere."""
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        """input0 → output: x, with so many elements `before` it on each axis, and the rest of y behind it, which all
+        have the value."""
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        """output_gradient → input_gradient: what lies inside the padding."""
+
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         """input0, input1 → output = input0 · input1, each with the dimensions that the geometry says."""
 
@@ -504,9 +536,17 @@ class KernelLibrary(Protocol):
     # Losses and measures: scalars of shape (1,), over the first state[EXAMPLES] examples only.
 
     def softmax_loss_forward(
-        self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
+        self,
+        p: Tensor,
+        labels: Tensor,
+        ignored_label: int | None,
+        normalisation: str,
+        logits: Tensor | None = None,
     ) -> PreparedKernel:
-        """input0 (probabilities), labels, state → output (1,): Σ −log max(p[label], tiny) / normaliser.
+        """input0 (probabilities) or `logits`, labels, state → output (1,).
+
+        With x, the logits of which p is the softmax: Σ (log Σ exp x − x[label]) / normaliser, which is finite whatever
+        p is rounded to. From probabilities alone: Σ −log max(p[label], tiny) / normaliser.
 
         p: (N, classes, …); labels: (N, …), or (N,) where p has one row of classes per example. normalisation: "batch"
         divides by the number of examples, "full" by that of their labels, "valid" by that of the labels not ignored (at

@@ -1,147 +1,359 @@
-"""Batch normalisation: oneDNN's primitives, with the ReLU behind in the same passes, and a pass over the statistics.
+"""Batch normalisation: passes of our own, with the ReLU behind in the same ones, and with the running statistics.
 
-What is kept for the gradient: the batch's mean and variance, and, behind a ReLU, a bit for each element.
+oneDNN's primitive adds a channel's values one after the other in float32, so that its error grows with their number.
+These sums are those of `rows.py`, of deviations from a number near the mean, so that what all values have in common is
+gone before anything is rounded.
+
+What is kept for the gradient: the batch's mean, weights / σ and the bias for every column of the grid, and 1 / σ for
+every channel.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
-from crossbow.kernels.compiled import float32_at, float64_at, int64_at, native
-from crossbow.kernels.interface import BatchNormSetting, Buffers, Call, PreparedKernel
-from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn.memory import activation, attributes, elements, engine, nbytes, plain
-from crossbow.kernels.onednn.primitive import ALIGNMENT, Place, Steps
-from crossbow.types import Tensor, address
+import numpy as np
 
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native
+from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
+from crossbow.kernels.onednn import rows
+from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.rows import (
+    CHANNELS,
+    GRID_SLOTS,
+    GROUPS,
+    HEIGHT,
+    INNER,
+    MATRIX,
+    OUTER,
+    ROWS,
+    WIDTH,
+    Grid,
+    clear,
+    column_moments,
+    everywhere,
+    fold,
+    over,
+    share,
+    spread,
+)
+from crossbow.kernels.onednn.team import TEAM_SLOTS, team_barrier, team_size, team_thread, threads_for
+from crossbow.types import Tensor
 
-class _BatchNorm:
-    """What the kernels of one batch normalisation have in common."""
+MEAN, SCALE, SHIFT, COMMON, SLOPE = range(5)
+"""The columns' numbers, as far as a pass has them: y = (x − mean) · scale + shift, and
+dx = (dy − common − (x − mean) · slope) · scale."""
 
-    def __init__(self, x: Tensor, setting: BatchNormSetting) -> None:
-        self.setting = setting
-        self.x, self.channels = activation(_known(x)), plain(x.shape[1:2])
-        self.values = elements(x.shape) // x.shape[1]
-        self.parameters: dict[int, tuple[dnnl.Handle, Place]] = {dnnl.ARG_SCALE: (self.channels, "weights")}
-        self.flags = dnnl.USE_SCALE | (dnnl.FUSE_NORM_RELU if setting.relu else 0)
-        if setting.bias:
-            self.parameters[dnnl.ARG_SHIFT] = (self.channels, "bias")
-            self.flags |= dnnl.USE_SHIFT
-        vector = -(-4 * x.shape[1] // ALIGNMENT) * ALIGNMENT
-        self.variance, self.mask = vector, 2 * vector
-        """Where they are kept, in bytes; the mean comes first."""
-        self.training = self.forward(dnnl.FORWARD_TRAINING, self.flags)
-        self.kept = self.mask
-        self.statistics: dict[int, tuple[dnnl.Handle, Place]] = {
-            dnnl.ARG_MEAN: (self.channels, "kept"),
-            dnnl.ARG_VARIANCE: (self.channels, ("kept", self.variance)),
-        }
-        if setting.relu:
-            workspace = dnnl.dnnl_primitive_desc_query_md(self.training, dnnl.QUERY_WORKSPACE_MD)
-            assert workspace is not None
-            self.statistics[dnnl.ARG_WORKSPACE] = (workspace, ("kept", self.mask))
-            self.kept += nbytes(workspace)
-
-    def forward(self, propagation: int, flags: int) -> dnnl.Handle:
-        return dnnl.dnnl_batch_normalization_forward_primitive_desc_create(
-            engine(), propagation, self.x, self.x, self.setting.epsilon, flags, attributes()
-        )
-
-
-def _known(x: Tensor) -> Tensor:
-    """Of more than five dimensions the library writes beside its memory, without a word: what is behind the channels is
-    one to it."""
-    return x if len(x.shape) <= 5 else Tensor((*x.shape[:2], math.prod(x.shape[2:])), x.dtype)
+STREAMED = 2**22
+"""Bytes from which a gradient that is not in place is written past the cache, which its operands need."""
 
 
 def training(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
     """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, `…_next` of each statistic."""
-    norm = _BatchNorm(x, setting)
-    steps = Steps(f"batch_norm_training{' relu' if setting.relu else ''}")
-    operands = {dnnl.ARG_SRC: (norm.x, "input0"), dnnl.ARG_DST: (norm.x, "output")}
-    steps.add("batch_norm", norm.training, {**operands, **norm.parameters, **norm.statistics})
+    steps, cut = Steps(f"batch_norm_training{' relu' if setting.relu else ''}"), rows.grid(x)
     following = tuple(f"{name}_next" for name in setting.observed)
-    kernel = steps.prepared(
-        ("input0", *setting.parameters, *setting.observed), ("output", "kept", *following), kept=norm.kept
-    )
-    observe.address  # noqa: B018 - compile while preparing
+    places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None, "kept"]
+    places += [("kept", _inverse(cut)), *_room(steps, cut, threads_for(x.nbytes), moving=True)]
+    count: list[Place] = [] if setting.fraction is None else [None]
+    places += [*setting.observed, *count, *following, *count]
     factor = -1.0 if setting.fraction is None else 1 - setting.fraction
-    count = setting.fraction is None
-
-    def bind(buffers: Buffers) -> Sequence[Call]:
-        arrays = [buffers[role] for role in (*setting.observed, *following)]
-        running = [address(array) for array in arrays]
-        mean, variance, number = running[: len(running) // 2] + ([] if count else [0])
-        mean_next, variance_next, number_next = running[len(running) // 2 :] + ([] if count else [0])
-        kept = address(buffers["kept"])
-        slots = (kept, kept + norm.variance, mean, variance, number, mean_next, variance_next, number_next)
-        observing = observe.call(
-            "running statistics", *slots, x.shape[1], norm.values, factor, references=(buffers["kept"], *arrays)
-        )
-        return [*kernel.bind(buffers), observing]
-
-    return replace(kernel, bind=bind)
+    # Where each channel's first number lies: in channels-last order beside the one before.
+    first = 1 if cut.inner == cut.channels else cut.matrix
+    numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, first, int(setting.relu))
+    steps.add_team_pass("pass", training_pass, threads_for(x.nbytes), places, *cut.slots, *numbers, setting.epsilon, factor)
+    reads = ("input0", *setting.parameters, *setting.observed)
+    return steps.prepared(reads, ("output", "kept", *following), kept=_inverse(cut) + 4 * cut.channels)
 
 
 def inference(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, weights[, bias], running_mean, running_variance → output."""
-    norm = _BatchNorm(x, setting)
-    steps = Steps(f"batch_norm_inference{' relu' if setting.relu else ''}")
-    operands: dict[int, tuple[dnnl.Handle, Place]] = {
-        dnnl.ARG_SRC: (norm.x, "input0"),
-        dnnl.ARG_DST: (norm.x, "output"),
-        dnnl.ARG_MEAN: (norm.channels, "running_mean"),
-        dnnl.ARG_VARIANCE: (norm.channels, "running_variance"),
-    }
-    descriptor = norm.forward(dnnl.FORWARD_INFERENCE, norm.flags | dnnl.USE_GLOBAL_STATS)
-    steps.add("batch_norm", descriptor, {**operands, **norm.parameters})
-    return steps.prepared(("input0", *setting.parameters, "running_mean", "running_variance"), ("output",))
+    """input0, weights[, bias], running_mean, running_variance → output; may be in place."""
+    steps, cut = Steps(f"batch_norm_inference{' relu' if setting.relu else ''}"), rows.grid(x)
+    places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None]
+    places += [steps.reserve(3 * 4 * cut.columns), steps.reserve(3 * 4 * cut.channels)]
+    places += ["running_mean", "running_variance"]
+    steps.add_team_pass("pass", inference_pass, threads_for(x.nbytes), places, *cut.slots, int(setting.relu), setting.epsilon)
+    reads = ("input0", *setting.parameters, "running_mean", "running_variance")
+    return steps.prepared(reads, ("output",), in_place=("input0", "output"))
 
 
 def backward(x: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, output_gradient, weights, kept → weights_gradient[, bias_gradient][, input_gradient]; may be in place."""
-    norm = _BatchNorm(x, setting)
-    steps = Steps(f"batch_norm_backward{' relu' if setting.relu else ''}")
-    descriptor = dnnl.dnnl_batch_normalization_backward_primitive_desc_create(
-        engine(), dnnl.BACKWARD, norm.x, norm.x, norm.x, setting.epsilon, norm.flags, norm.training, attributes()
-    )
-    # The library has no gradient of the parameters alone: where nothing upstream trains, dx is thrown away.
-    place: Place = "input_gradient" if dx is not None else steps.reserve(x.nbytes)
-    operands: dict[int, tuple[dnnl.Handle, Place]] = {
-        dnnl.ARG_SRC: (norm.x, "input0"),
-        dnnl.ARG_DIFF_DST: (norm.x, "output_gradient"),
-        dnnl.ARG_DIFF_SRC: (norm.x, place),
-        dnnl.ARG_SCALE: (norm.channels, "weights"),
-        dnnl.ARG_DIFF_SCALE: (norm.channels, "weights_gradient"),
-    }
-    if setting.bias:
-        operands[dnnl.ARG_DIFF_SHIFT] = (norm.channels, "bias_gradient")
-    steps.add("batch_norm", descriptor, {**operands, **norm.statistics})
-    writes = [f"{name}_gradient" for name in setting.parameters]
-    in_place = None
-    if dx is not None:
-        writes.append("input_gradient")
-        in_place = ("output_gradient", "input_gradient")
-    return steps.prepared(("input0", "output_gradient", "weights", "kept"), writes, in_place=in_place)
+    """input0, output_gradient, kept → weights_gradient[, bias_gradient][, input_gradient]; may be in place."""
+    steps, cut = Steps(f"batch_norm_backward{' relu' if setting.relu else ''}"), rows.grid(x)
+    places: list[Place] = ["input0", "output_gradient", "input_gradient" if dx is not None else None]
+    places += ["weights_gradient", "bias_gradient" if setting.bias else None, "kept", ("kept", _inverse(cut))]
+    places += _room(steps, cut, threads_for(x.nbytes), moving=False)
+    streams = x.nbytes >= STREAMED and cut.matrix % rows.LANES == 0
+    numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, int(setting.relu), int(streams))
+    steps.add_team_pass("pass", backward_pass, threads_for(x.nbytes), places, *cut.slots, *numbers)
+    writes = [f"{name}_gradient" for name in setting.parameters] + ([] if dx is None else ["input_gradient"])
+    in_place = None if dx is None else ("output_gradient", "input_gradient")
+    return steps.prepared(("input0", "output_gradient", "kept"), writes, in_place=in_place)
+
+
+def _inverse(cut: Grid) -> int:
+    """Where 1 / σ is kept, in bytes, behind three numbers for each column."""
+    return 3 * 4 * cut.columns
+
+
+def _room(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> Sequence[Place]:
+    """Room for two sums of every channel, for three numbers of it, and, for each thread, sums of every column and the
+    numbers that they need (training), or the columns' numbers (the gradient)."""
+    own = 4 * cut.columns * (4 * threads)
+    more = 4 * cut.columns * (2 * threads if moving else 5)
+    return [steps.reserve(size) for size in (2 * 8 * cut.channels, 3 * 4 * cut.channels, own, more)]
+
+
+# Steps of the passes; see `rows.py`.
+
+
+def _normalised(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    builder = code.builder
+    return builder.fadd(builder.fmul(builder.fsub(values[0], numbers[0]), numbers[1]), numbers[2])
+
+
+def _rectified(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    normalised = _normalised(code, values, numbers)
+    # "Less than" is false of what is not a number, which stays what it is.
+    return code.builder.select(code.below(normalised), code.number(code.single, 0.0), normalised)
+
+
+def _of_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """dy, or 0 where the normalised value is not positive."""
+    positive = code.above(_normalised(code, values, numbers))
+    return code.builder.select(positive, values[1], code.number(code.single, 0.0))
+
+
+def _products(code: Any, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> tuple[Any, ...]:
+    gradient = _of_relu(code, values, numbers) if relu else values[1]
+    return gradient, code.builder.fmul(gradient, code.builder.fsub(values[0], numbers[0]))
+
+
+def _products_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+    return _products(code, values, numbers, relu=True)
+
+
+def _gradient(code: Any, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> Any:
+    builder, gradient = code.builder, _of_relu(code, values, numbers) if relu else values[1]
+    along = builder.fmul(builder.fsub(values[0], numbers[MEAN]), numbers[SLOPE])
+    return builder.fmul(builder.fsub(builder.fsub(gradient, numbers[COMMON]), along), numbers[SCALE])
+
+
+def _gradient_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    return _gradient(code, values, numbers, relu=True)
+
+
+_normalise = over(1, (MEAN, SCALE, SHIFT), _normalised)
+_normalise_relu = over(1, (MEAN, SCALE, SHIFT), _rectified)
+_sum_products = over(2, (MEAN,), _products, sums=2)
+_sum_products_relu = over(2, (MEAN, SCALE, SHIFT), _products_relu, sums=2)
+_gradients = over(2, (MEAN, SCALE, SHIFT, COMMON, SLOPE), _gradient)
+_gradients_relu = over(2, (MEAN, SCALE, SHIFT, COMMON, SLOPE), _gradient_relu)
+
+
+_stream = over(2, (MEAN, SCALE, SHIFT, COMMON, SLOPE), _gradient, past_cache=True)
+_stream_relu = over(2, (MEAN, SCALE, SHIFT, COMMON, SLOPE), _gradient_relu, past_cache=True)
+_normalise_everywhere, _normalise_relu_everywhere = everywhere(_normalise), everywhere(_normalise_relu)
+_products_everywhere, _products_relu_everywhere = everywhere(_sum_products), everywhere(_sum_products_relu)
+_gradients_everywhere, _gradients_relu_everywhere = everywhere(_gradients), everywhere(_gradients_relu)
+_stream_everywhere, _stream_relu_everywhere = everywhere(_stream), everywhere(_stream_relu)
+_moments_everywhere = everywhere(column_moments)
+
+
+# The passes. Their blocks begin with the slots of the team; what follows is counted from there.
+
+
+@inlined
+def _moments(sizes: int, thread: int, threads: int, x: int, first: int, known: int, totals: int) -> None:
+    """A thread's Σ (x − origin) and Σ (x − origin)² for every column; the origin is the channel's first number.
+
+    known: room for the columns' numbers near the mean, and their origins. The former are moved along, from block to
+    block; so that the first one is near too, it is added up twice.
+    """
+    s, values = int64_at(sizes), float32_at(x)
+    wide, height = 4 * s[GROUPS] * s[WIDTH], s[HEIGHT]
+    near, origin = float32_at(known), float32_at(known + wide)
+    for group in range(s[GROUPS]):
+        for index in range(s[WIDTH]):
+            column = group * s[WIDTH] + index
+            near[column] = origin[column] = values[(group + index % s[INNER]) * first]
+    start = share(s[OUTER], thread, threads) * s[GROUPS] * s[MATRIX]
+    count = s[ROWS]
+    if s[OUTER] == 1:
+        start = share(s[ROWS], thread, threads) * s[WIDTH]
+        count = share(s[ROWS], thread + 1, threads) - share(s[ROWS], thread, threads)
+    if count > 0 and start < s[OUTER] * s[GROUPS] * s[MATRIX]:
+        for group in range(s[GROUPS]):
+            column = group * s[WIDTH]
+            at = x + 4 * (start + group * s[MATRIX])
+            column_moments(at, 0, 0, min(count, height), s[WIDTH], height, known + 4 * column, wide, totals + 8 * column)
+    clear(totals, 2 * s[GROUPS] * s[WIDTH])
+    _moments_everywhere(sizes, thread, threads, x, 0, 0, known, wide, totals)
+
+
+@inlined
+def _statistics(b: Any, epsilon: float, channels: int, count: int, first: int) -> None:
+    """The batch's statistics from the sums of all columns: mean, factor and bias in the channels' room, 1 / σ where it
+    is kept, and the variance instead of the squares."""
+    sums, squares, part = float64_at(b[6]), float64_at(b[6] + 8 * channels), 1.0 / count
+    values, weights, bias = float32_at(b[0]), float32_at(b[2]), float32_at(b[3])
+    numbers, inverse = float32_at(b[7]), float32_at(b[5])
+    for channel in range(channels):
+        distance = sums[channel] * part
+        variance = (squares[channel] - sums[channel] * distance) * part
+        variance = 0.0 if variance < 0 else variance  # not max(): NaN is not hidden
+        numbers[channel] = np.float32(np.float64(values[channel * first]) + distance)
+        squares[channel] = variance
+        inverse[channel] = np.float32(1.0 / math.sqrt(variance + epsilon))
+        sums[channel] = np.float64(values[channel * first]) + distance
+    for channel in range(channels):
+        numbers[channels + channel] = weights[channel] * inverse[channel]
+        numbers[2 * channels + channel] = bias[channel] if b[3] != 0 else np.float32(0)
+
+
+@inlined
+def _observe(b: Any, factor: float, channels: int, count: int) -> None:
+    """The next running statistics. factor: what is taken of the batch's; with a count, that of the mean of all."""
+    if b[12] != 0:
+        tasks = float32_at(b[12])[0]
+        factor = 1.0 / (1.0 + tasks)
+        float32_at(b[15])[0] = tasks + 1
+    unbiased = factor * count / max(count - 1, 1)
+    mean, variance = float64_at(b[6]), float64_at(b[6] + 8 * channels)
+    running_mean, running_variance = float32_at(b[10]), float32_at(b[11])
+    mean_next, variance_next = float32_at(b[13]), float32_at(b[14])
+    for channel in range(channels):
+        mean_next[channel] = (1 - factor) * running_mean[channel] + factor * mean[channel]
+        variance_next[channel] = (1 - factor) * running_variance[channel] + unbiased * variance[channel]
+
+
+@inlined
+def _fold_threads(sizes: int, threads: int, sums: int, totals: int) -> None:
+    """The two sums of every channel from those of every column and thread."""
+    s = int64_at(sizes)
+    columns, channels = s[GROUPS] * s[WIDTH], s[CHANNELS]
+    clear(totals, 2 * channels)
+    for thread in range(threads):
+        for which in range(2):
+            fold(sizes, sums + 8 * columns * (2 * thread + which), totals + 8 * channels * which)
+
+
+@inlined
+def _spread_all(sizes: int, count: int, channels: int, columns: int) -> None:
+    """So many rows of numbers, from those for channels to those for columns."""
+    s = int64_at(sizes)
+    for row in range(count):
+        spread(sizes, channels + 4 * row * s[CHANNELS], columns + 4 * row * s[GROUPS] * s[WIDTH])
+
+
+@inlined
+def _write(sizes: int, relu: int, thread: int, threads: int, x: int, y: int, columns: int) -> None:
+    wide = 4 * int64_at(sizes)[GROUPS] * int64_at(sizes)[WIDTH]
+    if relu != 0:
+        _normalise_relu_everywhere(sizes, thread, threads, x, 0, y, columns, wide, 0)
+    else:
+        _normalise_everywhere(sizes, thread, threads, x, 0, y, columns, wide, 0)
 
 
 @native
-def observe(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: the batch's mean, variance; running mean, variance, count, and where the next ones go (count 0: there is
-    none); channels, values in a channel, what is taken of the new ones (with a count: the mean of all tasks)."""
-    block = int64_at(arguments)
-    factor, values = float64_at(arguments)[10], block[9]
-    if block[4] != 0:
-        tasks = float32_at(block[4])[0]
-        factor = 1.0 / (1.0 + tasks)
-        float32_at(block[7])[0] = tasks + 1
-    unbiased = values / max(values - 1, 1)
-    mean, variance = float32_at(block[0]), float32_at(block[1])
-    running_mean, running_variance = float32_at(block[2]), float32_at(block[3])
-    mean_next, variance_next = float32_at(block[5]), float32_at(block[6])
-    for channel in range(block[8]):
-        mean_next[channel] = (1 - factor) * running_mean[channel] + factor * mean[channel]
-        variance_next[channel] = (1 - factor) * running_variance[channel] + factor * unbiased * variance[channel]
+def training_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Addresses: x, y, weights, bias (or 0), what is kept for columns, for channels; room: channels' sums, channels'
+    numbers, columns' sums, columns' numbers; running mean, variance, count (or 0), and where the next ones go. Then the
+    grid; numbers in a channel, distance of the channels' first ones, whether there is a ReLU; ε, what is taken of the
+    new statistics."""
+    b = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS)
+    sizes, more = np.int64(arguments) + 8 * (TEAM_SLOTS + 16), np.int64(arguments) + 8 * (TEAM_SLOTS + 16 + GRID_SLOTS)
+    s, n, floats = int64_at(sizes), int64_at(more), float64_at(more)
+    thread, threads, columns = team_thread(arguments), team_size(arguments), s[GROUPS] * s[WIDTH]
+    _moments(sizes, thread, threads, b[0], n[1], b[9] + 8 * columns * thread, b[8] + 16 * columns * thread)
+    team_barrier(arguments)
+    if thread == 0:
+        _fold_threads(sizes, threads, b[8], b[6])
+        _statistics(b, floats[3], s[CHANNELS], n[0], n[1])
+        _spread_all(sizes, 3, b[7], b[4])
+        _observe(b, floats[4], s[CHANNELS], n[0])
+    team_barrier(arguments)
+    _write(sizes, n[2], thread, threads, b[0], b[1], b[4])
+    return 0
+
+
+@inlined
+def _running(b: Any, epsilon: float, channels: int) -> None:
+    """Mean, factor and bias from the running statistics, in the channels' room."""
+    weights, bias, mean, variance = float32_at(b[2]), float32_at(b[3]), float32_at(b[6]), float32_at(b[7])
+    numbers = float32_at(b[5])
+    for channel in range(channels):
+        inverse = 1.0 / math.sqrt(np.float64(variance[channel]) + epsilon)
+        numbers[channel] = mean[channel]
+        numbers[channels + channel] = weights[channel] * np.float32(inverse)
+        numbers[2 * channels + channel] = bias[channel] if b[3] != 0 else np.float32(0)
+
+
+@native
+def inference_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Addresses: x, y, weights, bias (or 0), room for columns' and for channels' numbers, running mean, variance. Then
+    the grid; whether there is a ReLU; ε."""
+    b = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS)
+    sizes, more = np.int64(arguments) + 8 * (TEAM_SLOTS + 8), np.int64(arguments) + 8 * (TEAM_SLOTS + 8 + GRID_SLOTS)
+    thread, threads = team_thread(arguments), team_size(arguments)
+    if thread == 0:
+        _running(b, float64_at(more)[1], int64_at(sizes)[CHANNELS])
+        _spread_all(sizes, 3, b[5], b[4])
+    team_barrier(arguments)
+    _write(sizes, int64_at(more)[0], thread, threads, b[0], b[1], b[4])
+    return 0
+
+
+@inlined
+def _variable_gradients(b: Any, channels: int, count: int) -> None:
+    """Those of weights and bias, and what all of a channel's gradients have in common: an offset and a slope."""
+    sums, products, part = float64_at(b[7]), float64_at(b[7] + 8 * channels), 1.0 / count
+    weights_gradient, bias_gradient = float32_at(b[3]), float32_at(b[4])
+    inverse, numbers = float32_at(b[6]), float32_at(b[8])
+    for channel in range(channels):
+        along = products[channel] * inverse[channel]
+        weights_gradient[channel] = np.float32(along)
+        numbers[channel] = np.float32(sums[channel] * part)
+        numbers[channels + channel] = np.float32(along * part * inverse[channel])
+    if b[4] != 0:
+        for channel in range(channels):
+            bias_gradient[channel] = np.float32(sums[channel])
+
+
+@native
+def backward_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Addresses: x, dy, dx (or 0), gradients of weights, of bias (or 0), what is kept for columns, for channels; room:
+    channels' sums, channels' numbers, columns' sums, columns' numbers. Then the grid; numbers in a channel, whether
+    there is a ReLU, whether dx is written past the cache where it is not dy."""
+    b = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS)
+    sizes, more = np.int64(arguments) + 8 * (TEAM_SLOTS + 11), np.int64(arguments) + 8 * (TEAM_SLOTS + 11 + GRID_SLOTS)
+    s, n = int64_at(sizes), int64_at(more)
+    thread, threads, columns = team_thread(arguments), team_size(arguments), s[GROUPS] * s[WIDTH]
+    own, wide = b[9] + 16 * columns * thread, 4 * columns
+    clear(own, 2 * columns)
+    if n[1] != 0:
+        _products_relu_everywhere(sizes, thread, threads, b[0], b[1], 0, b[5], wide, own)
+    else:
+        _products_everywhere(sizes, thread, threads, b[0], b[1], 0, b[5], wide, own)
+    team_barrier(arguments)
+    if thread == 0:
+        _fold_threads(sizes, threads, b[9], b[7])
+        _variable_gradients(b, s[CHANNELS], n[0])
+        kept, numbers = float32_at(b[5]), float32_at(b[10])
+        for index in range(3 * columns):
+            numbers[index] = kept[index]
+        _spread_all(sizes, 2, b[8], b[10] + 3 * wide)
+    team_barrier(arguments)
+    if b[2] == 0:
+        return 0
+    streams = n[2] != 0 and b[1] != b[2]
+    if n[1] != 0 and streams:
+        _stream_relu_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
+    elif n[1] != 0:
+        _gradients_relu_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
+    elif streams:
+        _stream_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
+    else:
+        _gradients_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
     return 0

@@ -31,28 +31,39 @@ from crossbow.kernels.onednn import (
     engine,
     factorisation,
     inner_product,
+    log_softmax,
     loss,
     lrn,
     matmul,
+    max_pooling,
+    part,
     pooling,
     scaling,
     softmax,
     stochastic_pooling,
+    transpose,
     vector,
 )
+from crossbow.kernels.onednn.fallback import with_fallbacks
 from crossbow.kernels.reference.library import Reference
 from crossbow.types import Layout, Phase, Shape, Tensor
 
 FLOAT32 = np.dtype(np.float32)
 
 
+@with_fallbacks
 class OneDNN(Reference):
-    """oneDNN's kernels; what it does not accelerate is inherited from the reference library and runs in NumPy."""
+    """oneDNN's kernels; what it does not accelerate is inherited from the reference library and runs in NumPy.
+
+    So does what oneDNN refuses: the kernel's name then says that it is a fallback, and why.
+    """
 
     name: str = "onednn"
 
-    def __init__(self) -> None:
+    def __init__(self, *, winograd: bool = True) -> None:
+        """winograd: whether convolutions may be computed by Winograd's filtering, which rounds more."""
         super().__init__(np.float32)
+        self.own_convolutions = convolution.OWN if winograd else convolution.EXACT
         self.fused_relu = ("convolution", "inner_product", "batch_norm", "weighted_sum")
         self.mixed = None
 
@@ -73,21 +84,21 @@ class OneDNN(Reference):
     ) -> PreparedKernel:
         if not _images(x):
             return super().convolution_forward(x, weights, bias, y, geometry, relu=relu)
-        return convolution.forward(x, weights, bias, y, geometry, relu)
+        return convolution.forward(x, weights, bias, y, geometry, relu, self.own_convolutions)
 
     def convolution_backward_data(
         self, dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
         if not _images(dx):
             return super().convolution_backward_data(dy, weights, dx, geometry)
-        return convolution.backward_data(dy, weights, dx, geometry)
+        return convolution.backward_data(dy, weights, dx, geometry, self.own_convolutions)
 
     def convolution_backward_weights(
         self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
         if not _images(x):
             return super().convolution_backward_weights(x, dy, weights, bias, geometry)
-        return convolution.backward_weights(x, dy, weights, bias, geometry)
+        return convolution.backward_weights(x, dy, weights, bias, geometry, self.own_convolutions)
 
     def inner_product_forward(
         self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, *, relu: bool = False
@@ -136,13 +147,17 @@ class OneDNN(Reference):
             return super().pooling_forward(x, y, geometry, phase, seed, key)
         if geometry.method == "stochastic":
             return stochastic_pooling.forward(x, y, geometry, phase, seed, key)
-        return pooling.forward(x, y, geometry, phase)
+        if geometry.method == "max":
+            return max_pooling.forward(x, y, geometry, phase)
+        return pooling.forward(x, y, geometry)
 
     def pooling_backward(self, dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
         if not _images(dx):
             return super().pooling_backward(dy, dx, geometry)
         if geometry.method == "stochastic":
             return stochastic_pooling.backward(dy, dx, geometry)
+        if geometry.method == "max":
+            return max_pooling.backward(dy, dx, geometry)
         return pooling.backward(dy, dx, geometry)
 
     def activation_forward(
@@ -174,6 +189,16 @@ class OneDNN(Reference):
 
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         return softmax.backward(y, dy, dx, axis)
+
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(x, y):
+            return super().log_softmax_forward(x, y, axis)
+        return log_softmax.forward(x, axis)
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(y, dy, dx):
+            return super().log_softmax_backward(y, dy, dx, axis)
+        return log_softmax.backward(y, axis)
 
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         if not _alike(x, y):
@@ -233,6 +258,24 @@ class OneDNN(Reference):
     def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
         return copy.backward(dy, dx) if copy.accepts(dy, dx) else super().copy_backward(dy, dx)
 
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.forward(x, y, sizes, order)
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.backward(dy, dx, sizes, order)
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_forward(x, y, axis, start, step)
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_backward(dy, dx, axis, start, step)
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        return part.pad_forward(x, y, before, value)
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        return part.pad_backward(dy, dx, before)
+
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         if not matmul.accepts(geometry):
             return super().matmul_forward(a, b, y, geometry)
@@ -262,11 +305,16 @@ class OneDNN(Reference):
     # Losses and measures.
 
     def softmax_loss_forward(
-        self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
+        self,
+        p: Tensor,
+        labels: Tensor,
+        ignored_label: int | None,
+        normalisation: str,
+        logits: Tensor | None = None,
     ) -> PreparedKernel:
         if not loss.accepts(p, labels):
-            return super().softmax_loss_forward(p, labels, ignored_label, normalisation)
-        return loss.softmax_loss_forward(p, ignored_label, normalisation)
+            return super().softmax_loss_forward(p, labels, ignored_label, normalisation, logits)
+        return loss.softmax_loss_forward(p, ignored_label, normalisation, logits)
 
     def softmax_loss_backward(
         self, p: Tensor, labels: Tensor, dx: Tensor, ignored_label: int | None, normalisation: str

@@ -11,6 +11,7 @@ from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import attributes, engine, nbytes
+from crossbow.kernels.onednn.team import TEAM_SLOTS, THREADS, run_team, team_slots
 from crossbow.types import address
 
 ALIGNMENT = 64
@@ -47,6 +48,7 @@ class _Pass:
     places: tuple[Place, ...]
     slots: tuple[int | float, ...]
     references: tuple[object, ...]
+    team: bool = False
 
 
 class Steps:
@@ -87,6 +89,15 @@ class Steps:
         self.implementations.append("numba")
         self._steps.append(_Pass(name, function, tuple(places), slots, tuple(references)))
 
+    def add_team_pass(
+        self, name: str, function: NativeFunction, threads: int, places: Sequence[Place], *slots: int | float
+    ) -> None:
+        """Append a pass that so many threads run; its block begins with `team_slots`."""
+        run_team.address  # noqa: B018 - compile while preparing
+        self.implementations.append("numba")
+        team = team_slots(function.address, threads)
+        self._steps.append(_Pass(name, function, tuple(places), (*team, *slots), (), team=True))
+
     def reorder(self, source: dnnl.Handle, place: Place, target: dnnl.Handle, to: Place) -> None:
         """Append a change of layout."""
         descriptor = dnnl.dnnl_reorder_primitive_desc_create(source, target, engine(), attributes())
@@ -126,6 +137,10 @@ class Steps:
     def _bind_pass(self, step: _Pass, buffers: Buffers, workspace: int) -> NativeCall:
         locations = [_location(place, buffers, workspace) for place in step.places]
         references = (*step.references, *buffers.values())
+        if step.team:
+            function = step.function if step.slots[THREADS] == 1 else run_team
+            slots = (*step.slots[:TEAM_SLOTS], *locations, *step.slots[TEAM_SLOTS:])
+            return function.call(f"{self.request} {step.name}", *slots, references=references)
         return step.function.call(f"{self.request} {step.name}", *locations, *step.slots, references=references)
 
     def _bind_step(self, step: _Step, buffers: Buffers, workspace: int, stream: dnnl.Handle) -> NativeCall:

@@ -1,0 +1,363 @@
+"""Passes over rows of channels: sums down the columns, and element-wise arithmetic with a number for each column.
+
+The memory of a tensor is a sequence of matrices: (outer, groups, rows, width), each with a partial row of `rest` numbers
+behind it. Channels-last tensors are one matrix, whose rows are several pixels, so that few channels fill vectors, too.
+In plain tensors (N, C, …) every channel of an example is a matrix of its own, and all of its columns are one channel's.
+
+Sums are exact to about the last digit of float32 however many numbers there are: blocks of at most BLOCK rows are added
+up in float32, column by column, and these sums in float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at
+from crossbow.types import Layout, Shape, Tensor
+
+LANES = 16
+"""Numbers of a vector."""
+VECTORS = 4
+"""Vectors that are handled together: sums wait for their last addition."""
+BLOCK = 64
+"""Rows that are added up in float32."""
+TOGETHER = 8
+"""Rows whose numbers are added to each other first: the fewer numbers are added to a large sum, the less is lost."""
+FIRST_LEVEL = 2**14
+"""Bytes that are read again and again, or written after they are read, one block after the other."""
+WIDEST = 1024
+"""Columns up to which rows of several pixels are made for the sake of whole vectors."""
+
+# The slots of a grid in an argument block.
+OUTER, GROUPS, ROWS, WIDTH, REST, HEIGHT, CHANNELS, INNER, MATRIX = range(9)
+GRID_SLOTS = 9
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a tensor's memory is cut into matrices."""
+
+    outer: int
+    groups: int
+    rows: int
+    width: int
+    rest: int
+    """Columns of the partial row."""
+    channels: int
+    inner: int
+    """Channel of a column: its group + column mod `inner`."""
+
+    @property
+    def columns(self) -> int:
+        """Of all groups."""
+        return self.groups * self.width
+
+    @property
+    def height(self) -> int:
+        """Rows of a block."""
+        return max(LANES, min(BLOCK, FIRST_LEVEL // (4 * self.width)))
+
+    @property
+    def matrix(self) -> int:
+        """Numbers from one matrix to the next."""
+        return self.rows * self.width + self.rest
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        sizes = (self.outer, self.groups, self.rows, self.width, self.rest, self.height)
+        return (*sizes, self.channels, self.inner, self.matrix)
+
+
+def grid(x: Tensor) -> Grid:
+    """The matrices of a tensor (N, C, …)."""
+    images, channels, places = x.shape[0], x.shape[1], math.prod(x.shape[2:])
+    if x.layout is Layout.CHANNELS_LAST or places == 1:
+        return pixels(images * places, channels)
+    if channels == 1:
+        return pixels(images * places, 1)
+    width = VECTORS * LANES if places >= VECTORS * LANES else LANES
+    return Grid(images, channels, places // width, width, places % width, channels, 1)
+
+
+def pixels(count: int, channels: int, outer: int = 1) -> Grid:
+    """Those of so many pixels of so many channels, channels last; with `outer`, of as many such images."""
+    filled = math.lcm(channels, LANES)
+    together = 1
+    if filled <= WIDEST:
+        together = filled // channels * -(-VECTORS * LANES // filled)
+    width = together * channels
+    return Grid(outer, 1, count // together, width, count % together * channels, channels, channels)
+
+
+class _Code:
+    """Writes instructions on vectors of LANES numbers, or on single ones (lanes = 1)."""
+
+    word = ir.IntType(64)
+
+    def __init__(self, builder: Any, lanes: int) -> None:
+        self.builder, self.lanes = builder, lanes
+        self.single: Any = ir.FloatType() if lanes == 1 else ir.VectorType(ir.FloatType(), lanes)
+        self.double: Any = ir.DoubleType() if lanes == 1 else ir.VectorType(ir.DoubleType(), lanes)
+
+    def read(self, base: Any, offset: Any, kind: Any = None) -> Any:
+        return self.builder.load(self._place(base, offset, kind or self.single), align=4)
+
+    def write(self, value: Any, base: Any, offset: Any, past_cache: bool = False) -> None:
+        stored = self.builder.store(value, self._place(base, offset, value.type), align=4)
+        if past_cache and self.lanes > 1:
+            stored.align = 4 * self.lanes
+            stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.IntType(32)(1)]))
+
+    def _place(self, base: Any, offset: Any, kind: Any) -> Any:
+        return self.builder.inttoptr(self.builder.add(base, offset), kind.as_pointer())
+
+    def wide(self, value: Any) -> Any:
+        """In double precision."""
+        return self.builder.fpext(value, self.double)
+
+    def number(self, kind: Any, value: float) -> Any:
+        return ir.Constant(kind, value if self.lanes == 1 else [value] * self.lanes)
+
+    def splat(self, value: Any) -> Any:
+        if self.lanes == 1:
+            return value
+        undefined, lane = ir.Constant(self.double, ir.Undefined), ir.IntType(32)
+        mask = ir.Constant(ir.VectorType(lane, self.lanes), None)
+        return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, lane(0)), undefined, mask)
+
+    def above(self, value: Any) -> Any:
+        """Whether it is > 0: false of what is not a number."""
+        return self.builder.fcmp_ordered(">", value, self.number(self.single, 0.0))
+
+    def below(self, value: Any) -> Any:
+        return self.builder.fcmp_ordered("<", value, self.number(self.single, 0.0))
+
+
+Step = Callable[[_Code, Sequence[Any], Sequence[Any]], Any]
+"""Of a number of each operand, and of the column's parameters: what is written, or what is added to each sum."""
+_register: Callable[[Any, Any], Any] = cgutils.alloca_once
+
+
+def _block(
+    operands: int, parameters: Sequence[int], step: Step, sums: int, moving: bool, past_cache: bool
+) -> Any:
+    """Instructions for so many rows of `vectors` × `lanes` columns.
+
+    parameters: which rows of numbers are used, of those that lie one after the other. With sums = 0 the step's result is
+    written; else so many sums are formed, added to those in float64 that lie `wide` apart. moving: they are of
+    deviations d from the first parameter, Σ d and Σ d²; they are added as those of deviations from the second, and the
+    first becomes the block's mean.
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        vectors, lanes = (kind.literal_value for kind in signature.args[:2])
+        a, b, out, rows, stride, base, wide, totals = arguments[2:]
+        code, word = _Code(builder, lanes), ir.IntType(64)
+        places = [word(4 * lanes * number) for number in range(vectors)]
+        far = {p: builder.mul(wide, word(p)) for p in parameters}
+        known = [[code.read(base, builder.add(far[p], place)) for p in parameters] for place in places]
+        found = [[_register(builder, code.single) for _ in range(sums)] for _ in places]
+        for registers in found:
+            for register in registers:
+                builder.store(code.number(code.single, 0.0), register)
+
+        def made(row: Any, place: Any, numbers: Sequence[Any]) -> Any:
+            at = builder.add(builder.mul(row, stride), place)
+            return step(code, [code.read(base_of, at) for base_of in (a, b)[:operands]], numbers)
+
+        def together(first: Any, count: int) -> None:
+            """So many rows, their numbers added to each other in pairs before they are added to the sums. They are
+            read as they lie, which the processor foresees."""
+            open_pairs: list[list[tuple[int, Sequence[Any]]]] = [[] for _ in places]
+            for number in range(count):
+                row = builder.add(first, word(number))
+                for pairs, place, numbers in zip(open_pairs, places, known, strict=True):
+                    level, values = 0, made(row, place, numbers)
+                    while pairs and pairs[-1][0] == level:
+                        level, values = level + 1, _added(builder, pairs.pop()[1], values)
+                    pairs.append((level, values))
+            for pairs, registers in zip(open_pairs, found, strict=True):
+                for register, value in zip(registers, pairs[0][1], strict=True):
+                    builder.store(builder.fadd(builder.load(register), value), register)
+
+        if sums:
+            whole = builder.and_(rows, word(-TOGETHER))
+            with cgutils.for_range_slice(builder, word(0), whole, word(TOGETHER), word) as (first, _):
+                together(first, TOGETHER)
+            with cgutils.for_range_slice(builder, whole, rows, word(1), word) as (first, _):
+                together(first, 1)
+        else:
+            with cgutils.for_range(builder, rows) as loop:
+                for place, numbers in zip(places, known, strict=True):
+                    at = builder.add(builder.mul(loop.index, stride), place)
+                    code.write(made(loop.index, place, numbers), out, at, past_cache)
+        for place, numbers, registers in zip(places, known, found, strict=True):
+            twice = builder.add(place, place)
+            values = [code.wide(builder.load(register)) for register in registers]
+            if moving:
+                count = code.splat(builder.sitofp(rows, ir.DoubleType()))
+                values, mean = _moved(code, count, numbers, values)
+                code.write(mean, base, place)
+            for number, value in enumerate(values):
+                at = builder.add(builder.mul(wide, word(2 * number)), twice)
+                code.write(builder.fadd(code.read(totals, at, code.double), value), totals, at)
+        return context.get_dummy_value()
+
+    @instruction
+    def block(
+        typing_context: Any, vectors: Any, lanes: Any, a: Any, b: Any, out: Any, rows: Any, stride: Any,
+        parameters: Any, wide: Any, totals: Any,
+    ) -> Any:  # fmt: skip
+        if not all(isinstance(size, types.IntegerLiteral) for size in (vectors, lanes)):
+            return None
+        return types.void(vectors, lanes, *[types.int64] * 8), generate
+
+    return block
+
+
+def _added(builder: Any, left: Sequence[Any], right: Sequence[Any]) -> list[Any]:
+    return [builder.fadd(one, other) for one, other in zip(left, right, strict=True)]
+
+
+def _moved(code: _Code, count: Any, numbers: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Σ d and Σ d² of `count` deviations from one number as those from another; and the mean that they mean."""
+    builder, (near, origin) = code.builder, map(code.wide, numbers)
+    distance, (first, second) = builder.fsub(near, origin), values
+    moved = builder.fadd(builder.fmul(count, distance), first)
+    squares = builder.fmul(distance, builder.fadd(moved, first))  # n D² + 2 D Σ d
+    mean = builder.fadd(near, builder.fdiv(first, count))
+    return [moved, builder.fadd(squares, second)], builder.fptrunc(mean, code.single)
+
+
+def over(
+    operands: int,
+    parameters: Sequence[int],
+    step: Step,
+    *,
+    sums: int = 0,
+    moving: bool = False,
+    past_cache: bool = False,
+) -> Any:
+    """The function (a, b, out, rows, width, height, parameters, wide, totals) that does the step with a matrix, in
+    blocks of rows and vectors of columns. b, out and totals may be 0 where they are not used; parameters lie `wide`
+    bytes apart, sums twice as far. past_cache: what is written, at multiples of 64 bytes, goes to memory at once."""
+    code = _block(operands, parameters, step, sums, moving, past_cache)
+
+    def run(
+        a: int, b: int, out: int, rows: int, width: int, height: int, parameters: int, wide: int, totals: int
+    ) -> None:
+        stride = 4 * width
+        for first in range(0, rows, height):
+            count, down, column = min(height, rows - first), first * stride, 0
+            while column < width:
+                at, known, sums_at = down + 4 * column, parameters + 4 * column, totals + 8 * column
+                if column + VECTORS * LANES <= width:
+                    code(VECTORS, LANES, a + at, b + at, out + at, count, stride, known, wide, sums_at)
+                    column += VECTORS * LANES
+                elif column + LANES <= width:
+                    code(1, LANES, a + at, b + at, out + at, count, stride, known, wide, sums_at)
+                    column += LANES
+                else:
+                    code(1, 1, a + at, b + at, out + at, count, stride, known, wide, sums_at)
+                    column += 1
+
+    return _inlined_as(f"over_{step.__name__}{'_past_cache' if past_cache else ''}", run)
+
+
+def everywhere(run: Any) -> Any:
+    """`over`'s function for a thread's share of a tensor, (sizes, thread, threads, a, b, out, parameters, wide,
+    totals): of the outer axis where that is longer than 1, else of the rows; the last thread has the partial row."""
+
+    def walk(
+        sizes: int, thread: int, threads: int, a: int, b: int, out: int, parameters: int, wide: int, totals: int
+    ) -> None:
+        s = int64_at(sizes)
+        width, rest = s[WIDTH], s[REST] if s[OUTER] > 1 or thread == threads - 1 else 0
+        outer, first, last = s[OUTER] > 1, 0, s[ROWS]
+        begin, end = share(s[OUTER], thread, threads), share(s[OUTER], thread + 1, threads)
+        if not outer:
+            begin, end, first, last = 0, 1, share(s[ROWS], thread, threads), share(s[ROWS], thread + 1, threads)
+        for number in range(begin * s[GROUPS], end * s[GROUPS]):
+            start, column = number * s[MATRIX], number % s[GROUPS] * width
+            known, sums = parameters + 4 * column, totals + 8 * column
+            at = 4 * (start + first * width)
+            run(a + at, b + at, out + at, last - first, width, s[HEIGHT], known, wide, sums)
+            if rest > 0:
+                at = 4 * (start + s[ROWS] * width)
+                run(a + at, b + at, out + at, 1, rest, 1, known, wide, sums)
+
+    return _inlined_as(f"everywhere_{run.py_func.__name__}", walk)
+
+
+def _inlined_as(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function for passes to call, under a name of its own: code that comes from the cache is linked by name."""
+    function.__name__ = function.__qualname__ = name
+    return inlined(function)
+
+
+@inlined
+def share(count: int, number: int, parts: int) -> int:
+    """Where the part of that number begins; part `parts` is the end."""
+    return count * number // parts
+
+
+# Steps of a number x (and dy), with the parameters in order.
+
+
+def _plain_sum(code: _Code, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+    return (values[0],)
+
+
+def _deviations(code: _Code, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+    """x − k and its square."""
+    deviation = code.builder.fsub(values[0], numbers[0])
+    return deviation, code.builder.fmul(deviation, deviation)
+
+
+column_sums = over(1, (), _plain_sum, sums=1)
+"""Σ a."""
+column_moments = over(1, (0, 1), _deviations, sums=2, moving=True)
+"""Σ (a − parameter 1) and Σ (a − parameter 1)²; parameter 0 is to be near the mean, and is moved along."""
+
+
+# Between columns and channels.
+
+
+@inlined
+def clear(totals: int, count: int) -> None:
+    """float64 sums become 0."""
+    sums = float64_at(totals)
+    for index in range(count):
+        sums[index] = 0.0
+
+
+@inlined
+def fold(sizes: int, columns: int, totals: int) -> None:
+    """Add the columns' float64 sums to those of their channels."""
+    s, source, target = int64_at(sizes), float64_at(columns), float64_at(totals)
+    for group in range(s[GROUPS]):
+        for first in range(group * s[WIDTH], (group + 1) * s[WIDTH], s[INNER]):
+            for index in range(s[INNER]):
+                target[group + index] += source[first + index]
+
+
+@inlined
+def spread(sizes: int, channels: int, columns: int) -> None:
+    """A float32 number for each channel to that for each column."""
+    s, source, target = int64_at(sizes), float32_at(channels), float32_at(columns)
+    for group in range(s[GROUPS]):
+        for first in range(group * s[WIDTH], (group + 1) * s[WIDTH], s[INNER]):
+            for index in range(s[INNER]):
+                target[first + index] = source[group + index]
+
+
+def per_channel(shape: Shape) -> int:
+    """How many numbers a channel has."""
+    return math.prod(shape) // shape[1]
