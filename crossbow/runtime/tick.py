@@ -58,7 +58,6 @@ from crossbow.solver.update import Terms, total
 from crossbow.synch import BarrierRule, Collective, Rule
 from crossbow.types import Array
 
-
 T = TypeVar("T")
 
 
