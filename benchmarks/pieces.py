@@ -106,23 +106,20 @@ def task(kernel: PreparedKernel, buffers: Buffers) -> Run:
 
 def directions(case: Convolution, own: bool) -> dict[str, Run]:
     """Forward and both gradients, with kernels of our own or oneDNN's."""
-    library, kept = OneDNN(), convolution.OWN
+    library = OneDNN()
+    library.own_convolutions = convolution.OWN if own else ()
     g = ConvolutionGeometry((case.kernel,) * 2, padding=((case.padding,) * 2,) * 2)
     rest = case.size + 2 * case.padding - case.kernel + 1
     x_shape, y_shape = (case.images, case.channels, case.size, case.size), (case.images, case.outputs, rest, rest)
     x, y = (Tensor(shape, FLOAT32, library.layout(shape)) for shape in (x_shape, y_shape))
     weights = Variable((case.outputs, case.channels, case.kernel, case.kernel), FLOAT32)
-    convolution.OWN = kept if own else ()
-    try:
-        forward = library.convolution_forward(x, weights, None, y, g)
-        weights = Variable(weights.shape, FLOAT32, forward.storages["weights"])
-        kernels = {
-            "forward": forward,
-            "data": library.convolution_backward_data(y, weights, x, g),
-            "weights": library.convolution_backward_weights(x, y, weights, None, g),
-        }
-    finally:
-        convolution.OWN = kept
+    forward = library.convolution_forward(x, weights, None, y, g)
+    weights = Variable(weights.shape, FLOAT32, forward.storages["weights"])
+    kernels = {
+        "forward": forward,
+        "data": library.convolution_backward_data(y, weights, x, g),
+        "weights": library.convolution_backward_weights(x, y, weights, None, g),
+    }
     assert weights.storage is not None
     arrays = {name: x.view(vector(x.elements).view(np.uint8)) for name in ("input0", "input_gradient")}
     arrays |= {name: y.view(vector(y.elements).view(np.uint8)) for name in ("output", "output_gradient")}

@@ -1,5 +1,9 @@
 """Crossbow: train deep networks with small batches at full hardware speed."""
 
+from crossbow import interruption
+
+# isort: split
+
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
@@ -22,6 +26,8 @@ from crossbow.types import (
 )
 
 __version__ = "0.1.0"
+
+interruption.package_is_imported()
 
 __all__ = [
     "MSRA",

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import crossbow
+from crossbow.console import run_command
 from crossbow.kernels import select_library, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
@@ -25,6 +26,10 @@ EXTRAS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status, or exits with 2 where the command line is wrong."""
+    return run_command("crossbow", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="crossbow",
         description="Crossbow trains deep networks with small batches at full hardware speed. "

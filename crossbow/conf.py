@@ -482,6 +482,10 @@ class SystemConf:
       statistics are float32's. float16's gradients are scaled against underflow, by a scale that each learner adapts
       from its first task on; a task whose gradient overflows nevertheless counts as one with a gradient of zero (its
       momentum and weight decay still act), and averages as ever."""
+    winograd: bool = True
+    """Whether the fast CPU kernels may compute convolutions of 3×3 and 5×5 by Winograd's filtering, which learners with
+    one thread do where it is faster. Its rounding errors are five to ten times those of a sum of products, and depend
+    on whole tiles of the input instead of a window (docs/numerics.md). Other kernels, and GPUs, are not affected."""
     deterministic: bool = False
     """Whether a GPU computes the same bits in every run with the same seed, under a rule with a barrier: convolution
     algorithms are then taken in a fixed order of preference instead of by timing. On the CPU this is always so, under
@@ -516,6 +520,7 @@ class SystemConf:
         check_choice(self, "precision", ("float32", "tf32", "bfloat16", "float16", "float64"))
         check_integer(self, "seed", 0)
         check_boolean(self, "graphs")
+        check_boolean(self, "winograd")
         check_boolean(self, "deterministic")
         check_boolean(self, "check_numerics")
 

@@ -16,6 +16,7 @@ import safetensors.numpy
 from crossbow.compile.model import check_names
 from crossbow.conf import ModelConf, SolverConf, SystemConf, is_number, shown
 from crossbow.data import Dataset
+from crossbow.data.dataset import check_finite
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.dataflow import Holder
 from crossbow.dataflow.derive import derive_check
@@ -27,6 +28,7 @@ from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import Collective, has_barrier
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
     Array,
     ConfigurationError,
@@ -54,6 +56,7 @@ class ExecutionContext:
     It belongs to the process that made it: in a forked one everything but `close` raises CrossbowError.
     """
 
+    @without_own_frames
     def __init__(
         self,
         dataflows: Sequence[Dataflow | None],
@@ -222,11 +225,13 @@ class ExecutionContext:
         self._check_open()
         return self.engine.test()
 
+    @without_own_frames
     def predict(self, images: Array) -> Array:
         """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
 
-        Images are in the range of the training images: uint8 in 0..255 if those were, else floating point. Raises
-        DataError where they are not alike, and TaskError where an operator fails; a task is then a batch of the images.
+        Images are in the range of the training images: uint8 in 0..255 if those were, else finite floating-point
+        numbers. Raises DataError where they are not, and TaskError where an operator fails; a task is then a batch of
+        the images.
         """
         self._check_open()
         try:
@@ -241,7 +246,9 @@ class ExecutionContext:
             )
         if images.dtype != train.dtype and not (images.dtype.kind == "f" and train.dtype.kind == "f"):
             raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
-        _check_fits(images, self.engine.parts.dtype)
+        if images.dtype.kind == "f":
+            check_finite("predict", images)
+            _check_fits(images, self.engine.parts.dtype)
         return self.engine.predict(images)
 
     @property
@@ -265,7 +272,7 @@ class ExecutionContext:
         """Read a base model written by `save`, and start every learner from it.
 
         Raises DataError, having changed nothing, where the file is not whole, does not fit the model, or has numbers
-        that are not finite.
+        that are not finite, or a negative running variance.
         """
         self._check_open()
         path = checked_path("load", path)
@@ -309,8 +316,8 @@ def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
 
 def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
     """Raises DataError where a finite number becomes infinite in the type that is computed in."""
-    if images.dtype.kind == "f" and images.dtype.itemsize > dtype.itemsize and images.size:
-        largest = np.max(np.abs(images), where=np.isfinite(images), initial=0)
+    if images.dtype.itemsize > dtype.itemsize:
+        largest = np.max(np.abs(images), initial=0)
         with np.errstate(over="ignore"):
             fits = np.isfinite(largest.astype(dtype))
         if not fits:
@@ -334,12 +341,13 @@ def _training_graph(training: Dataflow, batch: Shape) -> Graph:
     try:
         return training.graph
     except GraphError as error:
-        faults = list(error.faults)
+        faults, cause = list(error.faults), error.__cause__
         try:
             infer_shapes(build(training.subgraph.nodes), batch)
         except GraphError as other:
             faults += [fault for fault in other.faults if fault not in faults]
-        raise GraphError(faults) from None
+            cause = cause or other.__cause__
+        raise GraphError(faults) from cause
 
 
 def _own_solver(graph: Graph) -> SolverConf | None:

@@ -204,6 +204,13 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         "with a barrier (default: %(default)s)",
     )
     group.add_argument(
+        "--no-winograd",
+        dest="winograd",
+        action="store_false",
+        help="never compute convolutions by Winograd's filtering, whose rounding errors are larger (default: where that "
+        "is faster, by learners with one thread on the CPU)",
+    )
+    group.add_argument(
         "--check-numerics",
         action="store_true",
         help="end with the names of operator and task where a number is not finite; slow (default: nobody looks)",
@@ -261,6 +268,7 @@ def configurations(options: argparse.Namespace, defaults: Defaults) -> Configura
             threads_per_learner=options.threads_per_learner,
             kernels=options.kernels,
             precision=options.precision,
+            winograd=options.winograd,
             check_numerics=options.check_numerics,
             seed=options.seed,
         ),

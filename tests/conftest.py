@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from crossbow.runtime import assembly, engine
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
 from tests.onnx.counts import pytest_terminal_summary  # noqa: F401 - a hook
@@ -33,6 +34,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 SECONDS_TO_END = 60.0
 MOST_WORKERS = 4
 
+# For how long a failed or closed context waits for its learners. On a busy machine half a second is too little for a
+# thread to end its task, which is not what tests are about; those that are say how long.
+engine.DRAIN_SECONDS = assembly.CLOSE_SECONDS = SECONDS_TO_END
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", metavar="cuda:i", help="run the tests marked `gpu` too, on this GPU")
@@ -45,7 +50,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     A file, a folder or a single test runs in this process: collecting in each of several takes longer. So does what
     needs a GPU: processes would share it.
     """
-    if not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
         return
     apart = config.option.usepdb or config.option.collectonly or config.option.device is not None
     if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not apart:

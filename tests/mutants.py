@@ -39,7 +39,7 @@ CUDA: tuple[tuple[str, str, str], ...] = (
     ("number", r"(?<=[\s(\[])0(?=[\s)\];,])", "1"),
     ("number", r"(?<== )0\.0f?", "1.0"),
     ("precision", r"\bdouble(?= \w+ =)", "float"),
-    ("statement", rf"(?<=\n)[ ]+(?!return|{TYPES})[\w\[\]. +*/-]+ [-+*/]?= [^;\n]+;", ""),
+    ("statement", rf"(?<=\n)[ ]+(?! |return|{TYPES})[\w\[\]. +*/-]+ [-+*/]?= [^;\n]+;", ""),
     ("statement", r"(?<=\n)[ ]+if \([^;{\n]*\) (?:return|continue|break);", ""),
 )  # fmt: skip
 """Kind, pattern and replacement for kernels in CUDA C++."""

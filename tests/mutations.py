@@ -2,10 +2,10 @@
 
     python -m tests.mutations --sample 120 --seed 1
 
-Every mutant lives in a copy of the working tree, where the tests that mirror its file run first, then the others of its
-area and whole training runs, until one fails. What fails without the change, too, does not count. Mutants that are
-caught and that survive are printed as they are found; `--results FILE` keeps them, and the same command goes on
-from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an earlier run once more.
+The tests that mirror a mutant's file run first, then the others of its area and whole training runs, until one fails.
+What fails without the change, too, does not count. Outcomes are printed as they come; `--results FILE` keeps them, and
+the same command goes on from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an
+earlier run once more. Nothing is written into the working tree.
 
 mutmut and Cosmic Ray cannot do this: the one replaces functions, also those that numba compiles, by trampolines; the
 other has one test command for all files; neither mutates CUDA C++.
@@ -24,7 +24,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -95,62 +94,55 @@ def stages(path: str, root: Path = ROOT) -> list[list[str]]:
     return [stage for stage in found if stage]
 
 
-class Workplace:
-    """A copy of the working tree, in which one mutant after the other lives."""
+class Worker:
+    """Runs tests on one mutant after the other, in a copy of the working tree. Mutants are never written to a disk."""
 
-    def __init__(self, root: Path, number: int) -> None:
-        self.tree = root / f"tree{number}"
-        self._cache = root / f"pytest{number}"
+    def __init__(self, tree: Path, folder: Path) -> None:
+        self._tree, self._cache, examples = tree, folder / "pytest", folder / "hypothesis"
+        self._examples = examples
         self._failing: dict[str, bool] = {}
         """Tests that caught something, and whether they fail without it, too."""
-        self._clock = int(time.time())
-        self._left = 0.0
-        """Seconds of processor time for the mutant's tests."""
-        names = ["ls-files", "--cached", "--others", "--exclude-standard"]
-        listed = subprocess.run(["git", *names], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        for name in listed.splitlines():
-            if (ROOT / name).is_file():
-                (self.tree / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, self.tree / name)
-        self._environment = {
-            **os.environ,
-            "PYTHONPATH": str(self.tree),
-            "NUMBA_CACHE_DIR": str(root / f"numba{number}"),
-        }
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutated"],
+            cwd=tree,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(tree),
+                "NUMBA_CACHE_DIR": str(folder / "numba"),
+                "HYPOTHESIS_STORAGE_DIRECTORY": str(examples),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+        if self._pytest(["tests/test_types.py"], "", SECONDS_OF_A_TEST)[0] != 0:
+            raise RuntimeError("tests/test_types.py fails with nothing changed")
 
     def outcome(self, mutant: Mutant, limit: float) -> Outcome:
-        began, path, self._left = time.monotonic(), self.tree / mutant.path, limit
-        source = path.read_bytes()
-        assert source == (ROOT / mutant.path).read_bytes(), f"{mutant.path} has changed meanwhile"
-        try:
-            for stage in stages(mutant.path, self.tree):
-                self._write(path, mutant.applied(source))
-                while (test := self._failure(stage)) is not None:
-                    self._write(path, source)
-                    if not self._fails_anyway(test):
-                        return Outcome(mutant, test, time.monotonic() - began)
-                    self._write(path, mutant.applied(source))
-        finally:
-            self._write(path, source)
-        return Outcome(mutant, None, time.monotonic() - began)
+        """limit: seconds of processor time."""
+        left = limit
+        for stage in stages(mutant.path, self._tree):
+            while left > 0:
+                test, seconds = self._failure(mutant, stage, left)
+                left -= seconds
+                if test is None:
+                    break
+                if not self._fails_anyway(test):
+                    return Outcome(mutant, test, limit - left)
+        return Outcome(mutant, None, limit - left)
 
-    def _write(self, path: Path, content: bytes) -> None:
-        """With a time of its own: Python's caches look at time and size only."""
-        path.write_bytes(content)
-        self._clock += 1
-        os.utime(path, (self._clock, self._clock))
-
-    def _failure(self, tests: Sequence[str]) -> str | None:
-        """The first test that fails, or how the process ended, if something does in the time that is left."""
+    def _failure(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str | None, float]:
+        """The first test that fails, or how the process ended, if something does; and how long that took."""
         shutil.rmtree(self._cache, ignore_errors=True)
-        shutil.rmtree(self.tree / ".hypothesis", ignore_errors=True)
+        shutil.rmtree(self._examples, ignore_errors=True)
         known = [f"--deselect={test}" for test, fails in self._failing.items() if fails]
-        status, seconds = self._pytest([*tests, *known], "not slow", self._left)
-        self._left -= seconds
+        status, used = self._pytest([*tests, *known], "not slow", seconds, mutant)
         if status in (0, 5, -signal.SIGXCPU):
-            return None
+            return None, used
         failed = self._cache / "v/cache/lastfailed"
-        return next(iter(json.loads(failed.read_text())), "") if failed.exists() else f"exit status {status}"
+        return next(iter(json.loads(failed.read_text())), "") if failed.exists() else f"exit status {status}", used
 
     def _fails_anyway(self, test: str) -> bool:
         if "::" not in test and not test.endswith(".py"):
@@ -159,19 +151,40 @@ class Workplace:
             self._failing[test] = self._pytest([test], "", 10 * SECONDS_OF_A_TEST)[0] != 0
         return self._failing[test]
 
-    def _pytest(self, tests: Sequence[str], marks: str, seconds: float) -> tuple[int, float]:
+    def _pytest(
+        self, tests: Sequence[str], marks: str, seconds: float, mutant: Mutant | None = None
+    ) -> tuple[int, float]:
         """Exit status and seconds of processor time, of which there are so many."""
         options = [f"cache_dir={self._cache}", "faulthandler_exit_on_timeout=true"]
         options = [f"--override-ini={each}" for each in (*options, f"faulthandler_timeout={SECONDS_OF_A_TEST}")]
-        pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-m", marks, *options, *tests]
-        running = subprocess.Popen(
-            ["bash", "-c", f'ulimit -S -t {max(1, round(seconds))}; exec "$@"', "bash", *pytest],
-            cwd=self.tree, env=self._environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        _, status, used = os.wait4(running.pid, 0)
-        running.returncode = os.waitstatus_to_exitcode(status)
-        return running.returncode, used.ru_utime + used.ru_stime
+        request: dict[str, object] = {
+            "path": "",
+            "seconds": seconds,
+            "arguments": ["-x", "-m", marks, *options, *tests],
+        }
+        if mutant is not None:
+            content = mutant.applied((self._tree / mutant.path).read_bytes()).decode()
+            request |= {"path": mutant.path, "content": content}
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(json.dumps(request), file=self._server.stdin, flush=True)
+        status, used = json.loads(self._server.stdout.readline())
+        return status, used
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait()
+
+
+def copy_tree(target: Path) -> None:
+    """The files of the working tree that git knows or does not ignore."""
+    names = ["ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(["git", *names], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in listed.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
 
 
 def run(chosen: Sequence[Mutant], jobs: int, limit: float, results: Path | None) -> list[Outcome]:
@@ -185,10 +198,15 @@ def run(chosen: Sequence[Mutant], jobs: int, limit: float, results: Path | None)
             waiting.put(mutant)
     lock = threading.Lock()
 
-    def work(number: int, folder: Path) -> None:
-        workplace = Workplace(folder, number)
-        while not waiting.empty():
-            outcome = workplace.outcome(waiting.get(), limit)
+    def work(tree: Path, folder: Path) -> None:
+        worker = Worker(tree, folder)
+        while True:
+            try:
+                mutant = waiting.get_nowait()
+            except queue.Empty:
+                worker.close()
+                return
+            outcome = worker.outcome(mutant, limit)
             with lock:
                 outcomes.append(outcome)
                 print(f"{len(outcomes):4}/{len(chosen)} {outcome}", flush=True)
@@ -196,8 +214,11 @@ def run(chosen: Sequence[Mutant], jobs: int, limit: float, results: Path | None)
                     with results.open("a") as file:
                         print(json.dumps(asdict(outcome)), file=file)
 
-    with tempfile.TemporaryDirectory(prefix="crossbow-mutations-") as folder:
-        workers = [threading.Thread(target=work, args=(number, Path(folder)), daemon=True) for number in range(jobs)]
+    with tempfile.TemporaryDirectory(prefix="crossbow-mutations-") as temporary:
+        folder = Path(temporary)
+        copy_tree(folder / "tree")
+        places = [folder / str(number) for number in range(jobs)]
+        workers = [threading.Thread(target=work, args=(folder / "tree", place), daemon=True) for place in places]
         for worker in workers:
             worker.start()
         for worker in workers:

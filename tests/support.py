@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import math
 import random
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
@@ -50,46 +49,6 @@ FAST = pytest.param(
 )
 KERNELS = pytest.mark.parametrize("kernels", ["reference", FAST])
 """Runs a test on the reference kernels and, where they work, on the fast ones."""
-
-
-ROW = type(pytest.param())
-
-
-def covering(*parameters: Iterable[Any], together: int = 2) -> list[Any]:
-    """All combinations of several lists of parameters, for `parametrize`. Those that are not needed for every value
-    (together = 1), pair (2) or triple (3) of values to come once are marked `slow`.
-
-    >>> [row.values for row in covering("ab", [1, 2], together=1) if not row.marks]
-    [('a', 1), ('b', 2)]
-    """
-    lists = [[each if isinstance(each, ROW) else pytest.param(each) for each in values] for values in parameters]
-    product = list(itertools.product(*(range(len(values)) for values in lists)))
-    # Diagonals first: where every value shall come once, values of different lists change together.
-    sizes = [len(values) for values in lists]
-    order = sorted(product, key=lambda row: [(place - row[0]) % size for place, size in zip(row, sizes, strict=True)])
-    missing = {group for row in product for group in _groups(row, together)}
-    needed: set[tuple[int, ...]] = set()
-    for gain in range(math.comb(len(lists), together), 0, -1):
-        for row in order:
-            found = missing.intersection(_groups(row, together))
-            if len(found) >= gain:
-                needed.add(row)
-                missing -= found
-    rows = []
-    for row in product:
-        sets = [values[place] for place, values in zip(row, lists, strict=True)]
-        marks = [mark for each in sets for mark in each.marks] + ([] if row in needed else [pytest.mark.slow])
-        name = "-".join(each.id or "-".join(map(_name, each.values)) for each in sets)
-        rows.append(pytest.param(*(value for each in sets for value in each.values), marks=marks, id=name))
-    return rows
-
-
-def _name(value: Any) -> str:
-    return str(getattr(value, "__name__", value))
-
-
-def _groups(row: tuple[int, ...], together: int) -> Iterator[tuple[tuple[int, int], ...]]:
-    return itertools.combinations(enumerate(row), together)
 
 
 def blobs(examples: int = 40, check: int = 13, *, features: int = 6, classes: int = 3, seed: int = 0) -> Dataset:
@@ -264,6 +223,18 @@ def dawdle(most: float, *, share: float = 0.3) -> Action:
 
 
 # Time.
+
+SECONDS = 60.0
+"""How long what takes a fraction of a second may take on a machine that is busy with other things. It bounds what would
+else hang, and is no measure of speed."""
+
+
+def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+    """Wait for a condition that another thread brings about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not so after {seconds} s"
+        time.sleep(0.001)
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:

@@ -12,8 +12,8 @@ from crossbow.compile.draft import Draft, DraftStep, Value, place, resolve
 from crossbow.compile.fuse import pooled_gradients, relu_fusions
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
 from crossbow.compile.precision import has_narrow_variables, narrow_vertices
-from crossbow.compile.requests import remembering
 from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPlace, WholeVector
+from crossbow.compile.requests import remembering
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
 from crossbow.kernels.interface import KernelLibrary, PlainStorage, PreparedKernel, Variable
@@ -250,8 +250,17 @@ class _Compiler:
             seed=self.seed,
             key=vertex.order,
             needs_input_gradient=needs_input_gradient,
+            logits=None if (logits := self._logits(vertex)) is None else self.draft.tensors[logits],
             fused_relu=vertex.order in self.fused,
         )
+
+    def _logits(self, vertex: Vertex) -> Value | None:
+        """The input of the operator past which a loss has its gradient, where such a one stands before it."""
+        kernel, source = vertex.kernel, vertex.inputs[0] if vertex.inputs else BATCH
+        past = kernel.gradient_past if isinstance(kernel, Kernel) else None
+        if past is None or source == BATCH or not isinstance(self.graph[source].kernel, past):
+            return None
+        return self._value(self.graph[source].inputs[0])
 
     def _load_batch(self) -> None:
         slots, slot_labels = self.source.images, self.source.labels
@@ -292,12 +301,18 @@ class _Compiler:
 
     def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> Mapping[str, Value | Place]:
         if vertex.order not in self.roles:
-            inputs = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
-            output = ("output", self.fused.get(vertex.order, vertex.order))
-            variables = {spec.name: self._variable("weights", vertex, spec) for spec in specs}
-            others = {"output": output, "labels": "labels", "kept": ("kept", vertex.order)}
-            self.roles[vertex.order] = {**inputs, **others, **variables}
+            self.roles[vertex.order] = self._new_peer_roles(vertex, specs)
         return self.roles[vertex.order]
+
+    def _new_peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
+        roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
+        roles["output"] = ("output", self.fused.get(vertex.order, vertex.order))
+        roles["labels"] = "labels"
+        if (logits := self._logits(vertex)) is not None:
+            roles["logits"] = logits
+        roles["kept"] = ("kept", vertex.order)
+        roles.update({spec.name: self._variable("weights", vertex, spec) for spec in specs})
+        return roles
 
     def _statistics_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
         """A statistic is read as it was before the task, unless another node of the same operator has observed."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.kernels.interface import PlainStorage, Storage, Variable
 from crossbow.ops.kernel import VariableSpec
+from crossbow.tracebacks import users_error
 from crossbow.types import Array, ConfigurationError, DataError, Shape, aligned_zeros
 
 CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
@@ -90,14 +94,19 @@ class ModelLayout:
     def initialise(self, vector: Array, seed: int) -> None:
         """Draw the initial values. Each variable has a generator of its own: adding one changes no other.
 
-        Raises ConfigurationError where one is not finite.
+        Raises ConfigurationError where they do not fit the variable, or one is not finite, or less than it may be.
         """
         for index, segment in enumerate(self):
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, index])))
-            plain = segment.spec.initialiser.fill(segment.spec.shape, generator)
+            try:
+                plain = segment.spec.initial_values(generator)
+            except ValueError as error:
+                raise ConfigurationError(f"{segment.name}: {error}") from users_error(error)
             value = _converted(plain, self.dtype)
-            if not np.isfinite(value).all():
-                expected = f"expected initial values that are finite, and that {self.dtype} can hold"
+            if _first_bad(value, segment.spec) is not None:
+                least = segment.spec.minimum
+                bound = f", ≥ {least:g}" if least > -math.inf else ""
+                expected = f"expected initial values that are finite{bound}, and that {self.dtype} can hold"
                 raise ConfigurationError(f"{segment.name}: {expected}. Received: those of {segment.spec.initialiser!r}")
             segment.storage.pack(value, segment.flat(vector))
 
@@ -137,7 +146,7 @@ def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLa
     """Write variables by name into the vectors that hold them.
 
     Raises DataError, having written nothing, where the names are not those of all the layouts together, a shape or
-    type does not fit, or a number is not finite.
+    type does not fit, or a number is not finite, or less than its variable may be.
     """
     check_names({name: value.shape for name, value in variables.items()}, [layout for layout, _ in vectors], source)
     packing: list[tuple[Segment, Array, Array]] = []
@@ -148,12 +157,20 @@ def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLa
             if given.dtype.kind != "f":
                 raise DataError(f"{where}: expected floating point. Received: {given.dtype}")
             value = _converted(given, layout.dtype)
-            if not np.isfinite(value).all():
-                bad = given[~np.isfinite(value)].flat[0]
-                raise DataError(f"{where}: expected finite numbers that {layout.dtype} can hold. Received: {bad:g}")
+            if (place := _first_bad(value, segment.spec)) is not None:
+                least = segment.spec.minimum
+                bound = f"numbers ≥ {least:g}" if np.isfinite(value.flat[place]) else "finite numbers"
+                bad = given.reshape(-1)[place]
+                raise DataError(f"{where}: expected {bound} that {layout.dtype} can hold. Received: {bad:g}")
             packing.append((segment, value, vector))
     for segment, value, vector in packing:
         segment.storage.pack(value, segment.flat(vector))
+
+
+def _first_bad(value: NDArray[Any], spec: VariableSpec) -> int | None:
+    """The place of the first element that is not finite, or less than a variable may be."""
+    bad = ~np.isfinite(value) | (value < spec.minimum)
+    return int(np.argmax(bad)) if bad.any() else None
 
 
 def _converted(array: Array, dtype: np.dtype[np.generic]) -> Array:

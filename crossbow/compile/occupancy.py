@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
 
 Union = list[int]
 """Disjoint ranges of bytes in order, as start, end, start, end, … (a position's parity says whether it is taken)."""
@@ -22,6 +23,8 @@ class Occupancy:
         self._leaves = 1 << max(steps - 1, 0).bit_length()
         self._through: list[Union] = [[] for _ in range(2 * self._leaves)]
         self._within: list[Union] = [[] for _ in range(2 * self._leaves)]
+        self.passed = 0
+        """Ranges that were passed in looking for free places: what takes the time."""
 
     def place(self, first: int, last: int, size: int) -> int:
         """Take so many bytes from step `first` to step `last`, both included; returns their offset."""
@@ -30,7 +33,8 @@ class Occupancy:
         nodes = self._cover(first, last)
         above = _ancestors(nodes)
         unions = [self._within[node] for node in nodes] + [self._through[node] for node in above]
-        start = lowest_gap([union for union in unions if union], size)
+        start, passed = lowest_gap([union for union in unions if union], size)
+        self.passed += passed
         for node in nodes:
             take(self._through[node], start, start + size)
             take(self._within[node], start, start + size)
@@ -63,27 +67,29 @@ def _ancestors(nodes: Sequence[int]) -> set[int]:
     return found
 
 
-def lowest_gap(unions: Sequence[Union], size: int) -> int:
-    """The lowest offset at which so many bytes are free in every union.
+def lowest_gap(unions: Sequence[Union], size: int) -> tuple[int, int]:
+    """The lowest offset at which so many bytes are free in every union; and how many ranges were passed.
 
     >>> lowest_gap([[0, 64, 128, 192], [64, 96]], 64)
-    192
+    (192, 3)
     """
-    start, index, agreeing = 0, 0, 0
-    while agreeing < len(unions):
-        union = unions[index]
-        position = bisect_right(union, start)
-        moved = start
+    start = passed = 0
+    pending = [(union[0], number, 0) for number, union in enumerate(unions)]
+    heapify(pending)
+    while pending and pending[0][0] < start + size:
+        _, number, position = pending[0]
+        passed += 1
+        union = unions[number]
+        start = max(start, union[position + 1])
+        position = bisect_right(union, start, position + 2)
         if position & 1:
-            moved = union[position]
+            start = union[position]
             position += 1
-        while position < len(union) and union[position] < moved + size:
-            moved = union[position + 1]
-            position += 2
-        agreeing = agreeing + 1 if moved == start else 1
-        start = moved
-        index = index + 1 if index + 1 < len(unions) else 0
-    return start
+        if position < len(union):
+            heapreplace(pending, (union[position], number, position))
+        else:
+            heappop(pending)
+    return start, passed
 
 
 def take(union: Union, start: int, end: int) -> None:

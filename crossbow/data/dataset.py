@@ -148,13 +148,18 @@ def _finite(name: str, array: Array) -> Array:
     """The floating-point array in native float32 or float64, contiguous; a copy only where it was not so already."""
     dtype = np.dtype(np.float32 if array.dtype.itemsize < 4 else array.dtype.newbyteorder("="))
     array = np.ascontiguousarray(array, dtype=dtype)
+    check_finite(name, array)
+    return array
+
+
+def check_finite(name: str, array: NDArray[Any]) -> None:
+    """Raises DataError where a floating-point array (N, …) has a number that is not finite; it names the example."""
     # The extremes tell of NaN and infinity without a temporary array of the data's size.
-    if not (np.isfinite(array.min()) and np.isfinite(array.max())):
+    if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
         example = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
         values = array[example].ravel()
         bad = values[~np.isfinite(values)][0]
         raise DataError(f"{name}: expected finite numbers. Received: {bad} in example {example}")
-    return array
 
 
 def checked_images(name: str, value: object, *, channels_last: bool = False) -> Array:

@@ -20,9 +20,11 @@ def why_not_onednn() -> str | None:
     return why_unusable()
 
 
-def select_library(kernels: str, dtype: np.dtype[np.generic] = FLOAT32) -> tuple[KernelLibrary, Callable[[int], None]]:
-    """The kernel library for a configuration ("auto", "reference", "onednn"), and the function that tells it, on each
-    thread, how many threads it has there.
+def select_library(
+    kernels: str, dtype: np.dtype[np.generic] = FLOAT32, *, winograd: bool = True
+) -> tuple[KernelLibrary, Callable[[int], None]]:
+    """The kernel library for a configuration ("auto", "reference", "onednn"; whether it may convolve by Winograd's
+    filtering), and the function that tells it, on each thread, how many threads it has there.
 
     Raises ConfigurationError where "onednn" is asked for and cannot be had.
     """
@@ -33,7 +35,7 @@ def select_library(kernels: str, dtype: np.dtype[np.generic] = FLOAT32) -> tuple
         from crossbow.kernels.onednn.binding import omp_set_num_threads
         from crossbow.kernels.onednn.library import OneDNN
 
-        return OneDNN(), omp_set_num_threads
+        return OneDNN(winograd=winograd), omp_set_num_threads
     if kernels == "onednn":
         raise ConfigurationError(f"SystemConf: kernels='onednn' is not possible here: {problem}. Use kernels='auto'")
     return Reference(dtype), lambda threads: None

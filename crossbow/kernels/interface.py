@@ -4,8 +4,8 @@ A *prepared kernel* has settled everything that can be settled at compile time: 
 workspace, how variables lie in memory. `bind` gives it buffers and returns *calls* without arguments.
 A task is a flat list of such calls.
 
-Buffers are passed by *role*. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, the names of
-the variables (`weights`, `bias`), `kept`, `workspace`, `state`, `slot_positions`. Roles of a gradient kernel: the
+Buffers are passed by *role*. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, `logits` (of a
+loss behind a softmax: the input of that), the names of the variables (`weights`, `bias`), `kept`, `workspace`, `state`, `slot_positions`. Roles of a gradient kernel: the
 same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
 """
 
@@ -536,9 +536,17 @@ class KernelLibrary(Protocol):
     # Losses and measures: scalars of shape (1,), over the first state[EXAMPLES] examples only.
 
     def softmax_loss_forward(
-        self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
+        self,
+        p: Tensor,
+        labels: Tensor,
+        ignored_label: int | None,
+        normalisation: str,
+        logits: Tensor | None = None,
     ) -> PreparedKernel:
-        """input0 (probabilities), labels, state → output (1,): Σ −log max(p[label], tiny) / normaliser.
+        """input0 (probabilities) or `logits`, labels, state → output (1,).
+
+        With x, the logits of which p is the softmax: Σ (log Σ exp x − x[label]) / normaliser, which is finite whatever
+        p is rounded to. From probabilities alone: Σ −log max(p[label], tiny) / normaliser.
 
         p: (N, classes, …); labels: (N, …), or (N,) where p has one row of classes per example. normalisation: "batch"
         divides by the number of examples, "full" by that of their labels, "valid" by that of the labels not ignored (at

@@ -1,4 +1,4 @@
-"""The cross-entropy loss of probabilities that a SoftMax made."""
+"""The cross-entropy loss of what a SoftMax makes of logits."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ NORMALISATIONS = ("batch", "full", "valid", "none")
 @configuration
 class SoftMaxLoss(Kernel):
     """Cross-entropy: Σ −log p[n, label, …] / normaliser, the sum over all labels.
+
+    In a dataflow −log p = log Σ exp x − x[label] is computed from the logits x, the input of the SoftMax before, so that
+    the loss is right however small p is. From probabilities alone (`run_operator`), a p that is 0 counts as the smallest
+    normal number: −log p is at most 87.3 in float32.
 
     p: (N, classes), the output of a SoftMax over axis 1; labels: (N,) int32; the loss: (1,). Or, for an example with
     many labels, as a class for every pixel, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Only the real
@@ -61,7 +65,8 @@ class SoftMaxLoss(Kernel):
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         assert site.labels is not None
         (p,) = site.inputs
-        return (site.library.softmax_loss_forward(p, site.labels, self.ignored_label, self.normalisation),)
+        settings = (self.ignored_label, self.normalisation)
+        return (site.library.softmax_loss_forward(p, site.labels, *settings, site.logits),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return SoftMaxLossGradient(input=input)

@@ -44,7 +44,7 @@ class CpuAssembly(Assembly):
                 f"SystemConf: precision must be 'float32' or 'float64' on the CPU; {self.system.precision!r} is for "
                 f"GPUs. Received: precision={self.system.precision!r}"
             )
-        self.library, self._set_threads = select_library(self.system.kernels, self.dtype)
+        self.library, self._set_threads = select_library(self.system.kernels, self.dtype, winograd=self.system.winograd)
         self.devices = cpu_devices(self.system.devices)
         counts = [device.learners(self.system.learners_per_device) for device in self.devices]
         self.threads = [

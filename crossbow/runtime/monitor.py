@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
+from crossbow.console import printable
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.results import AnyDecision, Record
 from crossbow.types import DataError
@@ -110,10 +111,11 @@ class ConsoleMonitor(Monitor):
     def __init__(
         self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None
     ) -> None:
-        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print; None is stdout."""
+        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print; None is stdout, and
+        nothing where there is none."""
         self.epochs, self.seconds = epochs, seconds
-        self._stream = sys.stdout if stream is None else stream
-        self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._stream: TextIO | None = sys.stdout if stream is None else stream
+        self._terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._bar: Bar | None = None
         self._row: TaskID | None = None
 
@@ -157,8 +159,8 @@ class ConsoleMonitor(Monitor):
     def _print(self, line: str) -> None:
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(line, file=self._stream, flush=True)
+        elif self._stream is not None:
+            print(printable(line, self._stream), file=self._stream, flush=True)
 
     def line(self, record: Record) -> str:
         """What is printed of a record."""

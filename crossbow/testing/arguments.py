@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from crossbow.compile.precision import may_be_narrow
+from crossbow.dataflow import answers
+from crossbow.dataflow.answers import ask
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.cuda.launch import NARROW
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel, VariableSpec
+from crossbow.tracebacks import users_error
 from crossbow.types import ConfigurationError, LabelRange, Phase, Shape
 
 Numbers = NDArray[Any]
@@ -75,14 +78,15 @@ def infer(
 ) -> tuple[Shape, tuple[VariableSpec, ...], tuple[VariableSpec, ...]]:
     """Output shape, variables and running statistics, the operator's complaints with its name."""
     try:
-        output, variables = kernel.output_shape(*shapes), kernel.variables(*shapes)
+        inputs = tuple(shapes)
+        output, variables = answers.output_shape(kernel, inputs), answers.variables(kernel, inputs)
         if labels is not None:
-            kernel.check_labels(label_range(labels), *shapes)
+            ask(kernel, "check_labels", label_range(labels), *shapes)
         if phase is Phase.TRAIN:
-            kernel.check_training(*shapes)
-        return output, variables, kernel.running_statistics(*shapes)
+            ask(kernel, "check_training", *shapes)
+        return output, variables, answers.running_statistics(kernel, inputs)
     except ValueError as error:
-        raise ConfigurationError(f"{name_of(kernel)}: {error}") from error
+        raise ConfigurationError(f"{name_of(kernel)}: {error}") from users_error(error)
 
 
 def label_range(labels: Numbers) -> LabelRange:
@@ -115,8 +119,10 @@ def library_of(
     channels_last: bool | None = None,
     tf32: bool = False,
     deterministic: bool = True,
+    winograd: bool = True,
 ) -> KernelLibrary:
-    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says."""
+    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says; winograd: of the fast CPU
+    kernels."""
     on_gpu = is_gpu(device)
     narrow = dtype.name in NARROW
     if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):
@@ -143,7 +149,7 @@ def library_of(
         )
     from crossbow.kernels.onednn.library import OneDNN
 
-    library: KernelLibrary = OneDNN()
+    library: KernelLibrary = OneDNN(winograd=winograd)
     if dtype not in library.dtypes:
         known = ", ".join(map(str, library.dtypes))
         raise ConfigurationError(f"dtype: expected {known} on device 'cpu'. Received: {dtype}")

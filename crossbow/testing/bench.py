@@ -14,7 +14,8 @@ from crossbow.kernels.interface import Call, KernelLibrary, PlainStorage, Prepar
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.testing.arguments import Numbers, check_array, infer, name_of, refuse_argument
 from crossbow.testing.place import Place, Processor
-from crossbow.types import Phase, Shape, Tensor
+from crossbow.tracebacks import users_error
+from crossbow.types import ConfigurationError, Phase, Shape, Tensor
 
 _GUARD = 64
 """Bytes before and after every buffer that no kernel may touch; buffers begin on multiples of it, as the compiler's."""
@@ -227,7 +228,10 @@ class Bench:
         values = {}
         for index, spec in enumerate(specs):
             generator = np.random.default_rng([self.seed, index])
-            value = given[spec.name] if spec.name in given else spec.initialiser.fill(spec.shape, generator)
+            try:
+                value = given[spec.name] if spec.name in given else spec.initial_values(generator)
+            except ValueError as error:
+                raise ConfigurationError(f"{name_of(self.kernel)}: {spec.name}: {error}") from users_error(error)
             values[spec.name] = check_array(self.kernel, f"{kind} {spec.name!r}", value, spec.shape, self.wide_dtype)
         return values
 

@@ -24,6 +24,7 @@ from crossbow.testing.arguments import (
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import Place, place_of
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Shape
 
 Draw = Callable[[np.random.Generator, Shape], Numbers]
@@ -31,6 +32,7 @@ Draw = Callable[[np.random.Generator, Shape], Numbers]
 _REDRAWS = 50
 
 
+@without_own_frames
 def check_gradients(
     kernel: Kernel,
     input_shapes: Sequence[Shape],

@@ -22,6 +22,7 @@ from crossbow.testing.arguments import (
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import place_of
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Phase
 
 
@@ -41,6 +42,7 @@ class OperatorRun:
     """Running statistics by name: after the task in the training phase, else as given or initialised."""
 
 
+@without_own_frames
 def run_operator(
     kernel: Kernel,
     inputs: Sequence[ArrayLike],
@@ -59,6 +61,7 @@ def run_operator(
     channels_last: bool | None = None,
     tf32: bool = False,
     deterministic: bool = True,
+    winograd: bool = True,
 ) -> OperatorRun:
     """Run an operator forward and, in the training phase, backward.
 
@@ -84,6 +87,7 @@ def run_operator(
         channels_last: whether images lie channels-last on a GPU; None is as the engine has it.
         tf32: whether a GPU may round factors to TF32 in convolutions and matrix products.
         deterministic: whether a GPU takes the algorithms of convolutions in a fixed order; else the fastest are taken.
+        winograd: whether the fast CPU kernels may compute convolutions by Winograd's filtering.
 
     Raises:
         ConfigurationError: an argument does not fit; the message says what was expected and what was received.
@@ -106,8 +110,8 @@ def run_operator(
     batch = arrays[0].shape[0] if arrays[0].ndim else 1
     if examples is not None and not 0 <= examples <= batch:
         raise refuse_argument(kernel, "examples", f"a number from 0 to {batch}, the batch", repr(examples))
-    settings = gpu_settings(channels_last, tf32, deterministic)
-    shapes, library = [x.shape for x in arrays], library_of(device, number, **settings)
+    shapes, settings = [x.shape for x in arrays], gpu_settings(channels_last, tf32, deterministic)
+    library = library_of(device, number, winograd=winograd, **settings)
     place = place_of(device, tf32=tf32)
     bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place, place=place)
     values = bench.initial_variables(variables or {})

@@ -60,10 +60,10 @@ order  node           operator                  inputs  output  variables       
 -------------------------------------------------------------------------------------------------------------
 0      ip1            InnerProduct              batch   4×4     weights 4×5 bias 4  64     arena+128  inner_product_forward reference
 1      relu           ReLU                      0       4×4                         64     arena+128  activation_forward relu reference
-2      ip2            InnerProduct              1       4×3     weights 3×4 bias 3  48     arena+192  inner_product_forward reference
-3      softmax        SoftMax                   2       4×3                         48     arena+192  softmax_forward reference
-4      loss           SoftMaxLoss               3       1                           4      arena+384  softmax_loss_forward reference
-5      loss.gradient  SoftMaxLossGradient       4       4×3                         48     arena+256  softmax_loss_backward reference
+2      ip2            InnerProduct              1       4×3     weights 3×4 bias 3  48     arena+320  inner_product_forward reference
+3      softmax        SoftMax                   2       4×3                         48     arena+384  softmax_forward reference
+4      loss           SoftMaxLoss               3       1                           4      arena+256  softmax_loss_forward of logits reference
+5      loss.gradient  SoftMaxLossGradient       4       4×3                         48     arena+320  softmax_loss_backward reference
 6      ip2.gradient   InnerProductGradient      5       4×4                         64     arena+192  inner_product_backward_weights reference, inner_product_backward_data reference
 7      relu.gradient  ReLUGradient              6       4×4                         64     arena+192  activation_backward relu reference
 8      ip1.gradient   InnerProductGradient      7       4×5                                           inner_product_backward_weights reference
@@ -75,9 +75,9 @@ order  node      operator      inputs  output  variables           bytes  buffer
 0      ip1       InnerProduct  batch   4×4     weights 4×5 bias 4  64     arena+128  inner_product_forward reference
 1      relu      ReLU          0       4×4                         64     arena+128  activation_forward relu reference
 2      ip2       InnerProduct  1       4×3     weights 3×4 bias 3  48     arena+0    inner_product_forward reference
-3      softmax   SoftMax       2       4×3                         48     arena+0    softmax_forward reference
-4      loss      SoftMaxLoss   3       1                           4      arena+64   softmax_loss_forward reference
-5      accuracy  Accuracy      3       1                           4      arena+128  accuracy reference"""
+3      softmax   SoftMax       2       4×3                         48     arena+64   softmax_forward reference
+4      loss      SoftMaxLoss   3       1                           4      arena+128  softmax_loss_forward of logits reference
+5      accuracy  Accuracy      3       1                           4      arena+0    accuracy reference"""
 
 
 def test_before_compiling_the_table_shows_the_graph() -> None:

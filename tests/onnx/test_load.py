@@ -316,8 +316,18 @@ def test_weights_of_other_types_are_refused() -> None:
         load(model([node("Conv", "x w", "y", "c")], ["N", 2, 6, 6], w=draw(4, 2, 3, 3).astype(np.float16)))
     weights = draw(4, 2, 3, 3)
     weights[0, 0, 0, 0] = np.nan
-    with pytest.raises(GraphError, match=r"'c' \(Conv\): expected finite weights"):
+    with pytest.raises(GraphError, match=r"'c' \(Conv\): expected finite weights.* in input 1 \('w'\)"):
         load(model([node("Conv", "x w", "y", "c")], ["N", 2, 6, 6], w=weights))
+
+
+@pytest.mark.parametrize(("bad", "received"), [(-0.25, "Received: -0.25"), (np.inf, "finite"), (np.nan, "finite")])
+def test_a_running_variance_that_is_none_is_refused(bad: float, received: str) -> None:
+    constants = {name: np.ones(3, np.float32) for name in "ghmv"}
+    constants["v"][1] = bad
+    with pytest.raises(GraphError, match=r"'n' \(BatchNormalization\): ") as caught:
+        load(model([node("BatchNormalization", "x g h m v", "y", "n")], ["N", 3, 4, 4], **constants))
+    assert received in str(caught.value)
+    assert "'v'" in str(caught.value)
 
 
 def test_open_sizes_are_refused_unless_they_are_given() -> None:

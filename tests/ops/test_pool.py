@@ -240,18 +240,18 @@ def _check_gradients(layer: Pool) -> None:
 
 def test_a_huge_window_is_looked_at_in_no_time() -> None:
     pool = Pool(kernel_size=2**30, padding=2**29, stride=2**29)
-    start = time.monotonic()
+    start = time.thread_time()
     assert pool.output_shape((1, 1, 8, 8)) == (1, 1, 2, 2)
-    assert time.monotonic() - start < 1
+    assert time.thread_time() - start < 1
 
 
 @pytest.mark.parametrize("method", ["max", "average"])
 @pytest.mark.parametrize("rounding", ["ceil", "floor"])
 def test_a_huge_image_is_looked_at_in_no_time(method: str, rounding: str) -> None:
     pool = Pool(method=method, kernel_size=3, stride=1, padding=1, rounding=rounding, **_count(method))
-    start = time.monotonic()
+    start = time.thread_time()
     assert pool.output_shape((1, 3, 2**31 - 1, 4)) == (1, 3, 2**31 - 1, 4)
-    assert time.monotonic() - start < 1
+    assert time.thread_time() - start < 1
 
 
 def _count(method: str) -> dict[str, Any]:

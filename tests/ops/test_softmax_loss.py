@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import SoftMax, SoftMaxLoss, SoftMaxLossGradient
+from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss, SoftMaxLossGradient, Values
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, LabelRange
+from tests.support import KERNELS, training
 
 P = np.array([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125], [0.25, 0.25, 0.5]])
 LABELS = np.array([0, 0, 2], np.int32)
@@ -168,3 +170,44 @@ def test_bad_configurations() -> None:
         SoftMaxLoss(normalisation="mean")
     with pytest.raises(ConfigurationError, match="ignored_label must be an integer or None"):
         SoftMaxLoss(ignored_label=1.5)  # type: ignore[arg-type]
+
+
+# Behind a SoftMax, in a dataflow: from the logits.
+
+
+def context_of(logits: list[list[float]], labels: list[int], kernels: str, **system: object) -> ExecutionContext:
+    """One whose first loss is that of these logits: the identity of them."""
+    values = np.array(logits, np.float32)
+    data = Dataset((values, np.array(labels)), (values, np.array(labels)), number_of_classes=values.shape[1])
+    identity = InnerProduct(
+        number_of_outputs=values.shape[1], weight_initialiser=Values(np.eye(values.shape[1], dtype=np.float32))
+    )
+    settings = SystemConf(kernels=kernels, learners_per_device=1, threads_per_learner=1, **system)  # type: ignore[arg-type]
+    return ExecutionContext([training(identity)], data=data, model=ModelConf(batch_size=len(labels)), system=settings)
+
+
+LOGITS = [([[0.0, 200.0]], [0], 200.0), ([[0.0, 200.0]], [1], 0.0), ([[0.0, 90.0, 90.0]], [0], 90 + np.log(2))]
+
+
+@KERNELS
+@pytest.mark.parametrize(("logits", "labels", "expected"), LOGITS)
+def test_losses_are_right_where_probabilities_are_not(
+    kernels: str, logits: list[list[float]], labels: list[int], expected: float
+) -> None:
+    with context_of(logits, labels, kernels) as context:
+        assert "softmax_loss_forward of logits" in context.describe()
+        assert context.test().loss == pytest.approx(expected, rel=1e-6, abs=1e-30)
+
+
+@KERNELS
+def test_small_losses_keep_their_digits(kernels: str) -> None:
+    """A probability of almost 1 is rounded to it; what is missing is the loss."""
+    with context_of([[0.0, 25.0]], [1], kernels) as context:
+        assert context.test().loss == pytest.approx(np.log1p(np.exp(-25.0)), rel=1e-6)
+
+
+@KERNELS
+def test_infinite_logits_give_no_finite_loss(kernels: str) -> None:
+    data = np.array([[0.0, 3e38]], np.float32)
+    with context_of(data.tolist(), [0], kernels) as context:
+        assert context.test().loss == pytest.approx(3e38, rel=1e-6)

@@ -20,7 +20,7 @@ from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.tuner import Decision
 from crossbow.synch import SSP, AsynchronousSGD, FakeCollective, Rule, RuleSequence
 from crossbow.types import ConfigurationError, CrossbowError, bytes_text
-from tests.support import blobs, context, within
+from tests.support import SECONDS, blobs, context, within
 
 TASKS = TrainingUnit.TASKS
 TURNS = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2)))
@@ -107,7 +107,7 @@ def test_closing_while_an_engine_is_made() -> None:
 
     engine._make = close_meanwhile
     with pytest.raises(CrossbowError, match="closed while training"):
-        within(20, lambda: changing.train(10**6, TASKS))
+        within(SECONDS, lambda: changing.train(10**6, TASKS))
 
 
 def test_closing_while_an_engine_takes_over(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_closing_while_an_engine_takes_over(changing: ExecutionContext, monkeypa
 
     monkeypatch.setattr(Engine, "continue_from", close_meanwhile)
     with pytest.raises(CrossbowError, match="closed while training"):
-        within(20, lambda: changing.train(10**6, TASKS))
+        within(SECONDS, lambda: changing.train(10**6, TASKS))
 
 
 def test_what_was_closed_does_not_begin_to_train(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(Engine, "continue_from", fail)
             with pytest.raises(CrossbowError, match="not now"):
-                within(20, lambda: changing.train(10**6, TASKS))
+                within(SECONDS, lambda: changing.train(10**6, TASKS))
         assert (engine._now, engine.parts.rule.name) == (before, rule)
         tasks = engine.tasks
         changing.train(2, TASKS)
@@ -200,7 +200,7 @@ class Machine:
             engine = running.engine
             assert isinstance(engine, TunedEngine)
             while not engine.tuner.settled:
-                within(20, lambda: running.train(40, TASKS))
+                within(SECONDS, lambda: running.train(40, TASKS))
             return engine.decisions
 
 

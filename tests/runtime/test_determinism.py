@@ -22,19 +22,8 @@ from crossbow.data.loader import Loader, gather
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.runtime import cpu_assembly
 from crossbow.synch import ModelAveraging, PolyakRuppert
-from tests.support import (
-    FAST,
-    KERNELS,
-    Probe,
-    blobs,
-    context,
-    covering,
-    dawdle,
-    perceptron,
-    pictures,
-    same_weights,
-    training,
-)
+from tests.combinations import covering
+from tests.support import FAST, KERNELS, Probe, blobs, context, dawdle, perceptron, pictures, same_weights, training
 
 SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, weight_decay=0.01, policy="step", gamma=0.5, step_size=11)
 DATA = blobs(examples=30)

@@ -15,6 +15,7 @@ from crossbow.ops import Constant, Gaussian, InnerProduct
 from crossbow.runtime import engine
 from crossbow.synch import AsynchronousSGD, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import ConfigurationError, CrossbowError, TaskError
+from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
 from tests.support import KERNELS, Probe, blobs, context, perceptron, training, within
 
@@ -56,6 +57,7 @@ def assert_equal(running: ExecutionContext, expected: Simulation) -> None:
     np.testing.assert_allclose(received.bias, expected.z.bias, rtol=0, atol=1e-12)
 
 
+@pairwise
 @pytest.mark.parametrize(
     ("learners", "devices"),
     [*((k, "cpu") for k in (1, 2, 3)), *((k, "cpu:0/2,cpu:1/2") for k in (1, 2)), (2, "cpu:0/3,cpu:1/3,cpu:2/3")],
@@ -98,6 +100,7 @@ def test_ssgd_steps_along_the_mean_gradient(solver: SolverConf, learners: int, d
         assert_equal(running, expected)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize("tau", [1, 3])
@@ -112,6 +115,7 @@ def test_model_averaging_takes_the_mean(solver: SolverConf, tau: int, learners: 
         assert_equal(running, expected)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize(("alpha", "tau"), [(0.0, 1), (0.3, 1), (0.3, 2)])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crossbow import SSGD, TrainingUnit
+from crossbow import SSGD, Dataflow, TrainingUnit
 from crossbow.synch import AsynchronousSGD
 from crossbow.types import TaskError
 from tests.support import Probe, context, perceptron
@@ -33,8 +33,13 @@ def test_a_failure_counts_the_ticks_of_all_engines_once() -> None:
         if failing:
             raise RuntimeError("no luck")
 
-    network = perceptron(Probe(action=fail))
-    with context(rule=SSGD(), learners=3) as other, context(network, rule=AsynchronousSGD(), learners=2) as running:
+    def network() -> Dataflow:
+        return perceptron(Probe(action=fail))
+
+    with (
+        context(network(), rule=SSGD(), learners=3) as other,
+        context(network(), rule=AsynchronousSGD(), learners=2) as running,
+    ):
         other.train(6, TASKS)
         running.train(2, TASKS)
         running.engine.continue_from(other.engine)

@@ -13,6 +13,7 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -148,8 +149,8 @@ def choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm
 
 def chosen() -> dict[tuple[Request, Problem, bool], Algorithm]:
     """What `choose` has found so far, by its arguments."""
-    found = api().remembered.items()
-    return {key: algorithm for (_, key), algorithm in found if isinstance(algorithm, Algorithm)}
+    table: dict[Any, Any] = api().remembered  # by device, and by what `remember` was asked for
+    return {key: algorithm for (_, key), algorithm in table.items() if isinstance(algorithm, Algorithm)}
 
 
 def _choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:

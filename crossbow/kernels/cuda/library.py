@@ -250,9 +250,14 @@ class Cuda:
     # Losses and measures.
 
     def softmax_loss_forward(
-        self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
+        self,
+        p: Tensor,
+        labels: Tensor,
+        ignored_label: int | None,
+        normalisation: str,
+        logits: Tensor | None = None,
     ) -> PreparedKernel:
-        return loss.softmax_loss_forward(p, labels, ignored_label, normalisation)
+        return loss.softmax_loss_forward(p, labels, ignored_label, normalisation, logits)
 
     def softmax_loss_backward(
         self, p: Tensor, labels: Tensor, dx: Tensor, ignored_label: int | None, normalisation: str

@@ -22,8 +22,14 @@ MOST_SHARES = 1024
 """Blocks that add up, each to a share of the sum."""
 
 
-def softmax_loss_forward(p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str) -> PreparedKernel:
-    """input0 (probabilities), labels, state → output (1,)."""
+def softmax_loss_forward(
+    p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str, logits: Tensor | None
+) -> PreparedKernel:
+    """input0 (probabilities)[, logits], labels, state → output (1,)."""
+    if logits is not None:
+        by, shares, reads = _normaliser(normalisation, p), _shares(labels.elements), ("logits", *READS)
+        name, function = "softmax_loss_forward of logits", "softmax_loss_of_logits"
+        return _sum(name, function, p.dtype, by, (_rows(p, ignored_label),), shares, reads=reads)
     constants = (_rows(p, ignored_label), p.dtype.type(np.finfo(p.dtype.name).tiny))
     by = _normaliser(normalisation, p)
     return _sum("softmax_loss_forward", "softmax_loss", p.dtype, by, constants, _shares(labels.elements))
@@ -91,13 +97,14 @@ def _sum(
     constants: Sequence[Argument],
     shares: int,
     threads: int = BLOCK,
+    reads: Sequence[str] = READS,
 ) -> PreparedKernel:
     """A number that is added up: by one block, or by several each a share, and then by one all shares."""
     kernel, total = Kernel("loss", function, dtype), Kernel("loss", "total", dtype)
     size = np.dtype(np.float64).itemsize
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        inputs, result = [buffers[role] for role in READS], buffers["output"]
+        inputs, result = [buffers[role] for role in reads], buffers["output"]
         if shares == 1:
             return (kernel.blocks(1, *inputs, *constants, None, by, result, threads=threads, shared=threads * size),)
         kept, state = buffers["workspace"], buffers["state"]
@@ -107,7 +114,7 @@ def _sum(
         )
 
     workspace = 2 * size * shares if shares > 1 else 0  # of each, its sum and what it has counted
-    return PreparedKernel(f"{name} cuda", READS, ("output",), bind, workspace=workspace)
+    return PreparedKernel(f"{name} cuda", tuple(reads), ("output",), bind, workspace=workspace)
 
 
 def _shares(elements: int) -> int:

@@ -15,6 +15,8 @@ from crossbow.types import ConfigurationError
 
 INSTALL = "pip install 'crossbow[cuda13]' (or 'crossbow[cuda12]')"
 
+LINE_END = "\n"
+
 
 @dataclass(frozen=True)
 class Library:
@@ -76,7 +78,7 @@ def find(wanted: Library) -> Found:
         try:
             return way(wanted)
         except Exception as error:  # of other people's finders and packages: the next way may still work
-            failures.append(f"{_WAYS[way]}: {' '.join(str(error).split()) or type(error).__name__}")
+            failures.append(f"{_WAYS[way]}: {str(error).strip().split(LINE_END)[0] or type(error).__name__}")
     raise ConfigurationError(
         f"expected {wanted.name} for devices 'cuda:i': {INSTALL}. Received: none ({'; '.join(failures)})"
     )

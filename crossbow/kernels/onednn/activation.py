@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, float64_at, int64_at, native, prepared_pass
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import activation, attributes, engine
 from crossbow.kernels.onednn.primitive import Place, Steps
 from crossbow.types import Tensor
-
-CHUNK = 1024
-"""Elements that stay in the first-level cache."""
 
 _ALGORITHMS = {
     "relu": (dnnl.ELTWISE_RELU, dnnl.ELTWISE_RELU_USE_DST),
@@ -85,19 +83,23 @@ def _parameters(mode: str, negative_slope: float, ceiling: float) -> tuple[float
 # A pass of our own: oneDNN makes 0 of NaN.
 
 
+@inlined
+def _clipped(x: Any, ceiling: Any) -> Any:
+    positive = np.float32(0) if x < 0 else x
+    return ceiling if positive > ceiling else positive
+
+
 @native
 def clip(arguments: int, _1: int, _2: int, _3: int) -> int:
     """Block: x, y, their elements, ceiling: y = min(max(x, 0), ceiling), NaN kept."""
     block, ceiling = int64_at(arguments), np.float32(float64_at(arguments)[3])
     x, y, count = float32_at(block[0]), float32_at(block[1]), block[2]
-    for start in range(0, count, CHUNK):
-        stop = min(start + CHUNK, count)
-        if block[0] != block[1]:  # in place, the compiler has no overlap to fear
-            for i in range(start, stop):
-                y[i] = x[i]
-        for i in range(start, stop):
-            positive = np.float32(0) if y[i] < 0 else y[i]
-            y[i] = ceiling if positive > ceiling else positive
+    if block[0] == block[1]:  # with one name for both, the compiler has no overlap to fear
+        for i in range(count):
+            y[i] = _clipped(y[i], ceiling)
+    else:
+        for i in range(count):
+            y[i] = _clipped(x[i], ceiling)
     return 0
 
 

@@ -39,7 +39,7 @@ from crossbow.kernels.onednn.rows import (
     share,
     spread,
 )
-from crossbow.kernels.onednn.team import TEAM_SLOTS, team_barrier, team_size, team_thread
+from crossbow.kernels.onednn.team import TEAM_SLOTS, team_barrier, team_size, team_thread, threads_for
 from crossbow.types import Tensor
 
 MEAN, SCALE, SHIFT, COMMON, SLOPE = range(5)
@@ -55,14 +55,14 @@ def training(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
     steps, cut = Steps(f"batch_norm_training{' relu' if setting.relu else ''}"), rows.grid(x)
     following = tuple(f"{name}_next" for name in setting.observed)
     places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None, "kept"]
-    places += [("kept", _inverse(cut)), *_room(steps, cut, moving=True)]
+    places += [("kept", _inverse(cut)), *_room(steps, cut, threads_for(x.nbytes), moving=True)]
     count: list[Place] = [] if setting.fraction is None else [None]
     places += [*setting.observed, *count, *following, *count]
     factor = -1.0 if setting.fraction is None else 1 - setting.fraction
     # Where each channel's first number lies: in channels-last order beside the one before.
     first = 1 if cut.inner == cut.channels else cut.matrix
     numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, first, int(setting.relu))
-    steps.add_team_pass("pass", training_pass, places, *cut.slots, *numbers, setting.epsilon, factor)
+    steps.add_team_pass("pass", training_pass, threads_for(x.nbytes), places, *cut.slots, *numbers, setting.epsilon, factor)
     reads = ("input0", *setting.parameters, *setting.observed)
     return steps.prepared(reads, ("output", "kept", *following), kept=_inverse(cut) + 4 * cut.channels)
 
@@ -73,7 +73,7 @@ def inference(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
     places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None]
     places += [steps.reserve(3 * 4 * cut.columns), steps.reserve(3 * 4 * cut.channels)]
     places += ["running_mean", "running_variance"]
-    steps.add_team_pass("pass", inference_pass, places, *cut.slots, int(setting.relu), setting.epsilon)
+    steps.add_team_pass("pass", inference_pass, threads_for(x.nbytes), places, *cut.slots, int(setting.relu), setting.epsilon)
     reads = ("input0", *setting.parameters, "running_mean", "running_variance")
     return steps.prepared(reads, ("output",), in_place=("input0", "output"))
 
@@ -83,10 +83,10 @@ def backward(x: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> Prepare
     steps, cut = Steps(f"batch_norm_backward{' relu' if setting.relu else ''}"), rows.grid(x)
     places: list[Place] = ["input0", "output_gradient", "input_gradient" if dx is not None else None]
     places += ["weights_gradient", "bias_gradient" if setting.bias else None, "kept", ("kept", _inverse(cut))]
-    places += _room(steps, cut, moving=False)
+    places += _room(steps, cut, threads_for(x.nbytes), moving=False)
     streams = x.nbytes >= STREAMED and cut.matrix % rows.LANES == 0
     numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, int(setting.relu), int(streams))
-    steps.add_team_pass("pass", backward_pass, places, *cut.slots, *numbers)
+    steps.add_team_pass("pass", backward_pass, threads_for(x.nbytes), places, *cut.slots, *numbers)
     writes = [f"{name}_gradient" for name in setting.parameters] + ([] if dx is None else ["input_gradient"])
     in_place = None if dx is None else ("output_gradient", "input_gradient")
     return steps.prepared(("input0", "output_gradient", "kept"), writes, in_place=in_place)
@@ -97,11 +97,11 @@ def _inverse(cut: Grid) -> int:
     return 3 * 4 * cut.columns
 
 
-def _room(steps: Steps, cut: Grid, *, moving: bool) -> Sequence[Place]:
+def _room(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> Sequence[Place]:
     """Room for two sums of every channel, for three numbers of it, and, for each thread, sums of every column and the
     numbers that they need (training), or the columns' numbers (the gradient)."""
-    own = 4 * cut.columns * (4 * steps.threads)
-    more = 4 * cut.columns * (2 * steps.threads if moving else 5)
+    own = 4 * cut.columns * (4 * threads)
+    more = 4 * cut.columns * (2 * threads if moving else 5)
     return [steps.reserve(size) for size in (2 * 8 * cut.channels, 3 * 4 * cut.channels, own, more)]
 
 

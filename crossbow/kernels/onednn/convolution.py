@@ -9,7 +9,7 @@ reorder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,6 +32,7 @@ from crossbow.kernels.onednn.memory import (
     stored,
 )
 from crossbow.kernels.onednn.primitive import Place, Steps, chosen, implementation
+from crossbow.kernels.onednn.sums import with_bias_gradient
 from crossbow.types import Shape, Tensor
 
 TRANSPOSED = {
@@ -62,6 +63,8 @@ class OwnKernels(Protocol):
 
 OWN: tuple[OwnKernels, ...] = (winograd, narrow)
 """The first that gains is taken."""
+EXACT: tuple[OwnKernels, ...] = (narrow,)
+"""Those whose rounding errors are no larger than the library's."""
 
 FEW_OUTPUTS = 32
 """Below this the layout that forward prefers is worth a reorder (3×3, 16 → 16 channels: 334 instead of 429 µs)."""
@@ -71,8 +74,15 @@ class _Convolution:
     """What the three kernels of one convolution have in common."""
 
     def __init__(
-        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
+        self,
+        x: Tensor,
+        weights: Variable,
+        bias: Variable | None,
+        y: Tensor,
+        geometry: ConvolutionGeometry,
+        own: Sequence[OwnKernels],
     ) -> None:
+        self.own = own
         self.shape = weights.shape
         self.sizes = _sizes(weights.shape, geometry.groups)
         self.x, self.y = activation(x), activation(y)
@@ -108,7 +118,7 @@ class _Convolution:
             dnnl.CONVOLUTION_DIRECT,
             self.x,
             free(self.sizes),
-            self.bias,
+            None,
             self.y,
             *self.geometry,
             self.forward,
@@ -126,7 +136,7 @@ class _Convolution:
         """The layout of the library's weight gradient, or that of our own kernels."""
         descriptor = self.gradient_layout
         padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
-        if padded or (self.image is not None and _gaining_in_weights(self.image)):
+        if padded or (self.image is not None and _gaining_in_weights(self.image, self.own)):
             descriptor = _outputs_last(self.sizes)
         return self.describe(descriptor)
 
@@ -138,29 +148,36 @@ class _Convolution:
 
 
 def forward(
-    x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry, relu: bool
+    x: Tensor,
+    weights: Variable,
+    bias: Variable | None,
+    y: Tensor,
+    geometry: ConvolutionGeometry,
+    relu: bool,
+    own: Sequence[OwnKernels] = OWN,
 ) -> PreparedKernel:
-    """input0, weights[, bias] → output (relu: max(output, 0))."""
-    convolution = _Convolution(x, weights, bias, y, geometry)
+    """input0, weights[, bias] → output (relu: max(output, 0)). own: which kernels of our own may be taken, here and in
+    the gradients."""
+    convolution = _Convolution(x, weights, bias, y, geometry, own)
     storages: dict[str, Storage] = {}
     if weights.storage is None:
         storages["weights"] = kept = convolution.choose_storage()
         weights = Variable(weights.shape, weights.dtype, kept)
     sizes = convolution.own_sizes(weights)
-    if sizes is not None and (kernels := _gaining(sizes)) is not None:
+    if sizes is not None and (kernels := _gaining(sizes, own)) is not None:
         return replace(kernels.forward(sizes, relu, bias is not None), storages=storages)
-    own = stored(weights, convolution.sizes)
+    kept_as = stored(weights, convolution.sizes)
     candidates = []
     if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
         blocked = isinstance(weights.storage, BlockedStorage) and weights.storage.blocks
-        candidates = [own, convolution.gradient_layout] if blocked else [convolution.gradient_layout]
+        candidates = [kept_as, convolution.gradient_layout] if blocked else [convolution.gradient_layout]
     made = [convolution.forward_with(candidate) for candidate in candidates]
     descriptor = _first_direct(made) or convolution.forward_with(free(convolution.sizes))
     steps = Steps(f"convolution_forward{' relu' if relu else ''}")
     layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (convolution.x, "input0"),
-        dnnl.ARG_WEIGHTS: (layout, _reordered(steps, own, layout)),
+        dnnl.ARG_WEIGHTS: (layout, _reordered(steps, kept_as, layout)),
         dnnl.ARG_DST: (convolution.y, "output"),
     }
     reads = ["input0", "weights"]
@@ -173,11 +190,13 @@ def forward(
     return steps.prepared(reads, ("output",), storages=storages)
 
 
-def backward_data(dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry) -> PreparedKernel:
+def backward_data(
+    dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry, own: Sequence[OwnKernels] = OWN
+) -> PreparedKernel:
     """output_gradient, weights → input_gradient."""
-    convolution = _Convolution(dx, weights, None, dy, geometry)
+    convolution = _Convolution(dx, weights, None, dy, geometry, own)
     sizes = convolution.own_sizes(weights)
-    if sizes is not None and (kernels := _gaining(sizes)) is not None:
+    if sizes is not None and (kernels := _gaining(sizes, own)) is not None:
         return kernels.backward_data(sizes)
     transposed = TRANSPOSED.get(str(convolution.describe(convolution.gradient_layout)))
     candidates = []
@@ -198,38 +217,39 @@ def backward_data(dy: Tensor, weights: Variable, dx: Tensor, geometry: Convoluti
 
 
 def backward_weights(
-    x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, geometry: ConvolutionGeometry
+    x: Tensor,
+    dy: Tensor,
+    weights: Variable,
+    bias: Variable | None,
+    geometry: ConvolutionGeometry,
+    own: Sequence[OwnKernels] = OWN,
 ) -> PreparedKernel:
     """input0, output_gradient → weights_gradient[, bias_gradient]."""
-    convolution = _Convolution(x, weights, bias, dy, geometry)
+    convolution = _Convolution(x, weights, None, dy, geometry, own)
     sizes = convolution.own_sizes(weights)
-    if sizes is not None and (kernels := _gaining_in_weights(sizes)) is not None:
+    if sizes is not None and (kernels := _gaining_in_weights(sizes, own)) is not None:
         return kernels.backward_weights(sizes, bias is not None)
     steps = Steps("convolution_backward_weights")
-    own, layout = stored(weights, convolution.sizes), convolution.gradient_layout
-    place: Place = "weights_gradient" if same(own, layout) else steps.reserve(nbytes(layout))
+    kept_as, layout = stored(weights, convolution.sizes), convolution.gradient_layout
+    place: Place = "weights_gradient" if same(kept_as, layout) else steps.reserve(nbytes(layout))
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (convolution.x, "input0"),
         dnnl.ARG_DIFF_DST: (convolution.y, "output_gradient"),
         dnnl.ARG_DIFF_WEIGHTS: (layout, place),
     }
-    writes = ["weights_gradient"]
-    if convolution.bias is not None:
-        operands[dnnl.ARG_DIFF_BIAS] = (convolution.bias, "bias_gradient")
-        writes.append("bias_gradient")
     steps.add("convolution", convolution.backward_weights, operands)
     if not isinstance(place, str):
-        steps.reorder(layout, place, own, "weights_gradient")
-    return steps.prepared(("input0", "output_gradient"), writes)
+        steps.reorder(layout, place, kept_as, "weights_gradient")
+    return with_bias_gradient(steps, dy.elements // dy.shape[1], dy.shape[1], bias is not None)
 
 
-def _gaining(sizes: ImageConvolution) -> OwnKernels | None:
+def _gaining(sizes: ImageConvolution, own: Sequence[OwnKernels]) -> OwnKernels | None:
     """Our own kernels for a convolution and the gradient of its input, where some gain."""
-    return next((kernels for kernels in OWN if kernels.gains(sizes)), None)
+    return next((kernels for kernels in own if kernels.gains(sizes)), None)
 
 
-def _gaining_in_weights(sizes: ImageConvolution) -> OwnKernels | None:
-    return next((kernels for kernels in OWN if kernels.gains_in_weights(sizes)), None)
+def _gaining_in_weights(sizes: ImageConvolution, own: Sequence[OwnKernels]) -> OwnKernels | None:
+    return next((kernels for kernels in own if kernels.gains_in_weights(sizes)), None)
 
 
 def _sizes(weights: Shape, groups: int) -> Shape:

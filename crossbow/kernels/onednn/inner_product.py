@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, int64_at, native
 from crossbow.kernels.interface import Buffers, Call, GradientBlock, PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.activation import add_relu
@@ -32,6 +31,7 @@ from crossbow.kernels.onednn.memory import (
     stored,
 )
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.sums import add_bias_gradient
 from crossbow.types import Layout, Shape, Tensor, address
 
 ROWS = 8
@@ -151,27 +151,25 @@ def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
 
 def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None) -> PreparedKernel:
     """input0, output_gradient → weights_gradient[, bias_gradient]."""
-    product = _InnerProduct(x, weights, bias, dy)
+    product = _InnerProduct(x, weights, None, dy)
     descriptor = dnnl.dnnl_inner_product_backward_weights_primitive_desc_create(
-        engine(), product.x, product.weights, product.bias, product.y, product.forward(product.rows), attributes()
+        engine(), product.x, product.weights, None, product.y, product.forward(product.rows), attributes()
     )
     steps = Steps("inner_product_backward_weights")
     own = stored(weights, product.sizes)
     direct = same(own, product.transposed)
     place: Place = "weights_gradient" if direct else steps.reserve(nbytes(product.transposed))
+    gradient = product.rows_of(steps, dy, "output_gradient")
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (product.x, product.rows_of(steps, x, "input0")),
-        dnnl.ARG_DIFF_DST: (product.y, product.rows_of(steps, dy, "output_gradient")),
+        dnnl.ARG_DIFF_DST: (product.y, gradient),
         dnnl.ARG_DIFF_WEIGHTS: (product.weights, place),
     }
-    writes = ["weights_gradient"]
-    if product.bias is not None:
-        operands[dnnl.ARG_DIFF_BIAS] = (product.bias, "bias_gradient")
-        writes.append("bias_gradient")
     steps.add("inner_product", descriptor, operands)
     if not direct:
         steps.reorder(product.transposed, place, own, "weights_gradient")
-    kernel = steps.prepared(("input0", "output_gradient"), writes)
+    more = () if bias is None else add_bias_gradient(steps, product.rows, product.outputs, gradient)
+    kernel = steps.prepared(("input0", "output_gradient"), ("weights_gradient", *more))
     direct = direct and product.in_rows(x) and product.in_rows(dy)
     return _with_blocks(kernel, product) if direct and 4 * elements(product.shape) >= WORTH_BLOCKS else kernel
 
@@ -181,11 +179,14 @@ def _with_blocks(kernel: PreparedKernel, product: _InnerProduct) -> PreparedKern
     row = 4 * product.outputs
     features = max(1, BLOCK // row // GRANULE) * GRANULE
     multiply.address  # noqa: B018 - compile while preparing
-    column_sums.address  # noqa: B018
+    room = features * row
+    bias = Steps("inner_product_backward_weights")
+    add_bias_gradient(bias, product.rows, product.outputs)
+    bias_gradient = bias.prepared(("output_gradient",), ("bias_gradient",))
 
     def blocks(buffers: Buffers) -> Sequence[GradientBlock]:
         x, dy = buffers["input0"], buffers["output_gradient"]
-        scratch = buffers["workspace"][: features * row].view(np.float32)
+        scratch = buffers["workspace"][:room].view(np.float32)
         gradient = Matrix(address(dy), product.outputs)
         made = []
         for first in range(0, product.features, features):
@@ -195,35 +196,12 @@ def _with_blocks(kernel: PreparedKernel, product: _InnerProduct) -> PreparedKern
             target = Matrix(address(scratch), product.outputs)
             calls: list[Call] = [product_call("weights block", sizes, part, gradient, target, (x, dy, scratch))]
             if first == 0 and "bias_gradient" in kernel.writes:
-                bias = buffers["bias_gradient"]
-                slots = (address(dy), address(bias), product.rows, product.outputs)
-                calls.append(column_sums.call("bias gradient", *slots, references=(dy, bias)))
+                calls += bias_gradient.bind({**buffers, "workspace": buffers["workspace"][room:]})
             place = slice(first * product.outputs, (first + count) * product.outputs)
             made.append(GradientBlock(calls, place, scratch[: count * product.outputs]))
         return made
 
-    return replace(kernel, workspace=max(kernel.workspace, features * row), blocks=blocks)
-
-
-@native
-def column_sums(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: matrix, sums, rows, columns."""
-    block = int64_at(arguments)
-    matrix, sums, columns = float32_at(block[0]), float32_at(block[1]), block[3]
-    for column in range(columns):
-        sums[column] = matrix[column]
-    for row in range(1, block[2]):
-        for column in range(columns):
-            sums[column] += matrix[row * columns + column]
-    return 0
-
-
-def with_bias_gradient(steps: Steps, rows: int, columns: int, bias: bool) -> PreparedKernel:
-    """The kernel of a weight gradient; with a bias the sums of output_gradient, rows × columns, are its gradient."""
-    if not bias:
-        return steps.prepared(("input0", "output_gradient"), ("weights_gradient",))
-    steps.add_pass("bias gradient", column_sums, ("output_gradient", "bias_gradient"), rows, columns)
-    return steps.prepared(("input0", "output_gradient"), ("weights_gradient", "bias_gradient"))
+    return replace(kernel, workspace=max(kernel.workspace, room + bias_gradient.workspace), blocks=blocks)
 
 
 def _behind(place: Place, distance: int) -> Place:

@@ -60,8 +60,10 @@ class OneDNN(Reference):
 
     name: str = "onednn"
 
-    def __init__(self) -> None:
+    def __init__(self, *, winograd: bool = True) -> None:
+        """winograd: whether convolutions may be computed by Winograd's filtering, which rounds more."""
         super().__init__(np.float32)
+        self.own_convolutions = convolution.OWN if winograd else convolution.EXACT
         self.fused_relu = ("convolution", "inner_product", "batch_norm", "weighted_sum")
         self.mixed = None
 
@@ -82,21 +84,21 @@ class OneDNN(Reference):
     ) -> PreparedKernel:
         if not _images(x):
             return super().convolution_forward(x, weights, bias, y, geometry, relu=relu)
-        return convolution.forward(x, weights, bias, y, geometry, relu)
+        return convolution.forward(x, weights, bias, y, geometry, relu, self.own_convolutions)
 
     def convolution_backward_data(
         self, dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
         if not _images(dx):
             return super().convolution_backward_data(dy, weights, dx, geometry)
-        return convolution.backward_data(dy, weights, dx, geometry)
+        return convolution.backward_data(dy, weights, dx, geometry, self.own_convolutions)
 
     def convolution_backward_weights(
         self, x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None, geometry: ConvolutionGeometry
     ) -> PreparedKernel:
         if not _images(x):
             return super().convolution_backward_weights(x, dy, weights, bias, geometry)
-        return convolution.backward_weights(x, dy, weights, bias, geometry)
+        return convolution.backward_weights(x, dy, weights, bias, geometry, self.own_convolutions)
 
     def inner_product_forward(
         self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, *, relu: bool = False
@@ -303,11 +305,16 @@ class OneDNN(Reference):
     # Losses and measures.
 
     def softmax_loss_forward(
-        self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
+        self,
+        p: Tensor,
+        labels: Tensor,
+        ignored_label: int | None,
+        normalisation: str,
+        logits: Tensor | None = None,
     ) -> PreparedKernel:
         if not loss.accepts(p, labels):
-            return super().softmax_loss_forward(p, labels, ignored_label, normalisation)
-        return loss.softmax_loss_forward(p, ignored_label, normalisation)
+            return super().softmax_loss_forward(p, labels, ignored_label, normalisation, logits)
+        return loss.softmax_loss_forward(p, ignored_label, normalisation, logits)
 
     def softmax_loss_backward(
         self, p: Tensor, labels: Tensor, dx: Tensor, ignored_label: int | None, normalisation: str

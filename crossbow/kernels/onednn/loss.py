@@ -39,8 +39,14 @@ def _sizes(p: Tensor) -> tuple[int, int, int, int]:
     return classes, places, places, 1
 
 
-def softmax_loss_forward(p: Tensor, ignored_label: int | None, normalisation: str) -> PreparedKernel:
-    """input0 (probabilities), labels, state → output (1,)."""
+def softmax_loss_forward(
+    p: Tensor, ignored_label: int | None, normalisation: str, logits: Tensor | None
+) -> PreparedKernel:
+    """input0 (probabilities) or logits, labels, state → output (1,)."""
+    if logits is not None:
+        numbers = (*_sizes(logits), _ignored(ignored_label), _NORMALISERS[normalisation])
+        reads = ("logits", *READS[1:])
+        return prepared_pass("softmax_loss_forward of logits", cross_entropy_of_logits, reads, ("output",), *numbers)
     numbers = (*_sizes(p), _ignored(ignored_label), _NORMALISERS[normalisation])
     return prepared_pass("softmax_loss_forward", cross_entropy, READS, ("output",), *numbers)
 
@@ -97,6 +103,40 @@ def cross_entropy(arguments: int, _1: int, _2: int, _3: int) -> int:
             probability = p[n * classes * places + place * next_place + label * next_class]
             # not max(): a probability that is not a number must reach the loss
             total -= math.log(np.float64(_TINY if probability < _TINY else probability))
+            valid += 1
+    float32_at(block[3])[0] = np.float32(total / _normaliser(block[9], examples, places, valid))
+    return 0
+
+
+@inlined
+def _log_of_sum(x: Any, classes: int, step: int, largest: float) -> Any:
+    """log Σ exp (x − largest)."""
+    total = 0.0
+    for c in range(classes):
+        total += math.exp(np.float64(x[c * step]) - largest)
+    return math.log(total)
+
+
+@native
+def cross_entropy_of_logits(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: logits, labels, state, loss, the four sizes, ignored label, what the normaliser counts."""
+    block = int64_at(arguments)
+    labels, examples = int32_at(block[1]), int64_at(block[2])[EXAMPLES]
+    classes, places, next_class, next_place = block[4], block[5], block[6], block[7]
+    total, valid = 0.0, 0
+    for n in range(examples):
+        for place in range(places):
+            label = np.int64(labels[n * places + place])
+            if label == block[8]:
+                continue
+            if label < 0 or label >= classes:
+                return BAD_LABEL
+            x = float32_at(block[0] + 4 * (n * classes * places + place * next_place))
+            largest = np.float64(x[0])
+            for c in range(1, classes):
+                largest = np.float64(x[c * next_class]) if x[c * next_class] > largest else largest
+            # What is not a number reaches the loss through the sum.
+            total += _log_of_sum(x, classes, next_class, largest) + (largest - np.float64(x[label * next_class]))
             valid += 1
     float32_at(block[3])[0] = np.float32(total / _normaliser(block[9], examples, places, valid))
     return 0

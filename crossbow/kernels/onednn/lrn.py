@@ -31,9 +31,7 @@ while the gradient is prepared."""
 
 def forward(x: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
     """input0 → output (and kept, when training with the primitive)."""
-    own = functools.partial(
-        prepared_pass, "lrn_forward", normalise, ("input0",), ("output",), *_numbers(x, geometry)
-    )
+    own = functools.partial(prepared_pass, "lrn_forward", normalise, ("input0",), ("output",), *_numbers(x, geometry))
     try:
         if not _primitive_is_fast(x, geometry):
             return own()

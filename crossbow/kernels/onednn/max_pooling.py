@@ -167,6 +167,8 @@ def _largest_whole(form: _Form) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start, row, column, y, kept, count = arguments
         vectors = _Vectors(builder, form.kept, count if form.masked else None)
+        if not form.rows:
+            return vectors.word(1)
         values = [(number, vectors.load(place)) for number, place in vectors.whole(form, start, row, column)]
         first, largest = values[0]
         for number, value in values[1:]:
@@ -309,9 +311,8 @@ def _maxima(form: _Form) -> NativeFunction:
                         # The last vector begins inside the one before where they do not fit.
                         c = start if few else min(start, channels - LANES)
                         general = 1
-                        if rows != 0:
-                            if high == rows and wide == columns:
-                                general = whole(x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
+                        if rows != 0 and high == rows and wide == columns:
+                            general = whole(x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
                         if general != 0:
                             part(
                                 high, wide, number, b[17], x + 4 * c, row, column, y + 4 * c, kept + size * c, channels
@@ -349,9 +350,7 @@ def _gradient(form: _Form) -> NativeFunction:
                         if rows != 0 and high == rows and wide == columns:
                             whole(dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
                         else:
-                            part(
-                                high, wide, number, b[17], dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last
-                            )
+                            part(high, wide, number, b[17], dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
         return 0
 
     maxima_gradient.__name__ = "maxima_gradient_" + "_".join(str(int(each)) for each in form)

@@ -26,8 +26,8 @@ from crossbow.kernels.onednn.image_convolution import (
     image_with_padding,
     image_without_padding,
 )
-from crossbow.kernels.onednn.inner_product import with_bias_gradient
 from crossbow.kernels.onednn.primitive import Steps
+from crossbow.kernels.onednn.sums import with_bias_gradient
 from crossbow.kernels.onednn.tile import Product, multiply_chunk
 
 WASTE = 1.3

@@ -13,6 +13,7 @@ from crossbow.kernels.onednn.binding import OneDNNError
 from crossbow.kernels.onednn.fallback import fallen_back
 from crossbow.kernels.onednn.memory import activation, attributes, engine
 from crossbow.kernels.onednn.primitive import Steps
+from crossbow.kernels.onednn.sums import image_averages
 from crossbow.kernels.onednn.windows import window_slots
 from crossbow.types import Shape, Tensor
 
@@ -22,6 +23,8 @@ def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
     own = functools.partial(_own, "pooling_forward", average_forward, "input0", "output", x, y, geometry)
     if _overhangs(x.shape, y.shape, geometry):
         return own()
+    if _whole_images(x.shape, geometry):
+        return image_averages(x)
     try:
         descriptor = _forward(x, y, geometry)
     except OneDNNError as error:
@@ -93,6 +96,12 @@ def _overhangs(x: Shape, y: Shape, geometry: PoolingGeometry) -> bool:
     after = _after(x, y, geometry)
     beyond = any(reach > padding for reach, (_, padding) in zip(after, geometry.padding, strict=True))
     return geometry.count_padding and beyond
+
+
+def _whole_images(x: Shape, geometry: PoolingGeometry) -> bool:
+    """Whether it is global average pooling: a single window, of the whole input without padding."""
+    padded = any(before or after for before, after in geometry.padding)
+    return geometry.extent == x[2:] == geometry.kernel and not padded
 
 
 # Our own passes: where padding counts but not the overhang, which the library cannot do, and where it refuses.

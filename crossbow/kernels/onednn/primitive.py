@@ -11,7 +11,7 @@ from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import attributes, engine, nbytes
-from crossbow.kernels.onednn.team import TEAM_SLOTS, run_team, team_slots
+from crossbow.kernels.onednn.team import TEAM_SLOTS, THREADS, run_team, team_slots
 from crossbow.types import address
 
 ALIGNMENT = 64
@@ -56,7 +56,6 @@ class Steps:
 
     def __init__(self, request: str) -> None:
         self.request = request
-        self.threads = dnnl.omp_get_max_threads()
         self.implementations: list[str] = []
         self._steps: list[_Step | _Pass] = []
         self._reserved = 0
@@ -91,12 +90,12 @@ class Steps:
         self._steps.append(_Pass(name, function, tuple(places), slots, tuple(references)))
 
     def add_team_pass(
-        self, name: str, function: NativeFunction, places: Sequence[Place], *slots: int | float
+        self, name: str, function: NativeFunction, threads: int, places: Sequence[Place], *slots: int | float
     ) -> None:
-        """Append a pass that all threads run; its block begins with `team_slots`."""
+        """Append a pass that so many threads run; its block begins with `team_slots`."""
         run_team.address  # noqa: B018 - compile while preparing
         self.implementations.append("numba")
-        team = team_slots(function.address, self.threads)
+        team = team_slots(function.address, threads)
         self._steps.append(_Pass(name, function, tuple(places), (*team, *slots), (), team=True))
 
     def reorder(self, source: dnnl.Handle, place: Place, target: dnnl.Handle, to: Place) -> None:
@@ -139,7 +138,7 @@ class Steps:
         locations = [_location(place, buffers, workspace) for place in step.places]
         references = (*step.references, *buffers.values())
         if step.team:
-            function = step.function if self.threads == 1 else run_team
+            function = step.function if step.slots[THREADS] == 1 else run_team
             slots = (*step.slots[:TEAM_SLOTS], *locations, *step.slots[TEAM_SLOTS:])
             return function.call(f"{self.request} {step.name}", *slots, references=references)
         return step.function.call(f"{self.request} {step.name}", *locations, *step.slots, references=references)

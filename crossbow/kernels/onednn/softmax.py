@@ -81,7 +81,7 @@ def mark_rows(arguments: int, _1: int, _2: int, _3: int) -> int:
     rows, length, inner = block[2], block[3], block[4]
     found = 0
     for i in range(rows * length * inner):
-        found += np.int64((bits[i] & EXPONENT) == EXPONENT)
+        found += 1 if (bits[i] & EXPONENT) == EXPONENT else 0
     marks[0] = np.float32(found)
     if found == 0:
         return 0

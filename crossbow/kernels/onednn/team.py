@@ -19,12 +19,21 @@ THREADS, _FUNCTION, _PARALLEL, _BARRIER, _NUMBER, _SIZE = range(6)
 TEAM_SLOTS = 6
 """Threads; the pass itself; the functions of OpenMP's runtime."""
 
+WORTH_A_THREAD = 2**15
+"""Bytes of a thread's share, at least."""
+
 
 @functools.cache
 def _openmp_function(name: str) -> int:
     found = ctypes.cast(getattr(dnnl.openmp(), name), ctypes.c_void_p).value
     assert found is not None
     return found
+
+
+def threads_for(nbytes: int) -> int:
+    """How many of the calling thread's team are worth having for an operand of that size: waiting for each other has
+    to cost less than the work."""
+    return max(1, min(dnnl.omp_get_max_threads(), nbytes // WORTH_A_THREAD))
 
 
 def team_slots(function: int, threads: int) -> tuple[int, ...]:

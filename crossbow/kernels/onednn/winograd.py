@@ -14,8 +14,8 @@ the transposes of that:
 
 A block of tiles at a time passes through all steps, so that its points stay in the cache. One thread only.
 
-Rounding: with 6 points in a row the errors are about four times those of a sum of products, with 4 less than those.
-They are relative to the largest number of a tile's input, not of a window: a number that is not finite, or huge,
+Rounding: with 6 points in a row the errors are five to ten times those of a sum of products, with 4 about as large as
+those (docs/numerics.md). They are relative to the largest number of a tile's input, not of a window: a number that is not finite, or huge,
 spreads to every output of its tiles, and infinity becomes NaN.
 """
 
@@ -38,14 +38,16 @@ from crossbow.kernels.onednn.image_convolution import (
     image_with_padding,
     image_without_padding,
 )
-from crossbow.kernels.onednn.inner_product import with_bias_gradient
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.sums import with_bias_gradient
 from crossbow.kernels.onednn.tile import LANES, Product, multiply_chunk
 from crossbow.kernels.onednn.winograd_transforms import run_transform, transform_slots, transpose_square
 from crossbow.types import address
 
 TILES = {3: (4, 2), 5: (2,)}
-"""For a kernel, the tiles that are tried; larger ones would lose digits."""
+"""For a kernel, the tiles that are tried; larger ones would lose digits. 4×4 outputs of a 3×3 kernel take 1.2 to 1.5
+times as long in tiles of 2×2, with a third of the error, as long as the weights' points lie in the cache; where they
+do not, as long, and then only the smallest tiles are tried."""
 BLOCK = 64
 """Tiles of a block, about: so many that a product is worth its call, so few that the points lie in the cache."""
 
@@ -96,10 +98,15 @@ class Tiling:
         return -(-self.rows // blocks)
 
     @property
+    def in_cache(self) -> bool:
+        """Whether the weights' points are."""
+        return 4 * self.side**2 * self.sizes.channels * self.sizes.outputs <= CACHE
+
+    @property
     def work(self) -> float:
         """In products of two numbers."""
         c, o, tiles = self.sizes.channels, self.sizes.outputs, self.rows * self.across
-        weights = IN_CACHE if 4 * self.side**2 * c * o <= CACHE else IN_MEMORY
+        weights = IN_CACHE if self.in_cache else IN_MEMORY
         return self.side**2 * (tiles * (c * o + TRANSFORM * (c + o)) + weights * c * o)
 
 
@@ -119,7 +126,8 @@ def _tiling(sizes: ImageConvolution) -> Tiling | None:
         return None
     if min(sizes.channels, sizes.outputs) < LANES:
         return None
-    best = min((Tiling(sizes, outputs) for outputs in TILES[kernel]), key=lambda tiling: tiling.work)
+    *larger, smallest = (Tiling(sizes, outputs) for outputs in TILES[kernel])
+    best = min((*(tiling for tiling in larger if tiling.in_cache), smallest), key=lambda tiling: tiling.work)
     return best if GAIN * best.work <= _library_work(sizes) else None
 
 

@@ -27,7 +27,8 @@ def training(
     """y = weights · (x − μ) / √(σ² + ε) + bias, and what has been observed. Keeps μ and 1 / √(σ² + ε)."""
     axes = _all_but_channels(input0)
     values = input0.size // input0.shape[1]
-    mean, variance = np.mean(input0, axis=axes), np.var(input0, axis=axes)
+    mean = np.mean(input0, axis=axes, dtype=np.float64)
+    variance = np.var(input0, axis=axes, dtype=np.float64)
     saved_mean, saved_inverse = _saved(kept, input0)
     saved_mean[...] = mean
     saved_inverse[...] = 1 / np.sqrt(variance + setting.epsilon)
@@ -80,12 +81,12 @@ def backward(
         before = np.empty_like(input0)
         _normalise(input0, mean, inverse, weights, bias, before)
         output_gradient = output_gradient * (before > 0)
-    total = np.sum(output_gradient, axis=axes)
-    np.sum(output_gradient * normalised, axis=axes, out=weights_gradient)
+    total = np.sum(output_gradient, axis=axes, dtype=np.float64)
+    weights_gradient[...] = np.sum(output_gradient * normalised, axis=axes, dtype=np.float64)
     if bias_gradient is not None:
         bias_gradient[...] = total
     if input_gradient is not None:
-        centred = output_gradient - _channels(total / values, input0)
+        centred = output_gradient - _channels((total / values).astype(input0.dtype), input0)
         centred -= normalised * _channels(weights_gradient / values, input0)
         np.multiply(centred, _channels(weights * inverse, input0), out=input_gradient)
 

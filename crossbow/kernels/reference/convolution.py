@@ -54,7 +54,7 @@ def backward_weights(
     for ins, outs in _groups(input0, weights_gradient, geometry):
         weights_gradient[outs] = np.tensordot(dy[:, outs], windows[:, ins], axes=(summed, summed))
     if bias_gradient is not None:
-        np.sum(dy, axis=summed, out=bias_gradient)
+        bias_gradient[...] = np.sum(dy, axis=summed, dtype=np.float64)
 
 
 def _windows(x: Floats, output: Shape, geometry: ConvolutionGeometry) -> Floats:

@@ -32,5 +32,4 @@ def backward_weights(
     dy = output_gradient.reshape(rows, outputs)
     np.matmul(dy.T, input0.reshape(rows, features), out=weights_gradient)
     if bias_gradient is not None:
-        np.sum(dy, axis=0, out=bias_gradient)
-
+        bias_gradient[...] = np.sum(dy, axis=0, dtype=np.float64)

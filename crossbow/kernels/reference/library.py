@@ -363,16 +363,18 @@ class Reference:
     # Losses and measures.
 
     def softmax_loss_forward(
-        self, p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str
+        self,
+        p: Tensor,
+        labels: Tensor,
+        ignored_label: int | None,
+        normalisation: str,
+        logits: Tensor | None = None,
     ) -> PreparedKernel:
-        return prepare(
-            "softmax_loss_forward",
-            loss.softmax_loss_forward,
-            _LOSS_READS,
-            ("output",),
-            ignored_label=ignored_label,
-            normalisation=normalisation,
-        )
+        name, function, reads = "softmax_loss_forward", loss.softmax_loss_forward, _LOSS_READS
+        if logits is not None:
+            name, function = f"{name} of logits", loss.softmax_loss_of_logits
+            reads = ("logits", *_LOSS_READS[1:])
+        return prepare(name, function, reads, ("output",), ignored_label=ignored_label, normalisation=normalisation)
 
     def softmax_loss_backward(
         self, p: Tensor, labels: Tensor, dx: Tensor, ignored_label: int | None, normalisation: str

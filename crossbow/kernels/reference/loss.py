@@ -29,6 +29,24 @@ def softmax_loss_forward(
     output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
 
 
+def softmax_loss_of_logits(
+    *,
+    logits: Floats,
+    labels: NDArray[np.int32],
+    state: Array,
+    output: Floats,
+    ignored_label: int | None,
+    normalisation: str,
+) -> None:
+    """Σ (log Σ exp x − x[label]) / normaliser."""
+    values = _rows(logits)
+    rows, classes = _counted(values, labels, state, ignored_label)
+    values = values[rows].astype(np.float64)
+    values -= values.max(axis=1, keepdims=True, initial=-np.inf)
+    losses = np.log(np.exp(values).sum(axis=1)) - values[np.arange(len(rows)), classes]
+    output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
+
+
 def softmax_loss_backward(
     *,
     input0: Floats,

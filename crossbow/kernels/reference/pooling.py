@@ -19,7 +19,8 @@ position in the window (u · kw + v in two dimensions) that the output came from
 
 
 def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, kept: Array | None = None) -> None:
-    """The largest element of every window; of equal ones the first. NaN is larger than everything, the last one than all."""
+    """The largest element of every window; of equal ones the first. NaN is larger than everything: of several the
+    last."""
     room = padded(input0, output.shape, geometry, -np.inf)
     output[...] = -np.inf
     first = _first_inside(output.shape, geometry)
@@ -81,10 +82,10 @@ def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Flo
 def forward_average(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
     """The sum of every window by the number of elements that count in it."""
     room = padded(input0, output.shape, geometry, 0)
-    output[...] = 0
+    total = np.zeros(output.shape)
     for _, place in positions(output.shape, geometry):
-        output += room[place]
-    output /= _divisors(input0.shape, output.shape, geometry).astype(output.dtype)
+        total += room[place]
+    output[...] = total / _divisors(input0.shape, output.shape, geometry)
 
 
 def backward_average(*, output_gradient: Floats, input_gradient: Floats, geometry: PoolingGeometry) -> None:

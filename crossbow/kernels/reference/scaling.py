@@ -26,9 +26,9 @@ def backward(
 ) -> None:
     """dweights = Σ dy · x, dbias = Σ dy, dx = weights · dy."""
     others = (*range(axis), *range(axis + weights.ndim, input0.ndim))
-    np.sum(output_gradient * input0, axis=others, out=weights_gradient)
+    weights_gradient[...] = np.sum(output_gradient * input0, axis=others, dtype=np.float64)
     if bias_gradient is not None:
-        np.sum(output_gradient, axis=others, out=bias_gradient)
+        bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
     if input_gradient is not None:  # last: it may lie where the output gradient does
         np.multiply(output_gradient, _along(weights, input0, axis), out=input_gradient)
 

@@ -169,6 +169,9 @@ def batch_normalisation(node: Node) -> Step:
         outputs = [name for name in node.proto.output if name]
         training = len(outputs) > 1 or (node.version < 7 and not node.integer("is_test", 0))
     factor, summand = (0.0 if _is_fixed(node, index) else 1.0 for index in (1, 2))
+    variance = node.weights(4)
+    if (variance < 0).any():
+        raise Refused(f"expected a running variance ≥ 0 ({node.proto.input[4]!r}). Received: {variance.min():g}")
     kernel = BatchNorm(
         epsilon=node.number("epsilon", 1e-5),
         moving_average_fraction=node.number("momentum", 0.9),
@@ -177,7 +180,7 @@ def batch_normalisation(node: Node) -> Step:
         bias_learning_rate_multiplier=1.0 if node.is_filler(2) else summand,
         weight_initialiser=Values(node.weights(1)),
         mean_initialiser=Values(node.weights(3)),
-        variance_initialiser=Values(node.weights(4)),
+        variance_initialiser=Values(variance),
         bias_initialiser=Constant() if node.is_filler(2) else Values(node.weights(2)),
     )
     return node.apply(kernel, node.step(), phase=Phase.TRAIN if training else Phase.CHECK)

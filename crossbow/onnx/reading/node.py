@@ -113,7 +113,8 @@ class Node:
         if array.dtype.kind != "f" or array.dtype.itemsize < 4:
             raise Refused(f"expected weights in float32 or float64. Received: {array.dtype}")
         if not np.isfinite(array).all():
-            raise Refused(f"expected finite weights. Received: some that are not, in input {index}")
+            where = f"input {index} ({self.proto.input[index]!r})"
+            raise Refused(f"expected finite weights. Received: some that are not, in {where}")
         return array
 
     def constant_index(self) -> int | None:

@@ -1,4 +1,8 @@
-"""Losses and measures: sums in shares, labels of other kinds, and what must not come but might."""
+"""Losses and measures: sums in shares, labels of other kinds, and what must not come but might.
+
+Two changes to loss.cu make no difference: `right` and `count` may be float, as no thread counts to 2²⁴; and the divisor
+of the gradient of `euclidean_loss` may be 0 without examples, since then nothing is divided by it.
+"""
 
 from __future__ import annotations
 
@@ -85,6 +89,28 @@ def test_softmax_loss(shape: Shape, layout: Layout, dtype: type, ignored: int | 
     for normalisation in NORMALISATIONS:
         agree(loss_forward(ignored, normalisation), *given, tolerance(dtype))
         agree(loss_backward(ignored, normalisation), *given, tolerance(dtype))
+
+
+def loss_of_logits(ignored: int | None, normalisation: str) -> Prepare:
+    def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
+        p, logits = tensors["input0"], tensors["logits"]
+        return library.softmax_loss_forward(p, tensors["labels"], ignored, normalisation, logits)
+
+    return prepare
+
+
+@shapes
+@dtypes
+def test_softmax_loss_of_logits(shape: Shape, layout: Layout, dtype: type) -> None:
+    """Also where the probability of a label is rounded to 0, or has lost digits."""
+    tensors, values = classification(shape, layout, dtype, shape[0], 1)
+    for spread in (1, 30, 1000):
+        x = (spread * np.random.default_rng(1).standard_normal(shape)).astype(dtype)
+        p = np.exp(x - x.max(axis=1, keepdims=True))
+        values |= {"logits": x, "input0": p / p.sum(axis=1, keepdims=True)}
+        for normalisation in ("batch", "valid"):
+            kernel = loss_of_logits(1, normalisation)
+            agree(kernel, {**tensors, "logits": tensors["input0"]}, values, 2e-6 if dtype is np.float32 else 1e-13)
 
 
 @shapes

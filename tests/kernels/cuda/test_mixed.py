@@ -14,11 +14,11 @@ from crossbow.kernels.cuda.mixed import LARGEST_SCALE, RUN, SMALLEST_SCALE, STEA
 from crossbow.ops import ReLU, SoftMax
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, Tensor
+from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.narrow import NARROW_CASES, compare, tolerance
 from tests.operators.table import CASES, Case
 from tests.operators.test_table import assert_close
-from tests.support import covering
 
 Numbers = NDArray[Any]
 TYPES = ("float16", "bfloat16")
@@ -170,6 +170,19 @@ def test_the_scale_stays_between_the_smallest_and_the_largest() -> None:
     scaling = scaling_of(LARGEST_SCALE, 0, STEADY_TASKS - 1, 0)
     narrow_weights(scaling)
     assert scaling[0] == LARGEST_SCALE
+
+
+def test_scales_are_between_what_float16_can_hold() -> None:
+    """Of a gradient as small as its smallest number, the largest scale makes one."""
+    limits = np.finfo(np.float16)
+    assert (SMALLEST_SCALE, 1 / LARGEST_SCALE) == (limits.smallest_normal, limits.smallest_subnormal)
+
+
+def test_weights_are_narrowed_without_a_scale_where_nothing_is_trained() -> None:
+    """Tests and predictions have no gradient, and the scale must not count them as steady tasks."""
+    for name in ("float16", "bfloat16"):
+        assert Mixed(narrow_type(name)).narrow_weights(training=False).reads == ("weights",)
+    assert Mixed(narrow_type("float16")).narrow_weights(training=True).reads == ("weights", "scaling")
 
 
 def widen_gradient(name: str, narrow: Numbers, gradient: Numbers, scaling: Numbers | None) -> None:

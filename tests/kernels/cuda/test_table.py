@@ -11,10 +11,10 @@ import pytest
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.testing import run_operator
 from crossbow.types import Phase
+from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.table import CASES, Case
 from tests.operators.test_table import assert_close, exact, float32_variables, run, tensors
-from tests.support import covering
 
 
 @pytest.fixture(autouse=True)

@@ -22,10 +22,10 @@ from crossbow.synch import SSP, AsynchronousSGD, FreeRule, Gossip, Hogwild, Peer
 from crossbow.types import ConfigurationError, Shape
 from models.lenet import lenet
 from models.resnet import resnet
+from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
-from tests.support import covering
 
 SMALL = 2 * CUBLAS_WORKSPACE + (1 << 20)
 """Bytes of a GPU that has no room for two learners, although their streams fit."""

@@ -28,9 +28,10 @@ from crossbow.ops import (
 )
 from crossbow.runtime.memory import assign, on_host
 from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
+from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda import test_training as engine
-from tests.support import Array, chain, covering, training
+from tests.support import Array, chain, training
 
 NARROW = ("float16", "bfloat16")
 TOLERANCES = {"float16": 1e-2, "bfloat16": 3e-2}

@@ -31,9 +31,10 @@ from crossbow.runtime.cuda.graph import Work
 from crossbow.synch import FakeCollective, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
+from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.support import Array, chain, covering, pictures
+from tests.support import Array, chain, pictures
 
 DATA = pictures()
 TICKS = 9

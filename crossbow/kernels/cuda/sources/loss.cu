@@ -68,6 +68,35 @@ KERNEL softmax_loss(const real *p, const int *labels, const int64 *state, Rows r
     reduce_and_end(sum, count, by, examples, shares, result, shared);
 }
 
+// Σ −log p[label], where p is the softmax of x: log Σ exp x − x[label]. The sum is formed only where p, which has been
+// rounded, is so small that it has lost digits, or is 0.
+KERNEL softmax_loss_of_logits(const real *x, const real *p, const int *labels, const int64 *state, Rows rows,
+                              double *shares, Normaliser by, real *result) {
+    SHARED(double, shared);
+    int64 examples = state[EXAMPLES];
+    double sum = 0, count = 0;
+    EACH(i, examples * rows.places) {
+        int64 label = labels[i];
+        if (label == rows.ignored) continue;
+        bool good = label >= 0 && label < rows.classes;
+        int64 row = row_of(rows, i);
+        double value = good ? (double)p[row + label * rows.next_class] : nan("");
+        if (value < 1e-30) {
+            double largest = x[row], total = 0;
+            for (int64 c = 1; c < rows.classes; ++c) {
+                double other = x[row + c * rows.next_class];
+                if (other > largest) largest = other;
+            }
+            for (int64 c = 0; c < rows.classes; ++c) total += exp((double)x[row + c * rows.next_class] - largest);
+            sum += log(total) + (largest - x[row + label * rows.next_class]);
+        } else {
+            sum -= log(value);  // NaN stays what it is
+        }
+        count += 1;
+    }
+    reduce_and_end(sum, count, by, examples, shares, result, shared);
+}
+
 // How many of the labels are not ignored, block by block.
 KERNEL count_labels(const int *labels, const int64 *state, Rows rows, int64 *counts) {
     SHARED(int64, shared);
