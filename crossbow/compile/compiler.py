@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import ChainMap, Counter
+from collections import ChainMap, Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -98,6 +99,8 @@ class _Compiler:
         self.nodes_of = Counter(id(vertex.operator) for vertex in graph)
         """How many nodes hold an operator, by its id."""
         self.inputs: dict[int, tuple[Tensor, ...]] = {}
+        self.found: dict[int, dict[str, Any]] = defaultdict(dict)
+        """What `Site.found` is, by position."""
         self.roles: dict[int, dict[str, Value | Place]] = {}
         """Of forward operators, by position: made once, since each gradient of many inputs needs them too."""
         self.backward_part: set[int] = set()
@@ -252,6 +255,7 @@ class _Compiler:
             needs_input_gradient=needs_input_gradient,
             logits=None if (logits := self._logits(vertex)) is None else self.draft.tensors[logits],
             fused_relu=vertex.order in self.fused,
+            found=self.found[vertex.order],
         )
 
     def _logits(self, vertex: Vertex) -> Value | None:

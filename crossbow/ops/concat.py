@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
@@ -62,7 +63,9 @@ class ConcatGradient(Gradient):
         if not site.needs_input_gradient:
             return ()
         axis = peer.first_axis(site.output.shape)
-        start = sum(x.shape[axis] for x in site.inputs[: self.input])
+        if "starts" not in site.found:
+            site.found["starts"] = list(itertools.accumulate((x.shape[axis] for x in site.inputs), initial=0))
+        start = site.found["starts"][self.input]
         return (site.library.concat_backward(site.output, site.inputs[self.input], axis, start),)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,8 @@ class Site:
     """Operators with `gradient_past`: the input of the operator before, as far as there is one; role `logits`."""
     fused_relu: bool = False
     """Whether the output is that of the ReLU behind this operator; a BatchNorm's gradient then is that of both."""
+    found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What one of the gradients of many inputs has found out, for the others."""
 
 
 class Kernel:
