@@ -25,7 +25,7 @@ from crossbow import (
 from crossbow.compile.program import Program
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import InnerProduct, ReLU, SoftMax, SoftMaxLoss
-from crossbow.runtime.tick import _without
+from crossbow.runtime.tick import _overlapping, _without
 from tests.support import same_weights
 
 pytestmark = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no fast kernels: {why_not_onednn()}")
@@ -134,14 +134,32 @@ def test_a_gradient_that_is_clipped_is_there_as_a_whole(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("part", "left"),
+    ("parts", "left"),
     [
-        (slice(0, 10), []),
-        (slice(0, 4), [slice(4, 10)]),
-        (slice(4, 10), [slice(0, 4)]),
-        (slice(3, 5), [slice(0, 3), slice(5, 10)]),
-        (slice(10, 12), [slice(0, 10)]),
+        ([], [slice(0, 10)]),
+        ([slice(0, 10)], []),
+        ([slice(0, 4)], [slice(4, 10)]),
+        ([slice(4, 10)], [slice(0, 4)]),
+        ([slice(3, 5)], [slice(0, 3), slice(5, 10)]),
+        ([slice(10, 12)], [slice(0, 10)]),
+        ([slice(1, 3), slice(3, 4), slice(6, 10)], [slice(0, 1), slice(4, 6)]),
     ],
 )
-def test_a_range_without_a_part(part: slice, left: list[slice]) -> None:
-    assert _without(slice(0, 10), part) == left
+def test_a_range_without_some_parts(parts: list[slice], left: list[slice]) -> None:
+    assert _without(slice(0, 10), parts) == left
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        (slice(0, 20), [slice(0, 4), slice(4, 8), slice(10, 12)]),
+        (slice(3, 5), [slice(0, 4), slice(4, 8)]),
+        (slice(4, 8), [slice(4, 8)]),
+        (slice(8, 10), []),
+        (slice(11, 12), [slice(10, 12)]),
+    ],
+)
+def test_the_ranges_that_overlap_a_place(place: slice, found: list[slice]) -> None:
+    """One that is empty does not."""
+    ranges = [slice(0, 4), slice(4, 4), slice(4, 8), slice(10, 12)]
+    assert _overlapping(ranges, place, lambda each: each) == found
