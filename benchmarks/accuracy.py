@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from crossbow import Dataset, ExecutionContext, ModelConf, Monitor, Record, Solv
 from crossbow.data import cifar10
 from crossbow.ops import DataTransform
 from models.resnet import resnet
+from models.values import expanded_path
 
 DEPTH = 20
 PADDING = 4
@@ -143,7 +143,7 @@ class TorchTraining:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--data-directory", type=Path, help="where CIFAR-10 lies (default: it is downloaded)")
+    parser.add_argument("--data-directory", type=expanded_path, help="where CIFAR-10 lies (default: it is downloaded)")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=0.1)

@@ -10,23 +10,23 @@ settled. Its number counts as fast as that number was, in the median of the roun
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import Contest, Contestant, Team
 from benchmarks.crossbow_runner import CrossbowRunner
 from benchmarks.machine import describe_machine
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
+from benchmarks.output import write_json
 from benchmarks.report import markdown
 from crossbow import DurationUnit, ExecutionContext, ModelConf, Monitor, SolverConf
 from crossbow.runtime.device import available_cores
+from models.values import file_to_write
 
 SHARE, SECONDS = 0.95, 10.0
 """The targets, on two cores: the chosen number's images/s over the best's, and seconds until it is chosen."""
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--patience", type=float, default=0.0, metavar="S", help="that may be spent on waiting for a quiet machine"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write everything there too")
     options = parser.parse_args(arguments)
     outcomes: list[Outcome] = []
     for batch in options.batches:
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(outcomes))
     if options.json is not None:
         found = [{**asdict(outcome), "verdict": outcome.verdict} for outcome in outcomes]
-        options.json.write_text(json.dumps({"machine": machine, "outcomes": found}, indent=1))
+        write_json(options.json, {"machine": machine, "outcomes": found})
     return 0
 
 

@@ -41,7 +41,7 @@ from crossbow.runtime.monitor import Progress
 from crossbow.synch import rule_class
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from models.lenet import lenet
-from models.values import number
+from models.values import expanded_path, number
 
 TRAINED, DIVERGED, REFUSED = "trained", "diverged", "refused"
 """What becomes of a run. One that diverged met numbers that are not finite; one that was refused has not begun."""
@@ -295,10 +295,10 @@ def measure_speed(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.efficiency_run", description="One run of the grid.")
-    parser.add_argument("--data-directory", type=Path, help="where MNIST lies (default: it is downloaded)")
+    parser.add_argument("--data-directory", type=expanded_path, help="where MNIST lies (default: it is downloaded)")
     parser.add_argument("--settings", required=True, help="JSON")
     wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--output-directory", type=Path, help="train to the end, and write the result there")
+    wanted.add_argument("--output-directory", type=expanded_path, help="train to the end, and write the result there")
     wanted.add_argument("--seconds", type=number(0, above=True), help="measure the speed, and print it")
     parser.add_argument("--parent", type=int, help="the process to end with (default: who started this one)")
     options = parser.parse_args(arguments)

@@ -2,68 +2,83 @@
 
     python -m benchmarks.gpu_check --mnist DIR --cifar10 DIR --json FILE
 
-Every part is a process of its own, so that one that fails, hangs or loses the GPU leaves the others alone. The exit
-status is 0 if all passed, 1 if one did not, and 2 without a GPU.
+Every part is a process of its own, so that one that fails, hangs or loses the GPU leaves the others alone. With --json
+every row of a part is also written at once, as a line of FILE's neighbour `.rows.jsonl`: what was found before a part
+ended in any other way than it should is kept, and counts. The exit status is 0 if all passed, 1 if one did not, and 2
+without a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import gpu_parts
+from benchmarks.gpu_convolutions import convolutions
 from benchmarks.gpu_machine import describe_gpu
-from benchmarks.gpu_parts import SHOWN, Clock, Finding, Settings
+from benchmarks.gpu_parts import SHOWN, Settings
+from benchmarks.gpu_rows import Clock, Journal, Keep, Rows
 from benchmarks.machine import describe_machine
+from benchmarks.output import write_json
 from benchmarks.report import markdown
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
+from models.values import expanded_path, file_to_write
 
 FAILED, NO_GPU = 1, 2
 QUICK = Settings(every=10, tasks=16, leak_tasks=400, examples=512, lenet_epochs=2, resnet_epochs=1, depth=20)
 STARTING = 30.0
 """Seconds that a part's process may take beside the part itself, before it is ended."""
+LEAST_SECONDS = 5.0
+"""A part is not begun with less left of --budget."""
+LOOK_SECONDS = 2.0
+"""Between two looks at a part's process; the JSON is then brought up to date."""
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+"""Of parts' processes, where it does not say otherwise. With a thread for every core in each of a few learners, NumPy's
+products on the CPU, which weights are compared with, take ten times as long."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A check with a time of its own."""
 
-    run: Callable[[Settings, Clock], Finding]
+    run: Callable[[Settings, Clock, Rows], None]
     seconds: float
     """That it may take."""
 
 
 PARTS = {
-    **{
-        f"operators-{precision}": Part(functools.partial(gpu_parts.operators, precision=precision), seconds)
-        for precision, seconds in (("float32", 60.0), ("tf32", 20.0), ("float64", 50.0))
-    },
+    "operators-float32": Part(functools.partial(gpu_parts.operators, precision="float32"), 60.0),
+    "weights": Part(gpu_parts.weights, 50.0),
+    "operators-timed": Part(gpu_parts.timed_operators, 40.0),
+    "graphs": Part(gpu_parts.graphs, 45.0),
+    "determinism": Part(gpu_parts.determinism, 40.0),
+    "nccl": Part(gpu_parts.nccl, 10.0),
+    "operators-tf32": Part(functools.partial(gpu_parts.operators, precision="tf32"), 20.0),
     **{
         f"operators-{precision}": Part(functools.partial(gpu_parts.narrow_operators, precision=precision), 15.0)
         for precision in ("bfloat16", "float16")
     },
-    "gradients": Part(gpu_parts.gradients, 45.0),
-    "weights": Part(gpu_parts.weights, 25.0),
-    "graphs": Part(gpu_parts.graphs, 30.0),
-    "determinism": Part(gpu_parts.determinism, 30.0),
-    "nccl": Part(gpu_parts.nccl, 10.0),
+    "operators-float64": Part(functools.partial(gpu_parts.operators, precision="float64"), 50.0),
+    "gradients": Part(gpu_parts.gradients, 40.0),
     "leak": Part(gpu_parts.leak, 15.0),
-    "lenet": Part(gpu_parts.learn_lenet, 45.0),
-    "resnet": Part(gpu_parts.learn_resnet, 55.0),
+    "lenet": Part(gpu_parts.learn_lenet, 35.0),
+    "resnet": Part(gpu_parts.learn_resnet, 40.0),
 }
-"""By name, in order. All their time is less than eight minutes."""
+"""By name, the most important first. All their time is less than eight minutes."""
 
 
 @dataclass(frozen=True)
@@ -80,41 +95,77 @@ class Outcome:
     details: dict[str, Any] = field(default_factory=dict)
 
 
-def run_part(name: str, settings: Settings, seconds: float | None = None) -> Outcome:
-    """Run a part here. What it raises is recorded."""
+def run_part(name: str, settings: Settings, seconds: float | None = None, keep: Keep = lambda entry: None) -> Outcome:
+    """Run a part here. What it raises is recorded, and every row before that; `keep` is given them as they come."""
     part, began = PARTS[name], time.perf_counter()
+    rows, error, faults = Rows(_with_convolutions(keep)), None, list[str]()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            found = part.run(settings, Clock(part.seconds if seconds is None else seconds))
-        except Exception as error:
-            took = time.perf_counter() - began
-            return Outcome(name, False, "–", took, [f"{type(error).__name__}: {error}"], traceback.format_exc())
+            part.run(settings, Clock(part.seconds if seconds is None else seconds), rows)
+        except Exception as failure:
+            error, faults = traceback.format_exc(), [f"{type(failure).__name__}: {failure}"]
     took = time.perf_counter() - began
     warned = list(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in caught))
     # The results are right without a graph, but that is not what was to be checked.
-    faults = found.faults + [text for text in warned if "CUDA graph" in text]
-    return Outcome(name, not faults, found.number, took, faults, details={**found.details, "warnings": warned})
+    faults = [*rows.faults, *faults, *(text for text in warned if "CUDA graph" in text)]
+    details = {**rows.details, "convolutions": convolutions(), "warnings": warned}
+    return Outcome(name, not faults, rows.number, took, faults, error, details)
 
 
-def run_apart(name: str, arguments: Sequence[str], seconds: float | None = None) -> Outcome:
-    """Run a part in a process of its own, which gets the same arguments, and is ended where it takes much longer."""
-    limit = STARTING + 1.5 * (PARTS[name].seconds if seconds is None else seconds)
-    began = time.perf_counter()
+def _with_convolutions(keep: Keep) -> Keep:
+    """Keep also the algorithms that were chosen since the last entry."""
+    known = len(convolutions())
+
+    def kept(entry: Mapping[str, Any]) -> None:
+        nonlocal known
+        keep(entry)
+        if chosen := convolutions(known):
+            keep({"convolutions": chosen})
+            known += len(chosen)
+
+    return kept
+
+
+def run_apart(
+    name: str,
+    arguments: Sequence[str],
+    journal: Path,
+    seconds: float,
+    limit: float,
+    watch: Callable[[Outcome], None] = lambda outcome: None,
+) -> Outcome:
+    """Run a part in a process of its own, which gets the same arguments and `seconds`, and is ended after `limit`
+    seconds. `journal`: the file that it writes its rows to; `watch` is told what they say from time to time."""
+    began, start = time.monotonic(), journal.stat().st_size if journal.is_file() else 0
+
+    def so_far(end: str) -> Outcome:
+        rows = Journal.read(journal, name, start)
+        text = f"the process {end}, after {len(rows.rows)} rows"
+        return Outcome(name, False, rows.number, time.monotonic() - began, [*rows.faults, text], text, rows.details)
+
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "part.json"
-        command = [sys.executable, "-m", "benchmarks.gpu_check", *arguments]
-        command += ["--only", name, "--in-process", "--json", str(path)]
-        try:
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, timeout=limit)
-            end = f"ended with status {done.returncode}"
-        except subprocess.TimeoutExpired:
-            end = f"was ended after {limit:.0f} s"
-        if path.is_file():
-            (outcome,) = json.loads(path.read_text())["parts"]
-            return Outcome(**outcome)
-    text = f"the process {end}, and left no result"
-    return Outcome(name, False, "–", time.perf_counter() - began, [text], text)
+        command = [sys.executable, "-m", "benchmarks.gpu_check", *arguments, "--only", name, "--in-process"]
+        command += ["--json", str(path), "--rows", str(journal), "--seconds", f"{seconds:g}"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**ENVIRONMENT, **os.environ})
+        end = ""
+        while not end:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                end = f"ended with status {process.wait(LOOK_SECONDS)}"
+            if not end and time.monotonic() - began >= limit:
+                process.kill()
+                end = f"was ended after {limit:.0f} s"
+                with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a GPU may not hear it
+                    process.wait(LOOK_SECONDS)
+            if not end:
+                watch(so_far("is still running"))
+        if path.is_file() and (parts := json.loads(path.read_text())["parts"]):
+            outcome = Outcome(**parts[0])
+            if process.returncode in (0, FAILED):
+                return outcome
+            return replace(outcome, passed=False, faults=[*outcome.faults, f"the process {end}, after its result"])
+    return so_far(end)
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
@@ -131,16 +182,25 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=PARTS, metavar="NAME", help=f"only these of: {', '.join(PARTS)}")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, few tasks and epochs, ResNet-20")
     parser.add_argument(
-        "--seconds", type=float, help="that a part may take (default: each its own, 6.9 minutes in all)"
+        "--seconds", type=float, help="that a part may take (default: each its own, 7.9 minutes in all)"
     )
-    parser.add_argument("--mnist", type=Path, metavar="DIR", help="where MNIST lies (default: digits, a lower bar)")
-    parser.add_argument("--cifar10", type=Path, metavar="DIR", help="where CIFAR-10 lies (default: made-up images)")
+    parser.add_argument("--budget", type=float, help="seconds for all; parts for which none is left are left out")
+    parser.add_argument(
+        "--mnist", type=expanded_path, metavar="DIR", help="where MNIST lies (default: digits, a lower bar)"
+    )
+    parser.add_argument(
+        "--cifar10", type=expanded_path, metavar="DIR", help="where CIFAR-10 lies (default: made-up images)"
+    )
     parser.add_argument("--learners", type=int, help=f"on the GPU (default: {Settings.learners})")
     parser.add_argument("--resnet-epochs", type=int, help=f"(default: {Settings.resnet_epochs})")
     parser.add_argument(
         "--precision", choices=("float32", "tf32", "bfloat16", "float16"), help="of lenet and resnet (default: float32)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
+    parser.add_argument("--skip", nargs="+", choices=PARTS, default=[], metavar="NAME", help="all but these")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write everything there too")
+    parser.add_argument(
+        "--rows", type=file_to_write, metavar="FILE", help="where rows are written at once (default: beside --json)"
+    )
     parser.add_argument("--in-process", action="store_true", help="run the parts in this process, for debugging")
     return parser
 
@@ -165,29 +225,58 @@ def main(arguments: Sequence[str] | None = None, settings: Settings | None = Non
     except ConfigurationError as error:
         print(f"{parser.prog}: nothing was checked: {error}", file=sys.stderr)
         return NO_GPU
-    outcomes = []
-    for name in options.only or PARTS:
+    outcomes: list[Outcome] = []
+    journal = options.rows or _new_journal(options.json)
+
+    def write(known: Sequence[Outcome]) -> None:
+        if options.json is not None:  # what is known stays, whatever happens
+            _write(options.json, machine, settings, known)
+
+    end = time.monotonic() + (options.budget if options.budget is not None else float("inf"))
+    for name in [name for name in options.only or PARTS if name not in options.skip]:
+        seconds = min(PARTS[name].seconds if options.seconds is None else options.seconds, end - time.monotonic())
+        if seconds < min(LEAST_SECONDS, options.seconds or LEAST_SECONDS):
+            print(f"{name}: left out for want of time", file=sys.stderr, flush=True)
+            outcomes.append(Outcome(name, False, "–", 0.0, ["left out for want of time (--budget)"]))
+            write(outcomes)
+            continue
         print(f"{name} …", file=sys.stderr, flush=True)
         if options.in_process:
-            outcome = run_part(name, settings, options.seconds)
+            outcome = run_part(name, settings, seconds, Journal(journal, name))
         else:
-            outcome = run_apart(name, arguments, options.seconds)
+            limit = min(STARTING + 1.5 * seconds, end - time.monotonic())
+            outcome = run_apart(name, arguments, journal, seconds, limit, lambda part: write([*outcomes, part]))
         outcomes.append(outcome)
-        for fault in outcome.faults[:SHOWN]:
-            print(f"{name}: {fault}", file=sys.stderr, flush=True)
-        if len(outcome.faults) > SHOWN:
-            print(f"{name}: and {len(outcome.faults) - SHOWN} more", file=sys.stderr, flush=True)
-        if options.json is not None:  # after every part: what is known stays, whatever happens
-            _write(options.json, machine, settings, outcomes)
+        _show(outcome)
+        write(outcomes)
     print("\n".join(f"- {name}: {value}" for name, value in machine.items()), end="\n\n")
     print(table(outcomes))
     return 0 if all(outcome.passed for outcome in outcomes) else FAILED
 
 
+def _new_journal(beside: Path | None) -> Path:
+    path = (Path(tempfile.mkdtemp()) / "check" if beside is None else beside).with_suffix(".rows.jsonl")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    return path
+
+
+def _show(outcome: Outcome) -> None:
+    """A part's end, and its first faults."""
+    word = "passed" if outcome.passed else "FAILED"
+    print(f"{outcome.name}: {word}: {outcome.number} ({outcome.seconds:.1f} s)", file=sys.stderr, flush=True)
+    for fault in outcome.faults[:SHOWN]:
+        print(f"{outcome.name}: {fault}", file=sys.stderr, flush=True)
+    if len(outcome.faults) > SHOWN:
+        print(f"{outcome.name}: and {len(outcome.faults) - SHOWN} more", file=sys.stderr, flush=True)
+
+
 def _write(path: Path, machine: dict[str, str], settings: Settings, outcomes: Sequence[Outcome]) -> None:
     written = {"machine": machine, "settings": asdict(settings), "parts": [asdict(outcome) for outcome in outcomes]}
-    path.write_text(json.dumps(written, indent=1, default=str) + "\n")
+    write_json(path, written)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from benchmarks import gpu_check  # as others import it, not a second copy
+
+    raise SystemExit(gpu_check.main())

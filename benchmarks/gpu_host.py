@@ -18,7 +18,7 @@ from crossbow.types import CrossbowError
 
 T = TypeVar("T")
 
-SECONDS_TO_ANSWER = 180.0
+SECONDS_TO_ANSWER = 120.0
 """How long a process may take to import, or to make a runner."""
 
 
@@ -113,6 +113,10 @@ class Host:
     def observe(self, name: str, seconds: float) -> HostTime | Refused:
         """Run for so long, with a clock on the host's calls."""
         return _answer(lambda: self._runners[name].observe(time.monotonic() + seconds))
+
+    def convolutions(self) -> list[dict[str, Any]] | Refused:
+        """The algorithms of convolutions, where the kind of runner knows them."""
+        return _answer(self._kind.convolutions)  # type: ignore[attr-defined]
 
     def remove(self, name: str) -> Refused | None:
         """Close a runner and give back its memory."""

@@ -5,23 +5,25 @@
 Crossbow trains through the public ExecutionContext, everything included: a loader that gathers shuffled uint8 batches
 on the host, their copies to the GPU, the steps, SMA after every batch, results read. PyTorch trains the same networks
 at its best: batches that lie on the GPU before, the faster memory format, fused SGD, no averaging; eager, with the
-whole step as a CUDA graph, and with replicas as one model by vmap. Both compute in the same precision.
+whole step as a CUDA graph, with several such graphs on as many streams, and with replicas as one model by vmap. Both
+compute in the same precision.
 
 The contestants take turns; ratios are taken round by round. In a last turn, which does not count, nvidia-smi samples
 how busy the GPU is, and a clock in the host's calls says what a task costs the host. Every network and batch is
-printed, and written as JSON, as soon as it is measured, the most important first; what does not fit into the time that
-is given is left out, and named.
+printed as soon as it is measured, the most important first, and written as JSON after every round; what does not fit
+into the time that is given is left out, and named. What building the most important contestants takes (compiling
+kernels, timing algorithms, on both sides) is not taken off a case's time.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,7 @@ from benchmarks.gpu_report import (
     content,
     crossbow,
     report,
+    streamed,
     verdicts,
     vmapped,
 )
@@ -47,8 +50,10 @@ from benchmarks.gpu_runner import CrossbowGpuRunner
 from benchmarks.gpu_torch_runner import TorchGpuRunner
 from benchmarks.learners import _number
 from benchmarks.machine import describe_machine, has_torch
+from benchmarks.output import write_json
 from crossbow import SystemConf
 from crossbow.types import ConfigurationError
+from models.values import file_to_write
 
 KINDS: dict[str, Any] = {CROSSBOW: CrossbowGpuRunner, PYTORCH: TorchGpuRunner}
 PRECISIONS = {
@@ -62,9 +67,7 @@ SETTINGS = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_
 SHARE_OF_TARGETS = 3.0
 """How much longer a case that has targets may take than another."""
 SHARE_OF_BUILDING = 0.5
-"""Of a case's time. Contestants for which none of it is left are left out."""
-ALWAYS = 2
-"""The first contestants are not."""
+"""Of a case's time, for the contestants that are not essential. Those for which none of it is left are left out."""
 LEAST_ROUNDS = 2
 LEAST_SECONDS = 10.0
 """A case is not begun with less left."""
@@ -94,37 +97,59 @@ class Entry:
     """In a batch of all its learners or replicas."""
     learners: int = 0
     """With CUDA graphs, of Crossbow; else 0."""
+    essential: bool = False
+    """Whether it is measured however long building takes."""
 
 
-def entries(
-    network: str, batch: int, learners: Sequence[int], replicas: int, precision: str, *, torch: bool, targets: bool
-) -> list[Entry]:
+@dataclass(frozen=True)
+class Case:
+    """A network and batch, and which contestants are measured with them."""
+
+    network: str
+    batch: int
+    others: bool = False
+    """Where there are targets: those that they do not name, beside one learner and one graph of PyTorch's."""
+
+    @property
+    def has_targets(self) -> bool:
+        return self.batch in GPU_NETWORKS[self.network].targets
+
+    def __str__(self) -> str:
+        return f"{self.network}, batch {self.batch}{', other contestants' if self.others else ''}"
+
+
+def entries(case: Case, learners: Sequence[int], replicas: int, precision: str, *, torch: bool) -> list[Entry]:
     """The contestants of a case, the most important first.
 
-    Where there are targets, every number of learners is measured without graphs, too; else one learner.
+    Where there are targets, those of learners with graphs and of PyTorch's graphs, one and several at once, are
+    essential, and all that are measured at first. Without targets, one learner and one graph are essential.
     """
-    same = {"network": network, "batch": batch, "precision": precision}
+    same = {"network": case.network, "batch": case.batch, "precision": precision}
 
-    def ours(number: int, graphs: bool) -> Entry:
+    def ours(number: int, graphs: bool, *, essential: bool = False) -> Entry:
         arguments = {**same, "learners": number, "graphs": graphs}
-        return Entry(crossbow(number, graphs), CROSSBOW, arguments, number * batch, number if graphs else 0)
+        name, images = crossbow(number, graphs), number * case.batch
+        return Entry(name, CROSSBOW, arguments, images, number if graphs else 0, essential)
 
-    def theirs(name: str, number: int, graphs: bool) -> Entry:
-        return Entry(name, PYTORCH, {**same, "graphs": graphs, "replicas": number}, max(number, 1) * batch)
+    def theirs(name: str, number: int, graphs: bool, *, kind: str = "replicas", essential: bool = False) -> Entry:
+        arguments = {**same, "graphs": graphs, kind: number}
+        return Entry(name, PYTORCH, arguments, max(number, 1) * case.batch, essential=essential)
 
     one, *more = sorted({1, *learners})
-    without = [ours(number, False) for number in (one, *more)]
-    found = [
-        ours(one, True),
-        theirs(TORCH_GRAPHS, 0, True),
-        *(ours(number, True) for number in more),
-        theirs(TORCH_EAGER, 0, False),
-        theirs(vmapped(replicas, False), replicas, False),
-        without[0],
-        theirs(vmapped(replicas, True), replicas, True),
-        *(without[1:] if targets else ()),
+    anchors = [ours(one, True, essential=True), theirs(TORCH_GRAPHS, 0, True, essential=True)]
+    named = [
+        *(ours(number, True, essential=case.has_targets) for number in more),
+        *(theirs(streamed(number), number, True, kind="streams", essential=case.has_targets) for number in more),
     ]
-    return [entry for entry in found if torch or entry.side == CROSSBOW]
+    others = [
+        theirs(TORCH_EAGER, 0, False),
+        ours(one, False),
+        theirs(vmapped(replicas, False), replicas, False),
+        theirs(vmapped(replicas, True), replicas, True),
+        *(ours(number, False) for number in more if case.has_targets),
+    ]
+    measured = [*named, *others] if not case.has_targets else others if case.others else named
+    return [entry for entry in (*anchors, *measured) if torch or entry.side == CROSSBOW]
 
 
 class Benchmark:
@@ -147,13 +172,32 @@ class Benchmark:
             self._broken.add(side)
             return Refused(str(error).split("\n", 1)[0], str(error))
 
-    def measure(self, case: tuple[str, int], of: Sequence[Entry], rounds: int, seconds: float, until: float) -> Outcome:
-        """All contestants of a network and batch, in turns. It ends at about `until`, on the clock of `time.monotonic`;
-        so late that nothing was measured, or with fewer rounds, where time is short."""
-        outcome, began = Outcome(*case), time.monotonic()
-        ready = self._add(outcome, of, began + SHARE_OF_BUILDING * (until - began))
+    def measure(
+        self,
+        case: Case,
+        of: Sequence[Entry],
+        rounds: int,
+        seconds: float,
+        until: float,
+        latest: float = math.inf,
+        progress: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> Outcome:
+        """All contestants of a network and batch, in turns.
+
+        It ends at about `until`, on the clock of `time.monotonic`, with fewer rounds where time is short; later by what
+        building the essential contestants takes, but not after `latest`. `progress` is told after every round.
+        """
+        outcome, began = Outcome(case.network, case.batch, others=case.others), time.monotonic()
+        ready = self._add(outcome, [entry for entry in of if entry.essential], latest)
+        built = time.monotonic() - began
+        until = min(until + built, latest)
+        rest = [entry for entry in of if not entry.essential]
+        ready |= self._add(outcome, rest, began + built + SHARE_OF_BUILDING * (until - began - built))
         turns = {entry: max(seconds, STRETCHES * answer.shortest) for entry, answer in ready.items()}
-        self._rounds(outcome, turns, rounds, until)
+        chosen = self.call(CROSSBOW, SECONDS_TO_RUN, "convolutions")
+        if not isinstance(chosen, Refused):
+            outcome.convolutions = [one for one in chosen if one["input"][0] == case.batch]
+        self._rounds(outcome, turns, rounds, until, progress)
         self._observe(outcome, {entry: turn for entry, turn in turns.items() if outcome.measured(entry.name)}, ready)
         self._end(outcome)
         return outcome
@@ -164,13 +208,13 @@ class Benchmark:
         self._places.clear()
 
     def _add(self, outcome: Outcome, of: Sequence[Entry], until: float) -> dict[Entry, Ready]:
-        """Make the contestants."""
+        """Make the contestants, as many as can be begun `until` then."""
         ready: dict[Entry, Ready] = {}
         most = GPU_NETWORKS[outcome.network].most_images
-        for number, entry in enumerate(of):
+        for entry in of:
             if entry.images > most:
                 outcome.failed[entry.name] = f"{entry.images} images at a time, more than {most}"
-            elif number >= ALWAYS and time.monotonic() >= until:
+            elif time.monotonic() >= until:
                 outcome.failed[entry.name] = "no time was left for it"
             else:
                 answer = self.call(entry.side, SECONDS_TO_ANSWER, "add", entry.name, entry.arguments)
@@ -183,7 +227,14 @@ class Benchmark:
                     outcome.learners[entry.name] = entry.learners
         return ready
 
-    def _rounds(self, outcome: Outcome, turns: dict[Entry, float], rounds: int, until: float) -> None:
+    def _rounds(
+        self,
+        outcome: Outcome,
+        turns: dict[Entry, float],
+        rounds: int,
+        until: float,
+        progress: Callable[[Outcome], None],
+    ) -> None:
         """Turns of all, in an order that rotates, so that none is always first."""
         alive = list(turns)
         observing = sum(max(turn, SECONDS_TO_OBSERVE) for turn in turns.values())
@@ -199,6 +250,7 @@ class Benchmark:
                     alive.remove(entry)
                 else:
                     outcome.rates[entry.name].append(rate)
+            progress(outcome)
             now = time.monotonic()
             if number + 1 >= LEAST_ROUNDS and now + (now - began) + observing > until:
                 break
@@ -233,25 +285,28 @@ class Benchmark:
         print(f"{entry.name}: {refused.trace or refused.reason}", file=sys.stderr, flush=True)
 
 
-def share(case: tuple[str, int], rest: Sequence[tuple[str, int]], left: float) -> float:
+def share(case: Case, rest: Sequence[Case], left: float) -> float:
     """The seconds that a case may take, of those that are left for it and the rest.
 
-    >>> share(("resnet-32", 32), [("lenet", 16)], 40.0)
+    >>> share(Case("resnet-32", 32), [Case("lenet", 16)], 40.0)
     30.0
     """
-    weights = [SHARE_OF_TARGETS if batch in GPU_NETWORKS[network].targets else 1.0 for network, batch in (case, *rest)]
+    weights = [SHARE_OF_TARGETS if one.has_targets and not one.others else 1.0 for one in (case, *rest)]
     return left * weights[0] / sum(weights)
 
 
-def cases(networks: Sequence[str], batches: Sequence[int] | None) -> list[tuple[str, int]]:
-    """Networks and batches, in order of importance where the batches are not given.
+def cases(networks: Sequence[str], batches: Sequence[int] | None) -> list[Case]:
+    """What is measured, the most important first: what has targets, and then the other contestants of these.
 
-    >>> cases(["lenet"], None)
-    [('lenet', 16), ('lenet', 64), ('lenet', 4), ('lenet', 256), ('lenet', 1)]
+    >>> [str(case) for case in cases(["resnet-32"], [16])]
+    ['resnet-32, batch 16', 'resnet-32, batch 16, other contestants']
     """
     if batches:
-        return [(network, batch) for network in networks for batch in batches]
-    return [case for case in CASES if case[0] in networks]
+        found = [Case(network, batch) for network in networks for batch in batches]
+    else:
+        found = [Case(*case) for case in CASES if case[0] in networks]
+    first = [case for case in found if case.has_targets]
+    return [*first, *(replace(case, others=True) for case in first), *(case for case in found if case not in first)]
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -295,7 +350,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="of Crossbow and PyTorch; float32: without TF32",
     )
     add("--device", type=partial(_number, int, 0), default=0, metavar="N", help="the GPU, as CUDA counts them")
-    add("--json", type=Path, metavar="PATH", help="also write every measurement to this file")
+    add("--json", type=file_to_write, metavar="PATH", help="also write every measurement to this file")
     add("--no-torch", action="store_true", help="leave PyTorch out")
     return parser.parse_args(arguments)
 
@@ -366,22 +421,22 @@ def _measure(
     while todo:
         case, *todo = todo
         left = began + options.budget - time.monotonic()
-        network, batch = case
         if left < min(LEAST_SECONDS, options.budget / 2):
-            left_out.append(f"{network}, batch {batch}")
+            left_out.append(str(case))
             continue
-        print(f"{network}, batch {batch} …", file=sys.stderr, flush=True)
-        targets = batch in GPU_NETWORKS[network].targets
-        of = entries(
-            *(network, batch, options.learners, options.replicas, options.precision),
-            torch=without is None,
-            targets=targets,
-        )
-        until = time.monotonic() + share(case, todo, left)
-        outcome = benchmark.measure(case, of, options.rounds, options.seconds, until)
+        print(f"{case} …", file=sys.stderr, flush=True)
+        of = entries(case, options.learners, options.replicas, options.precision, torch=without is None)
+        later = [*left_out, *map(str, todo)]
+
+        def progress(partial: Outcome, later: Sequence[str] = later) -> None:
+            _write(options.json, machine, [*outcomes, partial], later)
+
+        now = time.monotonic()
+        until, latest = now + share(case, todo, left), now + left
+        outcome = benchmark.measure(case, of, options.rounds, options.seconds, until, latest, progress)
         outcomes.append(outcome)
         print(f"\n{report(outcome)}", flush=True)
-        _write(options.json, machine, outcomes, [*left_out, *(f"{name}, batch {size}" for name, size in todo)])
+        _write(options.json, machine, outcomes, later)
     if left_out:
         print(f"\nLeft out for want of time (--budget): {'; '.join(left_out)}.")
     if lines := verdicts(outcomes):
@@ -392,8 +447,7 @@ def _measure(
 
 def _write(path: Path | None, machine: dict[str, str], outcomes: Sequence[Outcome], left_out: Sequence[str]) -> None:
     if path is not None:
-        text = json.dumps(content(machine, outcomes, left_out), indent=1, ensure_ascii=False)
-        path.write_text(text + "\n", encoding="utf-8")
+        write_json(path, content(machine, outcomes, left_out))
 
 
 if __name__ == "__main__":

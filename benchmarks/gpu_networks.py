@@ -82,7 +82,7 @@ GPU_NETWORKS: dict[str, GpuNetwork] = {
 """The networks by name."""
 
 CASES: tuple[tuple[str, int], ...] = (
-    *(("resnet-32", 32), ("resnet-32", 16), ("resnet-32", 64)),
+    *(("resnet-32", 16), ("resnet-32", 32), ("resnet-32", 64)),
     *(("resnet-50", 16), ("lenet", 16), ("lenet", 64), ("resnet-32", 8), ("resnet-32", 128)),
     *(("resnet-50", 32), ("lenet", 4), ("lenet", 256), ("resnet-32", 4), ("resnet-32", 256)),
     *(("resnet-50", 4), ("resnet-50", 64), ("resnet-32", 1), ("lenet", 1), ("resnet-50", 1)),

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.gpu_rows import Clock, Row, Rows
 from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.data import cifar10, digits, mnist, synthetic
 from crossbow.kernels.cuda.api import api, gpus
@@ -35,8 +35,16 @@ TF32_TOLERANCE = 2e-3
 GRADIENT_TOLERANCE = 1e-6
 """Of gradients beside finite differences, both in float64."""
 ROUNDED = (Conv, InnerProduct, MatMul)
+TIMED = ("float32", "tf32", "bfloat16", "float16")
+"""Precisions in which convolutions are also compared with the algorithms that are the fastest, as in most trainings."""
+TIMED_TOLERANCE = {"float32": 1e-4, "tf32": 1e-2}
+"""Of these: the transforms of FFT and Winograd's filtering lose digits, by how many depends on the shape."""
+TIMED_FACTOR = 4.0
+"""By how much the tolerance of tensors of 16 bits is larger for these."""
 WEIGHTS_TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
 """Of weights after a few ticks on GPU and CPU, relative to the largest of a variable."""
+TIMED_WEIGHTS_TOLERANCE = {"float32": 1e-2, "float64": 1e-8}
+"""With the fastest algorithms."""
 MIXTURE = ((SMA(), "float32"), (SMA(), "bfloat16"), (SSGD(), "tf32"), (SSGD(), "float16"))
 """Rules and precisions of runs that are compared bit for bit."""
 GRANULE = 2 << 20
@@ -71,46 +79,16 @@ class Settings:
     """In which the networks learn."""
 
 
-class OutOfTimeError(Exception):
-    """A part's time is over; the message says how far it came."""
-
-
-class Clock:
-    """The time that a part has."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.monotonic() + seconds
-
-    @property
-    def left(self) -> float:
-        return max(0.0, self._end - time.monotonic())
-
-    def check(self, done: int, total: int) -> None:
-        if not self.left:
-            raise OutOfTimeError(f"the time was over after {done} of {total}")
-
-
-@dataclass
-class Finding:
-    """What a part found."""
-
-    number: str
-    """In words."""
-    faults: list[str] = field(default_factory=list)
-    """What is wrong: none, where the part has passed."""
-    details: dict[str, Any] = field(default_factory=dict)
-
-
 # Operators
 
 
-def operators(settings: Settings, clock: Clock, precision: str) -> Finding:
+def operators(settings: Settings, clock: Clock, rows: Rows, precision: str) -> None:
     """Every row against the reference in float64: training, checking, and sharing memory; in every layout."""
     from tests.operators.table import CASES
     from tests.operators.test_table import float32_variables, gradient_for, tensors
 
     cases = [case for case in CASES[:: settings.every] if precision != "tf32" or isinstance(case.kernel, ROUNDED)]
-    rows = _Rows("runs")
+    rows.title(f"{len(cases)} rows, runs")
     for number, case in enumerate(cases):
         clock.check(number, len(cases))
         variables, tolerance = float32_variables(case), tolerance_of(case, precision)
@@ -121,32 +99,66 @@ def operators(settings: Settings, clock: Clock, precision: str) -> Finding:
         for phase, options in ((Phase.TRAIN, training), (Phase.CHECK, common)):
             exact = tensors(run_operator(case.kernel, case.inputs(), dtype=np.float64, phase=phase, **options))
             for last in (False, True):
-                where = f"{case}, {phase.value}, {'channels-last' if last else 'plain'}"
+                where = f"{case}, {phase.value}, {_layout(last)}"
                 how: dict[str, Any] = {**on_gpu, **options, "phase": phase, "channels_last": last}
-                rows.add(where, functools.partial(_error, case, exact, how), tolerance, case.name)
+                rows.measure(where, functools.partial(_error, case, exact, how), tolerance, case.name)
                 if phase is Phase.TRAIN:
                     how = {**how, "in_place": True}
-                    rows.add(f"{where}, in place", functools.partial(_error, case, exact, how), tolerance, case.name)
-    return rows.finding(f"{len(cases)} rows")
+                    shared = functools.partial(_error, case, exact, how)
+                    rows.measure(f"{where}, in place", shared, tolerance, case.name)
 
 
-def narrow_operators(settings: Settings, clock: Clock, precision: str) -> Finding:
+def narrow_operators(settings: Settings, clock: Clock, rows: Rows, precision: str) -> None:
     """Every row whose operator knows tensors of 16 bits, in every layout."""
-    from tests.operators.narrow import NARROW_CASES, compare, tolerance
+    from tests.operators.narrow import NARROW_CASES, tolerance
 
     cases = NARROW_CASES[:: settings.every]
-    rows = _Rows("runs")
+    rows.title(f"{len(cases)} rows, runs")
     for number, case in enumerate(cases):
         clock.check(number, len(cases))
         for last in (False, True):
-            options: dict[str, Any] = {"device": settings.device, "channels_last": last}
+            options = {"device": settings.device, "channels_last": last}
+            measured = functools.partial(_narrow_error, case, precision, options)
+            rows.measure(f"{case}, {_layout(last)}", measured, tolerance(case, precision), case.name)
 
-            def error(case: Any = case, options: Mapping[str, Any] = options) -> float:
-                return largest_error(*compare(case, precision, **options))
 
-            where = f"{case}, {'channels-last' if last else 'plain'}"
-            rows.add(where, error, tolerance(case, precision), case.name)
-    return rows.finding(f"{len(cases)} rows")
+def timed_operators(settings: Settings, clock: Clock, rows: Rows) -> None:
+    """The convolutions with the algorithms that cuDNN times and finds the fastest, in every precision and layout."""
+    from tests.operators.narrow import NARROW_CASES, tolerance
+    from tests.operators.table import CASES
+    from tests.operators.test_table import float32_variables, gradient_for, tensors
+
+    cases = [case for case in CASES if isinstance(case.kernel, Conv)][:: settings.every]
+    rows.title(f"{len(cases)} rows in {len(TIMED)} precisions, runs")
+    for number, case in enumerate(cases):
+        clock.check(number, len(cases))
+        options: dict[str, Any] = {"examples": case.examples, "variables": float32_variables(case)}
+        options["output_gradient"] = gradient_for(case)
+        exact = tensors(run_operator(case.kernel, case.inputs(), dtype=np.float64, **options))
+        for precision in TIMED:
+            for last in (False, True):
+                on_gpu = {"device": settings.device, "channels_last": last, "deterministic": False}
+                if precision in TIMED_TOLERANCE:
+                    how = {**options, **on_gpu, "tf32": precision == "tf32"}
+                    measured = functools.partial(_error, case, exact, how)
+                    allowed = TIMED_TOLERANCE[precision]
+                elif case in NARROW_CASES:
+                    measured = functools.partial(_narrow_error, case, precision, on_gpu)
+                    allowed = TIMED_FACTOR * tolerance(case, precision)
+                else:
+                    continue
+                rows.measure(f"{case}, {precision}, {_layout(last)}", measured, allowed, f"{case.name}, {precision}")
+
+
+def _layout(last: bool) -> str:
+    return "channels-last" if last else "plain"
+
+
+def _narrow_error(case: Any, precision: str, options: Mapping[str, Any]) -> float:
+    """Of a row in 16 bits, run with these options."""
+    from tests.operators.narrow import compare
+
+    return largest_error(*compare(case, precision, **options))
 
 
 def _error(case: Any, exact: Variables, options: Mapping[str, Any]) -> float:
@@ -180,12 +192,12 @@ def largest_error(received: Variables, expected: Variables) -> float:
     return worst
 
 
-def gradients(settings: Settings, clock: Clock) -> Finding:
+def gradients(settings: Settings, clock: Clock, rows: Rows) -> None:
     """Every differentiable row's gradients against finite differences, in float64, in both layouts."""
     from tests.operators.table import CASES
 
     cases = [case for case in CASES[:: settings.every] if case.kernel.gradient() is not None]
-    rows = _Rows("checks")
+    rows.title(f"{len(cases)} rows, checks")
     for number, case in enumerate(cases):
         clock.check(number, len(cases))
         labels = case.label_array(np.random.default_rng(0))
@@ -201,43 +213,7 @@ def gradients(settings: Settings, clock: Clock) -> Finding:
             check = functools.partial(
                 check_gradients, case.kernel, shapes, device=settings.device, channels_last=last, **options
             )
-            row = f"{case}, {'channels-last' if last else 'plain'}"
-            rows.add(row, check, GRADIENT_TOLERANCE, case.name)
-    return rows.finding(f"{len(cases)} rows")
-
-
-class _Rows:
-    """Errors of rows, each beside its tolerance."""
-
-    def __init__(self, what: str) -> None:
-        self.what, self.done, self.faults = what, 0, list[str]()
-        self.worst: dict[str, float] = {}
-        """By operator: the largest error."""
-        self._nearest = (0.0, 0.0, "")
-        """Error over tolerance, the error, and whose it is, where that is largest."""
-
-    def add(self, row: str, measure: Callable[[], float], tolerance: float, operator: str) -> None:
-        """Measure a row. What it raises is a fault of this row; the rest goes on, while the GPU can be used."""
-        self.done += 1
-        try:
-            error = measure()
-        except Exception as failure:
-            self.faults.append(f"{row}: {type(failure).__name__}: {failure}")
-            try:
-                api().runtime.deviceSynchronize()
-            except Exception as lost:
-                raise RuntimeError(f"the GPU cannot be used after {self.faults[-1]}") from lost
-            return
-        self.worst[operator] = max(error, self.worst.get(operator, 0.0))
-        if tolerance:
-            self._nearest = max(self._nearest, (error / tolerance, error, operator))
-        if not error <= tolerance:
-            self.faults.append(f"{row}: error {error:.3g}, tolerance {tolerance:g}")
-
-    def finding(self, rows: str) -> Finding:
-        share, error, operator = self._nearest
-        number = f"{rows}, {self.done} {self.what}; nearest to its tolerance: {operator}, {error:.2g} ({share:.1%})"
-        return Finding(number, self.faults, {"largest errors": self.worst, "runs": self.done})
+            rows.measure(f"{case}, {_layout(last)}", check, GRADIENT_TOLERANCE, case.name)
 
 
 # Training runs that are compared
@@ -282,41 +258,37 @@ def _differing(first: Variables, second: Variables) -> list[str]:
     return [name for name in first if first[name].tobytes() != second[name].tobytes()]
 
 
-def _identical(settings: Settings, clock: Clock, first: dict[str, Any], second: dict[str, Any]) -> Finding:
+def _identical(settings: Settings, clock: Clock, rows: Rows, first: dict[str, Any], second: dict[str, Any]) -> None:
     """Two runs of each network, rule and precision, that should give the same weights bit for bit."""
-    faults: list[str] = []
-    compared = 0
     runs = [
         (name, build, data, rule, precision) for name, build, data in _networks(settings) for rule, precision in MIXTURE
     ]
+    rows.title(f"of {len(runs)} pairs of runs of {settings.tasks} tasks, compared bit for bit")
     for number, (name, build, data, rule, precision) in enumerate(runs):
         clock.check(number, len(runs))
         common: dict[str, Any] = {"rule": rule, "precision": precision, "deterministic": True, "check": False}
         one, two = (
             _weights(_context(settings, build(), data, **common, **more), settings.tasks) for more in (first, second)
         )
-        compared += sum(value.size for value in one.values())
-        if different := _differing(one, two):
-            shown = ", ".join(different[:SHOWN])
-            faults.append(f"{name}, {type(rule).__name__}, {precision}: {len(different)} variables differ: {shown}")
-    text = f"{len(runs)} pairs of runs of {settings.tasks} tasks, {compared:,} weights compared bit for bit"
-    return Finding(text, faults)
+        different, fault = _differing(one, two), ""
+        if different:
+            fault = f"{len(different)} of {len(one)} variables differ: {', '.join(different[:SHOWN])}"
+        rows.add(Row(f"{name}, {type(rule).__name__}, {precision}", name, None, fault=fault))
 
 
-def graphs(settings: Settings, clock: Clock) -> Finding:
+def graphs(settings: Settings, clock: Clock, rows: Rows) -> None:
     """With CUDA graphs, and call by call."""
-    return _identical(settings, clock, {"graphs": True}, {"graphs": False})
+    _identical(settings, clock, rows, {"graphs": True}, {"graphs": False})
 
 
-def determinism(settings: Settings, clock: Clock) -> Finding:
+def determinism(settings: Settings, clock: Clock, rows: Rows) -> None:
     """Twice the same."""
-    return _identical(settings, clock, {}, {})
+    _identical(settings, clock, rows, {}, {})
 
 
-def weights(settings: Settings, clock: Clock) -> Finding:
-    """The weights after a few ticks are those of the CPU's reference kernels."""
-    faults: list[str] = []
-    worst = dict.fromkeys(WEIGHTS_TOLERANCE, 0.0)
+def weights(settings: Settings, clock: Clock, rows: Rows) -> None:
+    """The weights after a few ticks are those of the CPU's reference kernels; of the residual network also with the
+    fastest algorithms."""
     few = replace(settings, batch_size=4, learners=2, examples=min(settings.examples, 64), depth=20)
     runs = [
         (*network, rule, precision)
@@ -325,28 +297,33 @@ def weights(settings: Settings, clock: Clock) -> Finding:
         for precision in WEIGHTS_TOLERANCE
     ]
     tasks = min(settings.tasks, 8)
+    rows.title(f"runs of {tasks} tasks, of {len(runs)} and those with the fastest algorithms")
     for number, (name, build, data, rule, precision) in enumerate(runs):
         clock.check(number, len(runs))
         common: dict[str, Any] = {"rule": rule, "precision": precision, "check": False}
         on_cpu: dict[str, Any] = {"devices": "cpu", "kernels": "reference", "threads_per_learner": 1}
         expected = _weights(_context(few, build(), data, **common, **on_cpu), tasks)
-        received = _weights(_context(few, build(), data, **common, deterministic=True), tasks)
-        errors = {key: largest_error({key: received[key]}, {key: value}) for key, value in expected.items()}
-        key = max(errors, key=lambda variable: errors[variable])
-        worst[precision] = max(worst[precision], errors[key])
-        if not errors[key] <= WEIGHTS_TOLERANCE[precision]:
-            faults.append(f"{name}, {type(rule).__name__}, {precision}: {key} differs by {errors[key]:.3g}")
-    text = f"{len(runs)} runs of {tasks} tasks; largest difference " + ", ".join(
-        f"{value:.2g} in {precision} (tolerance {WEIGHTS_TOLERANCE[precision]:g})" for precision, value in worst.items()
-    )
-    return Finding(text, faults)
+        row = f"{name}, {type(rule).__name__}, {precision}"
+
+        def compare(
+            deterministic: bool, build: Any = build, data: Any = data, common: Any = common, expected: Any = expected
+        ) -> float:
+            context = _context(few, build(), data, **common, deterministic=deterministic)
+            return largest_error(_weights(context, tasks), expected)
+
+        tolerance = WEIGHTS_TOLERANCE[precision]
+        rows.measure(row, functools.partial(compare, True), tolerance, f"{name}, {precision}")
+        if isinstance(rule, SMA) and name.startswith("ResNet"):
+            timed = functools.partial(compare, False)
+            tolerance = TIMED_WEIGHTS_TOLERANCE[precision]
+            rows.measure(f"{row}, fastest algorithms", timed, tolerance, f"{name}, {precision}, fastest algorithms")
 
 
-def nccl(settings: Settings, clock: Clock) -> Finding:
+def nccl(settings: Settings, clock: Clock, rows: Rows) -> None:
     """The sum of a vector per GPU, over one rank and over as many as there are GPUs."""
-    size, faults = 1 << 20, list[str]()
-    counts = sorted({1, len(gpus())})
-    for count in counts:
+    size = 1 << 20
+    rows.title(f"sums of {size:,} numbers")
+    for count in sorted({1, len(gpus())}):
         streams = [CudaStream(f"sum-{number}", number) for number in range(count)]
         collective = NcclCollective(streams)
         own = [np.full(size, 1 + number, np.float32) for number in range(count)]
@@ -357,15 +334,15 @@ def nccl(settings: Settings, clock: Clock) -> Finding:
         collective.all_reduce(vectors)
         for number, (stream, vector) in enumerate(zip(streams, vectors, strict=True)):
             with on(stream.place):
-                if not np.array_equal(to_host(vector), np.sum(own, axis=0)):
-                    faults.append(f"{count} ranks: GPU {number} has another sum")
+                same = np.array_equal(to_host(vector), np.sum(own, axis=0))
+            fault = "" if same else "it has another sum"
+            rows.add(Row(f"{count} ranks, GPU {number}", "all-reduce", None, fault=fault))
         collective.close()
         for stream in streams:
             stream.close()
-    return Finding(f"{size:,} numbers over {' and '.join(map(str, counts))} ranks", faults)
 
 
-def leak(settings: Settings, clock: Clock) -> Finding:
+def leak(settings: Settings, clock: Clock, rows: Rows) -> None:
     """The GPU's free memory over many tasks, and tests, once all has been used."""
     name, build, data = next(iter(_networks(settings)))
     each = max(settings.learners, settings.leak_tasks // STRETCHES)
@@ -376,26 +353,29 @@ def leak(settings: Settings, clock: Clock) -> Finding:
             context.train(each, TrainingUnit.TASKS)
             context.test()
             free.append(int(api().runtime.memGetInfo()[0]))
-    lost = free[0] - min(free[1:])
-    faults = [] if lost < GRANULE else [f"{name}: {bytes_text(lost)} fewer are free than after the first {each} tasks"]
-    number = f"{name}, {STRETCHES * each:,} tasks after {each:,}: {bytes_text(max(lost, 0))} lost"
-    return Finding(number, faults, {"free bytes": free})
+            rows.note("free bytes", free)
+            if stretch:
+                lost = free[0] - free[-1]
+                fault = "" if lost < GRANULE else f"{bytes_text(lost)} fewer are free than after the first {each} tasks"
+                rows.add(Row(f"{name}, {stretch * each:,} tasks more", name, None, fault=fault))
+                text = f"{name}, {stretch * each:,} tasks after {each:,}: {bytes_text(max(lost, 0))} lost"
+                rows.title("stretches", text)
 
 
 # Networks that learn
 
 
-def learn_lenet(settings: Settings, clock: Clock) -> Finding:
+def learn_lenet(settings: Settings, clock: Clock, rows: Rows) -> None:
     """LeNet on MNIST, or on the digits that come with scikit-learn."""
     if settings.mnist is not None:
         name, data, bar, epochs = "MNIST", mnist(settings.mnist), 0.99, settings.lenet_epochs
     else:
         name, data, bar, epochs = "digits (no MNIST: --mnist DIR)", digits(), 0.95, 2 * settings.lenet_epochs
     solver = SolverConf(learning_rate=0.02, policy="inv", gamma=3e-4, power=0.75, momentum=0.9, weight_decay=5e-4)
-    return _learn(settings, clock, f"LeNet on {name}", lenet(), data, solver, 16, bar, epochs)
+    _learn(settings, clock, rows, f"LeNet on {name}", lenet(), data, solver, 16, bar, epochs)
 
 
-def learn_resnet(settings: Settings, clock: Clock) -> Finding:
+def learn_resnet(settings: Settings, clock: Clock, rows: Rows) -> None:
     """A residual network on CIFAR-10, or on images that are made up."""
     if settings.cifar10 is not None:
         name, data, bar = "CIFAR-10", cifar10(settings.cifar10), 0.5
@@ -407,12 +387,13 @@ def learn_resnet(settings: Settings, clock: Clock) -> Finding:
     dataflow = resnet(settings.depth, transform=transform)
     solver = SolverConf(learning_rate=0.1, momentum=0.9, weight_decay=1e-4)
     title = f"ResNet-{settings.depth} on {name}"
-    return _learn(settings, clock, title, dataflow, data, solver, 32, bar, settings.resnet_epochs, stop=False)
+    _learn(settings, clock, rows, title, dataflow, data, solver, 32, bar, settings.resnet_epochs, stop=False)
 
 
 def _learn(
     settings: Settings,
     clock: Clock,
+    rows: Rows,
     title: str,
     dataflow: Dataflow,
     data: Dataset,
@@ -422,7 +403,7 @@ def _learn(
     epochs: int,
     *,
     stop: bool = True,
-) -> Finding:
+) -> None:
     """Train until the bar is reached (or, without `stop`, all epochs)."""
     system = SystemConf(devices=settings.device, learners_per_device=settings.learners, precision=settings.precision)
     model = ModelConf(batch_size=min(batch, len(data.train) // settings.learners))
@@ -435,5 +416,8 @@ def _learn(
         f"{title}: {best:.2%} after {epoch:.3g} epochs, {history.time:.1f} s; {rate:,.0f} images/s "
         f"({settings.learners} learners × {model.batch_size}, {settings.precision})"
     )
-    faults = [] if best >= bar else [f"expected an accuracy of {bar:.0%} after at most {epochs} epochs"]
-    return Finding(number, faults, {"accuracy by epoch": accuracies, "stopped": history.stopped})
+    rows.title("networks", number)
+    rows.note("accuracy by epoch", accuracies)
+    rows.note("stopped", history.stopped)
+    fault = "" if best >= bar else f"expected an accuracy of {bar:.0%} after at most {epochs} epochs"
+    rows.add(Row(title, title, None, fault=fault))

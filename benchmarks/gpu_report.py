@@ -31,6 +31,16 @@ def vmapped(replicas: int, graphs: bool) -> str:
     return f"{PYTORCH}, vmap of {replicas}{', CUDA graph' if graphs else ''}"
 
 
+def streamed(models: int) -> str:
+    """The name of PyTorch with several models at once.
+
+    >>> streamed(4)
+    'PyTorch, 4 CUDA graphs on 4 streams'
+    """
+    return f"{PYTORCH}, {models} CUDA graphs on {models}{STREAMS}"
+
+
+STREAMS = " streams"
 ONE = crossbow(1, True)
 
 
@@ -60,6 +70,10 @@ class Outcome:
     """Contestants that are missing, and why."""
     traces: dict[str, str] = field(default_factory=dict)
     """The tracebacks of those that failed."""
+    convolutions: list[dict[str, Any]] = field(default_factory=list)
+    """Crossbow's, with the algorithms that were chosen for them."""
+    others: bool = False
+    """Whether these are the contestants that no target names."""
 
     def measured(self, name: str) -> bool:
         return bool(self.rates.get(name))
@@ -74,6 +88,12 @@ class Outcome:
     def best(self) -> str | None:
         """Crossbow with the best number of learners."""
         names = [name for name in self.learners if self.measured(name)]
+        return max(names, key=lambda name: statistics.median(self.rates[name]), default=None)
+
+    @property
+    def best_streams(self) -> str | None:
+        """PyTorch with the best number of models at once."""
+        names = [name for name in self.rates if name.endswith(STREAMS) and self.measured(name)]
         return max(names, key=lambda name: statistics.median(self.rates[name]), default=None)
 
 
@@ -122,6 +142,8 @@ def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
     """Targets met, missed or not measured, one line each."""
     lines = []
     for outcome in outcomes:
+        if outcome.others:
+            continue
         where, best = f"{outcome.network}, batch {outcome.batch}", outcome.best
         for against, target in zip((ONE, TORCH_GRAPHS), targets(outcome), strict=False):
             ratio = None if best is None else outcome.ratio(best, against)
@@ -131,6 +153,10 @@ def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
             word = "met" if ratio.median >= target else "MISSED"
             count = _learners(outcome.learners[best])
             lines.append(f"{word}: {where}: {count}: {ratio.text('.2f')} × {against} (target {target})")
+        rival = outcome.best_streams
+        if best is not None and rival is not None:
+            count = _learners(outcome.learners[best])
+            lines.append(f"beside: {where}: {count}: {text_of(outcome.ratio(best, rival))} × {rival} (no target)")
         host = None if best is None else outcome.seen.get(best, Observation()).host
         if best is not None and host is not None:
             word = "met" if host.task < TARGET_HOST_TIME else "MISSED"

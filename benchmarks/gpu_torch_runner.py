@@ -3,6 +3,7 @@
 eager    a step is called operator by operator
 graphs   the whole step (forward, backward, optimiser) is captured once as a CUDA graph and replayed; a batch is copied
          to where the graph reads it
+streams  k models, each captured as a graph of its own and replayed on a stream of its own, so that they run at once
 vmap     k replicas, each with its own weights and batch, as one model by `torch.func.vmap`; eager, or captured too
 
 With precision "bfloat16" the forward pass is under `torch.autocast`. Batches are prepared before and lie in the GPU's
@@ -44,7 +45,7 @@ class Training(Protocol):
 
 
 class TorchGpuRunner:
-    """Trains one model, or several replicas as one by vmap (`replicas` > 0)."""
+    """Trains one model, several at once (`streams` > 0), or several replicas as one by vmap (`replicas` > 0)."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class TorchGpuRunner:
         batch: int,
         graphs: bool = False,
         replicas: int = 0,
+        streams: int = 0,
         precision: str = "float32",
         device: int = 0,
         where: str = "cuda",
@@ -64,13 +66,10 @@ class TorchGpuRunner:
         self._device = torch.device(f"cuda:{device}" if self._cuda else where)
         if self._cuda:
             torch.cuda.set_device(self._device)
-        self.images = batch * max(replicas, 1)
-        self._network, self._batch, self._graphs, self._replicas = (
-            GPU_NETWORKS[network].network,
-            batch,
-            graphs,
-            replicas,
-        )
+        self.images = batch * max(replicas, streams, 1)
+        self._network, self._batch, self._graphs = GPU_NETWORKS[network].network, batch, graphs
+        self._replicas, self._models = replicas, streams
+        self._streams: list[Any] = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else []
         # Without a cache of rounded weights: each is used once in a step, and a graph must not keep one.
         self._autocast = functools.partial(
             torch.autocast, self._device.type, torch.bfloat16, precision == "bfloat16", cache_enabled=False
@@ -85,13 +84,15 @@ class TorchGpuRunner:
         # vmap makes grouped convolutions of the replicas', whose tensors are put together anew each time.
         formats = (False,) if self._replicas else (False, True)
         seconds = {}
+        models, self._models = self._models, min(self._models, 1)  # the format that one model likes suits several
         for channels_last in formats:
             self._make(channels_last)
             seconds[channels_last] = self._trial()
         self.channels_last = min(formats, key=lambda it: seconds[it])
-        if self.channels_last != formats[-1]:
+        if self.channels_last != formats[-1] or models > 1:
+            self._models = models
             self._make(self.channels_last)
-            self._trial()
+            return self._trial()
         return seconds[self.channels_last]
 
     def run(self, begin: float, end: float) -> float:
@@ -152,13 +153,14 @@ class TorchGpuRunner:
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
         replicas, shape = self._replicas, (self._batch, *self._network.image_shape)
-        stacked = (replicas,) if replicas else ()
+        together = replicas or self._models
+        stacked = (together,) if together else ()
         images = torch.rand((*stacked, *shape), device=self._device)
         count = max(2, min(BATCHES, BATCH_BYTES // (images.numel() * images.element_size())))
         form = torch.channels_last if channels_last else torch.contiguous_format
         self._batches = [
             (
-                torch.rand((*stacked, *shape), device=self._device).contiguous(memory_format=form),
+                self._images((*stacked, *shape), form),
                 torch.randint(0, CLASSES, (*stacked, self._batch), device=self._device),
             )
             for _ in range(count)
@@ -166,11 +168,34 @@ class TorchGpuRunner:
         training: Training
         if replicas:
             training = _Replicas([self._model() for _ in range(replicas)], self._autocast)
+        elif self._models:
+            training = _AtOnce([self._on_stream(number, form) for number in range(self._models)])
         else:
             training = _Single(self._model().to(memory_format=form), self._autocast)
-        if self._graphs:
+        if self._graphs and not self._models:
             training = _Captured(training, *self._batches[0])
         self._training = training
+        self._synchronise()
+
+    def _images(self, shape: tuple[int, ...], form: Any) -> Any:
+        """Random images, each batch of them in this memory format."""
+        import torch
+
+        images = torch.rand(shape, device=self._device)
+        if len(shape) == 4:
+            return images.contiguous(memory_format=form)
+        return [batch.contiguous(memory_format=form) for batch in images] if self._models else images
+
+    def _on_stream(self, number: int, form: Any) -> tuple[Training, Callable[[], AbstractContextManager[Any]]]:
+        """One of the models that train at once, captured where asked for, and what makes its stream the current one."""
+        import torch
+
+        training: Training = _Single(self._model().to(memory_format=form), self._autocast)
+        stream = self._streams[number] if self._streams else None
+        if self._graphs:
+            images, labels = self._batches[0]
+            training = _Captured(training, images[number], labels[number], stream)
+        return training, functools.partial(torch.cuda.stream, stream)  # which does nothing for None
 
     def _model(self) -> Any:
         model = self._network.torch().to(self._device)
@@ -213,11 +238,13 @@ class TorchGpuRunner:
             return
         import torch
 
-        event = torch.cuda.Event()
-        event.record()
-        self._under_way.append(event)
+        events = [torch.cuda.Event() for _ in self._streams or (None,)]
+        for event, stream in zip(events, self._streams or (None,), strict=True):
+            event.record(stream)
+        self._under_way.append(events)
         if len(self._under_way) > STEPS_AHEAD:
-            self._under_way.popleft().synchronize()
+            for event in self._under_way.popleft():
+                event.synchronize()
 
     def _synchronise(self) -> None:
         self._under_way.clear()
@@ -269,15 +296,29 @@ class _Replicas:
         self.optimiser.step()
 
 
+class _AtOnce:
+    """Several trainings, each on a stream and on batches of its own."""
+
+    def __init__(self, trainings: list[tuple[Training, Callable[[], AbstractContextManager[Any]]]]) -> None:
+        self.trainings = trainings
+
+    def step(self, images: Any, labels: Any) -> None:
+        for (training, on_stream), x, y in zip(self.trainings, images, labels, strict=True):
+            with on_stream():
+                training.step(x, y)
+
+
 class _Captured:
     """A training whose whole step is a CUDA graph, which reads its batch where the first one was."""
 
-    def __init__(self, training: Any, images: Any, labels: Any) -> None:
+    def __init__(self, training: Any, images: Any, labels: Any, stream: Any = None) -> None:
+        """stream: that it is captured on. Graphs that run at once need different ones: the libraries' workspaces go
+        with them."""
         import torch
 
         self._training = training  # the graph writes to its memory
         self._images, self._labels = images.clone(), labels.clone()
-        beside = torch.cuda.Stream()
+        beside = stream or torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(beside):  # algorithms are chosen, and momentum is there, before anything is captured
             for _ in range(WARM_STEPS):
@@ -285,7 +326,7 @@ class _Captured:
         torch.cuda.current_stream().wait_stream(beside)
         training.optimiser.zero_grad(set_to_none=True)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, stream=stream):
             training.step(self._images, self._labels)
 
     def step(self, images: Any, labels: Any) -> None:

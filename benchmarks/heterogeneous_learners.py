@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import statistics
 import sys
@@ -29,13 +28,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
 from benchmarks.contest import Contest, Contestant
 from benchmarks.machine import describe_machine
+from benchmarks.output import write_json
 from benchmarks.report import markdown, paired, spread
 from crossbow import (
     Dataflow,
@@ -67,7 +66,7 @@ from crossbow.synch import (
 )
 from crossbow.synch.grouping import groups_text
 from crossbow.types import Array, Shape
-from models.values import integer, number
+from models.values import file_to_write, integer, number
 
 SHARE = 0.95
 """The target: of the tasks that are possible."""
@@ -340,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rules", nargs="+", choices=rules(2), metavar="RULE", help="(default: all)")
     parser.add_argument("--rounds", type=integer(1), default=5, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--seconds", type=above, default=3.0, metavar="S", help="of a turn (default: 3)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there too")
+    parser.add_argument("--json", type=file_to_write, metavar="FILE", help="write everything there too")
     options = parser.parse_args(arguments)
     known = rules(options.learners)
     settings = options.learners, options.delay, options.slowness, options.rounds, options.seconds
@@ -363,7 +362,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(table(outcomes))
     if options.json is not None:
         found = [{**asdict(outcome), "verdict": outcome.verdict} for outcome in outcomes]
-        options.json.write_text(json.dumps({"machine": machine, "outcomes": found}, indent=1))
+        write_json(options.json, {"machine": machine, "outcomes": found})
     return 0
 
 

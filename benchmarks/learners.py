@@ -18,17 +18,16 @@ signals), and outside native calls, from a clock inside the task lists.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 from benchmarks.contest import Contest, Contestant
 from benchmarks.crossbow_runner import BareRunner, CrossbowRunner
 from benchmarks.machine import describe_machine, has_torch
 from benchmarks.networks import NETWORKS
+from benchmarks.output import write_json
 from benchmarks.report import (
     ALONE,
     BARE,
@@ -47,6 +46,7 @@ from benchmarks.report import (
     verdicts,
 )
 from benchmarks.torch_runner import TorchRunner
+from models.values import file_to_write
 
 SELDOM_TAU, SELDOM_TAU_OF_LONG_TASKS = 64, 8
 """How many batches are between two averages where averaging is seldom. A tick must not be longer than a turn."""
@@ -128,7 +128,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "repeat rounds in which it was none",
     )
     add("--kernels", default="auto", choices=["auto", "reference", "onednn"], help="Crossbow's kernel library")
-    add("--json", type=Path, metavar="PATH", help="also write every measurement to this file")
+    add("--json", type=file_to_write, metavar="PATH", help="also write every measurement to this file")
     add("--no-torch", action="store_true", help="leave PyTorch out")
     add("--profile", action="store_true", help="also print where the time of a step goes, call by call")
     return parser.parse_args(arguments)
@@ -173,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\nPyTorch was left out: {'--no-torch was given' if options.no_torch else 'it is not installed here'}.")
     if options.json is not None:
         content = {"machine": machine, "outcomes": [asdict(outcome) for outcome in outcomes]}
-        options.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(options.json, content)
     return 0
 
 

@@ -45,7 +45,7 @@ from crossbow.files import make_directory, write_whole
 from crossbow.synch import EASGD, RULES, SMA, SSGD, rule_class
 from crossbow.types import CrossbowError, DataError
 from models.lenet import VARIANTS
-from models.values import integer, number
+from models.values import expanded_path, integer, number
 
 RULE_NAMES = ("sma", "ssgd", "easgd", "model-averaging")
 LEARNERS, BATCHES, SEEDS = (1, 2, 4, 8), (32, 128, 8), (0, 1, 2)
@@ -256,9 +256,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--data-directory", type=Path, metavar="DIR", help="where MNIST lies; None: it is downloaded once")
-    add("--output-directory", type=Path, metavar="DIR", default=OUTPUT, help="where the results are, a file a run")
-    add("--report-directory", type=Path, metavar="DIR", help="where table and pictures go; None: beside the results")
+    add("--data-directory", type=expanded_path, metavar="DIR", help="where MNIST lies; None: it is downloaded once")
+    add(
+        "--output-directory",
+        type=expanded_path,
+        metavar="DIR",
+        default=OUTPUT,
+        help="where the results are, a file a run",
+    )
+    add(
+        "--report-directory",
+        type=expanded_path,
+        metavar="DIR",
+        help="where table and pictures go; None: beside the results",
+    )
     add("--rules", nargs="+", choices=tuple(RULES), metavar="NAME", default=list(RULE_NAMES), help="rules")
     add("--learners", nargs="+", type=integer(1), metavar="K", default=list(LEARNERS), help="numbers of learners")
     add("--batches", nargs="+", type=integer(1), metavar="B", default=list(BATCHES), help="images in a learner's batch")

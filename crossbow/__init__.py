@@ -1,10 +1,15 @@
 """Crossbow: train deep networks with small batches at full hardware speed."""
 
+from crossbow import interruption
+
+# isort: split
+
 from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
+from crossbow.predictor import Predictor
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
 from crossbow.synch import SMA, SSGD
@@ -21,6 +26,8 @@ from crossbow.types import (
 )
 
 __version__ = "0.1.0"
+
+interruption.package_is_imported()
 
 __all__ = [
     "MSRA",
@@ -44,6 +51,7 @@ __all__ = [
     "NonFiniteLossError",
     "Operator",
     "Phase",
+    "Predictor",
     "Record",
     "SolverConf",
     "SubGraph",

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import platform
 from collections.abc import Sequence
 
 import numpy as np
 
 import crossbow
+from crossbow.console import run_command
 from crossbow.kernels import select_library, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
+from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
 from crossbow.types import ConfigurationError
 
@@ -23,6 +26,10 @@ EXTRAS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status, or exits with 2 where the command line is wrong."""
+    return run_command("crossbow", lambda: _run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(
         prog="crossbow",
         description="Crossbow trains deep networks with small batches at full hardware speed. "
@@ -65,6 +72,7 @@ def _devices() -> list[tuple[str, str]]:
         ("  cpu", f"{len(available_cores())} × {_processor()} ({cores_text(device.cores)})"),
         ("", f"learners 'auto': {learners}, with {threads} thread{'' if threads == 1 else 's'} each"),
         *_gpus(),
+        *_cuda_libraries(),
     ]
 
 
@@ -73,6 +81,19 @@ def _gpus() -> list[tuple[str, str]]:
         return [(f"  cuda:{number}", name) for number, name in enumerate(gpus())]
     except ConfigurationError as error:
         return [("  cuda", f"not in use: {error}")]
+
+
+def _cuda_libraries() -> list[tuple[str, str]]:
+    """cuDNN's and cuBLAS's files, and how they were found; nothing without CuPy, which GPUs need first."""
+    if importlib.util.find_spec("cupy") is None:
+        return []
+    rows = []
+    for library in (CUDNN, CUBLAS):
+        try:
+            rows.append((f"  {library.name}", str(find(library))))
+        except ConfigurationError as error:
+            rows.append((f"  {library.name}", f"not in use: {error}"))
+    return rows
 
 
 def _processor() -> str:

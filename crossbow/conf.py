@@ -24,7 +24,8 @@ T = TypeVar("T")
 def configuration(cls: type[T]) -> type[T]:
     """Make a frozen, keyword-only dataclass that answers an unknown name with the names it knows.
 
-    A field declared with `field(kw_only=False)` may be given by position too, as in `Constant(1.0)`.
+    A field declared with `field(kw_only=False)` may be given by position too, as in `Constant(1.0)`. Numbers and
+    booleans of NumPy, alone or in tuples and lists, become Python's.
     """
     return _answering(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
 
@@ -64,7 +65,7 @@ def _answering(made: type[T]) -> type[T]:
         missing = [name for name in required if name not in values]
         if missing:
             raise ConfigurationError(f"{made.__name__} needs {', '.join(missing)}")
-        initialise(self, **values)
+        initialise(self, **{name: plain(value) for name, value in values.items()})
 
     made.__init__ = checked  # type: ignore[method-assign]
     return made
@@ -90,6 +91,19 @@ def shown(value: object) -> str:
         return repr(value)
     except ValueError:  # an integer of thousands of digits
         return f"one of type {type(value).__name__} that is too long to show"
+
+
+def plain(value: Any) -> Any:
+    """NumPy's integers, floats and booleans, also those in tuples and lists, as Python's; anything else as it is.
+
+    >>> plain(np.int64(8)), plain((np.float64(0.5), [np.True_])), plain("auto")
+    (8, (0.5, [True]), 'auto')
+    """
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return float(value) if value.dtype.kind == "f" else value.item()  # a long double's item is a long double
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
+        return value._make(map(plain, value))
+    return type(value)(map(plain, value)) if type(value) in (tuple, list) else value
 
 
 def is_integer(value: object) -> bool:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 
+from crossbow.compile.model import check_names
 from crossbow.conf import ModelConf, SolverConf, SystemConf, is_number, shown
 from crossbow.data import Dataset
+from crossbow.data.dataset import check_finite
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.dataflow import Holder
 from crossbow.dataflow.derive import derive_check
@@ -25,6 +28,7 @@ from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.synch import Collective, has_barrier
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
     Array,
     ConfigurationError,
@@ -35,7 +39,11 @@ from crossbow.types import (
     Phase,
     Shape,
     TrainingUnit,
+    bytes_text,
 )
+
+LARGEST_HEADER = 16 << 20
+"""Bytes that name the variables of a saved model: some hundred for each."""
 
 
 class ExecutionContext:
@@ -43,9 +51,12 @@ class ExecutionContext:
 
     dataflows: the TRAIN dataflow and the CHECK one; None for the latter derives it from the former. Raises GraphError,
     ConfigurationError or DataError, each naming what is wrong, before anything runs. Use it as a context manager, or
-    `close` it: it holds threads.
+    `close` it: it holds threads. They also end when nothing refers to the context any more.
+
+    It belongs to the process that made it: in a forked one everything but `close` raises CrossbowError.
     """
 
+    @without_own_frames
     def __init__(
         self,
         dataflows: Sequence[Dataflow | None],
@@ -102,6 +113,12 @@ class ExecutionContext:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            "an ExecutionContext has threads, and can neither be copied nor sent to another process. Make another one, "
+            "and pass the model on with `save` and `load`"
+        )
 
     def close(self) -> None:
         """End all threads. The base model is gone: save it before."""
@@ -208,11 +225,13 @@ class ExecutionContext:
         self._check_open()
         return self.engine.test()
 
+    @without_own_frames
     def predict(self, images: Array) -> Array:
         """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
 
-        Images are in the range of the training images: uint8 in 0..255 if those were, else floating point. Raises
-        DataError where they are not alike, and TaskError where an operator fails; a task is then a batch of the images.
+        Images are in the range of the training images: uint8 in 0..255 if those were, else finite floating-point
+        numbers. Raises DataError where they are not, and TaskError where an operator fails; a task is then a batch of
+        the images.
         """
         self._check_open()
         try:
@@ -227,7 +246,9 @@ class ExecutionContext:
             )
         if images.dtype != train.dtype and not (images.dtype.kind == "f" and train.dtype.kind == "f"):
             raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
-        _check_fits(images, self.engine.parts.dtype)
+        if images.dtype.kind == "f":
+            check_finite("predict", images)
+            _check_fits(images, self.engine.parts.dtype)
         return self.engine.predict(images)
 
     @property
@@ -251,14 +272,19 @@ class ExecutionContext:
         """Read a base model written by `save`, and start every learner from it.
 
         Raises DataError, having changed nothing, where the file is not whole, does not fit the model, or has numbers
-        that are not finite.
+        that are not finite, or a negative running variance.
         """
         self._check_open()
         path = checked_path("load", path)
         try:
             if not path.is_file():
                 raise DataError(f"{path}: expected a saved model. Received: no such file")
-            variables: dict[str, Any] = safetensors.numpy.load_file(path)
+            _check_header(path)
+            program = self.engine.program
+            with safetensors.safe_open(path, framework="np") as file:
+                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
+                check_names(shapes, (program.model, program.statistics), str(path))  # before there is memory for them
+                variables: dict[str, Any] = {name: file.get_tensor(name) for name in shapes}
         except DataError:
             raise
         except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
@@ -272,6 +298,15 @@ class ExecutionContext:
         self.engine.check_usable()
 
 
+def _check_header(path: Path) -> None:
+    """Raises DataError where a file's header, whose length stands first, is longer than that of any model."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        expected = f"expected a saved model (safetensors), whose header has at most {bytes_text(LARGEST_HEADER)}"
+        raise DataError(f"{path}: {expected}. Received: one that says {bytes_text(length)}")
+
+
 def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
     """The base model's variables and statistics by operator (its id) and name: a copy."""
     values, program = engine.weights, engine.program
@@ -281,8 +316,8 @@ def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
 
 def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
     """Raises DataError where a finite number becomes infinite in the type that is computed in."""
-    if images.dtype.kind == "f" and images.dtype.itemsize > dtype.itemsize and images.size:
-        largest = np.max(np.abs(images), where=np.isfinite(images), initial=0)
+    if images.dtype.itemsize > dtype.itemsize:
+        largest = np.max(np.abs(images), initial=0)
         with np.errstate(over="ignore"):
             fits = np.isfinite(largest.astype(dtype))
         if not fits:
@@ -306,12 +341,13 @@ def _training_graph(training: Dataflow, batch: Shape) -> Graph:
     try:
         return training.graph
     except GraphError as error:
-        faults = list(error.faults)
+        faults, cause = list(error.faults), error.__cause__
         try:
             infer_shapes(build(training.subgraph.nodes), batch)
         except GraphError as other:
             faults += [fault for fault in other.faults if fault not in faults]
-        raise GraphError(faults) from None
+            cause = cause or other.__cause__
+        raise GraphError(faults) from cause
 
 
 def _own_solver(graph: Graph) -> SolverConf | None:

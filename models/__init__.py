@@ -1,0 +1,5 @@
+"""The zoo: networks, and scripts that train them."""
+
+from crossbow import interruption
+
+interruption.end_quietly_while_importing()

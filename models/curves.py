@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossbow import Record
+from crossbow.files import write_whole
 from crossbow.types import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def write_learning_curves(records: Sequence[Record], path: str | os.PathLike[str], title: str) -> None:
     """Draw loss and accuracy by epoch as a PNG. The file is whole or not there: an older one is replaced at the end.
 
-    Raises DataError where matplotlib is not installed.
+    Raises DataError where matplotlib is not installed, or the file cannot be written.
     """
     try:
         # Imported here, because it costs a second and some 40 MB; and without pyplot, because no window is wanted.
@@ -48,19 +48,12 @@ def write_learning_curves(records: Sequence[Record], path: str | os.PathLike[str
         axes.grid(alpha=0.3)
         if axes.lines:
             axes.legend()
-    _save(figure, Path(path))
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    write_whole(path, picture.getvalue())
 
 
 def _curve(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:
     if points:
         epochs, values = zip(*points, strict=True)
         axes.plot(epochs, values, label=label, color=colour, marker="o" if len(points) < 40 else None, markersize=3)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        figure.savefig(partial, format="png")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from crossbow.types import ConfigurationError, Shape
 from models.datasets import KNOWN, SYNTHETIC, DataSource
 from models.rule_options import add_rule, rule_conf, rule_hints
 from models.solver_options import add_solver, solver_conf
-from models.values import integer, number, refuse_others, those_given
+from models.values import expanded_path, integer, number, refuse_others, those_given
 
 SYNTHETIC_SIZES = {
     "classes": ("number_of_classes", 10, "classes"),
@@ -99,7 +99,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
     files = "; or ".join(KNOWN[dataset].files for dataset in defaults.epochs if KNOWN[dataset].files)
     group.add_argument(
         "--data-directory",
-        type=Path,
+        type=expanded_path,
         metavar="DIR",
         help=f"where the data set's files lie: {files or 'none here has any'} (default: they are downloaded)",
     )
@@ -107,7 +107,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         _add_synthetic(group, defaults)
     group.add_argument(
         "--output-directory",
-        type=Path,
+        type=expanded_path,
         metavar="DIR",
         default=Path("output") / name,
         help="where log.jsonl and learning_curves.png are written; older ones are replaced (default: %(default)s)",

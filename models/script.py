@@ -6,26 +6,23 @@ import argparse
 import os
 import platform
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
-from crossbow.files import make_directory, reason
+from crossbow.console import run_command
+from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import CpuDevice, cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.synch import RuleSequence, has_barrier
-from crossbow.types import CrossbowError, DataError, NonFiniteError, NonFiniteLossError, TaskError
+from crossbow.types import DataError
 from models.curves import write_learning_curves
 from models.options import Defaults, configurations, new_parser
 from models.rule_options import exchanges_text, rule_text
 from models.solver_options import solver_text
 
 __all__ = ["Defaults", "ModelScript"]
-
-FAILED, WRONG, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
-"""Exit statuses: training failed; an option, a file or the graph is wrong; Ctrl-C; nobody reads the output."""
 
 
 @dataclass(frozen=True)
@@ -57,52 +54,17 @@ class ModelScript:
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
         """Train as the command line says; returns the exit status. Expected errors are one sentence on stderr."""
+        return run_command(f"python -m models.{self.name}", lambda: self._train(arguments))
+
+    def _train(self, arguments: Sequence[str] | None) -> int:
         defaults = self.defaults_for(arguments)
         parser, group = new_parser(self.name, self.title, defaults)
         self.add_options(group)
         options = parser.parse_args(arguments)
         if options.epochs is None:
             options.epochs = defaults.epochs[options.dataset]
-        try:
-            _Run(self, options, defaults).run()
-            sys.stdout.flush()
-        except KeyboardInterrupt:
-            print(f"{parser.prog}: interrupted", file=sys.stderr)
-            return INTERRUPTED
-        except BrokenPipeError:
-            _silence_stdout()
-            return PIPE_CLOSED
-        except TaskError as error:
-            if isinstance(error.__cause__, NonFiniteError):
-                print(f"{parser.prog}: error: {error}", file=sys.stderr)
-            else:
-                # Something is broken in an operator: whoever wrote it needs the traceback, which is that of the cause.
-                traceback.print_exception(error)
-            return FAILED
-        except CrossbowError as error:
-            print(f"{parser.prog}: error: {error}", file=sys.stderr)
-            return FAILED if isinstance(error, NonFiniteLossError) else WRONG
-        except OSError as error:
-            print(f"{parser.prog}: error: {_where(error)}: {reason(error)}", file=sys.stderr)
-            return WRONG
+        _Run(self, options, defaults).run()
         return 0
-
-
-def _where(error: OSError) -> str:
-    """What could not be read or written."""
-    if error.filename is not None:
-        return str(error.filename)
-    try:
-        print(flush=True)
-    except OSError:
-        _silence_stdout()
-        return "standard output"
-    return "a file or a call of the system"
-
-
-def _silence_stdout() -> None:
-    """Python flushes stdout once more at exit; that must not fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Records(Monitor):
@@ -162,10 +124,11 @@ class _Run:
         done = history.records[-1]
         images = done.tasks * context.model.batch_size
         parts = context.engine.parts
+        peak = peak_memory()
+        memory = "" if peak is None else f"; peak memory {peak / 1e6:,.0f} MB"
         print(
             f"{reason}trained {_count(done.epoch, 'epoch')} ({done.tasks:,} tasks) in {done.time:.1f} s; "
-            f"{images / done.time:,.0f} images/s with {_count(parts.learners, 'learner')}; "
-            f"peak memory {peak_memory() / 1e6:,.0f} MB"
+            f"{images / done.time:,.0f} images/s with {_count(parts.learners, 'learner')}{memory}"
         )
         best = history.best
         if best is not None and best.test is not None and best.test.accuracy is not None:
@@ -195,8 +158,7 @@ def _prepare_directory(directory: Path, log: Path, picture: Path) -> None:
     if not os.access(directory, os.W_OK | os.X_OK):
         raise DataError(f"{directory}: expected a directory to write to. Received: one without permission to write")
     for file in (log, picture):
-        if file.is_dir():
-            raise DataError(f"{file}: expected the name of a file to write. Received: a directory")
+        check_regular(file)
     if log.exists() and not os.access(log, os.W_OK):  # an older picture is replaced, whatever its permissions
         raise DataError(f"{log}: expected a file to write. Received: one without permission to write")
 
@@ -256,14 +218,16 @@ def _count(number: float, what: str) -> str:
     return f"{text} {what}{'' if number == 1 else 's'}"
 
 
-def peak_memory() -> int:
-    """The largest resident memory that this process had, in bytes."""
+def peak_memory() -> int | None:
+    """The largest resident memory that this process had, in bytes; None where the system does not say."""
     if platform.system() == "Linux":
         # getrusage would count what the process was before it became this program.
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    import resource
-
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if platform.system() == "Darwin" else peak * 1024

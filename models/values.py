@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from crossbow.files import check_regular, checked_path, file_error
 from crossbow.synch.grouping import groups_text
-from crossbow.types import ConfigurationError
+from crossbow.types import ConfigurationError, DataError
 
 
 def integer(minimum: int) -> Callable[[str], int]:
@@ -50,6 +52,26 @@ def integers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected integers, separated by commas. Received: {text!r}") from None
+
+
+def expanded_path(text: str) -> Path:
+    """A path, with `~` expanded also where the shell does not, as in --option=~/name."""
+    try:
+        return checked_path("this option", text)
+    except DataError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def file_to_write(text: str) -> Path:
+    """The path of a regular file, which may not be there yet: known before hours of work are to be written to it."""
+    name = expanded_path(text)
+    try:
+        check_regular(name)
+    except DataError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(file_error(error, name, "the name of a file to write"))) from None
+    return name
 
 
 def those_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:

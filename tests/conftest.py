@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from crossbow.runtime import assembly, engine
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
+from tests.onnx.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("crossbow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,12 +31,34 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Begun in the background of a shell's script. Programs that tests start would ignore Ctrl-C too, and not end.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SECONDS_TO_END = 3.0
-NO_GPU_NAMED = "needs a GPU: run with --device cuda:0"
+SECONDS_TO_END = 60.0
+MOST_WORKERS = 4
+
+# For how long a failed or closed context waits for its learners. On a busy machine half a second is too little for a
+# thread to end its task, which is not what tests are about; those that are say how long.
+engine.DRAIN_SECONDS = assembly.CLOSE_SECONDS = SECONDS_TO_END
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--device", metavar="cuda:i", help="run the tests marked `gpu` too, on this GPU")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run the whole suite in several processes, where pytest-xdist is installed and nothing says otherwise.
+
+    A file, a folder or a single test runs in this process: collecting in each of several takes longer. So does what
+    needs a GPU: processes would share it.
+    """
+    is_worker = hasattr(config, "workerinput")
+    if is_worker or not config.pluginmanager.hasplugin("xdist") or config.option.numprocesses is not None:
+        return
+    apart = config.option.usepdb or config.option.collectonly or config.option.device is not None
+    if config.args_source is pytest.Config.ArgsSource.TESTPATHS and not apart:
+        workers = min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2, MOST_WORKERS)
+        config.option.numprocesses = workers if workers > 1 else 0
+        # Each process takes one half of the files, so that what a file's tests share is made once.
+        config.option.dist = "worksteal"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -50,11 +74,40 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--device: {error}") from error
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--device") is None:
-        for item in items:
-            if item.get_closest_marker("gpu") is not None:
-                item.add_marker(pytest.mark.skip(reason=NO_GPU_NAMED))
+def pytest_report_header(config: pytest.Config) -> str:
+    device = config.getoption("--device")
+    return f"GPU: {device or 'none; tests that need one are not collected (--device cuda:0 runs them)'}"
+
+
+# Without --device what is marked `gpu` is not even collected: thousands of rows that are skipped take their time, too.
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: Any) -> list[pytest.Item] | None:
+    """Leave out whole tests marked `gpu`."""
+    marks = [*collector.iter_markers("gpu"), *(mark for mark in getattr(obj, "pytestmark", []) if mark.name == "gpu")]
+    return [] if marks and collector.config.getoption("--device") is None else None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Leave out parameters marked `gpu`."""
+    if metafunc.config.getoption("--device") is not None:
+        return
+    marks = metafunc.definition.own_markers
+    marks[:] = [_without_gpu(mark) if mark.name == "parametrize" else mark for mark in marks]
+
+
+def _without_gpu(mark: pytest.Mark) -> pytest.Mark:
+    names, values, *rest = mark.args
+    kept = [value for value in values if all(each.name != "gpu" for each in getattr(value, "marks", ()))]
+    return pytest.mark.parametrize(names, kept, *rest, **mark.kwargs).mark
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Several processes have to collect the same names."""
+    if " at 0x" in item.nodeid:
+        raise pytest.UsageError(f"{item.nodeid}: an address is in its name, another in every process. Give it `ids`.")
 
 
 @pytest.fixture

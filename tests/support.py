@@ -224,6 +224,18 @@ def dawdle(most: float, *, share: float = 0.3) -> Action:
 
 # Time.
 
+SECONDS = 60.0
+"""How long what takes a fraction of a second may take on a machine that is busy with other things. It bounds what would
+else hang, and is no measure of speed."""
+
+
+def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
+    """Wait for a condition that another thread brings about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not so after {seconds} s"
+        time.sleep(0.001)
+
 
 def within(seconds: float, work: Callable[[], T]) -> T:
     """The result, or the exception, of `work`, done on a thread of its own; fails if it takes longer: it hangs."""

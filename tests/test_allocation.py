@@ -23,6 +23,7 @@ from crossbow.ops import Conv, Dropout, InnerProduct, Kernel, Pool, ReLU
 from crossbow.synch import EASGD, AsynchronousSGD, Gossip, Grouping, Hogwild, Rule
 from crossbow.types import HUGE_PAGE
 from models.lenet import lenet
+from tests.combinations import in_turn
 from tests.support import FAST, KERNELS, context, pictures, training
 
 TASKS = {"onednn": 5_000, "reference": 1_000}
@@ -71,6 +72,7 @@ class Meter(Monitor):
         self.sizes.append(tracemalloc.get_traced_memory()[0])
 
 
+@in_turn
 @KERNELS
 @PLACES
 def test_training_does_not_grow(devices: str, kernels: str) -> None:

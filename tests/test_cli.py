@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import pytest
 import crossbow
 from crossbow import cli
 from crossbow.kernels import why_not_onednn
+from crossbow.kernels.cuda.shared_library import CUDNN, Found, Library
+from crossbow.types import ConfigurationError
 from tests.kernels.cuda.fake import fake_cuda
 
 
@@ -81,3 +84,20 @@ def test_exits(arguments: list[str], status: int, message: str, capsys: pytest.C
 def test_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "crossbow", "--version"], capture_output=True, encoding="utf-8")
     assert (done.returncode, done.stdout.strip()) == (0, f"crossbow {crossbow.__version__}")
+
+
+def test_info_says_where_the_libraries_of_gpus_are(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find(library: Library) -> Found:
+        if library is CUDNN:
+            return Found(ctypes.CDLL(None), "/lib/libcudnn.so.9", "the package nvidia-cudnn-cu13")
+        raise ConfigurationError("expected cuBLAS. Received: none")
+
+    monkeypatch.setattr(cli, "find", find)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    text = out(capsys, "info")
+    assert re.search(r"^  cuDNN +/lib/libcudnn\.so\.9 \(found by the package nvidia-cudnn-cu13\)$", text, re.MULTILINE)
+    assert re.search(r"^  cuBLAS +not in use: expected cuBLAS\. Received: none$", text, re.MULTILINE)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "cuDNN" not in out(capsys, "info")

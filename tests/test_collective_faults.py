@@ -213,6 +213,7 @@ def test_ctrl_c_once_waits_for_a_sum_that_is_late(rule: Any) -> None:
 def test_ctrl_c_twice_does_not_wait_for_a_sum_that_is_late(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The context can be used when it is there: as it was before the tick, or behind it, where all had contributed."""
     monkeypatch.setattr(engine, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 2 * SECONDS)
     stall = Stall(at=3)
     running, _ = spoiled(stall, rule=rule)
     with running:

@@ -40,6 +40,7 @@ from crossbow import (
 from crossbow.conf import configuration
 from crossbow.ops import (
     Accuracy,
+    BatchNorm,
     Constant,
     Conv,
     ConvGradient,
@@ -62,6 +63,7 @@ from crossbow.ops import (
     VariableSpec,
 )
 from crossbow.types import Shape
+from tests.combinations import pairwise
 from tests.support import (
     KERNELS,
     CheckProbe,
@@ -161,6 +163,7 @@ def test_the_first_program_word_for_word() -> None:
 # Training: the ways are in tests/runtime/test_run.py; here that each learns.
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("rule", [None, SMA(alpha=0.2, tau=2, base_momentum=0.3), SSGD()], ids=str)
@@ -228,6 +231,7 @@ def outputs(variables: Mapping[str, Any], x: Any) -> Any:
     return p / p.sum(axis=1, keepdims=True)
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize("examples", [1, 2, 7, 13])
@@ -418,6 +422,20 @@ def test_training_without_an_end() -> None:
                 train(None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf], ids=str)
+def test_images_that_are_not_finite_are_refused(bad: float) -> None:
+    """As `Dataset` refuses them, with the number of the first."""
+    images = DATA.train.images[:5].astype(np.float64)
+    with context() as running:
+        before = running.predict(images)
+        for where in ((3, 1), (2, 0)):
+            images[where] = bad
+        with pytest.raises(DataError, match=rf"predict: expected finite numbers\. Received: {bad} in example 2$"):
+            running.predict(images)
+        np.testing.assert_array_equal(running.predict(images[:2]), before[:2])
+        assert running.predict(images[:0]).shape == (0, 3)
+
+
 def test_predicting_takes_any_floating_point() -> None:
     with context() as running:
         images = DATA.train.images[:5]
@@ -553,6 +571,30 @@ def unloadable(path: Path, how: str) -> str:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("running_variance", -0.25, "numbers ≥ 0"),
+        ("running_variance", np.inf, "finite numbers"),
+        ("running_mean", np.nan, "finite numbers"),
+        ("count", -1.0, "numbers ≥ 0"),
+    ],
+)
+def test_statistics_that_are_none_are_not_loaded(name: str, value: float, expected: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    with context(perceptron(BatchNorm(statistics="cma"))) as running:
+        before = running.variables
+        spoilt = {key: array.copy() for key, array in before.items()}
+        spoilt[f"BatchNorm1.{name}"][-1] = value
+        safetensors.numpy.save_file(spoilt, path)
+        text = f"BatchNorm1.{name}: expected {expected} that float32 can hold. Received: {value:g}"
+        with pytest.raises(DataError, match=re.escape(text)):
+            running.load(path)
+        assert same_weights(running.variables, before)
+    with pytest.raises(ConfigurationError, match=r"BatchNorm1.running_variance: .*finite, ≥ 0, .*Constant"):
+        context(perceptron(BatchNorm(variance_initialiser=Constant(-1.0))))
+
+
+@pytest.mark.parametrize(
     "how",
     [
         "missing",
@@ -608,7 +650,7 @@ def test_where_no_file_can_be_written(tmp_path: Path, monkeypatch: pytest.Monkey
         def refuse(*arguments: Any, **options: Any) -> Any:
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(Path, "open", refuse)  # root may write everywhere
+        monkeypatch.setattr(os, "open", refuse)  # root may write everywhere
         with pytest.raises(DataError, match=r"model: expected to write this file\. Received: Permission denied$"):
             running.save(tmp_path / "model")
 

@@ -38,8 +38,10 @@ from crossbow.data.loader import Loader, gather
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime import assembly, cpu_assembly, engine
+from tests.combinations import pairwise
 from tests.support import (
     KERNELS,
+    SECONDS,
     CheckProbe,
     Probe,
     Trap,
@@ -51,10 +53,10 @@ from tests.support import (
     raising,
     same_weights,
     training,
+    until,
     within,
 )
 
-SECONDS = 5.0
 """A failure ends a run within one second; a slow machine gets more."""
 TASKS = TrainingUnit.TASKS
 SEVERAL = pytest.mark.parametrize(
@@ -70,10 +72,8 @@ class BrokenError(Exception):
 
 def fails(work: Callable[[], Any], kind: type[BaseException]) -> Any:
     """The exception that `work` raises in time."""
-    start = time.monotonic()
     with pytest.raises(kind) as caught:
         within(SECONDS, work)
-    assert time.monotonic() - start < SECONDS
     return caught.value
 
 
@@ -107,6 +107,7 @@ def assert_tested(running: ExecutionContext) -> None:
 # Operators
 
 
+@pairwise
 @KERNELS
 @SEVERAL
 @RULES
@@ -135,6 +136,7 @@ def test_an_operator_that_fails(
         assert_usable(running, tmp_path)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @RULES
@@ -171,15 +173,20 @@ def test_a_learner_that_comes_late_to_a_merge_that_was_given_up(limit: float | N
     def act(where: str, learner: int, call: int) -> None:
         if (where, learner, call) == ("backward", 1, 5):
             inside.set()
-            proceed.wait(30)
+            proceed.wait(2 * SECONDS)
 
     class Failing(Monitor):
         interval = 0.0
 
         def progress(self, progress: Any) -> None:
-            if inside.wait(0.01 if progress.tasks < 12 else 30) and not proceed.is_set():
-                threading.Timer(0.2, proceed.set).start()  # when learner 0 has given up, and `_recover` still waits
+            if inside.wait(0.01 if progress.tasks < 12 else SECONDS) and not proceed.is_set():
+                threading.Thread(target=late).start()
                 raise BrokenError
+
+    def late() -> None:
+        until(running.engine.parts.flags.abort.any)
+        time.sleep(0.2)  # learner 0 gives up, and `_recover` still waits
+        proceed.set()
 
     new_calls()
     network = perceptron(Probe(action=act), hidden=50)
@@ -247,7 +254,7 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
 
     def slow(indices: Any, images: Any, labels: Any) -> None:
         if filled.append(1) or len(filled) > 6:
-            proceed.wait(30)
+            proceed.wait(2 * SECONDS)
 
     filled: list[int] = []
     monkeypatch.setattr(cpu_assembly, "Loader", lambda e, o, s, **options: Loader(e, o, s, source=slow, **options))
@@ -268,9 +275,9 @@ def test_a_learner_that_is_long_in_a_task_when_another_fails(tmp_path: Path, mon
         if (where, call) == ("forward", 3):
             if learner == 1:
                 inside.set()
-                proceed.wait(30)
+                proceed.wait(2 * SECONDS)
             else:
-                inside.wait(30)
+                inside.wait(SECONDS)
                 raise BrokenError
 
     new_calls()
@@ -592,6 +599,7 @@ class InTick(Monitor):
             signal.raise_signal(signal.SIGINT)
 
 
+@pairwise
 @pytest.mark.usefixtures("default_handler")
 @pytest.mark.parametrize("ticks", [0, 1, 3])
 @pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])
@@ -635,24 +643,40 @@ def assert_usable_after_ctrl_c(running: ExecutionContext) -> None:
 @pytest.mark.usefixtures("default_handler")
 def test_ctrl_c_in_a_tick_that_would_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.5)
-    with context(rule=SMA(tau=10**30)) as running:
-        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        start = time.monotonic()
+    begun, hung = threading.Event(), threading.Event()
+
+    def press() -> None:
+        begun.wait(SECONDS)
+        os.kill(os.getpid(), signal.SIGINT)
+        if not ended.wait(SECONDS):
+            hung.set()
+            os.kill(os.getpid(), signal.SIGINT)  # twice ends it
+
+    ended = threading.Event()
+    network = perceptron(Probe(action=lambda where, learner, call: begun.set() if call == 50 else None))
+    new_calls()
+    with context(network, rule=SMA(tau=10**30)) as running:
+        presser = threading.Thread(target=press)
+        presser.start()
         with pytest.raises(KeyboardInterrupt):
             running.train_until_condition(-1.0)
-        assert time.monotonic() - start < SECONDS
+        ended.set()
+        presser.join()
+        assert not hung.is_set()
         assert running.engine.tasks == 0
         assert_tested(running)
 
 
 @pytest.mark.usefixtures("default_handler")
-def test_ctrl_c_twice_does_not_wait_for_the_tick() -> None:
+def test_ctrl_c_twice_does_not_wait_for_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 2 * SECONDS)
+    monkeypatch.setattr(engine, "DRAIN_SECONDS", 0.1)
     proceed, begun, ended = threading.Event(), threading.Event(), threading.Event()
 
     def act(where: str, learner: int, call: int) -> None:
         if (where, call) == ("forward", 5):
             begun.set()
-            proceed.wait(30)
+            proceed.wait(2 * SECONDS)
 
     def press() -> None:
         # A signal that comes while the main thread is about to wait is seen with the next one, and they count as one
@@ -750,7 +774,7 @@ def test_ctrl_c_in_a_program(tmp_path: Path) -> None:
         for _ in range(3):
             assert program.stdout.readline().startswith("epoch")
         program.send_signal(signal.SIGINT)
-        output, errors = program.communicate(timeout=30)
+        output, errors = program.communicate(timeout=SECONDS)
     finally:
         program.kill()
     assert program.returncode == -signal.SIGINT  # as a shell expects of a program that was interrupted

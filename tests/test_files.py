@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -10,6 +16,8 @@ import pytest
 
 from crossbow.files import checked_path, file_error, make_directory, reason, write_whole
 from crossbow.types import DataError
+
+POSIX = pytest.mark.skipif(sys.platform == "win32", reason="permissions, links, pipes and locks are those of POSIX")
 
 
 class BytesPath:
@@ -22,7 +30,7 @@ def test_a_path(path: Any) -> None:
     assert checked_path("save", path) == Path("a/b")
 
 
-@pytest.mark.parametrize("path", [None, 5, b"a", BytesPath()], ids=repr)
+@pytest.mark.parametrize("path", [None, 5, b"a", BytesPath()], ids=lambda path: type(path).__name__)
 def test_what_is_no_path(path: Any) -> None:
     with pytest.raises(TypeError, match=r"^save: expected a path, as a str or a pathlib\.Path\. Received: "):
         checked_path("save", path)
@@ -61,6 +69,155 @@ def test_directories_are_made_and_files_replaced(tmp_path: Path) -> None:
 def test_a_directory_is_not_written_over(name: str) -> None:
     with pytest.raises(DataError, match=r"expected the name of a file to write\. Received: a directory$"):
         write_whole(name, b"")
+
+
+# What is written, where
+
+
+def test_the_home_directory_is_meant_by_a_tilde(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_whole("~/deep/model", b"data")
+    assert (tmp_path / "deep" / "model").read_bytes() == b"data"
+    assert [path.name for path in tmp_path.iterdir()] == ["deep"]
+    with pytest.raises(DataError, match=r"^writing a file: expected a path whose home directory exists"):
+        write_whole("~nobody-has-this-name/model", b"")
+
+
+def special_file(kind: str, path: Path) -> None:
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a socket":
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)  # a path may be longer than a socket's address
+    elif kind == "a device":
+        try:
+            os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+        except PermissionError:
+            pytest.skip("only root makes devices")
+    else:
+        path.mkdir()
+
+
+@POSIX
+@pytest.mark.parametrize("by_link", [False, True])
+@pytest.mark.parametrize("kind", ["a directory", "a pipe", "a socket", "a device"])
+def test_only_regular_files_are_written(
+    kind: str, by_link: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    special, link = tmp_path / "special", tmp_path / "link"
+    special_file(kind, special)
+    link.symlink_to(special)
+    before, path = special.lstat(), link if by_link else special
+    with pytest.raises(DataError) as caught:
+        write_whole(path, b"data")
+    assert str(caught.value) == f"{path}: expected the name of a file to write. Received: {kind}"
+    assert os.path.samestat(special.lstat(), before)
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, special]
+
+
+@POSIX
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_link_stays_one(exists: bool, tmp_path: Path) -> None:
+    target, link, second = tmp_path / "deep" / "target", tmp_path / "link", tmp_path / "second"
+    if exists:
+        write_whole(target, b"older")
+    link.symlink_to("deep/target")
+    second.symlink_to("link")
+    write_whole(second, b"data")
+    assert second.is_symlink()
+    assert link.is_symlink()
+    assert not target.is_symlink()
+    assert target.read_bytes() == b"data"
+    assert list(target.parent.iterdir()) == [target]
+
+
+@POSIX
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("link")
+    with pytest.raises(DataError, match=r"link: expected to write this file\. Received: Too many levels of symbolic"):
+        write_whole(tmp_path / "link", b"data")
+    assert (tmp_path / "link").is_symlink()
+
+
+@POSIX
+@pytest.mark.parametrize("mode", [0o600, 0o640, 0o755, 0o444])
+def test_permissions_stay(mode: int, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"older")
+    path.chmod(mode)
+    write_whole(path, b"data")
+    assert path.read_bytes() == b"data"
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+@POSIX
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_permissions_of_a_new_file_are_the_users_choice(umask: int, mode: int, tmp_path: Path) -> None:
+    before = os.umask(umask)
+    try:
+        write_whole(tmp_path / "file", b"data")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_the_owner_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"older")
+    os.chown(path, 12345, 23456)
+    write_whole(path, b"data")
+    assert (path.stat().st_uid, path.stat().st_gid) == (12345, 23456)
+
+
+# What killed writers leave
+
+WRITER = """
+import os, sys, time
+from crossbow.files import write_whole
+
+def wait(descriptor):  # the data are written, and the file has not got its name yet
+    print("writing", flush=True)
+    time.sleep(600)
+
+os.fsync = wait
+write_whole(sys.argv[1], b"data")
+"""
+
+
+@POSIX
+def test_what_a_killed_writer_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    """While it lives it is left alone, though the name of its file is as hidden as that of one who is dead."""
+    path, other = tmp_path / "file", tmp_path / ".0123456789abcdef.part"
+    other.write_bytes(b"somebody else's")
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
+    with writer:
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"writing\n"
+            (partial,) = set(tmp_path.iterdir()) - {other}
+            assert partial.name.endswith(".partial")
+            write_whole(tmp_path / "meanwhile", b"data")
+            assert set(tmp_path.iterdir()) == {other, partial, tmp_path / "meanwhile"}
+        finally:
+            writer.send_signal(signal.SIGKILL)
+    write_whole(path, b"data")
+    assert set(tmp_path.iterdir()) == {other, path, tmp_path / "meanwhile"}
+
+
+@POSIX
+def test_what_is_called_like_an_abandoned_file_and_is_none_stays(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+    (tmp_path / ".0000000000000000.partial").symlink_to("file")
+    os.mkfifo(tmp_path / ".0000000000000001.partial")
+    (tmp_path / ".0000000000000002.partial").mkdir()
+    before = set(tmp_path.iterdir())
+    write_whole(tmp_path / "file", b"other")
+    assert set(tmp_path.iterdir()) == before
 
 
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap, Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from crossbow.compile.fuse import pooled_gradients, relu_fusions
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
 from crossbow.compile.precision import has_narrow_variables, narrow_vertices
 from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPlace, WholeVector
+from crossbow.compile.requests import remembering
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
 from crossbow.kernels.interface import KernelLibrary, PlainStorage, PreparedKernel, Variable
@@ -67,7 +69,7 @@ class _Compiler:
         seed: int,
         check_numerics: bool,
     ) -> None:
-        self.graph, self.source, self.library, self.dtype = graph, source, library, dtype
+        self.graph, self.source, self.library, self.dtype = graph, source, remembering(library), dtype
         self.mixed = library.mixed
         self.narrow = narrow_vertices(graph) if library.mixed is not None else frozenset()
         self.phase, self.model, self.seed = phase, model, seed
@@ -92,6 +94,12 @@ class _Compiler:
         self.fused = {producer: relu for relu, producer in self.fusions.items()}
         """For an operator that takes in the ReLU behind it, the position of that."""
         self.pooled = pooled_gradients(graph, self.fusions)
+        self.pooled_relus = frozenset(self.pooled.values())
+        self.nodes_of = Counter(id(vertex.operator) for vertex in graph)
+        """How many nodes hold an operator, by its id."""
+        self.inputs: dict[int, tuple[Tensor, ...]] = {}
+        self.roles: dict[int, dict[str, Value | Place]] = {}
+        """Of forward operators, by position: made once, since each gradient of many inputs needs them too."""
         self.backward_part: set[int] = set()
         """Gradient operators, and what depends on them (sums of gradients)."""
 
@@ -226,11 +234,14 @@ class _Compiler:
         return converted
 
     def _site(self, vertex: Vertex, needs_input_gradient: bool = True) -> Site:
-        inputs, dtype = input_shapes(vertex, self.batch, self.shapes), self._dtype(vertex)
+        dtype = self._dtype(vertex)
+        if vertex.order not in self.inputs:
+            shapes = input_shapes(vertex, self.batch, self.shapes)
+            self.inputs[vertex.order] = tuple(self._tensor(shape, dtype) for shape in shapes)
         return Site(
             library=self.library,
             phase=self.phase,
-            inputs=tuple(self._tensor(shape, dtype) for shape in inputs),
+            inputs=self.inputs[vertex.order],
             output=self._tensor(self.shapes[vertex.order], dtype),
             labels=self.draft.tensors["labels"],
             variables={
@@ -277,7 +288,7 @@ class _Compiler:
         self._settle(id(vertex.operator), specs, kernels)
         roles = {**self._peer_roles(vertex, specs), **self._statistics_roles(vertex)}
         for prepared in kernels:
-            if prepared.kept:
+            if "kept" in prepared.writes:
                 self.draft.tensors["kept", vertex.order] = Tensor((prepared.kept,), np.dtype(np.uint8))
             self._append(vertex.name, prepared, roles, self._dtype(vertex), backward=vertex.order in self.backward_part)
         self._keep(vertex, kernel)
@@ -289,6 +300,11 @@ class _Compiler:
             self.draft.pinned.add(read)
 
     def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
+        if vertex.order not in self.roles:
+            self.roles[vertex.order] = self._new_peer_roles(vertex, specs)
+        return self.roles[vertex.order]
+
+    def _new_peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
         roles: dict[str, Value | Place] = {f"input{i}": self._value(source) for i, source in enumerate(vertex.inputs)}
         roles["output"] = ("output", self.fused.get(vertex.order, vertex.order))
         roles["labels"] = "labels"
@@ -324,14 +340,14 @@ class _Compiler:
         assert peer.forward is not None
         needed = any(not isinstance(user.kernel, GradientDescentOptimiser) for user in self.consumers[vertex.order])
         specs = self.specs.get(peer.order, ())
-        roles = self._peer_roles(peer, specs)
+        roles: ChainMap[str, Value | Place] = ChainMap({}, self._peer_roles(peer, specs))
         roles["output_gradient"] = self._value(vertex.inputs[0])
         if needed:
             roles["input_gradient"] = ("output", vertex.order)
             self.draft.tensors["output", vertex.order] = self._tensor(self.shapes[vertex.order], self._dtype(vertex))
             self.gradients.add(("output", vertex.order))
         producer = self.graph[self.fusions[peer.order]] if peer.order in self.fusions else None
-        if vertex.order in self.pooled.values():
+        if vertex.order in self.pooled_relus:
             self._elide_gradient(vertex, self.graph[vertex.inputs[0]])
             return
         if producer is not None and isinstance(producer.kernel, BatchNorm):
@@ -353,7 +369,7 @@ class _Compiler:
             else:
                 roles[f"{spec.name}_gradient"] = self._variable("gradient", peer, spec)
                 self.written_gradients.add(key)
-        shared = sum(other.operator is peer.operator for other in self.graph) > 1
+        shared = self.nodes_of[id(peer.operator)] > 1
         for kernel in gradient.prepare(peer.forward, self._site(peer, needed)):
             # The gradients of a shared operator add up, so each has to be whole.
             kernel = replace(kernel, blocks=None) if shared else kernel
@@ -426,14 +442,15 @@ class _Compiler:
         self,
         name: str,
         kernel: PreparedKernel,
-        known: Mapping[str, Value | Place],
+        place_of: Mapping[str, Value | Place],
         dtype: np.dtype[np.generic] | None = None,
         *,
         backward: bool,
     ) -> None:
-        """Append a step with the roles its kernel uses. dtype: of the tensors that it reads, where that matters."""
+        """Append a step with its kernel's roles and their places. dtype: of the tensors read, where that matters."""
+        known = {role: place_of[role] for role in (*kernel.reads, *kernel.writes) if role in place_of}
         if dtype is not None:
-            known = {**known, **{role: self._readable(known[role], dtype) for role in kernel.reads if role in known}}
+            known.update({role: self._readable(known[role], dtype) for role in kernel.reads if role in known})
         roles: dict[str, Value | Place] = {}
         elided = False
         if kernel.alias is not None:

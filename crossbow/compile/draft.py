@@ -38,9 +38,12 @@ class Draft:
 
     def root(self, value: Value) -> Value:
         """The value whose memory this one is."""
-        while value in self.aliases:
-            value = self.aliases[value]
-        return value
+        root = value
+        while root in self.aliases:
+            root = self.aliases[root]
+        while value != root:  # the next to ask comes there at once, however long the chain of aliases is
+            self.aliases[value], value = root, self.aliases[value]
+        return root
 
 
 def resolve(value: Value | Place, places: Mapping[Value, ArenaPlace]) -> Place:

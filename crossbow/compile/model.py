@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.kernels.interface import PlainStorage, Storage, Variable
 from crossbow.ops.kernel import VariableSpec
-from crossbow.types import Array, ConfigurationError, DataError, aligned_zeros
+from crossbow.tracebacks import users_error
+from crossbow.types import Array, ConfigurationError, DataError, Shape, aligned_zeros
 
 CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
 """Bytes."""
@@ -28,8 +33,12 @@ class Segment:
     offset: int
     """In elements."""
 
+    @property
+    def place(self) -> slice:
+        return slice(self.offset, self.offset + self.storage.elements)
+
     def flat(self, vector: Array) -> Array:
-        return vector[self.offset : self.offset + self.storage.elements]
+        return vector[self.place]
 
     def view(self, vector: Array) -> Array:
         """What kernels bind: an array of the logical shape if stored plain, else the flat storage."""
@@ -44,13 +53,13 @@ class ModelLayout:
     segments: Mapping[tuple[int, str], Segment]
     dtype: np.dtype[np.generic]
 
-    @property
+    @functools.cached_property
     def elements(self) -> int:
         """Length of the vector, padding included."""
         ends = [segment.offset + segment.storage.elements for segment in self.segments.values()]
         return -(-max(ends, default=0) // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
 
-    @property
+    @functools.cached_property
     def parameters(self) -> int:
         """Number of trainable values."""
         return sum(int(np.prod(segment.spec.shape)) for segment in self.segments.values())
@@ -89,14 +98,19 @@ class ModelLayout:
     def initialise(self, vector: Array, seed: int) -> None:
         """Draw the initial values. Each variable has a generator of its own: adding one changes no other.
 
-        Raises ConfigurationError where one is not finite.
+        Raises ConfigurationError where they do not fit the variable, or one is not finite, or less than it may be.
         """
         for index, segment in enumerate(self):
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, index])))
-            plain = segment.spec.initialiser.fill(segment.spec.shape, generator)
+            try:
+                plain = segment.spec.initial_values(generator)
+            except ValueError as error:
+                raise ConfigurationError(f"{segment.name}: {error}") from users_error(error)
             value = _converted(plain, self.dtype)
-            if not np.isfinite(value).all():
-                expected = f"expected initial values that are finite, and that {self.dtype} can hold"
+            if _first_bad(value, segment.spec) is not None:
+                least = segment.spec.minimum
+                bound = f", ≥ {least:g}" if least > -math.inf else ""
+                expected = f"expected initial values that are finite{bound}, and that {self.dtype} can hold"
                 raise ConfigurationError(f"{segment.name}: {expected}. Received: those of {segment.spec.initialiser!r}")
             segment.storage.pack(value, segment.flat(vector))
 
@@ -114,21 +128,31 @@ class ModelLayout:
         load_vectors(variables, [(self, vector)], source)
 
 
+MOST_DIFFERENCES = 20
+"""That are named where a file does not fit a model."""
+
+
+def check_names(received: Mapping[str, Shape], layouts: Sequence[ModelLayout], source: str) -> None:
+    """Raises DataError where the names and shapes are not those of all the layouts together."""
+    expected = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
+    names = [name for name in sorted(expected.keys() | received.keys()) if expected.get(name) != received.get(name)]
+    if names:
+        differences = [
+            f"{name}: expected {expected.get(name, 'no such variable')}. Received: {received.get(name, 'nothing')}"
+            for name in names[:MOST_DIFFERENCES]
+        ]
+        if len(names) > MOST_DIFFERENCES:
+            differences.append(f"and {len(names) - MOST_DIFFERENCES:,} more")
+        raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
+
+
 def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLayout, Array]], source: str) -> None:
     """Write variables by name into the vectors that hold them.
 
     Raises DataError, having written nothing, where the names are not those of all the layouts together, a shape or
-    type does not fit, or a number is not finite.
+    type does not fit, or a number is not finite, or less than its variable may be.
     """
-    expected = {segment.name: segment.spec.shape for layout, _ in vectors for segment in layout}
-    received = {name: value.shape for name, value in variables.items()}
-    if expected != received:
-        differences = [
-            f"{name}: expected {expected.get(name, 'no such variable')}. Received: {received.get(name, 'nothing')}"
-            for name in sorted(expected.keys() | received.keys())
-            if expected.get(name) != received.get(name)
-        ]
-        raise DataError(f"{source} does not fit the model: " + "; ".join(differences))
+    check_names({name: value.shape for name, value in variables.items()}, [layout for layout, _ in vectors], source)
     packing: list[tuple[Segment, Array, Array]] = []
     for layout, vector in vectors:
         for segment in layout:
@@ -137,12 +161,20 @@ def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLa
             if given.dtype.kind != "f":
                 raise DataError(f"{where}: expected floating point. Received: {given.dtype}")
             value = _converted(given, layout.dtype)
-            if not np.isfinite(value).all():
-                bad = given[~np.isfinite(value)].flat[0]
-                raise DataError(f"{where}: expected finite numbers that {layout.dtype} can hold. Received: {bad:g}")
+            if (place := _first_bad(value, segment.spec)) is not None:
+                least = segment.spec.minimum
+                bound = f"numbers ≥ {least:g}" if np.isfinite(value.flat[place]) else "finite numbers"
+                bad = given.reshape(-1)[place]
+                raise DataError(f"{where}: expected {bound} that {layout.dtype} can hold. Received: {bad:g}")
             packing.append((segment, value, vector))
     for segment, value, vector in packing:
         segment.storage.pack(value, segment.flat(vector))
+
+
+def _first_bad(value: NDArray[Any], spec: VariableSpec) -> int | None:
+    """The place of the first element that is not finite, or less than a variable may be."""
+    bad = ~np.isfinite(value) | (value < spec.minimum)
+    return int(np.argmax(bad)) if bad.any() else None
 
 
 def _converted(array: Array, dtype: np.dtype[np.generic]) -> Array:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from crossbow.dataflow.graph import BATCH, Graph
 from crossbow.ops import (
     BatchNorm,
+    ChannelShuffle,
     Concat,
     Conv,
     Dropout,
@@ -19,14 +20,20 @@ from crossbow.ops import (
     InnerProduct,
     MatMul,
     Noop,
+    Pad,
     Pool,
     ReLU,
+    Reshape,
     Scale,
+    Slice,
+    Transpose,
 )
 from crossbow.ops.kernel import Kernel
 
 NARROW: frozenset[type[Kernel]] = frozenset((BatchNorm, Conv, InnerProduct, MatMul, Scale))
-FOLLOWING: frozenset[type[Kernel]] = frozenset((Concat, Dropout, ElementWiseOp, Flatten, Noop, Pool, ReLU))
+FOLLOWING: frozenset[type[Kernel]] = frozenset(
+    (ChannelShuffle, Concat, Dropout, ElementWiseOp, Flatten, Noop, Pad, Pool, ReLU, Reshape, Slice, Transpose)
+)
 """Operators whose tensors are of 16 bits where all their inputs are."""
 WIDE_VARIABLES: frozenset[type[Kernel]] = frozenset((BatchNorm, Scale))
 """Operators whose variables are few, and stay float32's."""

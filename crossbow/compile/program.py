@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -190,7 +191,15 @@ class Program:
 
     def kernels_of(self, order: int) -> str:
         """The names of the kernels that compute a vertex; in brackets, in which other's that is done."""
-        return ", ".join(step.shown for step in self.steps if step.operator == self.graph[order].name)
+        return ", ".join(self._shown.get(self.graph[order].name, ()))
+
+    @functools.cached_property
+    def _shown(self) -> Mapping[str, Sequence[str]]:
+        """What `describe` shows of each operator's kernels, by its name."""
+        found: dict[str, list[str]] = {}
+        for step in self.steps:
+            found.setdefault(step.operator, []).append(step.shown)
+        return found
 
     def describe(self) -> str:
         """A table of the steps: kernel, operator, buffers; and what the memory plan is worth."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import math
 import os
 import tarfile
-import zlib
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import IO, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,9 @@ from crossbow.data.dataset import Dataset
 from crossbow.data.download import download
 from crossbow.data.jpeg import decode_images
 from crossbow.data.pickles import read_pickle
+from crossbow.data.reading import PIECE, Bounded, Readable, read_at_most
 from crossbow.files import checked_path, file_error, reason
-from crossbow.types import Array, DataError
+from crossbow.types import Array, DataError, bytes_text
 
 FILES = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
 """Name and sha256 of the archive that is downloaded."""
@@ -29,6 +32,14 @@ MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
 """The data set's home."""
 
 SHAPE = (3, 32, 32)
+LARGEST_FILE = 64 << 20
+"""Bytes of a file of 10,000 images: the originals have 31 million."""
+LARGEST_ARCHIVE = 512 << 20
+"""Bytes of an archive, unpacked: the originals have 185 million."""
+MOST_MEMBERS = 1000
+"""Files in an archive: the originals have 8."""
+MOST_IMAGES = 200_000
+"""In an .npz, for each of training and checking."""
 IMAGES = 10_000
 """In each of the original files."""
 CLASSES = 10
@@ -49,7 +60,7 @@ def cifar10(data_directory: str | os.PathLike[str] | None = None) -> Dataset:
        Of a pickle only arrays, lists and numbers are taken; nothing that it names is run;
     3. an .npz of JPEG files whose name begins with `cifar10` or `cifar-10`, the first by name: for each of `train` and
        `test` the arrays `…_jpeg` (uint8: all files end to end), `…_offsets` (n + 1 integers: where each begins, and the
-       end) and `…_labels`, with any number of images. It needs simplejpeg. Pixels differ a little from the originals'.
+       end) and `…_labels`, with up to 200,000 images. It needs simplejpeg. Pixels differ a little from the originals'.
 
     An archive or an .npz may also be named itself. Without a directory the binaries are downloaded once into the
     user's cache folder, 170 MB, and their hash checked.
@@ -126,39 +137,56 @@ def _assemble(where: Path, form: _Form, contents: Iterator[tuple[str, bytes]]) -
 def _in_folder(folder: Path, form: _Form) -> Iterator[tuple[str, bytes]]:
     for name in form.files:
         if (folder / name).is_file():
-            yield name, (folder / name).read_bytes()
+            with (folder / name).open("rb") as file:
+                yield name, _whole(file, folder / name)
 
 
-def _in_archive(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+def _in_archive(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, bytes]]:
     """The files of the original names, as they come: to go back would be to decompress everything once more."""
     wanted = {*BINARY.files, *PYTHON.files}
-    for member in archive:
+    for number, member in enumerate(archive):
+        if number == MOST_MEMBERS:
+            raise DataError(f"{path}: expected an archive of at most {MOST_MEMBERS:,} files. Received: more")
         name = PurePosixPath(member.name).name
         if member.isfile() and name in wanted:
             file = archive.extractfile(member)
             assert file is not None
-            yield name, file.read()
+            yield name, _whole(file, f"{path}/{name}")
+
+
+def _whole(file: Readable, source: object) -> bytes:
+    """All of a file, which is none of this data set's where it is much larger."""
+    content = read_at_most(file, LARGEST_FILE + 1)
+    if len(content) > LARGEST_FILE:
+        raise DataError(f"{source}: expected at most {bytes_text(LARGEST_FILE)}. Received: more than that")
+    return content
 
 
 def _read_archive(path: Path) -> tuple[Part, Part]:
     """A .tar.gz, whose first file of an original name says which form it is of."""
     try:
-        with gzip.open(path) as file, tarfile.open(fileobj=file, mode="r|", bufsize=1 << 20) as archive:
-            contents = _in_archive(archive)
-            first = next(contents, None)
-            if first is None:
-                raise DataError(
-                    f"{path}: expected an archive with {BINARY.files[0]} or {PYTHON.files[0]}. Received: none"
-                )
-            form = BINARY if first[0] in BINARY.files else PYTHON
-            train, check = _assemble(path, form, itertools.chain([first], contents))
-            while file.read(1 << 20):  # the checksum stands at the end
-                pass
-            return train, check
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+        with gzip.open(path) as packed:
+            file = Bounded(packed, LARGEST_ARCHIVE, str(path))
+            with tarfile.open(fileobj=cast("IO[bytes]", file), mode="r|", bufsize=PIECE) as archive:
+                return _read_contents(_in_archive(archive, path), file, path)
+    except DataError:
+        raise
+    except Exception as error:  # whatever damaged bytes lead to: tarfile documents no list of errors
         if isinstance(error, OSError) and error.errno is not None:
             raise  # not the file's content
-        raise DataError(f"{path}: expected an intact .tar.gz. Received: {error}") from error
+        raise DataError(f"{path}: expected an intact .tar.gz. Received: {reason(error)}") from error
+
+
+def _read_contents(contents: Iterator[tuple[str, bytes]], file: Bounded, path: Path) -> tuple[Part, Part]:
+    """The examples in the files of an archive, and then the rest of it."""
+    first = next(contents, None)
+    if first is None:
+        raise DataError(f"{path}: expected an archive with {BINARY.files[0]} or {PYTHON.files[0]}. Received: none")
+    form = BINARY if first[0] in BINARY.files else PYTHON
+    train, check = _assemble(path, form, itertools.chain([first], contents))
+    while file.read():  # the checksum stands at the end
+        pass
+    return train, check
 
 
 def _read_binary(content: bytes, source: str) -> Part:
@@ -209,8 +237,15 @@ def _read_npz(path: Path) -> tuple[Part, Part]:
     arrays: dict[str, Array] = {}
     names = [f"{phase}_{what}" for phase in ("train", "test") for what in ("jpeg", "offsets", "labels")]
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as held:
-            arrays.update({name: held[name] for name in names if name in held})
+        with path.open("rb") as file, zipfile.ZipFile(file) as held:
+            there = {member.filename: member for member in held.infolist()}
+            for name in names:
+                room = LARGEST_ARCHIVE - sum(array.nbytes for array in arrays.values())
+                if member := there.get(f"{name}.npy"):
+                    with held.open(member) as packed:
+                        arrays[name] = _read_array(packed, min(member.file_size, room))
+    except DataError:
+        raise
     except Exception as error:  # whatever damaged bytes lead to: NumPy and zipfile document no list of errors
         if isinstance(error, OSError) and error.errno is not None:
             raise  # not the file's content
@@ -219,6 +254,20 @@ def _read_npz(path: Path) -> tuple[Part, Part]:
         raise DataError(f"{path}: expected the arrays {', '.join(names)}. Received: all but {', '.join(missing)}")
     train, check = (_decode(path, phase, arrays) for phase in ("train", "test"))
     return train, check
+
+
+def _read_array(file: IO[bytes], size: int) -> Array:
+    """An array of an .npz. `size`: bytes that it has, as the archive says, or may have. Raises ValueError."""
+    version = np.lib.format.read_magic(file)
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    shape, fortran, dtype = read_header[version](file)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or min(shape, default=0) < 0 or nbytes > size:
+        raise ValueError(f"one of shape {shape}, {dtype}, in {bytes_text(size)}")
+    content = read_at_most(file, nbytes)
+    if len(content) < nbytes or read_at_most(file, 1):  # the checksum stands at the end
+        raise ValueError(f"one of {nbytes:,} bytes, and other content")
+    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _decode(path: Path, phase: str, arrays: dict[str, Array]) -> Part:
@@ -238,6 +287,10 @@ def _decode(path: Path, phase: str, arrays: dict[str, Array]) -> Part:
         raise DataError(
             f"{path}: expected {phase}_offsets to rise from 0 to {len(content)}, the length of {phase}_jpeg. "
             f"Received: from {places[0]} to {places[-1]}"
+        )
+    if len(places) > MOST_IMAGES + 1:
+        raise DataError(
+            f"{path}: expected at most {MOST_IMAGES:,} images. Received: {len(places) - 1:,} in {phase}_jpeg"
         )
     labels = _labels(arrays[f"{phase}_labels"], len(places) - 1, f"{path}: {phase}_labels")
     return decode_images(content.view(np.uint8), places, SHAPE, f"{path}: {phase}_jpeg"), labels

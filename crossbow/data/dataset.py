@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numbers
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.conf import is_integer, plain
 from crossbow.types import Array, DataError, Phase, Shape
 
 LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
@@ -50,6 +50,9 @@ class Dataset:
     `number_of_classes`: labels are 0 ≤ label < number_of_classes; None takes the largest label + 1.
     `ignored_label`: a label that is allowed besides those, as −1 or 255, for the examples that a loss leaves out.
 
+    `channels_last`: whether images may be (N, H, W, C), as they are: for a network that takes such and begins with a
+    Transpose, as Keras' do. They are refused else, where they look like it, because no other operator would notice.
+
     Raises DataError with the array's name, what was expected and what was received.
 
     >>> x = np.zeros((4, 1, 28, 28), np.uint8)
@@ -72,12 +75,14 @@ class Dataset:
         *,
         number_of_classes: int | None = None,
         ignored_label: int | None = None,
+        channels_last: bool = False,
     ) -> None:
+        number_of_classes, ignored_label = plain((number_of_classes, ignored_label))
         _check_integer("number_of_classes", number_of_classes, 1, LARGEST_NUMBER_OF_CLASSES)
         _check_integer("ignored_label", ignored_label, -(2**31), 2**31 - 1)
-        given = {"train": _examples("train", train)}
+        given = {"train": _examples("train", train, channels_last)}
         if check is not None:
-            given["check"] = _examples("check", check)
+            given["check"] = _examples("check", check, channels_last)
             _check_agreement(given["train"], given["check"])
         self.number_of_classes = _check_classes(given, number_of_classes, ignored_label)
         if self.number_of_classes is not None:
@@ -117,8 +122,7 @@ class Dataset:
 def _check_integer(name: str, value: object, minimum: int, maximum: int) -> None:
     if value is None:
         return
-    integral = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not integral or not minimum <= int(value) <= maximum:  # type: ignore[call-overload]
+    if not is_integer(value) or not minimum <= int(value) <= maximum:  # type: ignore[call-overload]
         raise DataError(f"{name}: expected an integer from {minimum} to {maximum}, or None. Received: {value!r}")
 
 
@@ -144,16 +148,22 @@ def _finite(name: str, array: Array) -> Array:
     """The floating-point array in native float32 or float64, contiguous; a copy only where it was not so already."""
     dtype = np.dtype(np.float32 if array.dtype.itemsize < 4 else array.dtype.newbyteorder("="))
     array = np.ascontiguousarray(array, dtype=dtype)
+    check_finite(name, array)
+    return array
+
+
+def check_finite(name: str, array: NDArray[Any]) -> None:
+    """Raises DataError where a floating-point array (N, …) has a number that is not finite; it names the example."""
     # The extremes tell of NaN and infinity without a temporary array of the data's size.
-    if not (np.isfinite(array.min()) and np.isfinite(array.max())):
+    if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
         example = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
         values = array[example].ravel()
         bad = values[~np.isfinite(values)][0]
         raise DataError(f"{name}: expected finite numbers. Received: {bad} in example {example}")
-    return array
 
 
-def _images(name: str, value: object) -> Array:
+def checked_images(name: str, value: object, *, channels_last: bool = False) -> Array:
+    """The images as training and prediction take them. Raises DataError."""
     array = _array(name, value)
     if array.dtype != np.uint8 and array.dtype.kind != "f":
         raise DataError(
@@ -169,10 +179,11 @@ def _images(name: str, value: object) -> Array:
         array = array[:, None]
     if array.ndim not in (2, 4):
         raise DataError(f"{name}: expected (N, C, H, W) or (N, features). Received: {_describe(array)}")
-    if array.ndim == 4 and array.shape[1] == array.shape[2] > 4 and array.shape[3] in (1, 3):
+    looks_so = array.ndim == 4 and array.shape[1] == array.shape[2] > 4 and array.shape[3] in (1, 3)
+    if looks_so and not channels_last:
         raise DataError(
-            f"{name}: expected (N, C, H, W); these look like channels-last images: "
-            f"{name}.transpose(0, 3, 1, 2). Received: {_describe(array)}"
+            f"{name}: expected (N, C, H, W); these look like channels-last images: {name}.transpose(0, 3, 1, 2), or "
+            f"channels_last=True for a network that takes such. Received: {_describe(array)}"
         )
     return _finite(name, array) if array.dtype.kind == "f" else np.ascontiguousarray(array)
 
@@ -202,12 +213,12 @@ def _is_one_hot(array: NDArray[Any]) -> bool:
     return bool(array.min() == 0 and array.max() == 1 and (np.count_nonzero(array, axis=1) == 1).all())
 
 
-def _examples(phase: str, pair: object) -> Examples:
+def _examples(phase: str, pair: object, channels_last: bool) -> Examples:
     x, y = f"x_{phase}", f"y_{phase}"
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         received = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
         raise DataError(f"{phase}: expected a pair ({x}, {y}). Received: {received}")
-    images = _images(x, pair[0])
+    images = checked_images(x, pair[0], channels_last=channels_last)
     return Examples(images, _labels(y, pair[1], len(images), x))
 
 

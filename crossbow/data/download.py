@@ -10,10 +10,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from crossbow.types import DataError
+from crossbow.types import DataError, bytes_text
 
 SECONDS_TO_CONNECT = 5.0
 """How long a mirror may take to answer at all."""
+
+LARGEST_FILE = 1 << 30
+"""Bytes that are downloaded of a file at the most."""
 
 SECONDS_TO_READ = 30.0
 """How long a download may stand still."""
@@ -72,6 +75,8 @@ def _fetch(url: str, path: Path, show: Callable[[int, int], None]) -> None:
         total = int(response.headers.get("content-length", 0))
         for chunk in response.iter_content(1 << 16):
             file.write(chunk)
+            if file.tell() > LARGEST_FILE:
+                raise ValueError(f"more than {bytes_text(LARGEST_FILE)}")
             show(file.tell(), total)
 
 

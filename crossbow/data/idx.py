@@ -8,10 +8,12 @@ import os
 import struct
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from crossbow.types import Array, DataError
+from crossbow.data.reading import LARGEST_ARRAY, PIECE, Readable, read_at_most
+from crossbow.types import Array, DataError, Shape, bytes_text
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -27,7 +29,21 @@ def read_idx(path: str | os.PathLike[str]) -> Array:
 
     Raises DataError with the file's name, what was expected and what was received.
     """
-    content = _content(Path(path))
+    path = Path(path)
+    try:
+        with path.open("rb") as raw:
+            packed = raw.peek(2)[:2] == _GZIP_MAGIC
+            content, header, shape, dtype = _read(gzip.GzipFile(fileobj=raw) if packed else raw, path)
+    except (EOFError, struct.error, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: expected an intact gzip file. Received: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path}: expected a readable IDX file. Received: {error.strerror or error}") from error
+    return np.frombuffer(content, dtype=dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
+
+
+def _read(file: Readable, path: Path) -> tuple[bytes, int, Shape, np.dtype[Any]]:
+    """The content of a file, the length of its header, and what it says: shape and type."""
+    content = read_at_most(file, 4)
     if len(content) < 4:
         raise DataError(f"{path}: expected an IDX file (a magic number of 4 bytes). Received: {len(content)} bytes")
     zeros, code, dimensions = struct.unpack_from(">HBB", content)
@@ -39,32 +55,20 @@ def read_idx(path: str | os.PathLike[str]) -> Array:
     if dimensions == 0:
         raise DataError(f"{path}: expected an IDX file with at least one dimension. Received: none")
     header = 4 + 4 * dimensions
+    content += read_at_most(file, header - 4)
     if len(content) < header:
         raise DataError(
             f"{path}: expected a header of {header} bytes for {dimensions} dimensions. "
             f"Received: {len(content)} bytes, a truncated file"
         )
-    shape = struct.unpack_from(f">{dimensions}I", content, 4)
-    dtype = np.dtype(_TYPES[code])
-    expected, received = header + math.prod(shape) * dtype.itemsize, len(content)
+    shape, dtype = struct.unpack_from(f">{dimensions}I", content, 4), np.dtype(_TYPES[code])
+    expected = header + math.prod(shape) * dtype.itemsize
+    what = f"{expected} bytes for shape {shape} of {dtype.newbyteorder('=')}"
+    if expected > LARGEST_ARRAY:
+        raise DataError(f"{path}: expected at most {bytes_text(LARGEST_ARRAY)}. Received: a header that says {what}")
+    content += read_at_most(file, expected - header + PIECE)
+    received = len(content)
     if received != expected:
-        trouble = "a truncated file" if received < expected else f"{received - expected} trailing bytes"
-        raise DataError(
-            f"{path}: expected {expected} bytes for shape {shape} of {dtype.newbyteorder('=')}. "
-            f"Received: {received} bytes, {trouble}"
-        )
-    return np.frombuffer(content, dtype=dtype, offset=header).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
-
-
-def _content(path: Path) -> bytes:
-    """What is in the file, unpacked."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path}: expected a readable IDX file. Received: {error.strerror or error}") from error
-    if not content.startswith(_GZIP_MAGIC):
-        return content
-    try:
-        return gzip.decompress(content)
-    except (EOFError, OSError, struct.error, zlib.error) as error:
-        raise DataError(f"{path}: expected an intact gzip file. Received: {error}") from error
+        trouble = "a truncated file" if received < expected else f"{received - expected} trailing bytes or more"
+        raise DataError(f"{path}: expected {what}. Received: {received} bytes, {trouble}")
+    return content, header, shape, dtype

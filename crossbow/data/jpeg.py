@@ -25,18 +25,22 @@ def decode_images(
         import simplejpeg
     except ImportError as error:
         raise DataError(f"{source}: decoding JPEG files needs simplejpeg: pip install 'crossbow[zoo]'") from error
-    channels, height, width = shape
+    _, height, width = shape
     images = np.empty((len(offsets) - 1, *shape), np.uint8)
 
     def decode(start: int) -> None:
         for n in range(start, min(start + TOGETHER, len(images))):
+            file = content[offsets[n] : offsets[n + 1]]
             try:
-                pixels = simplejpeg.decode_jpeg(content[offsets[n] : offsets[n + 1]], "RGB")
+                size = simplejpeg.decode_jpeg_header(file)[:2]
+                if size != (height, width):  # before there is memory for what it says
+                    expected, received = f"{height}×{width}", "×".join(map(str, size))
+                    raise DataError(f"{source}: expected images of {expected} pixels. Received: {received} (image {n})")
+                pixels = simplejpeg.decode_jpeg(file, "RGB")
             except ValueError as error:
+                if isinstance(error, DataError):
+                    raise
                 raise DataError(f"{source}: expected an intact JPEG file as image {n}. Received: {error}") from error
-            if pixels.shape != (height, width, channels):
-                expected, received = f"{height}×{width}", "×".join(map(str, pixels.shape[:2]))
-                raise DataError(f"{source}: expected images of {expected} pixels. Received: {received} (image {n})")
             images[n] = pixels.transpose(2, 0, 1)
 
     # The decoder does not hold the interpreter's lock. The first error, in the order of images, is raised.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ def read_pickle(content: bytes, source: str) -> object:
     Raises DataError that begins with `source`.
     """
     try:
-        return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load())
+        _check_places(content)
+        return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load(), {})
     except _NotAllowedError as error:
         raise DataError(f"{source}: expected a pickle of arrays, lists and numbers only. Received: {error}") from error
     except Exception as error:  # whatever damaged bytes lead to: the unpickler documents no list of errors
@@ -97,6 +99,9 @@ for _core in ("numpy.core", "numpy._core"):  # the name of the second changed wi
     _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _Buffer
 
 
+_STORING = ("PUT", "BINPUT", "LONG_BINPUT")
+
+
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
@@ -104,12 +109,29 @@ class _Unpickler(pickle.Unpickler):
         return _ALLOWED[module, name]
 
 
-def _plain(value: object) -> object:
-    """With every array as NumPy's."""
+def _check_places(content: bytes) -> None:
+    """Refuse a pickle that stores values in places beyond any that it can need: the unpickler would make room for all
+    the places before."""
+    for operation, argument, _ in pickletools.genops(content):
+        if operation.name in _STORING and int(str(argument)) > len(content):
+            raise _NotAllowedError(f"a value stored in place {argument}")
+
+
+def _plain(value: object, done: dict[int, object]) -> object:
+    """With every array as NumPy's. What is in several places stays one object: copies could be any number.
+
+    done: by its identity, what has become of a value.
+    """
     if isinstance(value, _Array):
         if value.array is None:
             raise _NotAllowedError("an array without elements")
         return value.array
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+    if not isinstance(value, dict | list):
+        return value
+    if id(value) not in done:
+        done[id(value)] = value
+        if isinstance(value, dict):
+            value.update({key: _plain(item, done) for key, item in value.items()})
+        else:
+            value[:] = [_plain(item, done) for item in value]
+    return done[id(value)]

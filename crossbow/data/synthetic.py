@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import is_integer
+from crossbow.conf import is_integer, plain
 from crossbow.data.dataset import Dataset
 from crossbow.types import DataError, Shape, bytes_text, physical_memory
 
@@ -39,6 +39,9 @@ def synthetic(
     >>> data.train.images.shape, data.train.labels[:6].tolist(), len(data.check)
     ((20, 3, 8, 8), [0, 1, 2, 3, 4, 0], 10)
     """
+    image_shape, number_of_classes, training, check, seed = plain(
+        (image_shape, number_of_classes, training, check, seed)
+    )
     _check_shape(image_shape)
     sizes = (
         ("number_of_classes", number_of_classes, 1),
@@ -49,8 +52,8 @@ def synthetic(
     for name, value, least in sizes:
         if not is_integer(value) or value < least:
             raise DataError(f"{name}: expected an integer ≥ {least}. Received: {value!r}")
-    shape = tuple(map(int, image_shape))
-    nbytes, memory = (int(number_of_classes) + int(training) + int(check)) * math.prod(shape), physical_memory()
+    shape = tuple(image_shape)
+    nbytes, memory = (number_of_classes + training + check) * math.prod(shape), physical_memory()
     if nbytes > memory:
         raise DataError(
             f"expected images and patterns of classes that fit into {bytes_text(memory)} of memory. "

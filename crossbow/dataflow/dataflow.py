@@ -15,6 +15,7 @@ from crossbow.dataflow.subgraph import SubGraph
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.files import checked_path, write_whole
 from crossbow.ops.kernel import Gradient
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Array, GraphError, Phase, Shape
 
 
@@ -65,6 +66,7 @@ class Dataflow:
         return self
 
     @property
+    @without_own_frames
     def graph(self) -> Graph:
         """The vertices in execution order, derived ones included. Raises GraphError."""
         if self._graph is None:
@@ -99,6 +101,7 @@ class Dataflow:
         return next((holder.compiled for holder in reversed(holders) if holder.compiled is not None), None)
 
     @property
+    @without_own_frames
     def base_model(self) -> Callable[[], Mapping[tuple[int, str], Array]] | None:
         """Gives the base model by operator (its id) and variable, while an open context holds the dataflow.
 
@@ -114,6 +117,7 @@ class Dataflow:
     def _present(self) -> list[Holder]:
         return [holder for reference in self._holders if (holder := reference()) is not None]
 
+    @without_own_frames
     def describe(self, batch: Shape | None = None) -> str:
         """A table: order, node, operator, inputs, output shape, variables, bytes, buffer, kernels.
 
@@ -153,6 +157,7 @@ class Dataflow:
         lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
+    @without_own_frames
     def export_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph in Graphviz's DOT language. Dashed edges lead from an operator to its gradient.
 

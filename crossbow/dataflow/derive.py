@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 
+from crossbow.dataflow import answers
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, losses, measures, trains
 from crossbow.dataflow.operator import Operator
 from crossbow.ops import Accuracy, Classify, ElementWiseOp, GradientDescentOptimiser, SoftMax, SoftMaxLoss
 from crossbow.ops.kernel import Gradient, Kernel
+from crossbow.tracebacks import raised_together, users_error
 from crossbow.types import GraphError
 
 
@@ -43,7 +45,8 @@ class _Derivation:
             )
 
     def run(self) -> Graph:
-        faults = []
+        faults: list[str] = []
+        causes: list[BaseException] = []
         updating = []
         for vertex in reversed(self.forward):
             total = self._total(vertex)
@@ -55,7 +58,12 @@ class _Derivation:
                 wanted = source != BATCH and self.upstream_trains[source]
                 if not wanted and not (index == 0 and trains(kernel)):
                     continue
-                gradient = kernel.gradient(index)
+                try:
+                    gradient = answers.gradient(kernel, index)
+                except ValueError as error:
+                    faults.append(f"node {vertex.name!r} ({type(kernel).__name__}): {error}")
+                    causes += [cause for cause in [users_error(error)] if cause is not None]
+                    break
                 if gradient is None or (wanted and kernel.takes_indices):
                     faults.append(
                         f"node {vertex.name!r} ({type(kernel).__name__}): it stands between variables and the loss, "
@@ -70,7 +78,7 @@ class _Derivation:
         if not updating:
             faults.append(f"nothing to train: no operator upstream of the loss {self.loss.name!r} has variables")
         if faults:
-            raise GraphError(faults)
+            raise GraphError(faults) from raised_together(causes)
         self._append("optimiser", GradientDescentOptimiser(), tuple(updating), None)
         return tuple(self.vertices)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from crossbow.dataflow.node import DataflowNode
@@ -62,12 +62,13 @@ def unique_names(operators: Sequence[Operator]) -> dict[int, str]:
     """A name for every operator (by id): its own, or, where several share one, that and #2, #3, …"""
     own = {operator.name for operator in operators}  # one may be called "x#2" by its user
     given: set[str] = set()
+    numbers: dict[str, Iterator[int]] = {}
     names: dict[int, str] = {}
     for operator in operators:
         if id(operator) not in names:
             name = operator.name
             if name in given:
-                numbered = (f"{operator.name}#{number}" for number in itertools.count(2))
+                numbered = (f"{name}#{number}" for number in numbers.setdefault(name, itertools.count(2)))
                 name = next(free for free in numbered if free not in own and free not in given)
             given.add(name)
             names[id(operator)] = name

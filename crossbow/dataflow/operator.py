@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from crossbow.ops.kernel import Gradient, Kernel
+from crossbow.types import DataError
 
 _numbers = itertools.count()
 
@@ -21,6 +22,10 @@ class Operator:
             name, kernel = f"Op-{next(_numbers)}", name  # type: ignore[assignment]
         if not isinstance(name, str) or not name:
             raise TypeError(f"an operator's name must be a non-empty string. Received: {name!r}")
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:  # half of a character, with which no file could be written
+            raise DataError(f"an operator's name must be a text in UTF-8. Received: {name!r}") from error
         if not isinstance(kernel, Kernel | Gradient):
             raise TypeError(
                 f"operator {name!r}: expected a kernel, as Conv(number_of_outputs=32). Received: {kernel!r}"

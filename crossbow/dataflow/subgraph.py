@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from crossbow.dataflow.node import DataflowNode
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import GraphError
 
 
@@ -12,6 +13,7 @@ class SubGraph:
     Raises GraphError for a cycle, and for a node that takes an input from outside.
     """
 
+    @without_own_frames
     def __init__(self, head: DataflowNode) -> None:
         if not isinstance(head, DataflowNode):
             raise TypeError(f"a SubGraph starts at a DataflowNode. Received: {head!r}")

@@ -6,9 +6,12 @@ import dataclasses
 from collections.abc import Iterator
 
 from crossbow.conf import is_integer
+from crossbow.dataflow import answers
+from crossbow.dataflow.answers import ask
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, losses
 from crossbow.ops import GradientDescentOptimiser
 from crossbow.ops.kernel import Gradient, Kernel, VariableSpec
+from crossbow.tracebacks import raised_together, users_error
 from crossbow.types import GraphError, LabelRange, Phase, Shape
 
 SIZES_END = 2**31
@@ -27,7 +30,7 @@ def infer_shapes(
     check = _Validation(graph, batch, labels, phase)
     check.run()
     if check.faults:
-        raise GraphError(check.faults)
+        raise GraphError(check.faults) from raised_together(check.causes)
     return tuple(shape for shape in check.shapes if shape is not None)
 
 
@@ -36,7 +39,7 @@ def variables_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict[
     found = {}
     for vertex in graph:
         if vertex.forward is not None:
-            specs = vertex.forward.variables(*input_shapes(vertex, batch, shapes))
+            specs = answers.variables(vertex.forward, input_shapes(vertex, batch, shapes))
             if specs:
                 found[vertex.order] = specs
     return found
@@ -47,7 +50,7 @@ def statistics_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict
     found = {}
     for vertex in graph:
         if vertex.forward is not None:
-            specs = vertex.forward.running_statistics(*input_shapes(vertex, batch, shapes))
+            specs = answers.running_statistics(vertex.forward, input_shapes(vertex, batch, shapes))
             if specs:
                 found[vertex.order] = specs
     return found
@@ -77,12 +80,22 @@ def _integers(value: object) -> Iterator[int]:
             yield from _integers(each)
 
 
+def _check_code(kernel: Kernel) -> None:
+    """Raises ValueError where nothing says how the operator computes."""
+    if type(kernel).prepare is Kernel.prepare and type(kernel).forward is Kernel.forward:
+        raise ValueError("expected an operator with `forward`, or with `prepare`. Received: one with neither")
+
+
 class _Validation:
     def __init__(self, graph: Graph, batch: Shape, labels: LabelRange | None, phase: Phase) -> None:
         self.graph, self.batch, self.labels, self.phase = graph, batch, labels, phase
         self.shapes: list[Shape | None] = []
         self.faults: list[str] = []
+        self.causes: list[BaseException] = []
+        """The errors in users' own operators that are among them."""
         self.specs: dict[int, tuple[VariableSpec, ...]] = {}
+        self.first_specs: dict[int, tuple[VariableSpec, ...]] = {}
+        """Of every operator (by its id), at the first of its places."""
 
     def fault(self, vertex: Vertex, text: str) -> None:
         self.faults.append(f"node {vertex.name!r} ({type(vertex.kernel).__name__}): {text}")
@@ -119,28 +132,32 @@ class _Validation:
             self.fault(vertex, f"expected integers below 2**31. Received: {', '.join(huge)}")
             return None
         try:
-            shape = kernel.output_shape(*inputs)
+            shape = answers.output_shape(kernel, inputs)
             if past is not None and isinstance(producer, past):
-                kernel.check_producer(producer, *inputs)
-            specs = kernel.variables(*inputs)
-            statistics = kernel.running_statistics(*inputs)  # their initialisers may not fit
+                ask(kernel, "check_producer", producer, *inputs)
+            specs = answers.variables(kernel, inputs)
+            statistics = answers.running_statistics(kernel, inputs)  # their initialisers may not fit
             if self.phase is Phase.TRAIN:
-                kernel.check_training(*inputs)
-            if kernel.takes_labels and self.labels is not None:
-                kernel.check_labels(self.labels, *inputs)
+                ask(kernel, "check_training", *inputs)
+            if self.labels is not None:  # the graph is to run, not only to be described
+                _check_code(kernel)
+                if kernel.takes_labels:
+                    ask(kernel, "check_labels", self.labels, *inputs)
         except ValueError as error:
             self.fault(vertex, str(error))
+            if (cause := users_error(error)) is not None:
+                self.causes.append(cause)
             return None
         shapes = {"an output": shape, **{repr(spec.name): spec.shape for spec in (*specs, *statistics)}}
         if huge := [f"{name} of shape {sizes}" for name, sizes in shapes.items() if max(sizes, default=0) >= SIZES_END]:
             self.fault(vertex, f"expected dimensions below 2**31. Received: {', '.join(huge)}")
             return None
-        earlier = next((o for o in self.specs if self.graph[o].operator is vertex.operator), None)
-        if earlier is not None and [s.shape for s in self.specs[earlier]] != [s.shape for s in specs]:
+        earlier = self.first_specs.setdefault(id(vertex.operator), specs)
+        if [s.shape for s in earlier] != [s.shape for s in specs]:
             self.fault(
                 vertex,
                 f"expected inputs that give the shared operator the same variables everywhere: "
-                f"{[s.shape for s in self.specs[earlier]]}. Received: {[s.shape for s in specs]}",
+                f"{[s.shape for s in earlier]}. Received: {[s.shape for s in specs]}",
             )
         self.specs[vertex.order] = specs
         return shape
@@ -190,8 +207,9 @@ class _Validation:
                 f"Received: {len(optimisers)}"
             )
         differentiated = {v.peer for v in self.graph if isinstance(v.kernel, Gradient) and v.kernel.input == 0}
+        users = consumers(self.graph)
         for order, specs in self.specs.items():
-            if specs and order not in differentiated and consumers(self.graph)[order]:
+            if specs and order not in differentiated and users[order]:
                 self.fault(
                     self.graph[order],
                     "it has variables but no gradient operator. Connect it to the loss; or, where gradients are wired "

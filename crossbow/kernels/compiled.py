@@ -15,6 +15,7 @@ import ctypes
 import functools
 import platform
 import threading
+import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +28,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from crossbow.files import reason
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
 from crossbow.kernels.native import ABORTED, ARGUMENTS, NativeCall
 from crossbow.kernels.random import ROUNDS
@@ -47,6 +49,17 @@ def _checksum(folder: Path) -> str:
 
 _SALT = _checksum(Path(__file__).parent)
 """numba's cache looks only at the file of a pass itself, but a pass contains code and constants of others."""
+
+
+@functools.cache
+def _warn_of_cache(why: str) -> None:
+    """Say, once, before it takes long, why it will."""
+    warnings.warn(
+        f"compiled kernels cannot be kept on disk ({why}): every process compiles them again, which may "
+        "take a minute. Set NUMBA_CACHE_DIR to a directory that can be written",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 class NativeFunction:
@@ -77,7 +90,10 @@ class NativeFunction:
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
-            return numba.cfunc(SIGNATURE)(self._function)
+            _warn_of_cache("no directory for them can be written")
+        except OSError as error:  # a full disk
+            _warn_of_cache(reason(error))
+        return numba.cfunc(SIGNATURE)(self._function)
 
     def call(self, name: str, *slots: int | float, references: Sequence[object] = ()) -> NativeCall:
         """The call on an argument block of these slots."""

@@ -12,6 +12,7 @@ input of the softmax whose output a loss reads), the names of the variables (`we
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -81,7 +82,7 @@ class PlainStorage:
 
     @property
     def elements(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     def pack(self, plain: Array, flat: Array) -> None:
         flat[...] = plain.ravel()
@@ -220,15 +221,17 @@ class ResponseGeometry:
     share: float
     beta: float
     kappa: float
+    leads: bool = False
+    """Whether the longer half of an even window lies before its element."""
 
     @property
     def before(self) -> int:
         """How far the window reaches before its element."""
-        return (self.size - 1) // 2
+        return (self.size - (not self.leads)) // 2
 
     @property
     def after(self) -> int:
-        return self.size // 2
+        return self.size - 1 - self.before
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,6 +440,12 @@ class KernelLibrary(Protocol):
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         """output, output_gradient → input_gradient; may be in place on output_gradient."""
 
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        """input0 → output; may be in place."""
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        """output, output_gradient → input_gradient; may be in place on output_gradient."""
+
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         """input0, state → output; may be in place. The mask is `crossbow.kernels.random.keep_mask`."""
 
@@ -478,6 +487,30 @@ class KernelLibrary(Protocol):
 
     def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
         """output_gradient → input_gradient: as `copy_forward`."""
+
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        """input0 → output: x, seen as an array of `sizes`, with its axes in `order`, seen with y's shape; may be an
+        alias where the elements lie in the same order.
+
+        Each axis of x consists of one or more neighbours among `sizes`, and each axis of y of one or more neighbours
+        among those in their new order.
+        """
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        """output_gradient → input_gradient: the way back, with the sizes and the order of `transpose_forward`."""
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        """input0 → output: along `axis` the elements start, start + step, …, as many as y has."""
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        """output_gradient → input_gradient: at their places, and 0 elsewhere."""
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        """input0 → output: x, with so many elements `before` it on each axis, and the rest of y behind it, which all
+        have the value."""
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        """output_gradient → input_gradient: what lies inside the padding."""
 
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         """input0, input1 → output = input0 · input1, each with the dimensions that the geometry says."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import onnx
 
@@ -10,9 +13,19 @@ from crossbow.dataflow import SubGraph
 from crossbow.files import checked_path, reason
 from crossbow.onnx import data_transform  # noqa: F401 - it fills the tables
 from crossbow.onnx.network import Network, check_input_shape
-from crossbow.onnx.reading import activations, arithmetic, layers, special_cases  # noqa: F401 - they fill the table
+from crossbow.onnx.reading import (  # noqa: F401 - they fill the table
+    activations,
+    arithmetic,
+    layers,
+    rearranging,
+    response,
+    special_cases,
+)
 from crossbow.onnx.reading.graph import Reader
-from crossbow.types import DataError, GraphError, Phase, Shape
+from crossbow.types import DataError, GraphError, Phase, Shape, bytes_text
+
+LARGEST_FILE = 1 << 31
+"""Bytes of a message in the format that models are written in."""
 
 
 def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape | None = None) -> SubGraph:
@@ -22,7 +35,8 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
     (`Values`) of variables, which train like any others; every node has variables of its own, even where several
     read one initializer. A factor that is one number for the whole tensor becomes a coefficient, which does not train.
 
-    The result has no loss. Append one at the `tail`, behind a SoftMax if the model ends before it::
+    A network predicts as it is with `crossbow.Predictor`. To train it, append a loss at the `tail`: a SoftMaxLoss,
+    behind a SoftMax unless the model ends with one (behind a LogSoftMax too, whose softmax are the probabilities)::
 
         network = crossbow.onnx.load("model.onnx")
         network.tail.connect_to(DataflowNode(Operator("softmax", SoftMax()))).connect_to(
@@ -30,9 +44,13 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
         dataflow = Dataflow(SubGraph(network.head))
 
     The model must have one input that is no initializer, one output, and operators of opset 6 or later. What can be
-    computed without the input is computed. Reshape, Transpose, Squeeze and their kind are read where they flatten,
-    or change nothing. The size of the batch is free whatever the model says: exporters often write that of their
+    computed without the input is computed. Reshape, Transpose, Slice, Split, Pad and their kind are read where the
+    examples stay apart. The size of the batch is free whatever the model says: exporters often write that of their
     example.
+
+    A model for channels-last images, as Keras' are, begins with a Transpose here, too: its images are (N, H, W, C),
+    with `Dataset(…, channels_last=True)`. Constants that the exporter says are no parameters do not train, as the
+    factors of PyTorch's BatchNorm with affine=False.
 
     Args:
         model: a path, or a model in memory.
@@ -46,6 +64,8 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
     """
     check_input_shape("load", input_shape)
     proto, source = _proto(model)
+    if broken := next((text for text in _texts(proto) if isinstance(text, bytes)), None):
+        raise DataError(f"{source}: expected names in UTF-8. Received: {broken!r}")
     try:
         network = read(proto, input_shape)
     except GraphError:
@@ -97,11 +117,62 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
     try:
         if not path.is_file():
             raise DataError(f"{path}: expected an ONNX model. Received: no such file")
-        return onnx.load(path), str(path)
+        if path.stat().st_size > LARGEST_FILE:
+            expected = f"expected an ONNX model of at most {bytes_text(LARGEST_FILE)}, as the format has it"
+            raise DataError(f"{path}: {expected}. Received: {bytes_text(path.stat().st_size)}")
+        proto = onnx.load(path, load_external_data=False)
+        _check_external(proto, path)
+        onnx.load_external_data_for_model(proto, str(path.parent))
+        return proto, str(path)
     except DataError:
         raise
     except Exception as error:  # protobuf's, the system's, and those of missing external data
         raise DataError(f"{path}: expected an ONNX model. Received: {reason(error)}") from error
+
+
+def _check_external(model: onnx.ModelProto, path: Path) -> None:
+    """Raises DataError where a tensor in a file of its own does not say how long it is, and the file is longer."""
+    for tensor in model.graph.initializer:
+        said = {entry.key: entry.value for entry in tensor.external_data}
+        if tensor.data_location != onnx.TensorProto.EXTERNAL or "length" in said:
+            continue
+        size = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize * math.prod(tensor.dims)
+        file = path.parent / said.get("location", "")
+        if file.is_file() and (received := file.stat().st_size - int(said.get("offset", 0))) > size:
+            expected = f"expected {bytes_text(size)} for {tensor.name!r}"
+            raise DataError(f"{path}: {expected}. Received: a file with {bytes_text(received)}")
+
+
+def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
+    """The names that are read, which are bytes where they are broken."""
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
+        yield from _texts_of(function.node)
+    for entry in (*model.metadata_props, *model.opset_import):
+        yield from (entry.key, entry.value) if isinstance(entry, onnx.StringStringEntryProto) else (entry.domain,)
+    yield model.producer_name
+    yield from _texts_of_graph(model.graph)
+
+
+def _texts_of_graph(graph: onnx.GraphProto) -> Iterator[str | bytes]:
+    for entry in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        yield entry.name
+        for pair in entry.metadata_props:
+            yield from (pair.key, pair.value)
+    for entry in (*graph.input, *graph.output):
+        yield from (dimension.dim_param for dimension in entry.type.tensor_type.shape.dim)
+    yield from _texts_of(graph.node)
+
+
+def _texts_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
+    for node in nodes:
+        yield from (node.name, node.op_type, node.domain, node.doc_string, *node.input, *node.output)
+        for pair in node.metadata_props:
+            yield from (pair.key, pair.value)
+        for attribute in node.attribute:
+            yield attribute.name
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _texts_of_graph(graph)
 
 
 def _damage(model: onnx.ModelProto) -> str | None:

@@ -4,6 +4,7 @@ from crossbow.ops.accuracy import Accuracy
 from crossbow.ops.array import ArrayGradient
 from crossbow.ops.batch_norm import BatchNorm, BatchNormGradient
 from crossbow.ops.broadcast import Broadcast, BroadcastGradient
+from crossbow.ops.channel_shuffle import ChannelShuffle, ChannelShuffleGradient
 from crossbow.ops.classify import Classify
 from crossbow.ops.concat import Concat, ConcatGradient
 from crossbow.ops.conv import Conv, ConvGradient
@@ -15,16 +16,21 @@ from crossbow.ops.flatten import Flatten, FlattenGradient
 from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, Xavier
 from crossbow.ops.inner_product import InnerProduct, InnerProductGradient
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.log_softmax import LogSoftMax, LogSoftMaxGradient
 from crossbow.ops.lrn import LRN, LRNGradient
 from crossbow.ops.matfact import MatFact, MatFactGradient
 from crossbow.ops.matmul import MatMul, MatMulGradient
 from crossbow.ops.noop import Noop, NoopGradient
 from crossbow.ops.optimiser import GradientDescentOptimiser
+from crossbow.ops.pad import Pad, PadGradient
 from crossbow.ops.pool import Pool, PoolGradient
 from crossbow.ops.relu import ReLU, ReLUGradient
+from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
+from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
+from crossbow.ops.transpose import Transpose, TransposeGradient
 
 __all__ = [
     "LRN",
@@ -35,6 +41,8 @@ __all__ = [
     "BatchNormGradient",
     "Broadcast",
     "BroadcastGradient",
+    "ChannelShuffle",
+    "ChannelShuffleGradient",
     "Classify",
     "Concat",
     "ConcatGradient",
@@ -58,23 +66,33 @@ __all__ = [
     "InnerProductGradient",
     "Kernel",
     "LRNGradient",
+    "LogSoftMax",
+    "LogSoftMaxGradient",
     "MatFact",
     "MatFactGradient",
     "MatMul",
     "MatMulGradient",
     "Noop",
     "NoopGradient",
+    "Pad",
+    "PadGradient",
     "Pool",
     "PoolGradient",
     "ReLU",
     "ReLUGradient",
+    "Reshape",
+    "ReshapeGradient",
     "Scale",
     "ScaleGradient",
     "Site",
+    "Slice",
+    "SliceGradient",
     "SoftMax",
     "SoftMaxGradient",
     "SoftMaxLoss",
     "SoftMaxLossGradient",
+    "Transpose",
+    "TransposeGradient",
     "Uniform",
     "Values",
     "VariableSpec",

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import configuration
+from crossbow.files import reason
 from crossbow.kernels.interface import Buffers, PreparedKernel, State
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Array, Shape
@@ -113,12 +114,21 @@ class _Backward:
         output_gradient = module.ones_like(output) if self.kernel.is_loss else _read_only(buffers["output_gradient"])
         result = self.kernel.backward(module, roles.inputs(buffers), output, roles.variables(buffers), output_gradient)
         input_gradients, variable_gradients = _pair(result, where)
-        if self.updated:
-            if set(variable_gradients) != set(self.updated):
-                expected, received = ", ".join(self.updated), ", ".join(variable_gradients) or "none"
-                raise ValueError(f"{where}: expected gradients of the variables {expected}. Received: {received}")
-            for name in self.updated:
-                _copy(module, variable_gradients[name], buffers[f"{name}_gradient"], where, f"a gradient of {name!r}")
+        if set(variable_gradients) != set(roles.parameters):
+            expected, received = (", ".join(map(str, names)) for names in (roles.parameters, variable_gradients))
+            raise ValueError(
+                f"{where}: expected gradients of the variables {expected or 'none'}. Received: {received or 'none'}"
+            )
+        inputs = roles.inputs(buffers)
+        if len(input_gradients) > len(inputs):
+            raise ValueError(
+                f"{where}: expected gradients of at most {len(inputs)} inputs. Received: {len(input_gradients)}"
+            )
+        for index, (gradient, like) in enumerate(zip(input_gradients, inputs, strict=False)):
+            if gradient is not None:  # wanted or not
+                _checked(module, gradient, like.shape, output.dtype, where, f"a gradient of input {index}")
+        for name in self.updated:
+            _copy(module, variable_gradients[name], buffers[f"{name}_gradient"], where, f"a gradient of {name!r}")
         if self.input_gradient_wanted:
             gradient = input_gradients[self.input] if self.input < len(input_gradients) else None
             if gradient is None:
@@ -143,9 +153,14 @@ def _pair(result: object, where: str) -> tuple[Sequence[Array | None], Mapping[s
     ):
         raise ValueError(
             f"{where}: expected (a sequence with the gradient of every input, a mapping from variables to gradients). "
-            f"Received: {type(result).__name__}"
+            f"Received: {_kind(result)}"
         )
     return result[0], result[1]
+
+
+def _kind(value: object) -> str:
+    """The type of a value, with those in a tuple."""
+    return f"({', '.join(map(_kind, value))})" if isinstance(value, tuple) else type(value).__name__
 
 
 @contextmanager
@@ -171,11 +186,20 @@ def _read_only(array: Array) -> Array:
 
 def _copy(module: Any, value: object, target: Any, where: str, what: str, *, scalar: bool = False) -> None:
     """Copy a result into its buffer. `scalar`: a loss may come as a number instead of an array of one."""
-    result = None if value is None else module.asarray(value)
-    shape: Shape = () if result is None else result.shape
-    if result is None or (shape != target.shape and not (scalar and shape == ())):
-        received = "None" if value is None else str(shape)
-        raise ValueError(f"{where}: expected {what} of shape {target.shape}. Received: {received}")
-    if not np.can_cast(result.dtype, target.dtype, "same_kind"):
-        raise ValueError(f"{where}: expected {what} of type {target.dtype}. Received: {result.dtype}")
-    target[...] = result
+    target[...] = _checked(module, value, target.shape, target.dtype, where, what, scalar=scalar)
+
+
+def _checked(
+    module: Any, value: object, shape: Shape, dtype: np.dtype[Any], where: str, what: str, *, scalar: bool = False
+) -> Any:
+    """A result as an array. Raises ValueError where it does not fit shape and type."""
+    try:
+        result = None if value is None else module.asarray(value)
+    except (ValueError, TypeError) as error:  # rows of different lengths
+        raise ValueError(f"{where}: expected {what} of shape {shape}. Received: {reason(error)}") from error
+    if result is None or (result.shape != shape and not (scalar and result.shape == ())):
+        received = "None" if result is None else str(result.shape)
+        raise ValueError(f"{where}: expected {what} of shape {shape}. Received: {received}")
+    if not np.can_cast(result.dtype, dtype, "same_kind"):
+        raise ValueError(f"{where}: expected {what} of type {dtype}. Received: {result.dtype}")
+    return result

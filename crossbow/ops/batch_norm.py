@@ -74,7 +74,7 @@ class BatchNorm(Kernel):
 
     def check_training(self, *inputs: Shape) -> None:
         (x,) = inputs
-        if math.prod(x) == x[1]:
+        if math.prod(x) <= x[1]:
             raise ValueError(f"expected more than one value per channel to train on. Received: an input of shape {x}")
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
@@ -86,10 +86,10 @@ class BatchNorm(Kernel):
     def running_statistics(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
         shape = inputs[0][1:2]
         mean = VariableSpec("running_mean", shape, self.mean_initialiser)
-        variance = VariableSpec("running_variance", shape, self.variance_initialiser)
+        variance = VariableSpec("running_variance", shape, self.variance_initialiser, minimum=0)
         if self.statistics == "fixed":
             return (mean, variance)
-        return (mean, variance, VariableSpec("count", (1,), self.count_initialiser))
+        return (mean, variance, VariableSpec("count", (1,), self.count_initialiser, minimum=0))
 
     def setting(self, site: Site) -> BatchNormSetting:
         fraction = self.moving_average_fraction if self.statistics == "fixed" else None

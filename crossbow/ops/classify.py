@@ -39,6 +39,8 @@ class Classify(Kernel):
         axis = self.first_axis(x)
         if not 1 <= axis < len(x):
             raise ValueError(f"expected an input of shape (N, …) that has an axis={self.axis}. Received: {x}")
+        if x[axis] == 0:
+            raise ValueError(f"expected an input with a class at least. Received: {x}, with axis={self.axis}")
         if x[axis] > LARGEST_INDEX:
             raise ValueError(f"expected at most {LARGEST_INDEX} classes. Received: {x[axis]}")
         return x[:axis] + (1,) * self.keep_axis + x[axis + 1 :]

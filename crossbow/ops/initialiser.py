@@ -176,7 +176,7 @@ def check_initialisers(owner: object) -> None:
 
 
 def fans(shape: Shape) -> tuple[float, float]:
-    """How many inputs an output sums over, and how many outputs an input reaches: (fan_in, fan_out).
+    """How many inputs an output sums over, and how many outputs an input reaches: (fan_in, fan_out), each at least 1.
 
     They are elements / shape[0] and elements / shape[1] of weights of shape (outputs, inputs, …):
 
@@ -189,6 +189,8 @@ def fans(shape: Shape) -> tuple[float, float]:
     elements = float(math.prod(shape))
     outputs = shape[0] if shape else 1
     inputs = shape[1] if len(shape) > 1 else 1
+    if elements == 0:
+        return 1.0, 1.0
     return elements / outputs, elements / inputs
 
 

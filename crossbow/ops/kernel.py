@@ -7,12 +7,16 @@ of `prepare`; it then runs on every device.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, configuration
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import SolverConf, configuration, is_integer, is_number, plain, shown
 from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
 from crossbow.ops.initialiser import Initialiser
 from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
@@ -20,19 +24,47 @@ from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """A trainable variable of an operator. Raises ValueError where the initialiser cannot fill its shape."""
+    """A trainable variable of an operator. Raises ValueError where a field is wrong, or the initialiser cannot fill the
+    shape."""
 
     name: str
     shape: Shape
     initialiser: Initialiser
     learning_rate_multiplier: float = 1.0
     """≥ 0; times the solver's learning rate, for the whole step. 0 keeps the variable as it is."""
+    minimum: float = -math.inf
+    """What no value may be less than, initially or loaded, as 0 of a running variance."""
 
     def __post_init__(self) -> None:
+        for name in ("shape", "learning_rate_multiplier", "minimum"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
+        name, shape, multiplier = self.name, self.shape, self.learning_rate_multiplier
+        if not isinstance(name, str) or not name:
+            raise ValueError(f"expected a variable's name, a str that is not empty. Received: {shown(name)}")
+        if not isinstance(shape, tuple | list) or not all(is_integer(size) and size >= 0 for size in shape):
+            raise ValueError(f"expected a shape of {name!r}, a tuple of integers ≥ 0. Received: {shown(shape)}")
+        object.__setattr__(self, "shape", tuple(shape))
         if not isinstance(self.initialiser, Initialiser):
-            expected = f"expected an initialiser of {self.name!r}, as Gaussian(std=0.1)"
-            raise ValueError(f"{expected}. Received: {self.initialiser!r}")
-        self.initialiser.check(self.name, self.shape)
+            expected = f"expected an initialiser of {name!r}, as Gaussian(std=0.1)"
+            raise ValueError(f"{expected}. Received: {shown(self.initialiser)}")
+        if not is_number(multiplier) or multiplier < 0:
+            expected = f"expected a learning_rate_multiplier of {name!r} that is a finite number ≥ 0"
+            raise ValueError(f"{expected}. Received: {shown(multiplier)}")
+        self.initialiser.check(name, self.shape)
+
+    def initial_values(self, generator: np.random.Generator) -> NDArray[np.floating]:
+        """What the initialiser draws. Raises ValueError where that does not fit the variable."""
+        kind = type(self.initialiser).__name__
+        try:
+            drawn = np.asarray(self.initialiser.fill(self.shape, generator))
+        except Exception as error:
+            raise ValueError(f"its initialiser {kind} raised {type(error).__name__}: {error}") from error
+        if drawn.shape != self.shape or drawn.dtype.kind not in "fiu":
+            received = f"those of {kind}, of shape {drawn.shape} and type {drawn.dtype}"
+            raise ValueError(
+                f"expected initial values of shape {self.shape} that are real numbers. Received: {received}"
+            )
+        return drawn if drawn.dtype.kind == "f" else drawn.astype(np.float64)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ class LRN(Kernel):
     The sum runs over the `size` channels around the element (region="across_channels"; n = size; x: (N, C) or
     (N, C, …)), or over the size × size elements around it in its own channel (region="within_channel"; n = size²;
     x: (N, C, H, W)). y has the shape of x. What lies outside the tensor counts as 0. An even window begins
-    ⌊(size − 1) / 2⌋ before the element and ends ⌈(size − 1) / 2⌉ behind it, as in ONNX and cuDNN; PyTorch's lies one
-    further to the front.
+    ⌊(size − 1) / 2⌋ before the element and ends ⌈(size − 1) / 2⌉ behind it, as in ONNX and cuDNN; with
+    longer_side="before" it lies one further to the front, as PyTorch's does.
 
     α is divided by n, as in PyTorch, cuDNN, ONNX and Caffe. The original has the configuration only: LRN.java sets no
     output shape, and its kernels are empty.
@@ -28,6 +28,8 @@ class LRN(Kernel):
     kappa: float = 1.0
     """> 0, so that a neighbourhood of zeros divides by something."""
     region: str = "across_channels"
+    longer_side: str = "after"
+    """On which side of the element an even window is longer."""
 
     def __post_init__(self) -> None:
         check_integer(self, "size", 1)
@@ -35,13 +37,15 @@ class LRN(Kernel):
         check_number(self, "beta", minimum=0)
         check_number(self, "kappa", minimum=0, above=True)
         check_choice(self, "region", ("across_channels", "within_channel"))
+        check_choice(self, "longer_side", ("after", "before"))
 
     @property
     def geometry(self) -> ResponseGeometry:
         """The windows: where they are, and α by their size."""
         axes = (1,) if self.region == "across_channels" else (2, 3)
         share = float(self.alpha) / int(self.size) ** len(axes)
-        return ResponseGeometry(axes, int(self.size), share, float(self.beta), float(self.kappa))
+        leads = self.longer_side == "before"
+        return ResponseGeometry(axes, int(self.size), share, float(self.beta), float(self.kappa), leads)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

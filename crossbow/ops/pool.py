@@ -138,14 +138,20 @@ def pooled_size(size: int, extent: int, stride: int, padding: tuple[int, int], r
     return windows
 
 
+MOST_STARTS = 1 << 20
+"""Windows that begin before the input, of which each is looked at; more, which nobody needs, count as missing it."""
+
+
 def _window_misses(x: Shape, sizes: Shape, geometry: PoolingGeometry) -> bool:
     """Whether a window steps over the input: its elements are further apart than the input is long."""
     g = geometry
     for size, windows, k, s, d, (before, _) in zip(
         x[2:], sizes, g.kernel, g.stride, g.dilation, g.padding, strict=True
     ):
-        for start in range(-before, windows * s - before, s):
-            first = max(0, -(start // d))  # the first element that is not before the input
-            if first >= k or start + first * d >= size:
-                return True
+        if (windows - 1) * s - before >= size or before > (k - 1) * d:
+            return True  # the last one begins behind the input, or the first one ends before it
+        starts = range(-before, min(0, windows * s - before), s)
+        # The first element that is not before the input lies at start mod d.
+        if d > size and (len(starts) > MOST_STARTS or any(start % d >= size for start in starts)):
+            return True
     return False

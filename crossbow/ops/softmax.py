@@ -9,12 +9,8 @@ from crossbow.types import Shape
 
 
 @configuration
-class SoftMax(Kernel):
-    """y = exp(x) / Σ exp(x), the sum over `axis`; computed from x − max x, so that nothing overflows.
-
-    x and y: (N, classes), or of more dimensions. A negative axis counts from the end; the first one is refused, since
-    examples have nothing to do with each other. Ports SoftMax.java and cudnnsoftmax.cu.
-    """
+class AlongAxis(Kernel):
+    """What SoftMax and LogSoftMax share: the axis, over which they sum."""
 
     axis: int = 1
 
@@ -31,6 +27,15 @@ class SoftMax(Kernel):
     def first_axis(self, x: Shape) -> int:
         """The axis counted from the first."""
         return self.axis if self.axis > 0 else len(x) + self.axis
+
+
+@configuration
+class SoftMax(AlongAxis):
+    """y = exp(x) / Σ exp(x), the sum over `axis`; computed from x − max x, so that nothing overflows.
+
+    x and y: (N, classes), or of more dimensions. A negative axis counts from the end; the first one is refused, since
+    examples have nothing to do with each other. Ports SoftMax.java and cudnnsoftmax.cu.
+    """
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,) = site.inputs

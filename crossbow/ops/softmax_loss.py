@@ -101,7 +101,7 @@ def check_ignored_label(owner: object, value: object) -> None:
 
 def check_probabilities(p: Shape) -> None:
     """Raise ValueError where the shape is not that of class values, one row or more for each example."""
-    if len(p) < 2:
+    if len(p) < 2 or p[1] == 0:
         raise ValueError(f"expected an input of shape (N, classes) or (N, classes, …). Received: {p}")
 
 

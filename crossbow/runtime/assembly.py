@@ -16,6 +16,7 @@ from crossbow.data import Dataset
 from crossbow.data.dataset import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, Order, TrainingOrder
+from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.runtime.clock import work_clock
@@ -309,6 +310,21 @@ class Assembly(ABC):
                 model=None if first is None else first.model,
                 statistics=None if first is None else first.statistics,
                 seed=self.system.seed,
+                check_numerics=self.system.check_numerics,
+            )
+        )
+
+    def compile_prediction(self, source: BatchSource) -> Program:
+        """The check dataflow without what takes labels, with the layout of the training program's variables."""
+        return self._compile_on.call(
+            lambda: compile_graph(
+                derive_prediction(self.check_graph),
+                source,
+                self.library,
+                self.dtype,
+                phase=Phase.CHECK,
+                model=self.program.model,
+                statistics=self.program.statistics,
                 check_numerics=self.system.check_numerics,
             )
         )

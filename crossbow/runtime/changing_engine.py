@@ -96,6 +96,9 @@ class ChangingEngine:
     def weights(self) -> dict[str, Array]:
         return self._now.weights
 
+    def check_process(self) -> None:
+        self._now.check_process()
+
     def check_usable(self) -> None:
         self._now.check_usable()
 

@@ -8,6 +8,7 @@ ahead, and collects results in task order. Everything between learners is settle
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -48,6 +49,10 @@ DRAIN_SECONDS = 0.5
 """How long a failure waits for the other learners' current tasks."""
 
 OnResult = Callable[[Completed], None]
+
+
+def ignore_decision(decision: AnyDecision) -> None:
+    """Tell nobody."""
 
 
 def assemble(
@@ -121,7 +126,8 @@ class Engine:
         self._feeding: Loader | None = None
         """Where the learners' batches come from."""
         self._closed = False
-        self.on_decision: Callable[[AnyDecision], None] = lambda decision: None
+        self._process = os.getpid()
+        self.on_decision: Callable[[AnyDecision], None] = ignore_decision
         """Told what is decided about the learners, on the thread that trains."""
         self._kept: tuple[int, Array, Array] | None = None
         """Tick, z and its statistics of when training was asked for the last time, where they might be lost."""
@@ -338,11 +344,13 @@ class Engine:
             yield
             self._settled = True
         except BaseException:
-            self._recover()
+            if not self._is_forked:
+                self._recover()
             raise
         finally:
             self._doing = ""
-            loader.stop()
+            if not self._is_forked:
+                loader.stop()
 
     def _recover(self) -> None:
         """After a failure: wait for what still runs, then start the learners again from the last whole base model."""
@@ -380,8 +388,23 @@ class Engine:
             z, statistics = (on_host(vector).copy() for vector in self._base)
             self._kept = (self.tick, z, statistics)
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether this is a child of the process that the engine's threads belong to. It has copies of the engine's
+        memory and of its locks, and waits for ever where one is held by a thread that it does not have."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise CrossbowError in a forked process."""
+        if self._is_forked:
+            raise CrossbowError(
+                f"the context belongs to process {self._process}; a forked process, as this one ({os.getpid()}), does "
+                "not have its threads. Make a context in every process, and pass models on with `save` and `load`"
+            )
+
     def check_usable(self) -> None:
-        """Raise CrossbowError while the learners are busy."""
+        """Raise CrossbowError while the learners are busy, and in a forked process."""
+        self.check_process()
         if self._doing:
             raise CrossbowError(f"this is not possible while {self._doing}. Monitor.record may do it, between epochs")
         if not self._settled:
@@ -471,8 +494,10 @@ class Engine:
         return self._prediction(images, self._parity)
 
     def close(self) -> None:
-        """End all threads. A thread that trains meanwhile gets a CrossbowError."""
+        """End all threads. A thread that trains meanwhile gets a CrossbowError. Nothing happens in a forked process."""
         self._closed = True
+        if self._is_forked:
+            return
         self.parts.flags.abort[0] = 1
         self._report_synchroniser(Failed(self.tasks, self.parts.learners, "close", None))
         self.parts.close()

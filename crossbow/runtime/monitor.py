@@ -10,7 +10,8 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from crossbow.files import checked_path, make_directory, reason
+from crossbow.console import printable
+from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.results import AnyDecision, Record
 from crossbow.types import DataError
 
@@ -86,9 +87,12 @@ class JsonLinesMonitor(Monitor):
 
     def _begin(self) -> None:
         if not self._begun:
-            make_directory(self.path.parent)
             try:
+                check_regular(self.path)
+                make_directory(self.path.parent)
                 self.path.write_text("")
+            except DataError:
+                raise
             except (OSError, ValueError) as error:
                 raise self._unwritable(error) from error
             self._begun = True
@@ -107,10 +111,11 @@ class ConsoleMonitor(Monitor):
     def __init__(
         self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None
     ) -> None:
-        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print; None is stdout."""
+        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print; None is stdout, and
+        nothing where there is none."""
         self.epochs, self.seconds = epochs, seconds
-        self._stream = sys.stdout if stream is None else stream
-        self._terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._stream: TextIO | None = sys.stdout if stream is None else stream
+        self._terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._bar: Bar | None = None
         self._row: TaskID | None = None
 
@@ -154,8 +159,8 @@ class ConsoleMonitor(Monitor):
     def _print(self, line: str) -> None:
         if self._bar is not None:
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        else:
-            print(line, file=self._stream, flush=True)
+        elif self._stream is not None:
+            print(printable(line, self._stream), file=self._stream, flush=True)
 
     def line(self, record: Record) -> str:
         """What is printed of a record."""

@@ -6,41 +6,29 @@ import functools
 
 import numpy as np
 
-from crossbow.compile import Memory, compile_graph
-from crossbow.dataflow.derive import derive_prediction
+from crossbow.compile import Memory
 from crossbow.kernels.interface import State
 from crossbow.kernels.native import TaskList
 from crossbow.runtime.assembly import Assembly, batch_source
 from crossbow.runtime.learner import BoundTask, bind_task
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.tick import new_state
-from crossbow.types import Array, GraphError, Phase, TaskError
+from crossbow.types import Array, GraphError, TaskError
 
 
 class Prediction:
     """The prediction program, made on first use, on the first learner's stream with an arena of its own."""
 
-    def __init__(self, parts: Assembly) -> None:
+    def __init__(self, parts: Assembly, batch: int | None = None) -> None:
+        """batch: images of a task; None is as many as are tested with at once."""
         self.parts = parts
         self.stream = parts.streams[0]
         examples = parts.data.train
-        batch = parts.check_batch_size(len(examples))
+        batch = batch or parts.check_batch_size(len(examples))
         self.images: Array = np.zeros((1, batch, *examples.image_shape), examples.images.dtype)
         labels: Array = np.zeros((1, batch, *examples.label_shape), examples.labels.dtype)
-        source = batch_source(self.images, labels, parts.data.scale)
-        graph = derive_prediction(parts.check_graph)
-        self.program = self.stream.call(
-            lambda: compile_graph(
-                graph,
-                source,
-                parts.library,
-                parts.dtype,
-                phase=Phase.CHECK,
-                model=parts.program.model,
-                statistics=parts.program.statistics,
-                check_numerics=parts.system.check_numerics,
-            )
-        )
+        self.program = parts.compile_prediction(batch_source(self.images, labels, parts.data.scale))
+        graph = self.program.graph
         zeros, state = parts.zeros(0), new_state()
         state[State.EXAMPLES] = batch
         arena = zeros(max(self.program.plan.arena, 1))

@@ -6,13 +6,13 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.runtime.changing_engine import AnyEngine
-from crossbow.runtime.engine import TICKS_BEHIND
+from crossbow.runtime.engine import TICKS_BEHIND, ignore_decision
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import AnyDecision, History, Record, RunningMean
@@ -62,9 +62,12 @@ class TrainingRun:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; what was done is recorded, and
         KeyboardInterrupt raised."""
         self.engine.on_decision = self._decided
-        with self._interrupts():
-            while not self.history.stopped:
-                self._stretch()
+        try:
+            with self._interrupts():
+                while not self.history.stopped:
+                    self._stretch()
+        finally:
+            self.engine.on_decision = ignore_decision  # the engine outlives the run, and must not keep it alive
         if self.interrupted:
             raise KeyboardInterrupt
         return self.history
@@ -94,8 +97,7 @@ class TrainingRun:
             test=engine.test() if tested else None,
         )
         self.history.records.append(record)
-        for monitor in self.monitors:
-            monitor.record(record)
+        self._tell(lambda monitor: monitor.record(record))
         wanted = self.limits.accuracy
         if wanted is not None and record.test is not None and (record.test.accuracy or 0.0) >= wanted:
             self.history.stopped = "accuracy"
@@ -110,8 +112,13 @@ class TrainingRun:
 
     def _decided(self, decision: AnyDecision) -> None:
         self.history.decisions.append(decision)
+        self._tell(lambda monitor: monitor.decision(decision))
+
+    def _tell(self, tell: Callable[[Monitor], None]) -> None:
+        """Tell every monitor. Raises CrossbowError in a process that one of them has forked: it does not train."""
         for monitor in self.monitors:
-            monitor.decision(decision)
+            tell(monitor)
+            self.engine.check_process()
 
     # When to stop
 
@@ -200,8 +207,7 @@ class TrainingRun:
             loss=self.mean.moving_loss,
             images_per_second=self.stretch_images / max(now - self.stretch_start, 1e-9),
         )
-        for monitor in self.monitors:
-            monitor.progress(progress)
+        self._tell(lambda monitor: monitor.progress(progress))
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +18,8 @@ Work = Callable[[], None]
 class CpuStream:
     """A worker thread on `cores`, whose kernels use `threads` threads.
 
-    `submit` returns at once; work must not raise (whoever submits it catches). `call` waits for a result.
+    `submit` returns at once; work must not raise (whoever submits it catches). `call` waits for a result. The thread
+    ends when the stream is closed, or when nothing refers to it any more.
     """
 
     def __init__(self, name: str, cores: Sequence[int], threads: int, set_threads: Callable[[int], None]) -> None:
@@ -28,9 +30,12 @@ class CpuStream:
         self.name = name
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         begun: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        # The thread refers to the queue only, so that a stream which nobody holds, and the context that has it, can be
+        # collected. Waiting for the thread's end is not possible then: the collection may run on that very thread.
         self._thread = threading.Thread(
-            target=self._work, args=(tuple(cores), threads, set_threads, begun.put), name=name, daemon=True
+            target=_work, args=(self._queue, tuple(cores), threads, set_threads, begun.put), name=name, daemon=True
         )
+        weakref.finalize(self, self._queue.put, None).atexit = False
         try:
             self._thread.start()
             error = begun.get()
@@ -72,22 +77,24 @@ class CpuStream:
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def _work(
-        self,
-        cores: tuple[int, ...],
-        threads: int,
-        set_threads: Callable[[int], None],
-        begun: Callable[[BaseException | None], None],
-    ) -> None:
-        try:
-            if hasattr(os, "sched_setaffinity"):
-                os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
-            set_threads(threads)
-        except BaseException as error:
-            begun(error)
-            return
-        np.seterr(over="ignore", invalid="ignore", divide="ignore")  # what diverges is reported as an error of its own
-        begun(None)
-        while (work := self._queue.get()) is not None:
-            work()
-            del work  # or the last task would stay alive while the thread waits for the next
+
+def _work(
+    submitted: queue.SimpleQueue[Work | None],
+    cores: tuple[int, ...],
+    threads: int,
+    set_threads: Callable[[int], None],
+    begun: Callable[[BaseException | None], None],
+) -> None:
+    """What a stream's thread does."""
+    try:
+        if hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
+        set_threads(threads)
+    except BaseException as error:
+        begun(error)
+        return
+    np.seterr(over="ignore", invalid="ignore", divide="ignore")  # what diverges is reported as an error of its own
+    begun(None)
+    while (work := submitted.get()) is not None:
+        work()
+        del work  # or the last task would stay alive while the thread waits for the next

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.conf import SolverConf
+from crossbow.conf import SolverConf, plain
 from crossbow.synch.arguments import (
     GradientOf,
     Vector,
@@ -71,6 +71,10 @@ def simulate(
     >>> halve.base.tolist()
     [[4.0], [2.0]]
     """
+    learners, tasks, tasks_per_epoch, skip, restart, seed = plain(
+        (learners, tasks, tasks_per_epoch, skip, restart, seed)
+    )
+    events, speeds, variables, local_variables = map(plain, (events, speeds, variables, local_variables))
     check_kinds(rule, gradient, solver, restart)
     check_numbers(learners, tasks_per_epoch, skip, seed)
     start, solver = start_of(initial), solver or SolverConf()

@@ -11,11 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from crossbow.compile.precision import may_be_narrow
+from crossbow.dataflow import answers
+from crossbow.dataflow.answers import ask
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.cuda.launch import NARROW
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel, VariableSpec
-from crossbow.types import ConfigurationError, LabelRange, Shape
+from crossbow.tracebacks import users_error
+from crossbow.types import ConfigurationError, LabelRange, Phase, Shape
 
 Numbers = NDArray[Any]
 
@@ -70,16 +73,26 @@ def check_inputs(
     return arrays, check_array(kernel, "labels", labels, None, np.dtype(np.int32) if classes else dtype)
 
 
-def infer(kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None) -> tuple[Shape, tuple[VariableSpec, ...]]:
-    """Output shape and variables, the operator's complaints with its name."""
+def infer(
+    kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None, phase: Phase
+) -> tuple[Shape, tuple[VariableSpec, ...], tuple[VariableSpec, ...]]:
+    """Output shape, variables and running statistics, the operator's complaints with its name."""
     try:
-        output, variables = kernel.output_shape(*shapes), kernel.variables(*shapes)
+        inputs = tuple(shapes)
+        output, variables = answers.output_shape(kernel, inputs), answers.variables(kernel, inputs)
         if labels is not None:
-            classes = labels.dtype == np.int32
-            kernel.check_labels(LabelRange(labels.shape, classes, float(labels.min()), float(labels.max())), *shapes)
-        return output, variables
+            ask(kernel, "check_labels", label_range(labels), *shapes)
+        if phase is Phase.TRAIN:
+            ask(kernel, "check_training", *shapes)
+        return output, variables, answers.running_statistics(kernel, inputs)
     except ValueError as error:
-        raise ConfigurationError(f"{name_of(kernel)}: {error}") from error
+        raise ConfigurationError(f"{name_of(kernel)}: {error}") from users_error(error)
+
+
+def label_range(labels: Numbers) -> LabelRange:
+    """What labels are: int32 are classes."""
+    lowest, highest = (float(labels.min()), float(labels.max())) if labels.size else (0.0, 0.0)
+    return LabelRange(labels.shape, labels.dtype == np.int32, lowest, highest)
 
 
 def number_type(kernel: Kernel, dtype: DTypeLike) -> np.dtype[Any]:
@@ -105,9 +118,11 @@ def library_of(
     *,
     channels_last: bool | None = None,
     tf32: bool = False,
+    deterministic: bool = True,
     winograd: bool = True,
 ) -> KernelLibrary:
-    """The kernels of a device. channels_last, tf32: of a GPU's, as `Cuda` says; winograd: of the fast CPU kernels."""
+    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says; winograd: of the
+    processor's fast kernels."""
     on_gpu = is_gpu(device)
     narrow = dtype.name in NARROW
     if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):
@@ -117,11 +132,13 @@ def library_of(
         gpu_number(device)
         from crossbow.kernels.cuda.library import Cuda
 
-        setting: dict[str, Any] = {"channels_last": channels_last, "tf32": tf32, "deterministic": True}
+        setting: dict[str, Any] = {"channels_last": channels_last, "tf32": tf32, "deterministic": deterministic}
         return Cuda(np.float32, narrow=dtype.name, **setting) if narrow else Cuda(dtype, **setting)
-    if channels_last is not None or tf32:
-        what = f"channels_last={channels_last}" if channels_last is not None else f"tf32={tf32}"
-        raise ConfigurationError(f"channels_last and tf32 are settings of GPUs. Received: {what}, device={device!r}")
+    if given := gpu_settings(channels_last, tf32, deterministic):
+        what = ", ".join(f"{name}={value}" for name, value in given.items())
+        raise ConfigurationError(
+            f"channels_last, tf32 and deterministic are settings of GPUs. Received: {what}, device={device!r}"
+        )
     if device == "reference":
         from crossbow.kernels.reference.library import Reference
 
@@ -162,7 +179,7 @@ def gpu_number(device: str) -> int:
     return number
 
 
-def gpu_settings(channels_last: bool | None, tf32: bool) -> dict[str, Any]:
-    """Those of `library_of`'s settings that are set."""
-    known = {"channels_last": channels_last, "tf32": tf32 or None}
+def gpu_settings(channels_last: bool | None, tf32: bool = False, deterministic: bool = True) -> dict[str, Any]:
+    """Those of `library_of`'s settings that are not the usual ones."""
+    known = {"channels_last": channels_last, "tf32": tf32 or None, "deterministic": None if deterministic else False}
     return {name: value for name, value in known.items() if value is not None}

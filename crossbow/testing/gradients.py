@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from crossbow.conf import plain
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.ops.kernel import Kernel
 from crossbow.testing.arguments import (
@@ -16,19 +17,22 @@ from crossbow.testing.arguments import (
     check_inputs,
     check_kernel,
     gpu_settings,
+    label_range,
     library_of,
     name_of,
     refuse_argument,
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import Place, place_of
-from crossbow.types import LabelRange, Shape
+from crossbow.tracebacks import without_own_frames
+from crossbow.types import Shape
 
 Draw = Callable[[np.random.Generator, Shape], Numbers]
 
 _REDRAWS = 50
 
 
+@without_own_frames
 def check_gradients(
     kernel: Kernel,
     input_shapes: Sequence[Shape],
@@ -76,14 +80,15 @@ def check_gradients(
     True
     """
     check_kernel(kernel)
+    directions, step, tolerance, seed = plain((directions, step, tolerance, seed))
     generator = np.random.default_rng(seed)
-    shapes = [tuple(shape) for shape in input_shapes]
+    shapes = [plain(tuple(shape)) for shape in input_shapes]
     drawing = draw or (lambda generator, shape: generator.standard_normal(shape))
     first = [drawing(generator, shape) for shape in shapes]
     if kernel.takes_labels and shapes:
         values = _draw_labels(kernel, generator, shapes) if labels is None else labels
         first[-1] = check_array(kernel, "labels", values, shapes[-1], np.asarray(values).dtype)
-    library = library_of(device, np.dtype(np.float64), **gpu_settings(channels_last, False))
+    library = library_of(device, np.dtype(np.float64), **gpu_settings(channels_last))
     check = _GradientCheck(kernel, library, place_of(device), first, variables or {}, seed)
     worst = 0.0
     for target in check.targets:
@@ -196,9 +201,9 @@ def _draw_labels(kernel: Kernel, generator: np.random.Generator, shapes: Sequenc
     """Classes where the operator takes them, else normal numbers."""
     x, shape = shapes[0], shapes[-1]
     if len(x) > 1 and shape == x[:1] + x[2:]:
-        labels = generator.integers(0, x[1], shape)
+        labels = generator.integers(0, max(x[1], 1), shape)
         try:
-            kernel.check_labels(LabelRange(shape, True, float(labels.min()), float(labels.max())), *shapes[:-1])
+            kernel.check_labels(label_range(labels.astype(np.int32)), *shapes[:-1])
         except ValueError:
             pass
         else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from crossbow.conf import plain
 from crossbow.ops.kernel import Kernel
 from crossbow.testing.arguments import (
     Numbers,
@@ -21,6 +22,7 @@ from crossbow.testing.arguments import (
 )
 from crossbow.testing.bench import Bench
 from crossbow.testing.place import place_of
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Phase
 
 
@@ -40,6 +42,7 @@ class OperatorRun:
     """Running statistics by name: after the task in the training phase, else as given or initialised."""
 
 
+@without_own_frames
 def run_operator(
     kernel: Kernel,
     inputs: Sequence[ArrayLike],
@@ -57,6 +60,7 @@ def run_operator(
     in_place: bool = False,
     channels_last: bool | None = None,
     tf32: bool = False,
+    deterministic: bool = True,
     winograd: bool = True,
 ) -> OperatorRun:
     """Run an operator forward and, in the training phase, backward.
@@ -82,6 +86,7 @@ def run_operator(
         in_place: share memory between input and output where the kernels say that they may.
         channels_last: whether images lie channels-last on a GPU; None is as the engine has it.
         tf32: whether a GPU may round factors to TF32 in convolutions and matrix products.
+        deterministic: whether a GPU takes the algorithms of convolutions in a fixed order; else the fastest are taken.
         winograd: whether the fast CPU kernels may compute convolutions by Winograd's filtering.
 
     Raises:
@@ -97,6 +102,7 @@ def run_operator(
     [[0.25, -0.25]]
     """
     check_kernel(kernel)
+    seed, task, examples, in_place, channels_last, tf32 = plain((seed, task, examples, in_place, channels_last, tf32))
     number = number_type(kernel, dtype)
     arrays, labels = check_inputs(kernel, inputs, number)
     if not isinstance(phase, Phase):
@@ -104,7 +110,7 @@ def run_operator(
     batch = arrays[0].shape[0] if arrays[0].ndim else 1
     if examples is not None and not 0 <= examples <= batch:
         raise refuse_argument(kernel, "examples", f"a number from 0 to {batch}, the batch", repr(examples))
-    shapes, settings = [x.shape for x in arrays], gpu_settings(channels_last, tf32)
+    shapes, settings = [x.shape for x in arrays], gpu_settings(channels_last, tf32, deterministic)
     library = library_of(device, number, winograd=winograd, **settings)
     place = place_of(device, tf32=tf32)
     bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place, place=place)

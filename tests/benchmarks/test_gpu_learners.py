@@ -7,8 +7,9 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from benchmarks import gpu_learners, gpu_occupancy, gpu_runner, gpu_torch_runner
 from benchmarks.contest import ContestError
 from benchmarks.gpu_host import Host, HostTime, Ready, Refused, start_process
-from benchmarks.gpu_learners import PRECISIONS, Benchmark, Entry, cases, entries, main, share
+from benchmarks.gpu_learners import PRECISIONS, Benchmark, Case, Entry, cases, entries, main, share
 from benchmarks.gpu_networks import CASES, GPU_NETWORKS, GpuNetwork, torch_resnet50
 from benchmarks.gpu_occupancy import Occupancy, Sample, driver_version, parse
 from benchmarks.gpu_report import (
@@ -32,12 +33,13 @@ from benchmarks.gpu_report import (
     content,
     crossbow,
     report,
+    streamed,
     table,
     verdicts,
     vmapped,
 )
 from benchmarks.gpu_runner import CrossbowGpuRunner, LaunchClock
-from benchmarks.gpu_torch_runner import TorchGpuRunner, _Replicas, _Single
+from benchmarks.gpu_torch_runner import TorchGpuRunner, _AtOnce, _Replicas, _Single
 from benchmarks.networks import Network
 from crossbow import Dataflow
 from crossbow.dataflow.validate import infer_shapes, variables_of
@@ -137,18 +139,22 @@ def test_the_benchmark_runs(
     assert "PyTorch was left out" not in printed.out
     measured = json.loads(path.read_text())
     assert {"commit", "date", "libraries", "PyTorch", "driver", "settings"} <= measured["machine"].keys()
-    (outcome,) = measured["outcomes"]
-    two = [crossbow(2, True), crossbow(2, False)]
-    assert set(outcome["rates"]) == {ONE, crossbow(1, False), *two, TORCH_EAGER, vmapped(3, False)}
-    assert all(len(rates) == 2 and min(rates) > 0 for rates in outcome["rates"].values())
-    assert set(outcome["failed"]) == set(outcome["traces"]) == {TORCH_GRAPHS, vmapped(3, True)}  # there is no GPU
-    assert all("Traceback" in trace for trace in outcome["traces"].values())
-    for name, seen in outcome["seen"].items():
-        assert seen["busy"] is None
-        assert seen["host"]["task"] > 0
-        if name.startswith(CROSSBOW):
-            assert 0 < seen["host"]["launch"] < seen["host"]["task"]
-            assert seen["host"]["tick"] > 0
+    outcome, others = measured["outcomes"]
+    with_graphs = {ONE, crossbow(2, True)}
+    without = {ONE, crossbow(1, False), crossbow(2, False), TORCH_EAGER, vmapped(3, False)}
+    failed = {TORCH_GRAPHS, streamed(2)}, {TORCH_GRAPHS, vmapped(3, True)}  # there is no GPU
+    for case, rates, missing in zip((outcome, others), (with_graphs, without), failed, strict=True):
+        assert set(case["rates"]) == rates
+        assert all(len(found) == 2 and min(found) > 0 for found in case["rates"].values())
+        assert set(case["failed"]) == set(case["traces"]) == missing
+        assert all("Traceback" in trace for trace in case["traces"].values())
+        assert {one["request"] for one in case["convolutions"]} == {"Forward", "BackwardFilter"}
+        for name, seen in case["seen"].items():
+            assert seen["busy"] is None
+            assert seen["host"]["task"] > 0
+            if name.startswith(CROSSBOW):
+                assert 0 < seen["host"]["launch"] < seen["host"]["task"]
+                assert seen["host"]["tick"] > 0
     assert len(measured["targets"]) == 3
     assert measured["targets"][1] == f"not measured: small, batch 2: × {TORCH_GRAPHS} (target 1.5)"
     assert measured["targets"][0].startswith(("met", "MISSED"))
@@ -186,27 +192,41 @@ def test_bad_options(options: list[str], capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_cases_are_in_order_of_importance() -> None:
-    assert {CASES[i] for i in range(3)} == {("resnet-32", batch) for batch in (16, 32, 64)}
+    assert CASES[:3] == (("resnet-32", 16), ("resnet-32", 32), ("resnet-32", 64))
     assert {network for network, _ in CASES} == {"resnet-32", "lenet", "resnet-50"}
     assert len(set(CASES)) == len(CASES)
     for network in ("resnet-32", "lenet", "resnet-50"):
-        assert all(1 <= batch <= 256 for _, batch in cases([network], None))
-    assert cases(["lenet", "resnet-50"], [3]) == [("lenet", 3), ("resnet-50", 3)]
+        assert all(1 <= case.batch <= 256 for case in cases([network], None))
+    assert cases(["lenet", "resnet-50"], [3]) == [Case("lenet", 3), Case("resnet-50", 3)]
+    assert cases(["resnet-32", "lenet"], [8, 16, 32]) == [
+        *(Case("resnet-32", 16), Case("resnet-32", 32)),
+        *(Case("resnet-32", 16, others=True), Case("resnet-32", 32, others=True)),
+        *(Case("resnet-32", 8), Case("lenet", 8), Case("lenet", 16), Case("lenet", 32)),
+    ]
     # 3 + 3 + 1 parts of 70 s, the first of a case with targets
-    assert share(("resnet-32", 16), [("resnet-32", 64), ("lenet", 16)], 70.0) == pytest.approx(30.0)
+    rest = [Case("resnet-32", 64), Case("resnet-32", 64, others=True)]
+    assert share(Case("resnet-32", 16), rest, 70.0) == pytest.approx(30.0)
 
 
 def test_the_contestants_of_a_case() -> None:
-    found = entries("resnet-32", 16, [2, 8], 4, "float32", torch=True, targets=True)
+    found = entries(Case("resnet-32", 16), [2, 8], 4, "float32", torch=True)
     assert [entry.name for entry in found] == [
-        *(ONE, TORCH_GRAPHS, crossbow(2, True), crossbow(8, True), TORCH_EAGER, vmapped(4, False)),
-        *(crossbow(1, False), vmapped(4, True), crossbow(2, False), crossbow(8, False)),
+        *(ONE, TORCH_GRAPHS, crossbow(2, True), crossbow(8, True), streamed(2), streamed(8)),
     ]
-    assert [entry.images for entry in found] == [16, 16, 32, 128, 16, 64, 16, 64, 32, 128]
-    assert [entry.learners for entry in found] == [1, 0, 2, 8, *[0] * 6]
+    assert [entry.images for entry in found] == [16, 16, 32, 128, 32, 128]
+    assert [entry.learners for entry in found] == [1, 0, 2, 8, 0, 0]
+    assert all(entry.essential for entry in found)
+    assert [entry.arguments.get("streams") for entry in found] == [None, None, None, None, 2, 8]
     assert {entry.arguments["precision"] for entry in found} == {"float32"}
-    few = entries("lenet", 4, [1, 2], 4, "float32", torch=False, targets=False)
+    later = entries(Case("resnet-32", 16, others=True), [2, 8], 4, "float32", torch=True)
+    assert [entry.name for entry in later] == [
+        *(ONE, TORCH_GRAPHS, TORCH_EAGER, crossbow(1, False), vmapped(4, False), vmapped(4, True)),
+        *(crossbow(2, False), crossbow(8, False)),
+    ]
+    assert [entry.essential for entry in later] == [True, True, *[False] * 6]
+    few = entries(Case("lenet", 4), [1, 2], 4, "float32", torch=False)
     assert [entry.name for entry in few] == [ONE, crossbow(2, True), crossbow(1, False)]
+    assert [entry.essential for entry in few] == [True, False, False]
 
 
 class Scripted:
@@ -225,45 +245,87 @@ class Scripted:
             return Refused("out of memory", "Traceback") if name == "large" else Ready(0.001, 1 << 20)
         if name == "broken" and method == "run":
             raise ContestError("Crossbow: its process ended without an answer")
-        return {"run": 5.0, "observe": HostTime(7.0), "clear": None, "about": {}}[method]
+        return {"run": 5.0, "observe": HostTime(7.0), "clear": None, "about": {}, "convolutions": []}[method]
 
     def close(self) -> None:
         self.closed = True
 
 
-def _entry(name: str, images: int = 1) -> Entry:
-    return Entry(name, CROSSBOW, {}, images)
+SMALL_CASE = Case("small", 2)
+
+
+def _entry(name: str, images: int = 1, *, essential: bool = True) -> Entry:
+    return Entry(name, CROSSBOW, {}, images, essential=essential)
 
 
 def test_turns_rotate_and_what_fails_is_left_out() -> None:
     Scripted.made = 0
     benchmark = Benchmark(Scripted, 0, None)
     of = [_entry("a"), _entry("large"), _entry("b"), _entry("many", 9)]
-    outcome = benchmark.measure(("small", 2), of, 3, 0.001, time.monotonic() + 60)
+    outcome = benchmark.measure(SMALL_CASE, of, 3, 0.001, time.monotonic() + 60)
     assert outcome.rates == {"a": [5.0] * 3, "b": [5.0] * 3}
     assert outcome.failed == {"large": "out of memory", "many": "9 images at a time, more than 8"}
     assert outcome.seen["b"] == Observation(HostTime(7.0), None, 1 << 20)
     place: Any = benchmark._places[CROSSBOW]
     runs = [name for method, name in place.calls if method == "run"]
     assert runs == ["a", "b", "b", "a", "a", "b"]
-    outcome = benchmark.measure(("small", 2), [_entry("broken"), _entry("c")], 1, 0.001, time.monotonic() + 60)
+    outcome = benchmark.measure(SMALL_CASE, [_entry("broken"), _entry("c")], 1, 0.001, time.monotonic() + 60)
     assert outcome.rates == {}
     assert outcome.failed == {
         "broken": "Crossbow: its process ended without an answer",
         "c": "its process had failed before",
     }
     assert place.closed
-    outcome = benchmark.measure(("small", 2), [_entry("c")], 1, 0.001, time.monotonic() + 60)
+    outcome = benchmark.measure(SMALL_CASE, [_entry("c")], 1, 0.001, time.monotonic() + 60)
     assert outcome.rates == {"c": [5.0]}
     assert Scripted.made == 2
 
 
 def test_where_time_is_short_there_are_fewer_contestants_and_rounds() -> None:
     benchmark = Benchmark(Scripted, 0, None)
-    of = [_entry("a"), _entry("b"), _entry("c")]
-    outcome = benchmark.measure(("small", 2), of, 9, 0.001, time.monotonic())
+    of = [_entry("a"), _entry("b"), _entry("c", essential=False)]
+    outcome = benchmark.measure(SMALL_CASE, of, 9, 0.001, time.monotonic() - 60)
     assert outcome.rates == {"a": [5.0] * 2, "b": [5.0] * 2}
     assert outcome.failed == {"c": "no time was left for it"}
+
+
+class Clock:
+    """A clock that stands still, but for what is added."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(gpu_learners, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=time.sleep))
+
+
+def test_building_what_is_essential_is_not_taken_off_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+
+    class Cold(Scripted):
+        def call(self, timeout: float, method: str, *arguments: Any) -> Any:
+            clock.now += {"add": 50.0, "run": 1.0}.get(method, 0.0)
+            return super().call(timeout, method, *arguments)
+
+    of = [_entry("a"), _entry("b"), _entry("c", essential=False)]
+    outcome = Benchmark(Cold, 0, None).measure(SMALL_CASE, of, 7, 0.001, clock.now + 90, clock.now + 900)
+    # 100 s of building are added to the 90; of these c took 50, which leaves enough for 7 rounds
+    assert {name: len(rates) for name, rates in outcome.rates.items()} == {"a": 7, "b": 7, "c": 7}
+    outcome = Benchmark(Cold, 0, None).measure(SMALL_CASE, of, 7, 0.001, clock.now + 90, clock.now + 106)
+    assert {name: len(rates) for name, rates in outcome.rates.items()} == {"a": 2, "b": 2, "c": 2}
+    outcome = Benchmark(Cold, 0, None).measure(SMALL_CASE, of, 7, 0.001, clock.now + 90, clock.now + 40)
+    assert outcome.failed == dict.fromkeys("bc", "no time was left for it")
+
+
+def test_every_round_is_told() -> None:
+    seen: list[int] = []
+    Benchmark(Scripted, 0, None).measure(
+        SMALL_CASE,
+        [_entry("a")],
+        3,
+        0.001,
+        time.monotonic() + 60,
+        progress=lambda outcome: seen.append(len(outcome.rates["a"])),
+    )
+    assert seen == [1, 2, 3]
 
 
 def test_what_does_not_fit_into_the_time_is_named(
@@ -275,15 +337,18 @@ def test_what_does_not_fit_into_the_time_is_named(
 
     class Slow(Scripted):
         def call(self, timeout: float, method: str, *arguments: Any) -> Any:
-            passed[0] += 400.0 if method == "observe" else 0.0
+            passed[0] += 800.0 if method == "observe" else 0.0
             return super().call(timeout, method, *arguments)
 
     path = tmp_path / "measured.json"
     options = ["--batches", "2", "4", "--learners", "1", "--no-torch", "--budget", "800", "--json", str(path)]
     assert main([*OPTIONS, *options], Slow) == 0
-    assert "Left out for want of time (--budget): small, batch 4." in capsys.readouterr().out
+    assert (
+        "Left out for want of time (--budget): small, batch 2, other contestants; small, batch 4."
+        in capsys.readouterr().out
+    )
     measured = json.loads(path.read_text())
-    assert measured["left out"] == ["small, batch 4"]
+    assert measured["left out"] == ["small, batch 2, other contestants", "small, batch 4"]
     assert [(outcome["network"], outcome["batch"]) for outcome in measured["outcomes"]] == [("small", 2)]
 
 
@@ -341,6 +406,9 @@ def test_crossbows_runner(cuda: FakeCuda) -> None:
     ticks, rest = divmod(done["graphLaunch"], 5)  # two tasks, two steps, a merge
     assert rest == 0
     assert ticks >= 1
+    assert {(one["request"], one["input"][0], one["deterministic"]) for one in host.convolutions()} == {
+        (request, 2, False) for request in ("Forward", "BackwardFilter")
+    }
     host_time = host.observe("two", 0.02)
     assert isinstance(host_time, HostTime)
     runner: Any = host._runners["two"]
@@ -364,15 +432,51 @@ def test_the_clocks_numbers() -> None:
 
 
 @needs_torch
-@pytest.mark.parametrize("replicas", [0, 2])
+@pytest.mark.parametrize("models", [{}, {"replicas": 2}, {"streams": 2}], ids=["one", "replicas", "streams"])
 @pytest.mark.parametrize("network", ["small", "lenet", "resnet-32"])
-def test_pytorch_trains(network: str, replicas: int) -> None:
-    runner = OnCpu(network=network, batch=2, replicas=replicas)
+def test_pytorch_trains(network: str, models: dict[str, int]) -> None:
+    runner = OnCpu(network=network, batch=2, **models)
+    assert runner.images == 2 * max(models.values(), default=1)
     assert runner.warm_up() > 0
     now = time.monotonic()
     assert runner.run(now, now + 0.01) > 0
     assert runner.observe(time.monotonic()).task > 0
     runner.close()
+
+
+@needs_torch
+def test_models_on_streams_are_trained_as_each_would_be_alone() -> None:
+    """Each on its stream, and with batches of its own, in whichever memory format is faster."""
+    import copy
+
+    import torch
+
+    runner = OnCpu(network="small", batch=4, streams=2)
+    runner.warm_up()
+    training: Any = runner._training
+    assert isinstance(training, _AtOnce)
+    entered: list[int] = []
+
+    @contextmanager
+    def on_stream(number: int) -> Iterator[None]:
+        entered.append(number)
+        yield
+
+    training.trainings = [(one, partial(on_stream, n)) for n, (one, _) in enumerate(training.trainings)]
+    alone = [copy.deepcopy(one) for one, _ in training.trainings]
+    images, labels = runner._batches[0]
+    assert len(images) == len(labels) == 2
+    assert images[0].is_contiguous(memory_format=torch.channels_last) or not runner.channels_last
+    training.step(images, labels)
+    assert entered == [0, 1]
+    for number, one in enumerate(alone):
+        before = [parameter.clone() for parameter in one.model.parameters()]
+        one.step(images[number], labels[number])
+        assert any(not torch.equal(a, b) for a, b in zip(before, one.model.parameters(), strict=True))
+        for expected, received in zip(
+            one.model.parameters(), training.trainings[number][0].model.parameters(), strict=True
+        ):
+            torch.testing.assert_close(received, expected)
 
 
 @needs_torch
@@ -536,6 +640,8 @@ def outcome() -> Outcome:
             four: [150.0, 330.0, 180.0],
             crossbow(4, False): [400.0, 400.0, 400.0],
             TORCH_GRAPHS: [100.0, 200.0, 150.0],
+            streamed(2): [95.0, 220.0, 105.0],
+            streamed(4): [90.0, 90.0, 90.0],
         },
         learners={ONE: 1, two: 2, four: 4},
         seen={
@@ -557,12 +663,14 @@ def test_targets(outcome: Outcome) -> None:
     assert verdicts([outcome]) == [
         f"met: resnet-32, batch 16: 2 learners: 2.00 (1.90–2.10) × {ONE} (target 2.0)",
         f"MISSED: resnet-32, batch 16: 2 learners: 1.40 (1.10–1.90) × {TORCH_GRAPHS} (target 1.5)",
+        f"beside: resnet-32, batch 16: 2 learners: 2.00 (1.00–2.00) × {streamed(2)} (no target)",
         "met: resnet-32, batch 16: 2 learners: 19.9 µs of the host's time to submit a task (target < 20)",
     ]
     slow = replace(outcome, batch=8, seen={crossbow(2, True): Observation(HostTime(20.0))})
-    assert verdicts([slow]) == [
+    assert verdicts([slow])[1:] == [
         "MISSED: resnet-32, batch 8: 2 learners: 20.0 µs of the host's time to submit a task (target < 20)"
     ]
+    assert verdicts([replace(outcome, others=True)]) == []
     assert verdicts([Outcome("resnet-32", 16)]) == [
         f"not measured: resnet-32, batch 16: × {ONE} (target 2.0)",
         f"not measured: resnet-32, batch 16: × {TORCH_GRAPHS} (target 1.5)",

@@ -241,3 +241,12 @@ def test_bad_options(options: list[Any], capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         learners.main(options)
     assert options[0] in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, received in ((tmp_path, "a directory"), ("x" * 300, "File name too long")):
+        with pytest.raises(SystemExit):
+            learners.main(["--json", str(path)])
+        assert capsys.readouterr().err.endswith(f"expected the name of a file to write. Received: {received}\n")

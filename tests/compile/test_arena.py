@@ -81,7 +81,7 @@ def test_no_value_is_overwritten_while_it_is_needed(head: DataflowNode) -> None:
 
 
 @pytest.mark.parametrize("kernels", [FAST])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(head=networks())
 def test_no_value_of_the_fast_kernels_is_overwritten(kernels: str, head: DataflowNode) -> None:
     """They have workspaces, layouts and storages of their own."""

@@ -12,7 +12,7 @@ import pickle
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +100,15 @@ def write(directory: Path, files: dict[str, bytes]) -> Path:
     return directory
 
 
-def archive(path: Path, folder: str, files: dict[str, bytes], backwards: bool = False) -> Path:
+def archive(
+    path: Path, folder: str, files: dict[str, bytes], backwards: bool = False, folders: Sequence[str] = ()
+) -> Path:
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w:gz", compresslevel=1) as tar:
-        directory = tarfile.TarInfo(folder)
-        directory.type = tarfile.DIRTYPE
-        tar.addfile(directory)
+        for name in (folder, *folders):
+            directory = tarfile.TarInfo(name)
+            directory.type = tarfile.DIRTYPE
+            tar.addfile(directory)
         for name in sorted([*files, "readme.html"], reverse=backwards):
             content = files.get(name, b"<html>")
             entry = tarfile.TarInfo(f"{folder}/{name}")
@@ -153,6 +156,12 @@ def test_the_archives(tmp_path: Path, form: str, itself: bool, backwards: bool) 
     files, folder = (binaries(), "bin") if form == "binary" else (pickles(python_2), "py")
     path = archive(tmp_path / f"cifar-10-{form}.tar.gz", f"cifar-10-batches-{folder}", files, backwards)
     check(cifar10(path if itself else tmp_path))
+
+
+def test_a_folder_of_a_files_name_in_an_archive(tmp_path: Path) -> None:
+    files = binaries()
+    path = archive(tmp_path / "cifar-10-binary.tar.gz", "cifar-10-batches-bin", files, folders=list(files))
+    check(cifar10(path))
 
 
 @pytest.mark.parametrize("name", ["cifar10.npz", "cifar10-jpeg.npz", "cifar-10.npz"])

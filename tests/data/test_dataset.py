@@ -113,6 +113,7 @@ def test_whole_floating_point_labels_are_targets_too() -> None:
 def test_the_number_of_classes_comes_from_both_phases_unless_given() -> None:
     assert Dataset((images(), labels()), (images(1), np.array([7]))).number_of_classes == 8
     assert Dataset((images(), labels()), number_of_classes=10).number_of_classes == 10
+    assert Dataset((images(), np.zeros_like(labels()))).number_of_classes == 1
 
 
 @pytest.mark.parametrize("ignored", [-1, 255])

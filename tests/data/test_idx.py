@@ -66,7 +66,7 @@ DAMAGED = {
     "truncated": (BYTES[:-1], ["40 bytes", "(2, 3, 4)", "39 bytes", "truncated"]),
     "header only": (BYTES[:16], ["40 bytes", "16 bytes", "truncated"]),
     "trailing bytes": (BYTES + b"xyz", ["40 bytes", "43 bytes", "3 trailing bytes"]),
-    "sizes beyond memory": (b"\0\0\x0e\x03" + b"\xff" * 12 + b"12345678", ["4294967295", "truncated"]),
+    "sizes beyond memory": (b"\0\0\x0e\x03" + b"\xff" * 12 + b"12345678", ["4294967295", "at most 1.0 GB"]),
     "text": (b"<!DOCTYPE html><title>404</title>", ["magic number", "3c 21 44 4f"]),
     "gzip of a truncated file": (gzip.compress(BYTES[:-1]), ["40 bytes", "39 bytes"]),
     "gzip of trailing bytes": (gzip.compress(BYTES + b"x"), ["1 trailing bytes"]),

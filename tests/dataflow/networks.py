@@ -23,6 +23,7 @@ from crossbow.ops import (
     ReLU,
     SoftMax,
     SoftMaxLoss,
+    VariableSpec,
 )
 from crossbow.types import Array, Shape
 
@@ -124,6 +125,28 @@ class Square(Kernel):
         self, xp: ModuleType, inputs, output, variables, output_gradient
     ):
         return [2 * inputs[0] * output_gradient], {}
+
+
+@configuration
+class Gate(Kernel):
+    """y = weights · x₀ · x₁, with a weight for each feature."""
+
+    number_of_inputs: ClassVar[int | None] = 2
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        return inputs[0]
+
+    def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
+        return (VariableSpec("weights", inputs[0][1:], Gaussian(std=0.5)),)
+
+    def forward(self, xp: ModuleType, inputs, variables):  # type: ignore[no-untyped-def]
+        return variables["weights"] * inputs[0] * inputs[1]
+
+    def backward(  # type: ignore[no-untyped-def]
+        self, xp: ModuleType, inputs, output, variables, output_gradient
+    ):
+        scaled, weights = output_gradient * inputs[0] * inputs[1], variables["weights"]
+        return [output_gradient * weights * x for x in inputs[::-1]], {"weights": scaled.sum(axis=0)}
 
 
 @configuration

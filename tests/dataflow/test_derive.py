@@ -18,6 +18,7 @@ from crossbow.ops import (
     EuclideanLoss,
     GradientDescentOptimiser,
     InnerProductGradient,
+    Noop,
     ReLU,
     ReLUGradient,
     SoftMax,
@@ -26,6 +27,7 @@ from crossbow.ops import (
     SoftMaxLossGradient,
 )
 from tests.dataflow.networks import (
+    Gate,
     PenalisedLoss,
     Square,
     branched,
@@ -149,6 +151,23 @@ def test_the_first_operator_needs_no_input_gradient_but_has_a_gradient_operator(
         ("ip.gradient", ("loss.gradient",)),
         ("optimiser", ("ip.gradient",)),
     ]
+
+
+def test_an_operator_with_variables_and_two_inputs_has_one_gradient_of_them() -> None:
+    """That of its first input, which is also that of its variables; its second is the batch, whose nobody wants."""
+    first, gated = inner_product("ip", 5), node("gate", Gate())
+    chain(first, gated, node("loss", EuclideanLoss()))
+    head = node("noop", Noop())
+    chain(head, first)
+    head.connect_to(gated)
+    found = wiring(training(head))
+    assert [name for name in found if "gradient" in name] == ["loss.gradient", "gate.gradient0", "ip.gradient"]
+    assert found["optimiser"] == ("gate.gradient0", "ip.gradient")
+    both = node("both", Gate())
+    chain(head := inner_product("ip", 5), both, node("loss", EuclideanLoss()))
+    head.connect_to(both)
+    found = wiring(training(head))
+    assert found["optimiser"] == ("both.gradient0", "ip.gradient")
 
 
 def test_a_loss_without_softmax_has_its_gradient_at_its_input() -> None:
@@ -342,6 +361,15 @@ def test_hand_wired_gradients_are_removed() -> None:
     graph = derive_check(wired(head))
     assert list(wiring(graph)) == ["ip1", "relu", "ip2", "softmax", "loss", "accuracy"]
     assert not any(vertex.operator.is_gradient for vertex in graph)
+
+
+def test_what_reads_a_gradient_and_something_else_is_removed_with_it() -> None:
+    """As a penalty that is added to a gradient."""
+    head, nodes = hand_wired()
+    total = node("penalised", ElementWiseOp())
+    chain(nodes["relu"], total)
+    nodes["ip2Gradient"].connect_to(total)
+    assert list(wiring(derive_check(wired(head)))) == ["ip1", "relu", "ip2", "softmax", "loss", "accuracy"]
 
 
 def test_vertices_are_numbered_again() -> None:

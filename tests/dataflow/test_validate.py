@@ -19,6 +19,7 @@ from crossbow.ops import (
     ElementWiseOpGradient,
     EuclideanLoss,
     EuclideanLossGradient,
+    Flatten,
     GradientDescentOptimiser,
     InnerProduct,
     InnerProductGradient,
@@ -200,6 +201,25 @@ def test_a_fault_names_the_node_and_says_what_came(
     head: DataflowNode, batch: Shape, labels: LabelRange | None, expected: str
 ) -> None:
     assert faults(head, batch, labels) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("head", "batch", "huge"),
+    [
+        (node("huge", InnerProduct(number_of_outputs=2**31)), (4, 5), "integers below 2**31. Received: number_of"),
+        (node("huge", Pool(kernel_size=2, stride=(1, 2**31))), BATCH, "integers below 2**31. Received: stride"),
+        (node("huge", Flatten()), (1, 2**16, 2**15), "dimensions below 2**31. Received: an output of shape (1, "),
+    ],
+)  # fmt: skip
+def test_the_smallest_size_that_is_too_large(head: DataflowNode, batch: Shape, huge: str) -> None:
+    (fault,) = faults(head, batch)
+    assert f"expected {huge}" in fault
+
+
+def test_the_largest_size() -> None:
+    for kernel, batch in ((InnerProduct(number_of_outputs=2**31 - 1), (4, 5)), (Flatten(), (4, 2**31 - 1, 1))):
+        shapes = infer_shapes(build(SubGraph(node("largest", kernel)).nodes), batch)
+        assert shapes == ((4, 2**31 - 1),)
 
 
 def test_a_wrong_number_of_inputs() -> None:
@@ -437,11 +457,14 @@ def test_a_gradient_operator_with_two_inputs() -> None:
 def test_a_gradient_of_an_input_that_the_peer_does_not_have() -> None:
     relu, total, loss = inner_product(), node("sum", ElementWiseOp()), node("loss", EuclideanLoss())
     head = chain(relu, total, loss)
-    gradient = node("sumGradient", ElementWiseOpGradient(input=2), total)
-    chain(loss, gradient, node("end", GradientDescentOptimiser()))
-    assert "node 'sumGradient' (ElementWiseOpGradient): its peer has 1 inputs. Received: input=2" in (
-        faults(head, (4, 5), values(4, 3), Phase.TRAIN)
-    )
+    gradients = [node(f"sumGradient{input}", ElementWiseOpGradient(input=input), total) for input in (1, 2)]
+    for gradient in gradients:
+        chain(loss, gradient, node("end", GradientDescentOptimiser()))
+    received = [fault for fault in faults(head, (4, 5), values(4, 3), Phase.TRAIN) if "sumGradient" in fault]
+    assert received == [
+        f"node 'sumGradient{input}' (ElementWiseOpGradient): its peer has 1 inputs. Received: input={input}"
+        for input in (1, 2)
+    ]
 
 
 def test_the_softmax_is_not_differentiated_twice() -> None:
@@ -482,3 +505,11 @@ def test_variables_that_the_loss_does_not_depend_on_are_a_fault() -> None:
         GraphError, match=r"node 'probe' \(InnerProduct\): it has variables but no gradient operator\. "
     ):
         infer_shapes(graph, (4, 5), classes(), Phase.TRAIN)
+
+
+def test_variables_that_nobody_uses_are_no_fault() -> None:
+    """What ends without a consumer is measured or looked at, if anything; the loss is wired beside it."""
+    ip, softmax = inner_product("ip", 3), node("softmax", SoftMax())
+    chain(ip, softmax, node("loss", SoftMaxLoss()))
+    chain(ip, node("probe", InnerProduct(number_of_outputs=3)))
+    assert len(infer_shapes(derive_training(build(SubGraph(ip).nodes)), (4, 5), classes(), Phase.TRAIN)) > 4

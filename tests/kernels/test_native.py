@@ -19,6 +19,7 @@ import pytest
 from crossbow.kernels.interface import Aborted, State
 from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError, TaskList
 from crossbow.types import address
+from tests.support import SECONDS
 
 compiled = pytest.importorskip("crossbow.kernels.compiled", reason="numba is not installed")
 
@@ -195,7 +196,7 @@ def test_two_learners_wait_for_each_other() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(SECONDS)
     assert len(seen) == 2 * rounds
     assert all(seen)
 
@@ -218,7 +219,7 @@ def test_a_wait_ends_when_aborted(delay: float) -> None:
     thread.start()
     time.sleep(delay)
     shared["abort"][0] = 1
-    thread.join(10)
+    thread.join(SECONDS)
     assert not thread.is_alive()
     assert len(raised) == 1
     assert tasks.failed == "the average"
@@ -240,7 +241,7 @@ def test_python_goes_on_while_a_list_waits() -> None:
     total = sum(range(100_000))
     assert thread.is_alive()
     shared["flags"][0] = 1
-    thread.join(10)
+    thread.join(SECONDS)
     assert not thread.is_alive()
     assert total == 4999950000
 
@@ -270,20 +271,42 @@ def test_the_second_process_finds_the_compiled_passes(tmp_path: Path) -> None:
     assert run_python(SIGNAL_ONCE, NUMBA_CACHE_DIR=str(tmp_path)).split() == ["3", "True", "True"]
 
 
-def test_passes_compile_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            RuntimeError("cannot cache function 'add': no locator available for file 'here'"),
+            "no directory for them can be written",
+        ),
+        (OSError(28, "No space left on device"), "No space left on device"),
+    ],
+)
+def test_passes_compile_where_nothing_can_be_kept(error: Exception, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is said once, before the first of them is compiled."""
     import numba
 
-    real = numba.cfunc
+    real, done = numba.cfunc, []
 
     def without_cache(signature: object, cache: bool = False) -> object:
         if cache:
-            raise RuntimeError("cannot cache function 'add': no locator available for file 'here'")
+            raise error
+        done.append("compiled")
         return real(signature)
 
+    def warn(message: str, *arguments: object, **options: object) -> None:
+        done.append(message)
+
     monkeypatch.setattr(numba, "cfunc", without_cache)
+    monkeypatch.setattr("warnings.warn", warn)
+    compiled._warn_of_cache.cache_clear()
     cell = np.zeros(1, np.int64)
-    again = compiled.NativeFunction(add._function)
+    again, other = compiled.NativeFunction(add._function), compiled.NativeFunction(add._function)
+    assert other.address
     NativeCall("add", again.address, (address(cell), 4, 0))()
+    warning, *rest = done
+    assert warning.startswith(f"compiled kernels cannot be kept on disk ({why}): every process compiles them again")
+    assert warning.endswith("Set NUMBA_CACHE_DIR to a directory that can be written")
+    assert rest == ["compiled", "compiled"]
     assert cell[0] == 4
     assert not again.loaded_from_disk
 

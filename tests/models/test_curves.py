@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import builtins
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,16 +39,14 @@ def test_a_whole_png(records: list[Record], tmp_path: Path) -> None:
 
 def test_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure in the middle leaves the older picture, and nothing beside it."""
-    from matplotlib.figure import Figure
-
-    def half(self: Figure, file: Path, **options: Any) -> None:
-        file.write_bytes(PNG)
-        raise OSError("no space left")
-
-    monkeypatch.setattr(Figure, "savefig", half)
     path = tmp_path / "curves.png"
     path.write_text("an older picture")
-    with pytest.raises(OSError, match="no space left"):
+
+    def fail(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(DataError, match=r"curves\.png: expected to write this file\. Received: No space left"):
         write_learning_curves([record(1)], path, "title")
     assert path.read_text() == "an older picture"
     assert list(tmp_path.iterdir()) == [path]

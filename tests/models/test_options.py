@@ -492,6 +492,7 @@ def test_bad_configurations(arguments: str, message: str) -> None:
         ("--learning-rate nan", "argument --learning-rate: expected a number. Received: 'nan'"),
         ("--step-values 1,x", "argument --step-values: expected integers, separated by commas. Received: '1,x'"),
         ("--seed -1", "argument --seed: expected an integer ≥ 0"),
+        ("--output-directory=~nobody-has-this-name/x", "expected a path whose home directory exists. Received: '~nob"),
         ("--learn 2", "unrecognized arguments: --learn 2. Did you mean --learners? Options of sma: --alpha, --tau, "),
         ("--rule ssp --staleness 3", "unrecognized arguments: --staleness 3. Options of ssp: --bound, --weight"),
         (
@@ -507,6 +508,12 @@ def test_bad_values(arguments: str, message: str, capsys: pytest.CaptureFixture[
     lines = capsys.readouterr().err.splitlines()
     assert message in lines[-1]
     assert len(lines) == 2
+
+
+def test_a_home_directory_that_the_shell_leaves_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert parser().parse_args(["--output-directory=~/runs/1"]).output_directory == tmp_path / "runs" / "1"
 
 
 def test_help_has_units_and_defaults() -> None:

@@ -203,7 +203,13 @@ def test_a_task_is_one_native_call(options: dict[str, Any]) -> None:
 
 
 @NEEDS_FAST
-@pytest.mark.parametrize("transform", [None, DataTransform(padding=4, mirror=True)], ids=["plain", "augmented"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        pytest.param(None, marks=pytest.mark.slow, id="plain"),
+        pytest.param(DataTransform(padding=4, mirror=True), id="augmented"),
+    ],
+)
 def test_training_needs_little_more_memory_than_its_fullest_step(transform: DataTransform | None) -> None:
     from crossbow.kernels.onednn.library import OneDNN
 
@@ -297,8 +303,8 @@ class Outside:
         (20, 2, "identity", None),
         (20, 2, "projection", None),
         (18, 1, "projection", None),
-        (50, 1, "projection", "1x1"),
-        (50, 2, "identity", "3x3"),
+        pytest.param(50, 1, "projection", "1x1", marks=pytest.mark.slow),
+        pytest.param(50, 2, "identity", "3x3", marks=pytest.mark.slow),
     ],
 )
 def test_pytorch_computes_the_same(depth: int, version: int, shortcut: str, bottleneck_stride: str | None) -> None:

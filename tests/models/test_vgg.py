@@ -114,6 +114,7 @@ def test_unknown_variant() -> None:
         vgg("vgg19")
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     check_learning(vgg(number_of_outputs=2), (3, 16, 16), learning_rate=0.01, epochs=10)
 

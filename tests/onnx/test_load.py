@@ -19,15 +19,18 @@ from crossbow.onnx import load
 from crossbow.onnx.reading import node as reading_node
 from crossbow.ops import (
     BatchNorm,
+    ChannelShuffle,
     Conv,
     Dropout,
     ElementWiseOp,
     InnerProduct,
     Pool,
     ReLU,
+    Reshape,
     Scale,
     SoftMax,
     SoftMaxLoss,
+    Transpose,
     Values,
 )
 from tests.onnx.models import X, draw, kernel_of, model, node, operators, run_crossbow, run_onnx, same
@@ -244,7 +247,7 @@ def test_everything_that_is_not_supported_is_named_at_once() -> None:
         h=draw(2),
         m=draw(2),
         v=np.abs(draw(2)),
-        shape=np.array([-1, 2, 36]),
+        shape=np.array([-1, 36]),
         k=draw(1, 12, 36),
     )
     proto.opset_import.append(helper.make_opsetid("com.example", 1))
@@ -313,8 +316,18 @@ def test_weights_of_other_types_are_refused() -> None:
         load(model([node("Conv", "x w", "y", "c")], ["N", 2, 6, 6], w=draw(4, 2, 3, 3).astype(np.float16)))
     weights = draw(4, 2, 3, 3)
     weights[0, 0, 0, 0] = np.nan
-    with pytest.raises(GraphError, match=r"'c' \(Conv\): expected finite weights"):
+    with pytest.raises(GraphError, match=r"'c' \(Conv\): expected finite weights.* in input 1 \('w'\)"):
         load(model([node("Conv", "x w", "y", "c")], ["N", 2, 6, 6], w=weights))
+
+
+@pytest.mark.parametrize(("bad", "received"), [(-0.25, "Received: -0.25"), (np.inf, "finite"), (np.nan, "finite")])
+def test_a_running_variance_that_is_none_is_refused(bad: float, received: str) -> None:
+    constants = {name: np.ones(3, np.float32) for name in "ghmv"}
+    constants["v"][1] = bad
+    with pytest.raises(GraphError, match=r"'n' \(BatchNormalization\): ") as caught:
+        load(model([node("BatchNormalization", "x g h m v", "y", "n")], ["N", 3, 4, 4], **constants))
+    assert received in str(caught.value)
+    assert "'v'" in str(caught.value)
 
 
 def test_open_sizes_are_refused_unless_they_are_given() -> None:
@@ -424,6 +437,7 @@ LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
         ("inception_v1", {Conv: 57, InnerProduct: 1, Pool: 14}),
         ("inception_v2", {Conv: 69, BatchNorm: 69, Scale: 69}),
         ("resnet50", {Conv: 53, BatchNorm: 53, ElementWiseOp: 16, InnerProduct: 1}),
+        ("shufflenet", {Conv: 49, ChannelShuffle: 16, Reshape: 0, Transpose: 0}),
         ("squeezenet", {Conv: 26, Pool: 4}),
         ("zfnet512", {Conv: 5, InnerProduct: 3}),
     ],
@@ -437,7 +451,7 @@ def test_known_architectures_can_be_read(name: str, expected: dict[type, int]) -
 
 @pytest.mark.slow
 @pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
-@pytest.mark.parametrize("name", ["densenet121", "inception_v1", "resnet50", "squeezenet"])
+@pytest.mark.parametrize("name", ["densenet121", "inception_v1", "resnet50", "shufflenet", "squeezenet"])
 def test_known_architectures_predict_what_onnxruntime_does(name: str) -> None:
     """With random weights, on the fast kernels."""
     proto = with_random_weights(onnx.load(LIGHT / f"light_{name}.onnx"))
@@ -462,9 +476,3 @@ def with_random_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
         proto.graph.initializer.append(onnx.numpy_helper.from_array(values.astype(np.float32), made.output[0]))
         proto.graph.node.remove(made)
     return proto
-
-
-def test_an_architecture_with_a_shuffle_is_refused() -> None:
-    with pytest.raises(GraphError, match="48 faults in the graph") as caught:
-        load(LIGHT / "light_shufflenet.onnx")
-    assert {fault.split()[2].strip("():") for fault in caught.value.faults} == {"Reshape", "Transpose"}

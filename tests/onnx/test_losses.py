@@ -21,7 +21,7 @@ from crossbow.onnx.reading.graph import LOSSES
 from crossbow.ops import SoftMax, SoftMaxLoss
 from crossbow.testing import run_operator
 from tests.onnx.cases import OnnxCase, node_cases
-from tests.onnx.conftest import LOSS_PROPERTY
+from tests.onnx.counts import LOSS_PROPERTY
 from tests.support import WHY_NOT_FAST
 
 LOSS_CASES = [case for case in node_cases() if len(case.model.graph.node) == 1 and case.operators <= LOSSES]

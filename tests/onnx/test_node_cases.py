@@ -13,10 +13,10 @@ import pytest
 from crossbow.onnx.reading.graph import LOSSES
 from crossbow.onnx.reading.table import TRANSLATIONS
 from crossbow.types import GraphError
-from tests.onnx import conftest
+from tests.onnx import counts
 from tests.onnx.adapter import assert_same, conversion, is_form, is_ours, is_random, run, translate
 from tests.onnx.cases import SUITES, OnnxCase, node_cases, pytorch_cases
-from tests.onnx.conftest import PROPERTY
+from tests.onnx.counts import PROPERTY
 from tests.onnx.exclusions import EXCLUDED, FIRST_OUTPUT, FORMS, NOT_OURS, ROUNDED
 from tests.support import WHY_NOT_FAST
 
@@ -140,10 +140,10 @@ def test_what_is_made_to_run_is_counted() -> None:
 
 
 def test_the_line_that_is_printed() -> None:
-    assert doctest.testmod(conftest).failed == 0
+    assert doctest.testmod(counts).failed == 0
     count = Counter({"passed": 1200, "excluded": 1, "not ours": 2, "failed": 1})
     ways = Counter({"b": 2, "a": 1})
-    assert conftest.line("s", count, ways) == (
+    assert counts.line("s", count, ways) == (
         "s: 1,200 passed, of them 1 a, 2 b / 1 excluded / read in part: 0 of 0 / 2 not ours / 1 failed"
     )
 
@@ -181,6 +181,6 @@ def test_our_operators_are_among_the_cases() -> None:
     wanted = (
         "Conv MaxPool AveragePool GlobalAveragePool GlobalMaxPool Gemm MatMul Relu LeakyRelu Sigmoid Tanh LRN Concat "
         "BatchNormalization Dropout Add Sub Mul Sum Max Min Mean Neg Abs Softmax Identity Flatten ArgMax ArgMin PRelu "
-        "HardSigmoid HardSwish Swish SwiGLU"
+        "HardSigmoid HardSwish Swish SwiGLU LogSoftmax"
     )
     assert set(wanted.split()) <= {operator for case in PASSED for operator in case.operators}

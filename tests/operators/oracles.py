@@ -16,6 +16,7 @@ from crossbow.ops import (
     Accuracy,
     BatchNorm,
     Broadcast,
+    ChannelShuffle,
     Classify,
     Concat,
     Conv,
@@ -26,14 +27,19 @@ from crossbow.ops import (
     Flatten,
     InnerProduct,
     Kernel,
+    LogSoftMax,
     MatFact,
     MatMul,
     Noop,
+    Pad,
     Pool,
     ReLU,
+    Reshape,
     Scale,
+    Slice,
     SoftMax,
     SoftMaxLoss,
+    Transpose,
     Values,
 )
 from crossbow.types import Shape
@@ -243,12 +249,15 @@ def lrn(kernel: LRN, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> 
     (x,) = inputs
     if kernel.region == "within_channel":  # PyTorch has none: Caffe's, an average pooling of squares
         before, after = (kernel.size - 1) // 2, kernel.size // 2
+        if kernel.longer_side == "before":
+            before, after = after, before
         mean = F.avg_pool2d(F.pad(x * x, (before, after, before, after)), kernel.size, 1)
         return x / (kernel.kappa + kernel.alpha * mean) ** kernel.beta
     # Of a window of even size PyTorch's longer half lies before the element, ours behind it.
-    turned = x.flip(1).reshape(*x.shape, *[1] * (3 - x.ndim))
-    normalised = F.local_response_norm(turned, kernel.size, kernel.alpha, kernel.beta, kernel.kappa)
-    return normalised.reshape(x.shape).flip(1)
+    turned = [1] if kernel.longer_side == "after" else []
+    y = x.flip(turned).reshape(*x.shape, *[1] * (3 - x.ndim))
+    normalised = F.local_response_norm(y, kernel.size, kernel.alpha, kernel.beta, kernel.kappa)
+    return normalised.reshape(x.shape).flip(turned)
 
 
 def scale(kernel: Scale, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -259,10 +268,40 @@ def scale(kernel: Scale, inputs: Tensors, variables: Mapping[str, torch.Tensor])
     return y + variables["bias"].reshape(shape) if kernel.bias else y
 
 
+def transpose(kernel: Transpose, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return inputs[0].permute(kernel.order)
+
+
+def channel_shuffle(kernel: ChannelShuffle, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    shuffled = F.channel_shuffle(x.reshape(*x.shape, *[1] * (4 - x.ndim)), kernel.groups)
+    return shuffled.reshape(x.shape)
+
+
+def reshape(kernel: Reshape, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return inputs[0].reshape(len(inputs[0]), *kernel.shape)
+
+
+def part(kernel: Slice, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    index = [slice(None)] * x.ndim
+    index[kernel.axis] = slice(kernel.start, kernel.stop, kernel.step)
+    return x[tuple(index)]
+
+
+def pad(kernel: Pad, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.pad(inputs[0], [width for pair in reversed(kernel.padding) for width in pair], value=kernel.value)
+
+
+def log_softmax(kernel: LogSoftMax, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.log_softmax(inputs[0], kernel.axis)
+
+
 ORACLES: dict[type[Kernel], Oracle] = {
     Accuracy: accuracy,
     BatchNorm: batch_norm,
     Broadcast: broadcast,
+    ChannelShuffle: channel_shuffle,
     Classify: classify,
     Concat: concat,
     Conv: conv,
@@ -273,14 +312,19 @@ ORACLES: dict[type[Kernel], Oracle] = {
     Flatten: flatten,
     InnerProduct: inner_product,
     LRN: lrn,
+    LogSoftMax: log_softmax,
     MatFact: matfact,
     MatMul: matmul,
     Noop: noop,
+    Pad: pad,
     Pool: pool,
     ReLU: relu,
+    Reshape: reshape,
     Scale: scale,
+    Slice: part,
     SoftMax: softmax,
     SoftMaxLoss: softmax_loss,
+    Transpose: transpose,
 }
 
 

@@ -16,6 +16,7 @@ from crossbow.ops import (
     Accuracy,
     BatchNorm,
     Broadcast,
+    ChannelShuffle,
     Classify,
     Concat,
     Constant,
@@ -28,14 +29,19 @@ from crossbow.ops import (
     Gaussian,
     InnerProduct,
     Kernel,
+    LogSoftMax,
     MatFact,
     MatMul,
     Noop,
+    Pad,
     Pool,
     ReLU,
+    Reshape,
     Scale,
+    Slice,
     SoftMax,
     SoftMaxLoss,
+    Transpose,
     Values,
 )
 from crossbow.types import Shape
@@ -44,6 +50,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     Accuracy: 1e-6,
     BatchNorm: 5e-6,
     Broadcast: 1e-6,
+    ChannelShuffle: 0.0,
     Classify: 0.0,
     Concat: 0.0,
     Conv: 1e-5,
@@ -54,14 +61,19 @@ TOLERANCES: dict[type[Kernel], float] = {
     Flatten: 0.0,
     InnerProduct: 1e-5,
     LRN: 2e-6,
+    LogSoftMax: 1e-6,
     MatFact: 1e-6,
     MatMul: 1e-5,
     Noop: 0.0,
+    Pad: 0.0,
     Pool: 1e-6,
     ReLU: 1e-6,
+    Reshape: 0.0,
     Scale: 1e-6,
+    Slice: 0.0,
     SoftMax: 1e-6,
     SoftMaxLoss: 1e-6,
+    Transpose: 0.0,
 }
 """How far a fast library's float32 result may be from the reference in float64, on the same float32 inputs: largest
 difference over largest magnitude of the tensor, for the output and every gradient. Observed on x86-64 with AVX-512:
@@ -307,6 +319,46 @@ def _concatenations() -> list[Case]:
     ]
 
 
+def _rearrangements() -> list[Case]:
+    """The elements of a tensor in other places, or some of them, or others around them."""
+
+    def case(kernel: Kernel, shape: Shape) -> Case:
+        return Case(kernel, (shape,))
+
+    image, volume = (2, 3, 4, 5), (2, 3, 4, 2, 5)
+    slices = ((1, 1, None, 1), (1, 0, 2, 1), (2, 1, -1, 1), (3, 0, None, 2), (-1, -4, 9, 3))
+    return [
+        *(case(Transpose(order=order), image) for order in ((0, 2, 3, 1), (0, 3, 1, 2), (0, 1, 3, 2), (0, 1, 2, 3))),
+        case(Transpose(order=(0, 3, 2, 1)), (2, 17, 9, 33)),
+        case(Transpose(order=(0, 2, 3, 1)), (2, 1, 4, 5)),
+        case(Transpose(order=(0, 2, 1)), (2, 3, 5)),
+        case(Transpose(order=(0, 1)), (2, 3)),
+        *(case(Transpose(order=order), volume) for order in ((0, 2, 1, 3, 4), (0, 4, 3, 2, 1))),
+        case(Transpose(order=(0, 6, 4, 2, 1, 3, 5)), (2, 3, 2, 4, 2, 3, 2)),  # no two axes stay neighbours
+        *(case(ChannelShuffle(groups=groups), (2, 12, 3, 4)) for groups in (1, 2, 3, 12)),
+        case(ChannelShuffle(groups=3), (2, 48, 5, 5)),
+        *(case(ChannelShuffle(), shape) for shape in ((3, 8), (2, 4, 5), (2, 4, 2, 3, 2))),
+        *(
+            case(Reshape(shape=sizes), image)
+            for sizes in ((60,), (-1, 5), (4, 3, 5), (1, 3, 4, 5), (3, 2, 2, 5), (3, 4, 5))
+        ),
+        case(Reshape(shape=(2, 3, 4)), (5, 24)),
+        case(Reshape(shape=(-1,)), (3, 1, 1, 1)),
+        *(case(Slice(axis=axis, start=start, stop=stop, step=step), image) for axis, start, stop, step in slices),
+        case(Slice(start=2, stop=3), (2, 3)),
+        case(Slice(axis=2, start=1, step=2), (2, 3, 6)),
+        case(Slice(start=16, stop=48), (2, 64, 3, 3)),
+        case(Slice(axis=3, stop=1), volume),
+        case(Slice(), (2, 1, 3, 3)),
+        case(Pad(padding=((0, 0), (1, 2), (3, 0))), image),
+        case(Pad(padding=((1, 2), (0, 0), (0, 1)), value=-1.5), image),
+        case(Pad(padding=((2, 0),), value=0.5), (3, 4)),
+        case(Pad(padding=((0, 0), (2, 3))), (2, 3, 5)),
+        case(Pad(padding=((0, 1), (1, 0), (1, 1), (0, 2))), volume),
+        case(Pad(padding=((0, 0),) * 3), image),
+    ]
+
+
 def _responses() -> list[Case]:
     def case(shape: Shape, **configuration: object) -> Case:
         return Case(LRN(**configuration), (shape,))  # type: ignore[arg-type]
@@ -320,6 +372,9 @@ def _responses() -> list[Case]:
         case((2, 7, 3, 4), size=1),
         case((2, 7, 3, 4), size=2),  # even: the window is not symmetric
         case((2, 7, 3, 4), size=4, beta=1.0),
+        case((2, 7, 3, 4), size=2, longer_side="before"),
+        case((2, 16, 3, 4), size=4, longer_side="before"),
+        case((2, 7, 3, 4), size=3, longer_side="before"),
         case((2, 3, 2, 2), size=9, alpha=0.5),  # wider than the channels
         case((2, 3, 2, 2), alpha=0.0, kappa=3.0),
         case((2, 3, 2, 2), beta=0.0),
@@ -334,6 +389,7 @@ def _responses() -> list[Case]:
         case((1, 2, 3, 2), size=7, **within),  # wider than the image
         case((2, 3, 4, 5), size=1, beta=1.0, **within),
         case((1, 1, 1, 6), size=2, **within),
+        case((2, 3, 7, 6), size=4, longer_side="before", **within),
     ]
 
 
@@ -491,6 +547,18 @@ CASES: tuple[Case, ...] = (
     Case(SoftMax(), ((2, 3, 2, 3, 2),)),
     Case(SoftMax(axis=-2), ((2, 3, 2, 3, 2),)),
     Case(SoftMax(axis=4), ((2, 3, 2, 1, 3, 2),)),
+    *(
+        Case(LogSoftMax(axis=axis), (shape,))
+        for axis, shape in (
+            (1, (3, 10)),
+            (1, (1, 1)),
+            (1, (2, 5, 3, 4)),
+            (3, (2, 5, 3, 4)),
+            (-1, (2, 5, 4)),
+            (-2, (2, 3, 2, 3, 2)),
+            (1, (2, 300)),
+        )
+    ),
     Case(SoftMaxLoss(), ((4, 10),), "classes"),
     Case(SoftMaxLoss(), ((1, 2),), "classes"),
     Case(SoftMaxLoss(normalisation="none"), ((5, 3),), "classes"),
@@ -539,6 +607,7 @@ CASES: tuple[Case, ...] = (
     *[Case(Flatten(), (shape,)) for shape in ((3, 7), (2, 3, 4, 5), (2, 1, 4, 5), (2, 3, 1, 1), (2, 3, 2, 2, 2), (4,))],
     *[Case(Flatten(axis=axis), ((2, 3, 4, 5),)) for axis in (0, 2, 3, 4, -1, -3)],
     *_concatenations(),
+    *_rearrangements(),
     *_responses(),
     *_scales(),
     *_normalisations(),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import LRN, Concat, ElementWiseOp, EuclideanLoss, Kernel, Scale, SoftMax, SoftMaxLoss
+from crossbow.ops import LRN, Concat, ElementWiseOp, EuclideanLoss, Kernel, LogSoftMax, Scale, SoftMax, SoftMaxLoss
 from crossbow.testing.arguments import Numbers, library_of
 from crossbow.testing.bench import Bench
 from crossbow.types import Phase, Shape
@@ -29,6 +29,7 @@ def forward(kernel: Kernel, x: Numbers, labels: Numbers | None, device: str) -> 
         (SoftMaxLoss(), np.array([0, 1], np.int32)),
         (EuclideanLoss(), np.zeros((2, 2), np.float32)),
         (SoftMax(), None),
+        (LogSoftMax(), None),
     ],
     ids=lambda value: type(value).__name__,
 )

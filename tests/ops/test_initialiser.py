@@ -166,6 +166,8 @@ def test_values_fill_what_they_fit() -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     values = Values(array)
     array[...] = 0  # it was copied
+    with pytest.raises(ValueError, match="read-only"):
+        values.array[...] = 0  # its hash would change
     np.testing.assert_array_equal(values.fill((2, 3), generator()), np.arange(6).reshape(2, 3))
     assert repr(values) == "Values(float32 (2, 3))"
     with pytest.raises(ValueError, match=r"'weights' has the shape of its values, \(2, 3\).*that it has \(3, 2\)"):

@@ -110,3 +110,13 @@ def test_check_phase_gives_the_same() -> None:
 def test_gradients(values: dict[str, Any]) -> None:
     assert LRN(**values).gradient() == LRNGradient()
     check_gradients(LRN(**values), [(2, 6, 3, 4)])
+
+
+def test_an_even_window_is_longer_on_one_side() -> None:
+    """As PyTorch's, or as ONNX's: the neighbour counts that is before, or the one behind."""
+    x = np.array([[1.0, 2.0, 4.0]])
+    for side, neighbours in (("before", [0, 1, 4]), ("after", [4, 16, 0])):
+        (y,) = run_operator(LRN(size=2, alpha=2.0, beta=1.0, longer_side=side), [x], dtype=np.float64).outputs
+        np.testing.assert_allclose(y[0], x[0] / (1 + x[0] ** 2 + neighbours))
+    with pytest.raises(ConfigurationError, match="longer_side must be one of 'after', 'before'"):
+        LRN(longer_side="left")

@@ -14,12 +14,13 @@ EXPORTED = {name: getattr(ops, name) for name in ops.__all__}
 KERNELS = {name: one for name, one in EXPORTED.items() if issubclass(one, Kernel) and one is not Kernel}
 WITHOUT_GRADIENT = {"Accuracy", "Classify", "DataTransform", "GradientDescentOptimiser"}
 REQUIRED = {"number_of_outputs": 3, "rows": 3, "columns": 3, "latents": 3, "shape": (3,)}
-"""Fields without a default: sizes, of which no value is usual."""
+REQUIRED |= {"order": (0, 2, 1), "padding": ((1, 1),)}
+"""Fields without a default: sizes and orders, of which no value is usual."""
 
 
 def make(kernel: Any, **values: Any) -> Kernel:
     required = {field.name for field in dataclasses.fields(kernel) if field.default is dataclasses.MISSING}
-    assert required <= REQUIRED.keys(), "everything but sizes has a default"
+    assert required <= REQUIRED.keys(), "everything else has a default"
     made: Kernel = kernel(**{name: REQUIRED[name] for name in required}, **values)
     return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,22 @@ def network(multiplier: float = 1.0) -> Dataflow:
     return Dataflow(SubGraph(head))
 
 
+def with_a_shared_operator() -> Dataflow:
+    """Its second layer stands twice."""
+    shared = Operator("shared", InnerProduct(number_of_outputs=WIDE))
+    nodes = [DataflowNode(Operator("first", InnerProduct(number_of_outputs=WIDE)))]
+    for node in (
+        DataflowNode(shared),
+        DataflowNode(Operator("relu", ReLU())),
+        DataflowNode(shared),
+        DataflowNode(Operator("last", InnerProduct(number_of_outputs=4))),
+        DataflowNode(Operator("softmax", SoftMax())),
+        DataflowNode(Operator("loss", SoftMaxLoss())),
+    ):
+        nodes.append(nodes[-1].connect_to(node))
+    return Dataflow(SubGraph(nodes[0]))
+
+
 def trained(
     rule: SMA,
     solver: SolverConf,
@@ -57,6 +74,7 @@ def trained(
     in_blocks: bool,
     monkeypatch: pytest.MonkeyPatch,
     expected: bool | None = None,
+    build: Callable[[float], Dataflow] = network,
 ) -> dict[str, Any]:
     """The variables after some ticks. expected: whether there are blocks, where that is not what is allowed."""
     whole = Program.bind
@@ -72,7 +90,7 @@ def trained(
     with monkeypatch.context() as patch:
         patch.setattr(Program, "bind", bind)
         with ExecutionContext(
-            [network(multiplier)],
+            [build(multiplier)],
             data=data,
             model=ModelConf(batch_size=8, rule=rule),
             solver=solver,
@@ -91,6 +109,18 @@ def test_blocks_give_the_weights_that_the_whole_gradient_gives(
 ) -> None:
     blocks = trained(rule, solver, multiplier, in_blocks=True, monkeypatch=monkeypatch)
     whole = trained(rule, solver, multiplier, in_blocks=False, monkeypatch=monkeypatch)
+    for name, value in whole.items():
+        np.testing.assert_allclose(blocks[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def test_a_gradient_that_is_a_sum_is_there_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of a shared operator's; that of the layer before it comes in blocks."""
+
+    def build(multiplier: float) -> Dataflow:
+        return with_a_shared_operator()
+
+    blocks = trained(SMA(), PLAIN, 1.0, in_blocks=True, monkeypatch=monkeypatch, build=build)
+    whole = trained(SMA(), PLAIN, 1.0, in_blocks=False, monkeypatch=monkeypatch, build=build)
     for name, value in whole.items():
         np.testing.assert_allclose(blocks[name], value, rtol=1e-4, atol=1e-5, err_msg=name)
 

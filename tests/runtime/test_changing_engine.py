@@ -16,10 +16,11 @@ from crossbow.runtime import tuner
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.changing_engine import TunedEngine
 from crossbow.runtime.engine import Engine
+from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.tuner import Decision
 from crossbow.synch import SSP, AsynchronousSGD, FakeCollective, Rule, RuleSequence
 from crossbow.types import ConfigurationError, CrossbowError, bytes_text
-from tests.support import blobs, context, within
+from tests.support import SECONDS, blobs, context, within
 
 TASKS = TrainingUnit.TASKS
 TURNS = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2)))
@@ -106,7 +107,7 @@ def test_closing_while_an_engine_is_made() -> None:
 
     engine._make = close_meanwhile
     with pytest.raises(CrossbowError, match="closed while training"):
-        within(20, lambda: changing.train(10**6, TASKS))
+        within(SECONDS, lambda: changing.train(10**6, TASKS))
 
 
 def test_closing_while_an_engine_takes_over(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +119,36 @@ def test_closing_while_an_engine_takes_over(changing: ExecutionContext, monkeypa
 
     monkeypatch.setattr(Engine, "continue_from", close_meanwhile)
     with pytest.raises(CrossbowError, match="closed while training"):
-        within(20, lambda: changing.train(10**6, TASKS))
+        within(SECONDS, lambda: changing.train(10**6, TASKS))
+
+
+def test_what_was_closed_does_not_begin_to_train(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does it end what another thread ends already: it says why it stops."""
+    with changing:
+        engine: Any = changing.engine
+        kind = 1 if engine._kind == 0 else engine._kind + 1
+        if kind not in engine._engines:
+            engine._add(kind)
+        close_apart(changing)
+        with pytest.raises(CrossbowError, match="closed while training"):
+            engine._go_on_with(kind)
+
+
+def test_nothing_goes_on_after_a_tick_that_was_left(
+    changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[Engine] = []
+
+    def leave(engine: Engine, stop: Any, on_result: Any) -> bool:
+        assert not left
+        left.append(engine)
+        return False
+
+    with changing:
+        for kind in (Engine, FreeEngine):
+            monkeypatch.setattr(kind, "_run_tick", leave)
+        within(20, lambda: changing.engine.run(100, lambda: False, lambda result: None))
+        assert len(left) == 1
 
 
 def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +162,7 @@ def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(Engine, "continue_from", fail)
             with pytest.raises(CrossbowError, match="not now"):
-                within(20, lambda: changing.train(10**6, TASKS))
+                within(SECONDS, lambda: changing.train(10**6, TASKS))
         assert (engine._now, engine.parts.rule.name) == (before, rule)
         tasks = engine.tasks
         changing.train(2, TASKS)
@@ -170,7 +200,7 @@ class Machine:
             engine = running.engine
             assert isinstance(engine, TunedEngine)
             while not engine.tuner.settled:
-                within(20, lambda: running.train(40, TASKS))
+                within(SECONDS, lambda: running.train(40, TASKS))
             return engine.decisions
 
 
@@ -227,3 +257,15 @@ def test_what_is_no_longer_compared_goes_first(machine: Machine, begin: int, rul
     machine.settle(sys.maxsize, lambda learners: 1 / learners, rule)
     fewer = [(learners, [learners + 1]) for learners in range(begin - 1, 0, -1)]
     assert machine.built == [(begin, []), (begin + 1, [begin]), *fewer]
+
+
+def test_a_window_of_a_number_begins_with_its_own_images() -> None:
+    """Results of the last tick may come behind the window that led to the change."""
+    with context(learners="auto", threads=1) as running:
+        engine: Any = running.engine
+        engine._add(1 if engine._kind > 1 else 2)
+        engine._images, engine._seconds = 8, 0.5
+        engine._switch(engine._kind)
+        assert (engine._images, engine._seconds) == (8, 0.5)
+        engine._switch(1 if engine._kind > 1 else 2)
+        assert (engine._images, engine._seconds) == (0, 0.0)

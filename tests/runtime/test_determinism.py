@@ -22,7 +22,8 @@ from crossbow.data.loader import Loader, gather
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.runtime import cpu_assembly
 from crossbow.synch import ModelAveraging, PolyakRuppert
-from tests.support import KERNELS, Probe, blobs, context, dawdle, perceptron, pictures, same_weights, training
+from tests.combinations import covering
+from tests.support import FAST, KERNELS, Probe, blobs, context, dawdle, perceptron, pictures, same_weights, training
 
 SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, weight_decay=0.01, policy="step", gamma=0.5, step_size=11)
 DATA = blobs(examples=30)
@@ -87,9 +88,10 @@ def assert_same(train: Train, where: str, **options: Any) -> None:
     assert same_weights(again, weights)
 
 
-@KERNELS
-@pytest.mark.parametrize(("devices", "learners"), PLACES)
-@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize(
+    ("rule", "devices", "learners", "kernels"),
+    covering(RULES, [pytest.param(*place) for place in PLACES], ["reference", FAST]),
+)
 def test_same_seed_same_weights(rule: Any, devices: str, learners: int, kernels: str) -> None:
     train = functools.partial(ExecutionContext.train, count=26, unit=TrainingUnit.TASKS)
     assert_same(train, "everywhere", rule=rule, devices=devices, learners=learners, kernels=kernels)
@@ -112,9 +114,13 @@ def test_training_and_testing_by_turns(kernels: str) -> None:
     assert_same(train, "everywhere", rule=SMA(), learners=2, kernels=kernels)
 
 
-@pytest.mark.parametrize("target", [0.7, 0.66, 0.6])
 @pytest.mark.parametrize(
-    ("devices", "learners", "tau"), [("cpu", 1, 1), ("cpu", 2, 3), ("cpu", 3, 3), ("cpu:0/2,cpu:1/2", 1, 1)]
+    ("devices", "learners", "tau", "target"),
+    covering(
+        [pytest.param(*each) for each in (("cpu", 1, 1), ("cpu", 2, 3), ("cpu", 3, 3), ("cpu:0/2,cpu:1/2", 1, 1))],
+        [0.7, 0.66, 0.6],
+        together=1,
+    ),
 )
 def test_when_the_loss_is_small_enough(target: float, devices: str, learners: int, tau: int) -> None:
     """Where training ends depends on results, and they come when they come: the end must not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,12 @@ import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Gaussian, InnerProduct
-from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
-from crossbow.types import ConfigurationError, CrossbowError
+from crossbow.runtime import engine
+from crossbow.synch import AsynchronousSGD, ModelAveraging, PolyakRuppert, SynchronousEASGD
+from crossbow.types import ConfigurationError, CrossbowError, TaskError
+from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
-from tests.support import KERNELS, blobs, context, perceptron, training
+from tests.support import KERNELS, Probe, blobs, context, perceptron, training, within
 
 TICKS = 20
 DATA = blobs(examples=30, check=7)
@@ -53,6 +57,7 @@ def assert_equal(running: ExecutionContext, expected: Simulation) -> None:
     np.testing.assert_allclose(received.bias, expected.z.bias, rtol=0, atol=1e-12)
 
 
+@pairwise
 @pytest.mark.parametrize(
     ("learners", "devices"),
     [*((k, "cpu") for k in (1, 2, 3)), *((k, "cpu:0/2,cpu:1/2") for k in (1, 2)), (2, "cpu:0/3,cpu:1/3,cpu:2/3")],
@@ -95,6 +100,7 @@ def test_ssgd_steps_along_the_mean_gradient(solver: SolverConf, learners: int, d
         assert_equal(running, expected)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize("tau", [1, 3])
@@ -109,6 +115,7 @@ def test_model_averaging_takes_the_mean(solver: SolverConf, tau: int, learners: 
         assert_equal(running, expected)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize(("alpha", "tau"), [(0.0, 1), (0.3, 1), (0.3, 2)])
@@ -349,3 +356,65 @@ def test_the_context_may_be_used_between_the_stretches() -> None:
         running.train(3)
         assert base_model(running).weights.tobytes() == tested.weights.tobytes()
     assert len(accuracies) == 3
+
+
+# When the scheduler listens.
+
+
+def test_a_tick_is_not_left_once_learners_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two learners, τ = 2: `stop` is asked before the tick, before its second task, and not before the last two, which
+    synchronise. Asked again, before the next tick, it says yes; a tick that was left would have been undone."""
+    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.0)
+    asked = itertools.count(1)
+    with logistic(rule=SMA(tau=2), learners=2) as running:
+        within(10, lambda: running.engine.run(100, lambda: next(asked) > 2, lambda result: None))
+        assert running.engine.tasks == 4
+
+
+def test_a_failure_is_heard_while_a_batch_is_waited_for() -> None:
+    """The loader's thread is in the second batch, and stays there until the failure of the first is raised."""
+    loading, heard, late = threading.Event(), threading.Event(), []
+
+    def fail(where: str, learner: int, call: int) -> None:
+        assert loading.wait(10)
+        raise RuntimeError("no luck")
+
+    with context(perceptron(Probe(action=fail)), learners=1) as running:
+        loader = running.engine.loader
+        fill = loader._source
+
+        def slowly(indices: Any, images: Any, labels: Any) -> None:
+            if indices.tobytes() != first.tobytes():
+                loading.set()
+                late.append(not heard.wait(5))
+            fill(indices, images, labels)
+
+        first = np.empty(4, np.intp)
+        running.engine.order.indices(0, first)
+        loader._source = slowly
+        with pytest.raises(TaskError, match="no luck"):
+            running.train(2)
+        heard.set()
+        loader.start(0)  # waits for the thread
+        assert late[0] is False
+
+
+def test_results_are_handed_on_while_ticks_run() -> None:
+    """Ticks of one task, and four learners, which may have eight tasks at once: when a tick begins, results are behind
+    by TICKS_BEHIND ticks at the most, though learners do nothing before so many tasks have been submitted."""
+    submitted, results, behind = threading.Event(), list[int](), list[int]()
+
+    def wait(where: str, learner: int, call: int) -> None:
+        assert submitted.wait(10)
+
+    with context(perceptron(Probe(action=wait)), rule=AsynchronousSGD(), learners=4, wpc=1) as running:
+
+        def stop() -> bool:
+            behind.append(running.engine.tasks - len(results))
+            if running.engine.tasks == engine.TICKS_BEHIND:
+                submitted.set()
+            return False
+
+        within(20, lambda: running.engine.run(30, stop, lambda result: results.append(result.task)))
+    assert max(behind) == engine.TICKS_BEHIND
+    assert len(results) == 30

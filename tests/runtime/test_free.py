@@ -47,8 +47,10 @@ from crossbow.synch import (
     simulate,
 )
 from crossbow.types import ConfigurationError
+from tests.combinations import in_turn, pairwise
 from tests.support import (
     FAST,
+    SECONDS,
     Probe,
     Trap,
     blobs,
@@ -63,7 +65,6 @@ from tests.support import (
 )
 
 TASKS = TrainingUnit.TASKS
-SECONDS = 6.0
 RULES: list[Rule] = [
     Default(),
     Default(tau=2),
@@ -202,6 +203,7 @@ def test_one_learner_is_as_the_simulator_has_it(rule: Rule, solver: SolverConf) 
     np.testing.assert_allclose(weights, made.replicas[-1, 0], rtol=0, atol=1e-12)
 
 
+@pairwise
 @pytest.mark.parametrize("seed", range(len(SOLVERS)))
 @pytest.mark.parametrize("learners", [2, 3])
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, Hogwild)], ids=str)
@@ -296,6 +298,7 @@ def test_variables_are_left_out_as_in_the_simulator(rule: Rule) -> None:
     np.testing.assert_allclose(replicas, made.replicas[-1], rtol=0, atol=1e-12)
 
 
+@in_turn
 @pytest.mark.parametrize(
     ("devices", "kernels"),
     [
@@ -326,18 +329,20 @@ LONG = blobs(examples=2400)
 
 
 class Held:
-    """Learner 0 stays in its first task until the others have done so many, or can do no more."""
+    """Learner 0 stays in its first task until the others have done so many, and so many seconds longer."""
 
-    def __init__(self, tasks: int, seconds: float) -> None:
+    def __init__(self, tasks: int, seconds: float = 0.0) -> None:
         self.tasks, self.seconds = tasks, seconds
         self.counted, self.enough = 0, threading.Event()
+        self.held = False
 
     def __call__(self, where: str, learner: int, call: int) -> None:
         if where == "backward":
-            if learner == 0 and not self.enough.is_set():
-                self.enough.wait(self.seconds)
+            if learner == 0 and not self.held:
+                self.held = True
+                self.enough.wait(SECONDS)
+                time.sleep(self.seconds)  # more than may be done would be done by now
                 self.found = self.counted
-                self.enough.set()
             elif learner:
                 self.counted += 1
                 if self.counted >= self.tasks:
@@ -363,19 +368,19 @@ class Held:
 )
 def test_a_slow_learner_keeps_back_the_others_as_far_as_the_rule_says(rule: Rule, done: int) -> None:
     """400 tasks are more than batches that wait, and than tasks that are handed out ahead. They come soon, or never."""
-    held = Held(400, 30.0 if done == 400 else 0.5)
+    held = Held(done, 0.0 if done == 400 else 0.3)
     with context(perceptron(Probe(action=held)), data=LONG, rule=rule, learners=2, solver=SOLVERS[0]) as running:
-        within(SECONDS, lambda: running.train(500, TASKS))
+        within(2 * SECONDS, lambda: running.train(500, TASKS))
     assert held.found >= done if done == 400 else held.found == done
 
 
 @pytest.mark.parametrize(("slack", "done"), [(0, 1), (2, 5)])
 def test_slack_bounds_how_far_tasks_run_ahead(slack: int, done: int) -> None:
     """With ticks of two tasks learner 1 does the other task of learner 0's tick, and `slack` whole ticks."""
-    held = Held(400, 0.5)
+    held = Held(done, 0.3)
     network = perceptron(Probe(action=held))
     with context(network, data=LONG, rule=AsynchronousSGD(), learners=2, slack=slack) as running:
-        within(SECONDS, lambda: running.train(60, TASKS))
+        within(2 * SECONDS, lambda: running.train(60, TASKS))
     assert held.found == done
 
 
@@ -456,6 +461,7 @@ def test_on_the_fast_kernels_all_lists_are_native(rule: Rule, kernels: str) -> N
 # Failures.
 
 
+@pairwise
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @every_rule
@@ -464,10 +470,8 @@ def test_an_operator_that_fails(rule: Rule, learners: int, where: str) -> None:
         rule = Grouping(1)
     trap = Trap(raising(ValueError("broken")), where=where, learner=learners - 1, call=6)
     with context(perceptron(Probe(action=trap)), rule=rule, learners=learners, solver=SOLVERS[1]) as running:
-        start = time.monotonic()
         with pytest.raises(TaskError, match="broken") as caught:
             within(SECONDS, lambda: running.train(1000))
-        assert time.monotonic() - start < 5
         assert isinstance(caught.value.__cause__, ValueError)
         assert_usable(running)
 

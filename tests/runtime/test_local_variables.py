@@ -24,7 +24,8 @@ from crossbow.synch import (
     WeedOut,
 )
 from crossbow.types import ConfigurationError
-from tests.support import KERNELS, context, within
+from tests.combinations import in_turn, pairwise
+from tests.support import KERNELS, SECONDS, context, within
 
 TASKS = TrainingUnit.TASKS
 DEVICES = pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
@@ -46,15 +47,16 @@ def learners_variables(running: ExecutionContext) -> list[dict[str, Any]]:
     return [layout.export(member.replica.weights) for member in running.engine.parts.members]
 
 
+@pairwise
 @DEVICES
 @KERNELS
 @pytest.mark.parametrize("rule", [*BARRIER, *FREE], ids=str)
 def test_what_is_kept_differs_between_learners_and_z_has_the_mean(rule: Rule, kernels: str, devices: str) -> None:
     options: dict[str, Any] = {"learners": 2, "devices": devices, "kernels": kernels, "solver": SOLVER, "rule": rule}
     with context(local_variables=("*.bias",), **options) as running:
-        within(10, lambda: running.train(24, TASKS))
+        within(SECONDS, lambda: running.train(24, TASKS))
         before = learners_variables(running)
-        within(10, lambda: running.train(12 * len(before), TASKS))
+        within(SECONDS, lambda: running.train(12 * len(before), TASKS))
         after, z = learners_variables(running), running.variables
     biases = [each["InnerProduct0.bias"] for each in after]
     assert all(not np.array_equal(bias, biases[0]) for bias in biases[1:])
@@ -66,6 +68,7 @@ def test_what_is_kept_differs_between_learners_and_z_has_the_mean(rule: Rule, ke
             assert np.array_equal(each["InnerProduct0.weights"], z["InnerProduct0.weights"])
 
 
+@in_turn
 @DEVICES
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3), SynchronousEASGD(alpha=0.1), ModelAveraging(), *FREE], ids=str)
 def test_where_everything_is_kept_learners_train_alone(rule: Rule, devices: str) -> None:

@@ -16,9 +16,8 @@ from crossbow import SMA, SSGD, TaskError, TrainingUnit
 from crossbow.runtime import engine
 from crossbow.runtime.learner import Completed, Failed
 from crossbow.runtime.reports import Reports
-from tests.support import CheckProbe, Probe, Trap, blobs, context, new_calls, perceptron, raising, within
+from tests.support import SECONDS, CheckProbe, Probe, Trap, blobs, context, new_calls, perceptron, raising, within
 
-SECONDS = 60.0
 TASKS = TrainingUnit.TASKS
 
 

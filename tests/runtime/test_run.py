@@ -16,11 +16,10 @@ from crossbow.runtime import engine
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
 from crossbow.types import ConfigurationError
-from tests.support import Probe, Trap, blobs, context, dawdle, perceptron, raising, same_weights, within
+from tests.combinations import in_turn
+from tests.support import SECONDS, Probe, Trap, blobs, context, dawdle, perceptron, raising, same_weights, within
 
 TASKS, EPOCHS = TrainingUnit.TASKS, TrainingUnit.EPOCHS
-SECONDS = 5.0
-"""What takes a fraction of a second; a slow machine gets more."""
 
 
 class Listener(Monitor):
@@ -155,6 +154,7 @@ def test_a_tick_as_long_as_the_training_may_be_asked_for_again_and_again() -> No
 # Long ticks
 
 
+@in_turn
 @pytest.mark.parametrize(
     "model", [{"rule": SMA(tau=50_000)}, {"wpc": 10**9}, {"wpc": 10**9, "rule": SSGD()}, {"rule": SMA(tau=10**30)}]
 )
@@ -181,9 +181,10 @@ def test_a_duration_ends_within_a_long_tick(
         assert within(SECONDS, lambda: running.train_until_condition_or_for_duration(-1.0, 0.1)).stopped == "duration"
 
 
-def test_a_tick_that_is_nearly_done_is_finished() -> None:
-    """That the time is over is known in the middle of it; the rest takes less than a second."""
+def test_a_tick_that_is_nearly_done_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That the time is over is known in the middle of it; the rest does not take long."""
     probe = Probe(action=lambda *_: time.sleep(0.005))
+    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", SECONDS)
     with context(perceptron(probe), learners=2, rule=SMA(tau=20)) as running:
         history = running.train_for_duration(0.05)
         assert history.stopped == "duration"

@@ -13,6 +13,7 @@ from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, ReLU
 from crossbow.runtime.assembly import Member
 from crossbow.runtime.coefficients import ANY
 from crossbow.solver import Schedule
+from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
 
@@ -113,6 +114,7 @@ def replica(running: ExecutionContext, member: Member) -> Model:
     return Model(variables["InnerProduct0.weights"], variables["InnerProduct0.bias"])
 
 
+@pairwise
 @RULES
 @EVERY_SOLVER
 @pytest.mark.parametrize(
@@ -220,6 +222,7 @@ def test_a_limit_that_no_gradient_reaches_changes_nothing(rule: SMA | SSGD, devi
     assert same_weights(*models)
 
 
+@pairwise
 @RULES
 @DEVICES
 @pytest.mark.parametrize("kernels", ["reference", FAST])

@@ -35,6 +35,7 @@ from crossbow.ops.initialiser import Constant
 from crossbow.ops.kernel import VariableSpec
 from crossbow.synch import FakeCollective, ModelAveraging
 from crossbow.types import DataError, GraphError, NonFiniteLossError, Shape, TaskError
+from tests.combinations import pairwise
 from tests.runtime.test_determinism import RULES, disturbed
 from tests.support import (
     FAST,
@@ -141,6 +142,7 @@ def assert_learners(running: ExecutionContext, expected: Iterable[Statistics], k
 # The merge.
 
 
+@pairwise
 @KERNELS
 @DEVICES
 @pytest.mark.parametrize("statistics", ["fixed", "cma"])
@@ -168,6 +170,7 @@ def test_the_base_models_are_the_mean_of_the_learners(
             assert first.statistics[1].tobytes() == other.statistics[1].tobytes()
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize(("devices", "learners"), [("cpu", 3), ("cpu:0/2,cpu:1/2", 1), ("cpu:0/2,cpu:1/2", 2)])
 @pytest.mark.parametrize("rule", RULES, ids=str)
@@ -201,6 +204,7 @@ def test_a_step_on_the_fast_kernels_is_one_native_list(statistics: str, rule: An
 # Restarts.
 
 
+@pairwise
 @DEVICES
 @pytest.mark.parametrize("statistics", ["fixed", "cma"])
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()], ids=str)
@@ -221,6 +225,7 @@ def test_a_drop_of_the_learning_rate_gives_the_learners_the_base_models(
         assert_learners(running, expected.w)
 
 
+@pairwise
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("where", ["forward", "backward"])
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3), SSGD()], ids=str)
@@ -479,6 +484,7 @@ class Twice(Observers):
         return new
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("learners", [1, 2])
 @pytest.mark.parametrize("statistics", ["fixed", "cma"])

@@ -20,7 +20,7 @@ from crossbow.runtime.tuner import Decision, Retuning, Tuner
 from crossbow.synch import AsynchronousSGD, RuleSequence
 from crossbow.types import CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
-from tests.support import Probe, blobs, context, perceptron
+from tests.support import SECONDS, Probe, blobs, context, perceptron
 
 WINDOW = 0.005
 """Seconds: many windows in a short training."""
@@ -201,7 +201,7 @@ def test_it_settles_says_so_and_watches() -> None:
 
     listener = Listener()
     with context(learners="auto", threads=1, monitors=[listener]) as running:
-        engine, end = running.engine, time.monotonic() + 30
+        engine, end = running.engine, time.monotonic() + 2 * SECONDS
         decisions = []
         while not engine.tuner.settled and time.monotonic() < end:
             decisions += running.train_for_duration(0.2, DurationUnit.SECONDS).decisions
@@ -232,7 +232,7 @@ def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.Mon
         running.train_for_duration(0.5, DurationUnit.SECONDS)
         before = len(engine.decisions)
         pause.set()
-        end = time.monotonic() + 30
+        end = time.monotonic() + 2 * SECONDS
 
         def more_are_better() -> bool:
             return any(isinstance(d, Decision) and d.chosen == d.more for d in engine.decisions[before:])

@@ -21,7 +21,7 @@ from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.synch import Collective, Failure, FakeCollective, HostCollective, Stall, WrongSize
 from crossbow.types import Array
 from tests.kernels.cuda.fake import fake_cuda
-from tests.support import within
+from tests.support import SECONDS, within
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def nccl(devices: int) -> Iterator[Group]:
 
     yield Group(collective, send, fetch)
     for stream in streams:
-        assert stream.wait(10.0)
+        assert stream.wait(SECONDS)
     collective.close()
     for stream in streams:
         assert stream.close()
@@ -213,12 +213,12 @@ def test_a_fault_comes_once_and_nothing_is_summed(fault: Any, error: Exception) 
 def test_a_stall_lasts_until_it_is_over() -> None:
     stall = Stall(at=1)
     collective, vectors = FakeCollective(2, inject=stall), ones()
-    within(5.0, lambda: collective.all_reduce(vectors))
+    within(SECONDS, lambda: collective.all_reduce(vectors))
     assert not stall.begun.is_set()
     thread = threading.Thread(target=collective.all_reduce, args=(vectors,))
     thread.start()
     try:
-        assert stall.begun.wait(5.0)
+        assert stall.begun.wait(SECONDS)
         assert [vector.tolist() for vector in vectors] == [[2, 2]] * 2
         assert thread.is_alive()
     finally:

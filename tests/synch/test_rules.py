@@ -36,6 +36,7 @@ from crossbow.synch import (
     rule_class,
     simulator,
 )
+from crossbow.synch.grouping import ALIKE
 from crossbow.synch.rule import Arrival
 
 BARRIER: list[BarrierRule] = [
@@ -269,10 +270,19 @@ def test_groups() -> None:
     assert Grouping(2).settled([1.0] * 5).groups == ((0, 1), (2, 3, 4))
     assert Grouping().settled([1.0] * 3).groups == ((0, 1, 2),)
     assert Grouping().settled([1.0, 3.0, 1.1, 9.0, 3.3]).groups == ((3,), (1, 4), (0, 2))
+    assert Grouping().settled([ALIKE, 1.0]).groups == ((0, 1),)
+    assert Grouping().settled([1.01 * ALIKE, 1.0]).groups == ((0,), (1,))
     with pytest.raises(ConfigurationError, match="groups of 4 learners together"):
         Grouping(((0, 1), (2,))).settled([1.0] * 4)
     with pytest.raises(ConfigurationError, match="at most the number of learners, 2"):
         Grouping(3).settled([1.0] * 2)
+
+
+def test_in_a_barrier_all_wait_though_the_drift_has_become_small() -> None:
+    """m = 2: learner 0 was two ahead of learner 2 and waits, so learner 2 waits as well, and then learner 1."""
+    rule = PartiallySynchronous(max_advance=2)
+    assert not any(rule.may_start([2, 1, 1], {0, 2}, learner) for learner in (0, 2))
+    assert all(rule.may_start([2, 2, 1], {0, 1, 2}, learner) for learner in (0, 1, 2))
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.2, 1.0])

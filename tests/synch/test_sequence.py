@@ -26,7 +26,7 @@ from crossbow.synch import (
 )
 from crossbow.synch.progress import Progress
 from tests.runtime import test_free as least_squares
-from tests.support import Probe, blobs, context, perceptron, same_weights, within
+from tests.support import SECONDS, Probe, blobs, context, perceptron, same_weights, within
 from tests.synch.trajectories import START, gradient
 
 TASKS = TrainingUnit.TASKS
@@ -206,7 +206,7 @@ def test_the_engine_averages_from_a_phase_s_first_tick_on(parts: list[int]) -> N
 def test_rules_without_a_barrier_in_turn_with_others() -> None:
     turns = RuleSequence(((AsynchronousSGD(), 10), (SSGD(), 5), (Hogwild(), 7), (SMA(), 3)))
     with context(rule=turns, learners=2) as running:
-        history = within(20, lambda: running.train_and_test(12))
+        history = within(SECONDS, lambda: running.train_and_test(12))
         assert [record.epoch for record in history.records] == [*range(1, 13)]
         assert history.records[-1].tasks == 120
         assert history.best is not None
@@ -225,9 +225,9 @@ def test_a_failure_in_a_later_phase_leaves_a_usable_context() -> None:
     turns = RuleSequence(((SSGD(), 2), (AsynchronousSGD(), 8)))
     with context(perceptron(Probe(action=fail_once)), rule=turns, learners=2) as running:
         with pytest.raises(TaskError, match="broken"):
-            within(20, lambda: running.train(60, TASKS))
+            within(SECONDS, lambda: running.train(60, TASKS))
         assert running.engine.tick >= 2
-        assert within(20, lambda: running.train(20, TASKS)).stopped == "count"
+        assert within(SECONDS, lambda: running.train(20, TASKS)).stopped == "count"
         assert running.test().examples == 13
 
 

@@ -10,15 +10,15 @@ import functools
 import os
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from crossbow.kernels.cuda.shared_library import INSTALL
 from crossbow.types import Array, ConfigurationError, bytes_text
 
 T = TypeVar("T")
-
-INSTALL = "pip install 'crossbow[cuda13]' (or 'crossbow[cuda12]')"
 
 
 class Api(Protocol):
@@ -63,6 +63,16 @@ class Api(Protocol):
 
     def arrays(self, stream: int) -> AbstractContextManager[tuple[Any, Callable[[Any], Any]]]:
         """A module like NumPy whose work goes to a stream, and what makes an array of it of one of `zeros`."""
+
+
+@dataclass(frozen=True)
+class _OurStream:
+    """A stream that CuPy did not make, as it asks for such."""
+
+    pointer: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer  # the version of this protocol, and the stream
 
 
 class CuPy:
@@ -146,7 +156,7 @@ class CuPy:
 
     @contextmanager
     def arrays(self, stream: int) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
-        with self._cupy.cuda.ExternalStream(stream):
+        with self._cupy.cuda.Stream.from_external(_OurStream(stream)):
             yield self._cupy, lambda array: array
 
     def pinned(self, nbytes: int) -> Array:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crossbow.kernels.cuda.copy import Copy, moved
-from crossbow.kernels.cuda.four import strides
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.strides import strides
 from crossbow.types import Tensor
 
 

@@ -13,15 +13,16 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from crossbow.kernels.cuda import cudnn
 from crossbow.kernels.cuda.api import api, remember
-from crossbow.kernels.cuda.four import strides
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, Kernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, ConvolutionGeometry, PreparedKernel, Storage, Variable
+from crossbow.kernels.strides import strides
 from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
 WORKSPACE_LIMIT = 64 * 2**20
@@ -140,9 +141,16 @@ def choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm
 
     Where it has to be `deterministic`, the first of the request's that cuDNN has for the problem; else the one that is
     the fastest here and now. In both cases the first that keeps within WORKSPACE_LIMIT, or if none does the one that
-    needs least. Raises CudnnError where there is none.
+    needs least. An algorithm that fails, whatever cuDNN's status, is passed over for the next. Raises CudnnError where
+    none is left, and CUDA's error where the GPU cannot be used after a failure.
     """
     return remember((request, problem, deterministic), lambda: _choose(request, problem, deterministic))
+
+
+def chosen() -> dict[tuple[Request, Problem, bool], Algorithm]:
+    """What `choose` has found so far, by its arguments."""
+    table: dict[Any, Any] = api().remembered  # by device, and by what `remember` was asked for
+    return {key: algorithm for (_, key), algorithm in table.items() if isinstance(algorithm, Algorithm)}
 
 
 def _choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:
@@ -154,22 +162,24 @@ def _choose(request: Request, problem: Problem, deterministic: bool) -> Algorith
         try:
             known.append(Algorithm(number, math_type, _workspace(request, problem, number, math_type)))
         except cudnn.CudnnError as error:
-            failure = _refusal(error)
+            failure = _passed_over(error)
     for algorithm in sorted(known, key=lambda one: max(one.workspace - WORKSPACE_LIMIT, 0)):
         try:
             if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they should run
                 _try(request, problem, algorithm)
             return algorithm
         except cudnn.CudnnError as error:
-            failure = _refusal(error)
+            failure = _passed_over(error)
     assert failure is not None
     raise failure
 
 
-def _refusal(error: cudnn.CudnnError) -> cudnn.CudnnError:
-    """The error, where it says that cuDNN does not do this; else it is raised."""
-    if not error.is_refusal:
-        raise error
+def _passed_over(error: cudnn.CudnnError) -> cudnn.CudnnError:
+    """The error, where the GPU can still be used; else CUDA's, which stays with the process, is raised."""
+    try:
+        api().runtime.streamSynchronize(current().pointer)
+    except Exception as lost:
+        raise lost from error
     return error
 
 
@@ -199,7 +209,7 @@ def _timed(request: Request, problem: Problem) -> list[tuple[int, int]]:
             *(TIMED, ctypes.byref(count), found, pointer(workspace), WORKSPACE_LIMIT),
         )
     except cudnn.CudnnError as error:
-        _refusal(error)
+        _passed_over(error)
     # The memory is given back: nothing may be running that uses it.
     api().runtime.streamSynchronize(current().pointer)
     narrow = problem.x.dtype.name in NARROW

@@ -13,7 +13,7 @@ from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel, Launch, Str
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.types import Array, Shape, Tensor
 
-TILE = 32
+TILE, AXES = 32, 8
 """As in sources/copy.cu."""
 Copy = Callable[[Array, Array], Launch]
 """From source and target to the call."""
@@ -71,9 +71,9 @@ def moved(
             axes[-1] = (to, from_, size * axes[-1][2])
         else:
             axes.append((to, from_, size))
-    if len(axes) > 4:
-        raise ValueError(f"expected at most four axes that lie apart. Received: sizes={sizes}")
-    axes = [*[(0, 0, 1)] * (4 - len(axes)), *axes]
+    if len(axes) > AXES:
+        raise ValueError(f"expected at most {AXES} axes that lie apart. Received: sizes={sizes}")
+    axes = [*[(0, 0, 1)] * (AXES - len(axes)), *axes]
     kernel, elements = Kernel("copy", "move", dtype), math.prod(sizes)
     places, move = (np.int64(from_start), np.int64(to_start)), Structure(*(axis[i] for i in (2, 1, 0) for axis in axes))
     return lambda x, y: kernel.each(elements, x, y, *places, move, np.int64(elements))

@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from crossbow.kernels.cuda.api import INSTALL, api
+from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import computed_in, current
+from crossbow.kernels.cuda.shared_library import CUBLAS, find
 from crossbow.types import Array, ConfigurationError, CrossbowError, address
 
 # Constants, as in cublas_api.h and library_types.h.
@@ -73,13 +74,7 @@ class CublasError(CrossbowError, RuntimeError):
 
 def load() -> Any:
     """The library, its functions declared. Raises ConfigurationError, which says what to install, if it is absent."""
-    try:
-        from cuda.pathfinder import load_nvidia_dynamic_lib
-
-        path = load_nvidia_dynamic_lib("cublas").abs_path
-        library = ctypes.CDLL(str(path))
-    except (ImportError, OSError, RuntimeError) as error:  # the package's own error is a RuntimeError
-        raise ConfigurationError(f"expected cuBLAS for devices 'cuda:i': {INSTALL}. Received: {error}") from error
+    library = find(CUBLAS).library
     for name, arguments in PROTOTYPES.items():
         function = getattr(library, name)
         function.argtypes, function.restype = arguments, RESULTS.get(name, ctypes.c_int)

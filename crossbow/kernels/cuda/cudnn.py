@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from crossbow.kernels.cuda.api import INSTALL, api
+from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import computed_in, current
+from crossbow.kernels.cuda.shared_library import CUDNN, INSTALL, find
 from crossbow.types import ConfigurationError, CrossbowError
 
 MAJOR = 9
@@ -217,14 +218,7 @@ RESULTS: Mapping[str, Any] = {
 
 def load() -> ctypes.CDLL:
     """The library, its functions with their types. Raises ConfigurationError where it is absent or another version."""
-    try:
-        from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-    except ImportError as error:
-        raise _absent(error) from error
-    try:
-        library = ctypes.CDLL(load_nvidia_dynamic_lib("cudnn").abs_path)
-    except (DynamicLibNotFoundError, OSError) as error:
-        raise _absent(error) from error
+    library = find(CUDNN).library
     for name, types in PROTOTYPES.items():
         function = getattr(library, name, None)
         if function is None:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from crossbow.kernels.cuda.launch import BLOCK, Structure
-from crossbow.types import Layout, Shape, Tensor
+from crossbow.kernels.strides import strides
+from crossbow.types import Shape, Tensor
 
 MANY_LINES = 8192
 """So many threads keep a GPU busy, each with a line of its own."""
-
-
-def strides(tensor: Tensor) -> tuple[int, ...]:
-    """Elements in memory from a neighbour to the next one, along each logical axis.
-
-    >>> strides(Tensor((2, 3, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST))
-    (60, 1, 15, 3)
-    """
-    if tensor.layout is Layout.CHANNELS_LAST:
-        _, c, h, w = tensor.shape
-        return c * h * w, 1, w * c, c
-    return tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
 
 
 def four(tensor: Tensor) -> Structure:

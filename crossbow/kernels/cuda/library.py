@@ -23,9 +23,11 @@ from crossbow.kernels.cuda import (
     loss,
     lrn,
     matmul,
+    part,
     pooling,
     scaling,
     softmax,
+    transpose,
     vector,
 )
 from crossbow.kernels.cuda.launch import REALS
@@ -167,6 +169,12 @@ class Cuda:
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         return softmax.backward(y, dy, dx, axis)
 
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        return softmax.log_forward(x, y, axis)
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        return softmax.log_backward(y, dy, dx, axis)
+
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         return dropout.forward(x, y, ratio, seed, key)
 
@@ -204,6 +212,24 @@ class Cuda:
 
     def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
         return copy.backward(dy, dx)
+
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.forward(x, y, sizes, order)
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.backward(dy, dx, sizes, order)
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_forward(x, y, axis, start, step)
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_backward(dy, dx, axis, start, step)
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        return part.pad_forward(x, y, before, value)
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        return part.pad_backward(dy, dx, before)
 
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         return matmul.forward(a, b, y, geometry)

@@ -1,4 +1,4 @@
-"""Softmax and its gradient."""
+"""Softmax and its logarithm, and their gradients."""
 
 from __future__ import annotations
 
@@ -14,14 +14,31 @@ from crossbow.types import Tensor
 
 def forward(x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
     """input0 → output; may be in place."""
-    (source, place), (target, _) = four_around(x, axis), four_around(y, axis)
-    return _along_lines("softmax_forward", x, axis, ("input0",), "output", source, target, place)
+    return _forward("softmax_forward", x, y, axis)
 
 
 def backward(y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
     """output, output_gradient → input_gradient; may be in place on output_gradient."""
-    reads = ("output", "output_gradient")
-    return _along_lines("softmax_backward", y, axis, reads, "input_gradient", *four_around(y, axis))
+    return _backward("softmax_backward", y, axis)
+
+
+def log_forward(x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+    """input0 → output; may be in place."""
+    return _forward("log_softmax_forward", x, y, axis)
+
+
+def log_backward(y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+    """output, output_gradient → input_gradient; may be in place on output_gradient."""
+    return _backward("log_softmax_backward", y, axis)
+
+
+def _forward(name: str, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+    (source, place), (target, _) = four_around(x, axis), four_around(y, axis)
+    return _along_lines(name, x, axis, ("input0",), "output", source, target, place)
+
+
+def _backward(name: str, y: Tensor, axis: int) -> PreparedKernel:
+    return _along_lines(name, y, axis, ("output", "output_gradient"), "input_gradient", *four_around(y, axis))
 
 
 def _along_lines(

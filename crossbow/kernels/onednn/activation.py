@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
+import numpy as np
+
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import activation, attributes, engine
-from crossbow.kernels.onednn.primitive import Steps
+from crossbow.kernels.onednn.primitive import Place, Steps
 from crossbow.types import Tensor
 
 _ALGORITHMS = {
@@ -23,6 +29,11 @@ def accepts(x: Tensor, y: Tensor, mode: str, negative_slope: float) -> bool:
 
 def forward(x: Tensor, y: Tensor, mode: str, negative_slope: float, ceiling: float) -> PreparedKernel:
     """input0 → output; may be in place."""
+    if mode == "clipped" or (mode == "relu" and negative_slope == 0):
+        limit = ceiling if mode == "clipped" else math.inf
+        in_place = ("input0", "output")
+        name, numbers = f"activation_forward {mode}", (x.elements, limit)
+        return prepared_pass(name, clip, ("input0",), ("output",), *numbers, in_place=in_place)
     steps = Steps(f"activation_forward {mode}")
     operands = {dnnl.ARG_SRC: (activation(x), "input0"), dnnl.ARG_DST: (activation(y), "output")}
     steps.add("eltwise", _forward(x, mode, negative_slope, ceiling), operands)
@@ -67,3 +78,31 @@ def _forward(x: Tensor, mode: str, negative_slope: float, ceiling: float) -> dnn
 def _parameters(mode: str, negative_slope: float, ceiling: float) -> tuple[float, float]:
     """The library's α and β."""
     return {"relu": (negative_slope, 0.0), "clipped": (0.0, ceiling)}.get(mode, (0.0, 0.0))
+
+
+# A pass of our own: oneDNN makes 0 of NaN.
+
+
+@inlined
+def _clipped(x: Any, ceiling: Any) -> Any:
+    positive = np.float32(0) if x < 0 else x
+    return ceiling if positive > ceiling else positive
+
+
+@native
+def clip(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: x, y, their elements, ceiling: y = min(max(x, 0), ceiling), NaN kept."""
+    block, ceiling = int64_at(arguments), np.float32(float64_at(arguments)[3])
+    x, y, count = float32_at(block[0]), float32_at(block[1]), block[2]
+    if block[0] == block[1]:  # with one name for both, the compiler has no overlap to fear
+        for i in range(count):
+            y[i] = _clipped(y[i], ceiling)
+    else:
+        for i in range(count):
+            y[i] = _clipped(x[i], ceiling)
+    return 0
+
+
+def add_relu(steps: Steps, place: Place, elements: int) -> None:
+    """Append: what lies in a place becomes max(…, 0)."""
+    steps.add_pass("relu", clip, (place, place), elements, math.inf)

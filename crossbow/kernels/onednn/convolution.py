@@ -16,6 +16,7 @@ from typing import Protocol
 from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn import narrow, winograd
+from crossbow.kernels.onednn.activation import add_relu
 from crossbow.kernels.onednn.image_convolution import ImageConvolution, image_convolution
 from crossbow.kernels.onednn.memory import (
     BlockedStorage,
@@ -26,7 +27,6 @@ from crossbow.kernels.onednn.memory import (
     free,
     nbytes,
     plain,
-    relu_attributes,
     same,
     storage,
     stored,
@@ -94,7 +94,7 @@ class _Convolution:
         self.forward = self.forward_with(free(self.sizes))
         self.backward_weights = self._backward_weights()
 
-    def forward_with(self, weights: dnnl.Handle, relu: bool = False) -> dnnl.Handle:
+    def forward_with(self, weights: dnnl.Handle) -> dnnl.Handle:
         return dnnl.dnnl_convolution_forward_primitive_desc_create(
             engine(),
             dnnl.FORWARD_TRAINING,
@@ -104,7 +104,7 @@ class _Convolution:
             self.bias,
             self.y,
             *self.geometry,
-            relu_attributes() if relu else attributes(),
+            attributes(),
         )
 
     def backward_data_with(self, weights: dnnl.Handle) -> dnnl.Handle:
@@ -171,8 +171,8 @@ def forward(
     if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
         blocked = isinstance(weights.storage, BlockedStorage) and weights.storage.blocks
         candidates = [kept_as, convolution.gradient_layout] if blocked else [convolution.gradient_layout]
-    made = [convolution.forward_with(candidate, relu) for candidate in candidates]
-    descriptor = _first_direct(made) or convolution.forward_with(free(convolution.sizes), relu)
+    made = [convolution.forward_with(candidate) for candidate in candidates]
+    descriptor = _first_direct(made) or convolution.forward_with(free(convolution.sizes))
     steps = Steps(f"convolution_forward{' relu' if relu else ''}")
     layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
@@ -185,6 +185,8 @@ def forward(
         operands[dnnl.ARG_BIAS] = (convolution.bias, "bias")
         reads.append("bias")
     steps.add("convolution", descriptor, operands)
+    if relu:
+        add_relu(steps, "output", y.elements)
     return steps.prepared(reads, ("output",), storages=storages)
 
 

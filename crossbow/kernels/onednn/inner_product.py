@@ -16,6 +16,7 @@ import numpy as np
 
 from crossbow.kernels.interface import Buffers, Call, GradientBlock, PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn.activation import add_relu
 from crossbow.kernels.onednn.matrix import Matrix, multiply, product_call
 from crossbow.kernels.onednn.memory import (
     BlockedStorage,
@@ -25,7 +26,6 @@ from crossbow.kernels.onednn.memory import (
     engine,
     nbytes,
     plain,
-    relu_attributes,
     same,
     storage,
     stored,
@@ -65,7 +65,7 @@ class _InnerProduct:
     def output(self, rows: int) -> dnnl.Handle:
         return plain((rows, self.outputs))
 
-    def forward(self, rows: int, relu: bool = False) -> dnnl.Handle:
+    def forward(self, rows: int) -> dnnl.Handle:
         return dnnl.dnnl_inner_product_forward_primitive_desc_create(
             engine(),
             dnnl.FORWARD_TRAINING,
@@ -73,7 +73,7 @@ class _InnerProduct:
             self.weights,
             self.bias,
             self.output(rows),
-            relu_attributes() if relu else attributes(),
+            attributes(),
         )
 
     def in_rows(self, tensor: Tensor) -> bool:
@@ -117,7 +117,9 @@ def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu
     if product.bias is not None:
         operands[dnnl.ARG_BIAS] = (product.bias, "bias")
         reads.append("bias")
-    steps.add("inner_product", product.forward(product.rows, relu), operands)
+    steps.add("inner_product", product.forward(product.rows), operands)
+    if relu:
+        add_relu(steps, place, y.elements)
     if not product.in_rows(y):
         steps.reorder(plain(y.shape), place, activation(y), "output")
     return steps.prepared(reads, ("output",), storages=storages)

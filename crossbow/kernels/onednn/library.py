@@ -31,23 +31,32 @@ from crossbow.kernels.onednn import (
     engine,
     factorisation,
     inner_product,
+    log_softmax,
     loss,
     lrn,
     matmul,
+    max_pooling,
+    part,
     pooling,
     scaling,
     softmax,
     stochastic_pooling,
+    transpose,
     vector,
 )
+from crossbow.kernels.onednn.fallback import with_fallbacks
 from crossbow.kernels.reference.library import Reference
 from crossbow.types import Layout, Phase, Shape, Tensor
 
 FLOAT32 = np.dtype(np.float32)
 
 
+@with_fallbacks
 class OneDNN(Reference):
-    """oneDNN's kernels; what it does not accelerate is inherited from the reference library and runs in NumPy."""
+    """oneDNN's kernels; what it does not accelerate is inherited from the reference library and runs in NumPy.
+
+    So does what oneDNN refuses: the kernel's name then says that it is a fallback, and why.
+    """
 
     name: str = "onednn"
 
@@ -138,13 +147,17 @@ class OneDNN(Reference):
             return super().pooling_forward(x, y, geometry, phase, seed, key)
         if geometry.method == "stochastic":
             return stochastic_pooling.forward(x, y, geometry, phase, seed, key)
-        return pooling.forward(x, y, geometry, phase)
+        if geometry.method == "max":
+            return max_pooling.forward(x, y, geometry, phase)
+        return pooling.forward(x, y, geometry)
 
     def pooling_backward(self, dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
         if not _images(dx):
             return super().pooling_backward(dy, dx, geometry)
         if geometry.method == "stochastic":
             return stochastic_pooling.backward(dy, dx, geometry)
+        if geometry.method == "max":
+            return max_pooling.backward(dy, dx, geometry)
         return pooling.backward(dy, dx, geometry)
 
     def activation_forward(
@@ -176,6 +189,16 @@ class OneDNN(Reference):
 
     def softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         return softmax.backward(y, dy, dx, axis)
+
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(x, y):
+            return super().log_softmax_forward(x, y, axis)
+        return log_softmax.forward(x, axis)
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        if not _alike(y, dy, dx):
+            return super().log_softmax_backward(y, dy, dx, axis)
+        return log_softmax.backward(y, axis)
 
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         if not _alike(x, y):
@@ -234,6 +257,24 @@ class OneDNN(Reference):
 
     def copy_backward(self, dy: Tensor, dx: Tensor) -> PreparedKernel:
         return copy.backward(dy, dx) if copy.accepts(dy, dx) else super().copy_backward(dy, dx)
+
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.forward(x, y, sizes, order)
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        return transpose.backward(dy, dx, sizes, order)
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_forward(x, y, axis, start, step)
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        return part.slice_backward(dy, dx, axis, start, step)
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        return part.pad_forward(x, y, before, value)
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        return part.pad_backward(dy, dx, before)
 
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         if not matmul.accepts(geometry):

@@ -7,6 +7,7 @@ for the gradient; the passes keep nothing.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -15,6 +16,8 @@ import numpy as np
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel, ResponseGeometry
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn.binding import OneDNNError
+from crossbow.kernels.onednn.fallback import fallen_back
 from crossbow.kernels.onednn.memory import activation, attributes, engine, nbytes
 from crossbow.kernels.onednn.primitive import Place, Steps, implementation
 from crossbow.types import Layout, Phase, Shape, Tensor
@@ -28,8 +31,12 @@ while the gradient is prepared."""
 
 def forward(x: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
     """input0 → output (and kept, when training with the primitive)."""
-    if not _primitive_is_fast(x, geometry):
-        return prepared_pass("lrn_forward", normalise, ("input0",), ("output",), *_numbers(x, geometry))
+    own = functools.partial(prepared_pass, "lrn_forward", normalise, ("input0",), ("output",), *_numbers(x, geometry))
+    try:
+        if not _primitive_is_fast(x, geometry):
+            return own()
+    except OneDNNError as error:
+        return fallen_back(own(), error)
     training = phase is Phase.TRAIN
     descriptor = _forward(x, geometry, dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
@@ -49,18 +56,11 @@ def forward(x: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKern
 def backward(x: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
     """input0, output_gradient[, kept] → input_gradient; the pass may be in place on output_gradient."""
     reads, writes = ["input0", "output_gradient"], ("input_gradient",)
-    if not _primitive_is_fast(x, geometry):
-        (_, height, width, inner), _ = _images(x, geometry)
-        workspace, in_place = 4 * (2 * height * width * inner + inner), ("output_gradient", "input_gradient")
-        return prepared_pass(
-            "lrn_backward",
-            normalise_gradient,
-            reads,
-            writes,
-            *_numbers(x, geometry),
-            workspace=workspace,
-            in_place=in_place,
-        )
+    try:
+        if not _primitive_is_fast(x, geometry):
+            return _own_backward(x, geometry)
+    except OneDNNError as error:
+        return fallen_back(_own_backward(x, geometry), error)
     descriptor = _backward(x, geometry)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (activation(x), "input0"),
@@ -111,6 +111,19 @@ def _constants(geometry: ResponseGeometry) -> tuple[int, float, float, float]:
 
 
 # Passes of our own.
+
+
+def _own_backward(x: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
+    (_, height, width, inner), _ = _images(x, geometry)
+    return prepared_pass(
+        "lrn_backward",
+        normalise_gradient,
+        ("input0", "output_gradient"),
+        ("input_gradient",),
+        *_numbers(x, geometry),
+        workspace=4 * (2 * height * width * inner + inner),
+        in_place=("output_gradient", "input_gradient"),
+    )
 
 
 def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[int | float, ...]:

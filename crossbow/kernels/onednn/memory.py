@@ -37,17 +37,6 @@ def attributes() -> dnnl.Handle:
     return made
 
 
-@functools.cache
-def relu_attributes() -> dnnl.Handle:
-    """As `attributes`, and the output passes through a ReLU."""
-    made = dnnl.dnnl_primitive_attr_create()
-    dnnl.dnnl_primitive_attr_set_scratchpad_mode(made, dnnl.SCRATCHPAD_MODE_USER)
-    post_ops = dnnl.dnnl_post_ops_create()
-    dnnl.dnnl_post_ops_append_eltwise(post_ops, dnnl.ELTWISE_RELU, 0.0, 0.0)
-    dnnl.dnnl_primitive_attr_set_post_ops(made, post_ops)
-    return made
-
-
 def plain(shape: Sequence[int]) -> dnnl.Handle:
     """Row-major float32."""
     if len(shape) in _PLAIN_TAGS:

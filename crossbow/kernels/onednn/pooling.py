@@ -1,74 +1,68 @@
-"""Two-dimensional pooling and its gradients."""
+"""Two-dimensional average pooling and its gradient."""
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from crossbow.kernels.compiled import NativeFunction, float32_at, int64_at, native, prepared_pass
+from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn.memory import activation, attributes, engine, nbytes
-from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.binding import OneDNNError
+from crossbow.kernels.onednn.fallback import fallen_back
+from crossbow.kernels.onednn.memory import activation, attributes, engine
+from crossbow.kernels.onednn.primitive import Steps
 from crossbow.kernels.onednn.sums import image_averages
-from crossbow.types import Layout, Phase, Shape, Tensor
+from crossbow.kernels.onednn.windows import window_slots
+from crossbow.types import Shape, Tensor
 
 
-def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
-    """input0 → output (and kept, when training with max pooling)."""
+def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
+    """input0 → output."""
+    own = functools.partial(_own, "pooling_forward", average_forward, "input0", "output", x, y, geometry)
     if _overhangs(x.shape, y.shape, geometry):
-        return _average_pass("pooling_forward", average_forward, "input0", "output", x, y, geometry)
+        return own()
     if _whole_images(x.shape, geometry):
         return image_averages(x)
-    training = phase is Phase.TRAIN and geometry.method == "max"
-    descriptor = _forward(x, y, geometry, training)
+    try:
+        descriptor = _forward(x, y, geometry)
+    except OneDNNError as error:
+        return fallen_back(own(), error)
     steps = Steps("pooling_forward")
-    operands: dict[int, tuple[dnnl.Handle, Place]] = {
-        dnnl.ARG_SRC: (activation(x), "input0"),
-        dnnl.ARG_DST: (activation(y), "output"),
-    }
-    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD) if training else None
-    if kept is not None:
-        operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
-    steps.add(geometry.method, descriptor, operands)
-    if kept is None:
-        return steps.prepared(("input0",), ("output",))
-    return steps.prepared(("input0",), ("output", "kept"), kept=nbytes(kept))
+    operands = {dnnl.ARG_SRC: (activation(x), "input0"), dnnl.ARG_DST: (activation(y), "output")}
+    steps.add("average", descriptor, operands)
+    return steps.prepared(("input0",), ("output",))
 
 
 def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
-    """output_gradient[, kept] → input_gradient."""
+    """output_gradient → input_gradient."""
+    roles = ("output_gradient", "input_gradient")
+    own = functools.partial(_own, "pooling_backward", average_backward, *roles, dx, dy, geometry)
     if _overhangs(dx.shape, dy.shape, geometry):
-        return _average_pass(
-            "pooling_backward", average_backward, "output_gradient", "input_gradient", dx, dy, geometry
+        return own()
+    try:
+        descriptor = dnnl.dnnl_pooling_backward_primitive_desc_create(
+            engine(),
+            _algorithm(geometry),
+            activation(dx),
+            activation(dy),
+            *_sizes(dx.shape, dy.shape, geometry),
+            _forward(dx, dy, geometry),
+            attributes(),
         )
-    hint = _forward(dx, dy, geometry, True)
-    descriptor = dnnl.dnnl_pooling_backward_primitive_desc_create(
-        engine(),
-        _algorithm(geometry),
-        activation(dx),
-        activation(dy),
-        *_sizes(dx.shape, dy.shape, geometry),
-        hint,
-        attributes(),
-    )
+    except OneDNNError as error:
+        return fallen_back(own(), error)
     steps = Steps("pooling_backward")
-    operands: dict[int, tuple[dnnl.Handle, Place]] = {
-        dnnl.ARG_DIFF_DST: (activation(dy), "output_gradient"),
-        dnnl.ARG_DIFF_SRC: (activation(dx), "input_gradient"),
-    }
-    reads = ["output_gradient"]
-    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD)
-    if geometry.method == "max" and kept is not None:
-        operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
-        reads.append("kept")
-    steps.add(geometry.method, descriptor, operands)
-    return steps.prepared(reads, ("input_gradient",))
+    operands = {dnnl.ARG_DIFF_DST: (activation(dy), roles[0]), dnnl.ARG_DIFF_SRC: (activation(dx), roles[1])}
+    steps.add("average", descriptor, operands)
+    return steps.prepared(roles[:1], roles[1:])
 
 
-def _forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, training: bool) -> dnnl.Handle:
+def _forward(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> dnnl.Handle:
     return dnnl.dnnl_pooling_forward_primitive_desc_create(
         engine(),
-        dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE,
+        dnnl.FORWARD_INFERENCE,
         _algorithm(geometry),
         activation(x),
         activation(y),
@@ -78,8 +72,6 @@ def _forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, training: bool) ->
 
 
 def _algorithm(geometry: PoolingGeometry) -> int:
-    if geometry.method == "max":
-        return dnnl.POOLING_MAX
     return dnnl.POOLING_AVG_INCLUDE_PADDING if geometry.count_padding else dnnl.POOLING_AVG_EXCLUDE_PADDING
 
 
@@ -103,55 +95,51 @@ def _overhangs(x: Shape, y: Shape, geometry: PoolingGeometry) -> bool:
     """Whether windows reach beyond the padding while padding counts: the library would count the overhang too."""
     after = _after(x, y, geometry)
     beyond = any(reach > padding for reach, (_, padding) in zip(after, geometry.padding, strict=True))
-    return geometry.method == "average" and geometry.count_padding and beyond
+    return geometry.count_padding and beyond
 
 
 def _whole_images(x: Shape, geometry: PoolingGeometry) -> bool:
     """Whether it is global average pooling: a single window, of the whole input without padding."""
     padded = any(before or after for before, after in geometry.padding)
-    return geometry.method == "average" and geometry.extent == x[2:] == geometry.kernel and not padded
+    return geometry.extent == x[2:] == geometry.kernel and not padded
 
 
-# Average pooling that counts padding but not the overhang: our own pass, as the library has none.
+# Our own passes: where padding counts but not the overhang, which the library cannot do, and where it refuses.
 
 
-def _average_pass(
+def _own(
     request: str, function: NativeFunction, read: str, write: str, x: Tensor, y: Tensor, geometry: PoolingGeometry
 ) -> PreparedKernel:
-    return prepared_pass(f"{request} average", function, (read,), (write,), *window_slots(x, y, geometry))
+    slots = (*window_slots(x, y, geometry), int(geometry.count_padding))
+    return prepared_pass(f"{request} average", function, (read,), (write,), *slots)
 
 
-def window_slots(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> tuple[int, ...]:
-    """What a pass over windows has to know: strides of x, of y, N C H W, H' W', kernel, stride, padding before, after,
-    dilation."""
-    before, after = zip(*geometry.padding, strict=True)
-    sizes = (*x.shape, *y.shape[2:], *geometry.kernel, *geometry.stride, *before, *after, *geometry.dilation)
-    return (*_strides(x), *_strides(y), *sizes)
-
-
-def _strides(tensor: Tensor) -> Shape:
-    """Distances in elements between neighbours along N, C, H, W."""
-    _, c, h, w = tensor.shape
-    return (h * w * c, 1, w * c, c) if tensor.layout is Layout.CHANNELS_LAST else (c * h * w, h * w, w, 1)
+@inlined
+def _counted(start: int, size: int, before: int, after: int, kernel: int, dilation: int, counts: int) -> int:
+    """How many positions of a window count on one axis: those on input or padding, or, unless `counts`, on input."""
+    if counts == 0:
+        before, after = 0, 0
+    first = max(0, -((start + before) // dilation))
+    return max(min(kernel, (size + after - start + dilation - 1) // dilation) - first, 0)
 
 
 @native
 def average_forward(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, y, then as `window_slots`."""
+    """Block: x, y, then as `window_slots`, whether padding counts."""
     b = int64_at(arguments)
     x, y = float32_at(b[0]), float32_at(b[1])
     for i in range(b[14]):
         top = i * b[18] - b[20]
-        rows = min(b[16], (b[12] + b[22] - top + b[24] - 1) // b[24])
+        rows = _counted(top, b[12], b[20], b[22], b[16], b[24], b[26])
         for j in range(b[15]):
             left = j * b[19] - b[21]
-            columns = min(b[17], (b[13] + b[23] - left + b[25] - 1) // b[25])
+            columns = _counted(left, b[13], b[21], b[23], b[17], b[25], b[26])
             share = np.float32(rows * columns)
             for n in range(b[10]):
                 for c in range(b[11]):
                     total = np.float32(0)
-                    for u in range(top, top + rows * b[24], b[24]):
-                        for v in range(left, left + columns * b[25], b[25]):
+                    for u in range(top, top + b[16] * b[24], b[24]):
+                        for v in range(left, left + b[17] * b[25], b[25]):
                             if 0 <= u < b[12] and 0 <= v < b[13]:
                                 total += x[n * b[2] + c * b[3] + u * b[4] + v * b[5]]
                     y[n * b[6] + c * b[7] + i * b[8] + j * b[9]] = total / share
@@ -160,23 +148,23 @@ def average_forward(arguments: int, _1: int, _2: int, _3: int) -> int:
 
 @native
 def average_backward(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: dy, dx, then as `window_slots` of dx and dy."""
+    """Block: dy, dx, then as `window_slots` of dx and dy, whether padding counts."""
     b = int64_at(arguments)
     dy, dx = float32_at(b[0]), float32_at(b[1])
     for index in range(b[10] * b[11] * b[12] * b[13]):
         dx[index] = np.float32(0)
     for i in range(b[14]):
         top = i * b[18] - b[20]
-        rows = min(b[16], (b[12] + b[22] - top + b[24] - 1) // b[24])
+        rows = _counted(top, b[12], b[20], b[22], b[16], b[24], b[26])
         for j in range(b[15]):
             left = j * b[19] - b[21]
-            columns = min(b[17], (b[13] + b[23] - left + b[25] - 1) // b[25])
+            columns = _counted(left, b[13], b[21], b[23], b[17], b[25], b[26])
             share = np.float32(rows * columns)
             for n in range(b[10]):
                 for c in range(b[11]):
                     gradient = dy[n * b[6] + c * b[7] + i * b[8] + j * b[9]] / share
-                    for u in range(top, top + rows * b[24], b[24]):
-                        for v in range(left, left + columns * b[25], b[25]):
+                    for u in range(top, top + b[16] * b[24], b[24]):
+                        for v in range(left, left + b[17] * b[25], b[25]):
                             if 0 <= u < b[12] and 0 <= v < b[13]:
                                 dx[n * b[2] + c * b[3] + u * b[4] + v * b[5]] += gradient
     return 0

@@ -8,7 +8,7 @@ import numpy as np
 
 from crossbow.kernels.compiled import TASK, float32_at, inlined, int32_at, int64_at, native, philox, prepared_pass
 from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
-from crossbow.kernels.onednn.pooling import window_slots
+from crossbow.kernels.onednn.windows import window_slots
 from crossbow.types import Phase, Tensor
 
 _LOW = 0xFFFFFFFF

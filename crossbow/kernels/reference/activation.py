@@ -35,7 +35,7 @@ def backward(
     """dx = dy · y', where the derivative y' is known from y; at a kink it is the one of the left or flat side."""
     y, dy = output, output_gradient
     if mode == "relu":
-        derivative = np.where(y > 0, 1, negative_slope)
+        derivative = np.where(y <= 0, negative_slope, 1)
     elif mode == "clipped":
         derivative = (y > 0) & (y < ceiling)
     elif mode == "tanh":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -33,7 +34,7 @@ def backward_data(
     room = padded(np.zeros_like(input_gradient), dy.shape, geometry, 0)
     for ins, outs in _groups(input_gradient, weights, geometry):
         windows = np.tensordot(weights[outs], dy[:, outs], axes=((0,), (1,)))  # (C, kh, kw, N, H', W')
-        windows = windows.reshape(windows.shape[0], -1, dy.shape[0], *dy.shape[2:])
+        windows = windows.reshape(windows.shape[0], math.prod(geometry.kernel), dy.shape[0], *dy.shape[2:])
         for number, place in positions(dy.shape, geometry):
             room[:, ins][place] += windows[:, number].swapaxes(0, 1)
     input_gradient[...] = inside(room, input_gradient.shape, geometry)

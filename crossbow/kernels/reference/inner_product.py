@@ -9,15 +9,18 @@ from crossbow.kernels.reference.prepare import Floats
 
 def forward(*, input0: Floats, weights: Floats, output: Floats, bias: Floats | None = None) -> None:
     """y = x wᵀ + b."""
-    output[...] = np.matmul(_rows(input0, weights.shape[1]), weights.T).reshape(output.shape)
+    outputs, features = weights.shape
+    x = input0.reshape(output.size // outputs, features)
+    output[...] = np.matmul(x, weights.T).reshape(output.shape)
     if bias is not None:
         output += bias
 
 
 def backward_data(*, output_gradient: Floats, weights: Floats, input_gradient: Floats) -> None:
     """dx = dy w."""
-    gradient = np.matmul(_rows(output_gradient, weights.shape[0]), weights)
-    input_gradient[...] = gradient.reshape(input_gradient.shape)
+    outputs = len(weights)
+    dy = output_gradient.reshape(output_gradient.size // outputs, outputs)
+    input_gradient[...] = np.matmul(dy, weights).reshape(input_gradient.shape)
 
 
 def backward_weights(
@@ -25,11 +28,8 @@ def backward_weights(
 ) -> None:
     """dw = dyᵀ x; db = Σ_n dy."""
     outputs, features = weights_gradient.shape
-    gradient = _rows(output_gradient, outputs)
-    np.matmul(gradient.T, _rows(input0, features), out=weights_gradient)
+    rows = output_gradient.size // outputs
+    dy = output_gradient.reshape(rows, outputs)
+    np.matmul(dy.T, input0.reshape(rows, features), out=weights_gradient)
     if bias_gradient is not None:
-        bias_gradient[...] = np.sum(gradient, axis=0, dtype=np.float64)
-
-
-def _rows(x: Floats, features: int) -> Floats:
-    return x.reshape(-1, features)
+        bias_gradient[...] = np.sum(dy, axis=0, dtype=np.float64)

@@ -32,15 +32,19 @@ from crossbow.kernels.reference import (
     engine,
     factorisation,
     inner_product,
+    log_softmax,
     loss,
     lrn,
     matmul,
+    part,
     pooling,
     scaling,
     softmax,
+    transpose,
     vector,
 )
 from crossbow.kernels.reference.prepare import prepare
+from crossbow.kernels.strides import moves_nothing
 from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
 
 
@@ -214,6 +218,15 @@ class Reference:
         reads, in_place = ("output", "output_gradient"), ("output_gradient", "input_gradient")
         return prepare("softmax_backward", softmax.backward, reads, ("input_gradient",), in_place=in_place, axis=axis)
 
+    def log_softmax_forward(self, x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
+        roles, function = ("input0", "output"), log_softmax.forward
+        return prepare("log_softmax_forward", function, roles[:1], roles[1:], in_place=roles, axis=axis)
+
+    def log_softmax_backward(self, y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
+        reads, in_place = ("output", "output_gradient"), ("output_gradient", "input_gradient")
+        function, writes = log_softmax.backward, ("input_gradient",)
+        return prepare("log_softmax_backward", function, reads, writes, in_place=in_place, axis=axis)
+
     def dropout_forward(self, x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
         return prepare(
             "dropout_forward",
@@ -295,6 +308,36 @@ class Reference:
         reads, writes = ("output_gradient",), ("input_gradient",)
         roles = ("output_gradient", "input_gradient") if dy.same_order(dx) else None
         return replace(prepare("copy_backward", copy.backward, reads, writes, in_place=roles), alias=roles)
+
+    def transpose_forward(self, x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        roles = ("input0", "output")
+        same = roles if moves_nothing(x, y, sizes, order) else None
+        function, axes = transpose.forward, tuple(order)
+        kernel = prepare("transpose_forward", function, roles[:1], roles[1:], in_place=same, sizes=sizes, order=axes)
+        return replace(kernel, alias=same)
+
+    def transpose_backward(self, dy: Tensor, dx: Tensor, sizes: Shape, order: Sequence[int]) -> PreparedKernel:
+        roles = ("output_gradient", "input_gradient")
+        same = roles if moves_nothing(dx, dy, sizes, order) else None
+        function, axes = transpose.backward, tuple(order)
+        kernel = prepare("transpose_backward", function, roles[:1], roles[1:], in_place=same, sizes=sizes, order=axes)
+        return replace(kernel, alias=same)
+
+    def slice_forward(self, x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        place = part.sliced(axis, start, step, y.shape[axis])
+        return prepare("slice_forward", part.taken, ("input0",), ("output",), place=place)
+
+    def slice_backward(self, dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
+        place, reads, writes = part.sliced(axis, start, step, dy.shape[axis]), ("output_gradient",), ("input_gradient",)
+        return prepare("slice_backward", part.put_back, reads, writes, place=place)
+
+    def pad_forward(self, x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
+        place = part.inside(before, x.shape)
+        return prepare("pad_forward", part.put, ("input0",), ("output",), place=place, value=value)
+
+    def pad_backward(self, dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
+        place, reads, writes = part.inside(before, dx.shape), ("output_gradient",), ("input_gradient",)
+        return prepare("pad_backward", part.taken_back, reads, writes, place=place)
 
     def matmul_forward(self, a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
         return prepare("matmul_forward", matmul.forward, ("input0", "input1"), ("output",), geometry=geometry)

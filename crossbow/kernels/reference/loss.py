@@ -133,5 +133,5 @@ def _counted(
 def _normaliser(normalisation: str, state: Array, labels: NDArray[np.int32], counted: int) -> int:
     """batch: the examples; full: their labels; valid: those not ignored; none: 1. At least 1."""
     examples = _examples(state)
-    full = examples * (labels.size // len(labels))
+    full = examples * (labels.size // max(len(labels), 1))
     return max(1, {"batch": examples, "full": full, "valid": counted, "none": 1}[normalisation])

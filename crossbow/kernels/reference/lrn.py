@@ -29,7 +29,7 @@ def _strength(x: Floats, geometry: ResponseGeometry) -> Floats:
 
 def _summed(x: Floats, geometry: ResponseGeometry, before: int, after: int) -> Floats:
     """The sum of every window that reaches so far before and behind its element; outside lie zeros."""
-    for axis in geometry.axes:
+    for axis in geometry.axes if x.size else ():
         widths = [(before, after) if dimension == axis else (0, 0) for dimension in range(x.ndim)]
         x = sliding_window_view(np.pad(x, widths), geometry.size, axis=axis).sum(axis=-1)
     return x

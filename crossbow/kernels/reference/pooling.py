@@ -19,10 +19,11 @@ position in the window (u · kw + v in two dimensions) that the output came from
 
 
 def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, kept: Array | None = None) -> None:
-    """The largest element of every window; of equal ones the first. NaN is larger than everything."""
+    """The largest element of every window; of equal ones the first. NaN is larger than everything: of several the
+    last."""
     room = padded(input0, output.shape, geometry, -np.inf)
     output[...] = -np.inf
-    first = np.zeros(output.shape, KEPT_TYPE)
+    first = _first_inside(output.shape, geometry)
     for position, place in positions(output.shape, geometry):
         candidate = room[place]
         larger = (candidate > output) | np.isnan(candidate)

@@ -9,7 +9,7 @@ from crossbow.kernels.reference.prepare import Floats
 
 def forward(*, input0: Floats, output: Floats, axis: int) -> None:
     """y = exp(x − max x) / Σ exp(x − max x)."""
-    np.subtract(input0, input0.max(axis=axis, keepdims=True), out=output)
+    np.subtract(input0, input0.max(axis=axis, keepdims=True, initial=-np.inf), out=output)
     np.exp(output, out=output)
     output /= output.sum(axis=axis, keepdims=True)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossbow.onnx.network import Step
-from crossbow.onnx.reading.node import Node, Numbers, Refused, shortest
+from crossbow.onnx.reading.node import LARGEST_CONSTANT, Node, Numbers, Refused, shortest
 from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import Broadcast, Constant, ElementWiseOp, Scale, Values
 from crossbow.types import Shape
@@ -153,6 +154,8 @@ class Term:
 
     def along(self, x: Shape, first: int, last: int) -> Numbers:
         """Its values for the axes from `first` to before `last`."""
+        if math.prod(x[first:last]) > LARGEST_CONSTANT:
+            raise Refused(f"expected a constant of at most {LARGEST_CONSTANT:,} elements. Received: {x[first:last]}")
         shape = (1,) * (len(x) - self.array.ndim) + self.array.shape
         return np.ascontiguousarray(np.broadcast_to(self.array.reshape(shape[first:last]), x[first:last]))
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import onnx
 import onnx.inliner
-import onnx.reference
 import onnx.shape_inference
 
 from crossbow.onnx.network import ANY_BATCH, MARK, Network, Step, needed
-from crossbow.onnx.reading.node import Border, Constant, Node, Numbers, Refused
-from crossbow.onnx.reading.table import GROUPS, TRANSLATIONS, Translation
+from crossbow.onnx.reading.folding import check_functions, evaluate
+from crossbow.onnx.reading.node import LARGEST_CONSTANT, Border, Constant, Node, Numbers, Refused
+from crossbow.onnx.reading.table import GROUPS, TRANSLATIONS, Read, Translation
 from crossbow.onnx.training_settings import Settings, read_settings
 from crossbow.types import GraphError, Shape
 
@@ -23,8 +22,6 @@ FIRST_OPSET = 6
 """The oldest version of the ONNX operators that is read."""
 LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
 """Operators that are none of a network: what is loaded gets its loss, and the labels, from whoever trains it."""
-FOLDED_ELEMENTS = 1 << 28
-"""The largest constant that is computed while reading."""
 
 
 class Reader:
@@ -32,6 +29,7 @@ class Reader:
 
     def __init__(self, model: onnx.ModelProto, input_shape: Shape | None = None) -> None:
         if model.functions:
+            check_functions(model)
             model = onnx.inliner.inline_local_functions(model)
         self.model, self.graph = model, model.graph
         self.faults: list[str] = []
@@ -49,22 +47,23 @@ class Reader:
         self.settings = self._settings()
         self.nodes = self._live_nodes()
         self.inputs = self._inputs(input_shape)
-        self.uses = Counter(name for node in self.nodes for name in node.input)
+        self.uses = Counter(name for node in self.nodes for name in _reads(node))
         self.uses.update(output.name for output in self.graph.output)
         self._readers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
-            for name in node.input:
+            for name in _reads(node):
                 self._readers.setdefault(name, []).append(node)
         self._taken = {node.name for node in self.graph.node}
         self._given_names: dict[int, str] = {}
         self._inferred: dict[str, Shape] | None = None
+        self._room = LARGEST_CONSTANT
 
     def run(self) -> Network:
         """Raises GraphError with every fault."""
         self._check_names()
         if not self.faults:
             for node in self.nodes:
-                if self._is_constant(node):
+                if self._is_constant(node) and node.op_type != "If":
                     self._fold(node)
             for group in self._groups():
                 self._read(group)
@@ -91,7 +90,9 @@ class Reader:
     def _initializers(self) -> dict[str, Constant]:
         for sparse in self.graph.sparse_initializer:
             self.faults.append(f"initializer {sparse.values.name!r}: expected a dense tensor. Received: a sparse one")
-        return {t.name: Constant(onnx.numpy_helper.to_array(t)) for t in self.graph.initializer}
+        entries = (*self.graph.input, *self.graph.value_info)
+        kept = {entry.name for entry in entries if any(map(_is_buffer, entry.metadata_props))}
+        return {t.name: Constant(onnx.numpy_helper.to_array(t), literal=t.name in kept) for t in self.graph.initializer}
 
     def _settings(self) -> Mapping[str, Settings]:
         try:
@@ -107,7 +108,7 @@ class Reader:
         for node in reversed(self.graph.node):
             if wanted.intersection(node.output):
                 live.append(node)
-                wanted.update(node.input)
+                wanted.update(_reads(node))
         return live[::-1]
 
     def _inputs(self, given: Shape | None) -> dict[str, Step]:
@@ -147,7 +148,7 @@ class Reader:
         given = {*self.constants, *(entry.name for entry in self.graph.input)}
         given.update(sparse.values.name for sparse in self.graph.sparse_initializer)  # a fault already
         for node in self.nodes:
-            for name in node.input:
+            for name in _reads(node):
                 if name and name not in given:
                     where = f"node {self._name(node)!r} ({node.op_type})"
                     self.faults.append(
@@ -194,6 +195,9 @@ class Reader:
             array = _shape_operator(proto, self.values[proto.input[0]].shape)
             self.constants[proto.output[0]] = Constant(array, varies=True)
             return
+        if proto.op_type == "If" and proto.input[0] in self.constants:
+            self._read_branch(proto)
+            return
         if self._is_constant(proto):
             if proto.output[0] not in self.folded:
                 self._fold(proto)
@@ -205,9 +209,25 @@ class Reader:
             return
         self._translate(node, lambda: translation.read(node))
 
-    def _translate(self, node: Node, read: Callable[[], Step]) -> None:
+    def _read_branch(self, proto: onnx.NodeProto) -> None:
+        """The nodes of the branch that an If takes whose condition is known, as one on a shape is."""
+        taken = bool(self.constants[proto.input[0]].array.reshape(-1)[0])
+        name = "then_branch" if taken else "else_branch"
+        (branch,) = (attribute.g for attribute in proto.attribute if attribute.name == name)
+        self.constants.update({t.name: Constant(onnx.numpy_helper.to_array(t)) for t in branch.initializer})
+        for node in branch.node:
+            self._read_node(node)
+        for outer, inner in zip(proto.output, branch.output, strict=True):
+            if inner.name in self.constants:
+                self.constants[outer] = self.constants[inner.name]
+            elif inner.name in self.values:
+                self.values[outer] = self.values[inner.name]
+
+    def _translate(self, node: Node, read: Callable[[], Read]) -> None:
         try:
-            self.values[node.proto.output[0]] = read()
+            result = read()
+            steps = [result] if isinstance(result, Step) else result
+            self.values.update(zip(node.proto.output, steps, strict=False))
         except (Refused, ValueError) as error:
             self.fault(node, str(error))
             self._guess(node.proto)
@@ -251,7 +271,7 @@ class Reader:
         for attribute in proto.attribute:
             if attribute.name not in translation.attributes:
                 self.fault(node, f"attribute {attribute.name!r} is not known")
-        for output in proto.output[1:]:
+        for output in () if translation.several_outputs else proto.output[1:]:
             if output and self.uses[output]:
                 self.fault(node, f"expected only the first output to be used. Received: a use of {output!r} too")
         for index in translation.constants:
@@ -299,9 +319,8 @@ class Reader:
             self.faults.append(f"{name}: Crossbow has no operator {proto.op_type}")
             return
         try:
-            if proto.op_type == "ConstantOfShape" and np.prod(given[proto.input[0]].array) > FOLDED_ELEMENTS:
-                raise ValueError(f"a constant of more than {FOLDED_ELEMENTS:,} elements")
-            arrays = _evaluate(proto, self.model, {name: constant.array for name, constant in given.items()})
+            arrays = evaluate(proto, self.model, {name: constant.array for name, constant in given.items()}, self._room)
+            self._room -= sum(np.asarray(array).size for array in arrays)
         except Exception as error:  # whatever the evaluator of the package raises
             self.faults.append(f"{name}: expected a constant that can be computed. Received: {error}")
             return
@@ -344,18 +363,29 @@ class Reader:
         }
 
 
+def _reads(node: onnx.NodeProto) -> list[str]:
+    """The names that a node reads: its inputs, and what the graphs within it take from around them."""
+    names = list(node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            own = {name for inner in graph.node for name in inner.output}
+            own.update(tensor.name for tensor in graph.initializer)
+            own.update(entry.name for entry in graph.input)
+            found = [name for inner in graph.node for name in _reads(inner)]
+            found += [entry.name for entry in graph.output]
+            names += [name for name in found if name and name not in own]
+    return names
+
+
+def _is_buffer(entry: onnx.StringStringEntryProto) -> bool:
+    """Whether it says, as PyTorch's exporter does, that a tensor is a buffer: no parameter."""
+    return entry.key == "pkg.torch.export.graph_signature.InputSpec.kind" and entry.value == "BUFFER"
+
+
 def _activations(group: Sequence[onnx.NodeProto], constants: Mapping[str, Constant]) -> set[str]:
     """What a group of nodes reads from outside."""
     inside = {output for node in group for output in node.output}
     return {name for node in group for name in node.input if name and name not in constants and name not in inside}
-
-
-def _evaluate(proto: onnx.NodeProto, model: onnx.ModelProto, given: Mapping[str, Numbers]) -> Sequence[Any]:
-    inputs = [onnx.ValueInfoProto(name=name) for name in given]
-    outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
-    graph = onnx.helper.make_graph([proto], "constant", inputs, outputs)
-    alone = onnx.helper.make_model(graph, opset_imports=model.opset_import)
-    return list(onnx.reference.ReferenceEvaluator(alone).run(None, dict(given)))
 
 
 def _shape_operator(proto: onnx.NodeProto, shape: Shape) -> Numbers:

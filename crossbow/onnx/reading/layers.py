@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ from crossbow.ops import (
     ElementWiseOp,
     Flatten,
     InnerProduct,
+    LogSoftMax,
     MatMul,
     Noop,
     Pool,
@@ -158,6 +160,7 @@ def flattened_inner_product(nodes: Sequence[Node]) -> Step:
     constants=(1, 2, 3, 4),
 )
 def batch_normalisation(node: Node) -> Step:
+    """Factors and summands that are no parameters, as those of PyTorch's BatchNorm with affine=False, do not train."""
     if not node.integer("spatial", 1):
         raise Refused("attribute spatial=0: expected one mean and variance for each channel")
     if node.version >= 14:
@@ -165,16 +168,34 @@ def batch_normalisation(node: Node) -> Step:
     else:
         outputs = [name for name in node.proto.output if name]
         training = len(outputs) > 1 or (node.version < 7 and not node.integer("is_test", 0))
+    factor, summand = (0.0 if _is_fixed(node, index) else 1.0 for index in (1, 2))
+    variance = node.weights(4)
+    if (variance < 0).any():
+        raise Refused(f"expected a running variance ≥ 0 ({node.proto.input[4]!r}). Received: {variance.min():g}")
     kernel = BatchNorm(
         epsilon=node.number("epsilon", 1e-5),
         moving_average_fraction=node.number("momentum", 0.9),
         bias=not node.is_filler(2),
+        weight_learning_rate_multiplier=factor,
+        bias_learning_rate_multiplier=1.0 if node.is_filler(2) else summand,
         weight_initialiser=Values(node.weights(1)),
         mean_initialiser=Values(node.weights(3)),
-        variance_initialiser=Values(node.weights(4)),
+        variance_initialiser=Values(variance),
         bias_initialiser=Constant() if node.is_filler(2) else Values(node.weights(2)),
     )
     return node.apply(kernel, node.step(), phase=Phase.TRAIN if training else Phase.CHECK)
+
+
+def _is_fixed(node: Node, index: int) -> bool:
+    """Whether a factor or summand of a normalisation is no parameter.
+
+    PyTorch's newer exporter makes initializers of ones and zeros, named "val_0" and the like, or takes another
+    initializer with the same numbers; what it exports it also keeps as text.
+    """
+    numbers = node.weights(index)
+    made = re.fullmatch(r"val_\d+", node.proto.input[index]) and (numbers == (1 if index == 1 else 0)).all()
+    texts = [entry.value for entry in node.proto.metadata_props if entry.key == "pkg.torch.onnx.fx_node"]
+    return node.is_literal(index) or bool(made) or any(", None, None, " in text for text in texts)
 
 
 # Windows
@@ -275,10 +296,21 @@ def paddings(pairs: Sequence[tuple[int, int]]) -> Padding:
 def softmax(node: Node) -> Step:
     """Before version 13 the sum is over all dimensions from the axis on."""
     x = node.step()
+    return node.apply(SoftMax(axis=_class_axis(node, x)), x)
+
+
+@reads("LogSoftmax", versions=(1, 11, 13), attributes="axis")
+def log_softmax(node: Node) -> Step:
+    """Before version 13 the sum is over all dimensions from the axis on."""
+    x = node.step()
+    return node.apply(LogSoftMax(axis=_class_axis(node, x)), x)
+
+
+def _class_axis(node: Node, x: Step) -> int:
     axis = place(node, len(x.shape), -1 if node.version >= 13 else 1)
     if node.version < 13 and any(size != 1 for size in x.shape[axis + 1 :]):
         raise Refused(f"axis={axis} of version {node.version} sums over all dimensions from it on. Received: {x.shape}")
-    return node.apply(SoftMax(axis=axis), x)
+    return axis
 
 
 @reads("Dropout", versions=(6, 7, 10, 12, 13, 22), attributes="ratio seed is_test", constants=(1, 2))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from crossbow.onnx.reading.graph import Reader
 
 Numbers = NDArray[Any]
+LARGEST_CONSTANT = 1 << 28
+"""Elements of the largest constant that is made while reading, and of all that are computed together."""
 Border = Sequence[tuple[int, int]]
 """What is put around an image: before and behind, for each spatial dimension."""
 
@@ -111,7 +113,8 @@ class Node:
         if array.dtype.kind != "f" or array.dtype.itemsize < 4:
             raise Refused(f"expected weights in float32 or float64. Received: {array.dtype}")
         if not np.isfinite(array).all():
-            raise Refused(f"expected finite weights. Received: some that are not, in input {index}")
+            where = f"input {index} ({self.proto.input[index]!r})"
+            raise Refused(f"expected finite weights. Received: some that are not, in {where}")
         return array
 
     def constant_index(self) -> int | None:

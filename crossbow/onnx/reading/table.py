@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from crossbow.onnx.network import Step
 from crossbow.onnx.reading.node import Node
+
+Read = Step | Sequence[Step]
+"""What a node is read as: the step of its output, or of each of its outputs."""
+AnyRead = TypeVar("AnyRead", bound=Read)
 
 
 @dataclass(frozen=True)
 class Translation:
     """How nodes of one ONNX operator are read."""
 
-    read: Callable[[Node], Step]
+    read: Callable[[Node], Read]
     versions: tuple[int, ...]
     """Versions of the operator (opsets that changed it) that `read` knows."""
     attributes: frozenset[str]
@@ -22,8 +27,10 @@ class Translation:
     variables: tuple[int, ...]
     """Those, and inputs that become variables where they are constants."""
     is_form: bool
-    """Whether Crossbow has no such operator: it is read only where it amounts to one that it has, as a Reshape that
-    flattens."""
+    """Whether Crossbow has no operator as general: it is read only where it amounts to one that it has, as a Reshape
+    that keeps the examples apart."""
+    several_outputs: bool
+    """Whether outputs behind the first are read, too."""
 
 
 TRANSLATIONS: dict[str, Translation] = {}
@@ -39,13 +46,14 @@ def reads(
     constants: tuple[int, ...] = (),
     variables: tuple[int, ...] = (),
     is_form: bool = False,
-) -> Callable[[Callable[[Node], Step]], Callable[[Node], Step]]:
+    several_outputs: bool = False,
+) -> Callable[[Callable[[Node], AnyRead]], Callable[[Node], AnyRead]]:
     """Enter a function into the table of translations."""
 
-    def enter(function: Callable[[Node], Step]) -> Callable[[Node], Step]:
+    def enter(function: Callable[[Node], AnyRead]) -> Callable[[Node], AnyRead]:
         known = frozenset(attributes.split())
         both = tuple({*constants, *variables})
-        TRANSLATIONS[op_type] = Translation(function, versions, known, constants, both, is_form)
+        TRANSLATIONS[op_type] = Translation(function, versions, known, constants, both, is_form, several_outputs)
         return function
 
     return enter

@@ -15,18 +15,24 @@ from crossbow.ops import (
     LRN,
     BatchNorm,
     Broadcast,
+    ChannelShuffle,
     Classify,
     Concat,
     Conv,
     ElementWiseOp,
     Flatten,
     InnerProduct,
+    LogSoftMax,
     MatMul,
     Noop,
+    Pad,
     Pool,
     ReLU,
+    Reshape,
     Scale,
+    Slice,
     SoftMax,
+    Transpose,
 )
 from crossbow.ops.pool import pooled_size
 from crossbow.types import Shape
@@ -175,6 +181,13 @@ def softmax(operator: WrittenOperator) -> None:
     operator.add("Softmax", operator.inputs[0], axis=kernel.axis)
 
 
+@writes(LogSoftMax)
+def log_softmax(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
+    assert isinstance(kernel, LogSoftMax)
+    operator.add("LogSoftmax", operator.inputs[0], axis=kernel.axis)
+
+
 @writes(LRN)
 def lrn(operator: WrittenOperator) -> None:
     kernel = operator.kernel
@@ -182,8 +195,29 @@ def lrn(operator: WrittenOperator) -> None:
     if kernel.region != "across_channels":
         operator.fault(f"ONNX has no LRN with region={kernel.region!r}")
         return
+    if kernel.longer_side == "before" and kernel.size % 2 == 0:
+        _leading_response(operator)
+        return
     factors: dict[str, Any] = {"alpha": float(kernel.alpha), "beta": float(kernel.beta), "bias": float(kernel.kappa)}
     operator.add("LRN", operator.inputs[0], size=kernel.size, **factors)
+
+
+def _leading_response(operator: WrittenOperator) -> None:
+    """x / (κ + α · (the mean of the squares of neighbours))^β, as PyTorch's exporter writes it."""
+    kernel, (x,), rank = operator.kernel, operator.inputs, len(operator.shape)
+    assert isinstance(kernel, LRN)
+    if rank > 4:
+        operator.fault(f"ONNX's average pooling has at most three axes; expected (N, C, H, W). Received: {rank} axes")
+        return
+    one = operator.constant("axis", [1], np.int64)
+    y = operator.add("Unsqueeze", operator.add("Mul", x, x, part="squares"), one, part="unsqueezed")
+    window, rest = (kernel.size, *[1] * (rank - 2)), [(0, 0)] * (rank - 2)
+    border = pads([(kernel.geometry.before, kernel.geometry.after), *rest])
+    y = operator.add("AveragePool", y, part="mean", kernel_shape=window, pads=border, count_include_pad=1)
+    y = operator.add("Squeeze", y, one, part="squeezed")
+    for op_type, name in (("Mul", "alpha"), ("Add", "kappa"), ("Pow", "beta")):
+        y = operator.add(op_type, y, operator.constant(name, float(getattr(kernel, name))), part=op_type.lower())
+    operator.add("Div", x, y)
 
 
 @writes(Scale)
@@ -242,6 +276,46 @@ def flatten(operator: WrittenOperator) -> None:
     kernel = operator.kernel
     assert isinstance(kernel, Flatten)
     operator.add("Flatten", operator.inputs[0], axis=kernel.axis)
+
+
+@writes(Reshape)
+def reshape(operator: WrittenOperator) -> None:
+    operator.add("Reshape", operator.inputs[0], operator.constant("shape", (0, *operator.shape[1:]), np.int64))
+
+
+@writes(Transpose)
+def transpose(operator: WrittenOperator) -> None:
+    kernel = operator.kernel
+    assert isinstance(kernel, Transpose)
+    operator.add("Transpose", operator.inputs[0], perm=kernel.order)
+
+
+@writes(ChannelShuffle)
+def channel_shuffle(operator: WrittenOperator) -> None:
+    """Reshape, Transpose, Reshape."""
+    kernel, (x,), (shape,) = operator.kernel, operator.inputs, operator.shapes
+    assert isinstance(kernel, ChannelShuffle)
+    (_, *sizes), order = kernel.order(shape)
+    x = operator.add("Reshape", x, operator.constant("apart", (0, *sizes), np.int64), part="groups")
+    x = operator.add("Transpose", x, part="exchanged", perm=order)
+    operator.add("Reshape", x, operator.constant("shape", (0, *shape[1:]), np.int64))
+
+
+@writes(Slice)
+def slice_(operator: WrittenOperator) -> None:
+    kernel, (x,) = operator.kernel, operator.inputs
+    assert isinstance(kernel, Slice)
+    axis, places = kernel.places(operator.shapes[0])
+    numbers = {"start": places.start, "stop": places[-1] + 1, "axis": axis, "step": places.step}
+    operator.add("Slice", x, *(operator.constant(name, [value], np.int64) for name, value in numbers.items()))
+
+
+@writes(Pad)
+def pad(operator: WrittenOperator) -> None:
+    kernel, (x,) = operator.kernel, operator.inputs
+    assert isinstance(kernel, Pad)
+    border = operator.constant("pads", pads([(0, 0), *kernel.padding]), np.int64)
+    operator.add("Pad", x, border, operator.constant("value", float(kernel.value)))
 
 
 @writes(Classify)

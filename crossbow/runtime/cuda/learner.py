@@ -17,6 +17,7 @@ import math
 import queue
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -130,7 +131,8 @@ class CudaLearner:
         """The last that was submitted."""
         self._waiting: _Submitted | None = None
         """The task whose step the synchroniser will submit."""
-        self._submitted: queue.SimpleQueue[_Submitted | threading.Event | None] = queue.SimpleQueue()
+        self._submitted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        """What is to be done in order: the reports of tasks once they are done."""
         self._watcher: threading.Thread | None = None
 
     def submit(
@@ -218,7 +220,10 @@ class CudaLearner:
 
     def _start_watching(self) -> None:
         if self._watcher is None:
-            self._watcher = threading.Thread(target=self._watch, name=f"watcher-{self.number}", daemon=True)
+            # It refers to the queue only, so that a learner which nobody holds can be collected.
+            arguments = (self._submitted, self.stream.device)
+            self._watcher = threading.Thread(target=_watch, args=arguments, name=f"watcher-{self.number}", daemon=True)
+            weakref.finalize(self, self._submitted.put, None).atexit = False
             self._watcher.start()
 
     # As a stream: what the engine waits for, after a failure and in the end.
@@ -235,7 +240,7 @@ class CudaLearner:
             self._free.put(self._waiting.turn)
             self._waiting = None
         reached = threading.Event()
-        self._submitted.put(reached)
+        self._submitted.put(reached.set)
         if self._watcher is not None and not reached.wait(timeout):
             return False
         return all(stream.wait(max(0.0, deadline - time.monotonic())) for stream in (self.stream, self.copies))
@@ -271,16 +276,7 @@ class CudaLearner:
         done.record(self.stream)
         # Should it have been recorded again when somebody waits, then for a later task of this stream.
         submitted.bound.input.read = self.ready = done
-        self._submitted.put(submitted)
-
-    def _watch(self) -> None:
-        """The thread: tasks as they become done, in order."""
-        api().runtime.setDevice(self.stream.device)
-        while (submitted := self._submitted.get()) is not None:
-            if isinstance(submitted, threading.Event):
-                submitted.set()
-            else:
-                submitted.report(self._result(submitted))
+        self._submitted.put(lambda: submitted.report(self._result(submitted)))
 
     def _result(self, submitted: _Submitted) -> Completed | Failed:
         """What a task came to, once it is done."""
@@ -305,3 +301,11 @@ class CudaLearner:
 
     def _end(self, purpose: str, pace: Pace) -> None:
         """What is done behind a task, on the learner's thread, before it is reported."""
+
+
+def _watch(submitted: queue.SimpleQueue[Callable[[], None] | None], device: int) -> None:
+    """What the watcher's thread does: tasks as they become done, in order."""
+    api().runtime.setDevice(device)
+    while (report := submitted.get()) is not None:
+        report()
+        del report  # or the learner would stay alive while the thread waits for the next

@@ -264,6 +264,87 @@ def test_an_algorithm_that_is_refused_only_when_it_runs(fake: FakeCuda, monkeypa
     assert chosen(fake, "cudnnConvolutionForward") == [refused, other, other]
 
 
+def forward(*, deterministic: bool = True) -> convolution.Convolution:
+    x, y = Tensor((2, 4, 5, 5), FLOAT32), Tensor((2, 3, 3, 3), FLOAT32)
+    weights, geometry = Variable((3, 4, 3, 3), FLOAT32), ConvolutionGeometry((3, 3))
+    return convolution.Convolution(
+        convolution.FORWARD, x, weights, y, geometry, convolution.Arithmetic(deterministic=deterministic)
+    )
+
+
+FAILED = {
+    "bad parameter": cudnn.STATUS_BAD_PARAM,
+    "allocation failed": 1003,
+    "internal error": 4000,
+    "execution failed": 5000,
+}
+
+
+@pytest.mark.parametrize("status", FAILED.values(), ids=FAILED)
+@pytest.mark.parametrize("where", ["_convolve", "_workspace_size"])
+def test_after_any_failure_the_next_algorithm_is_tried(
+    where: str, status: int, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM
+    original = getattr(FakeCudnn, where)
+
+    def fails(library: FakeCudnn, *arguments: Any, kind: str) -> None:
+        if kind == "Forward" and arguments[7 if where == "_convolve" else 5] == first:
+            raise Refused(status, "not today")
+        original(library, *arguments, kind=kind)
+
+    monkeypatch.setattr(FakeCudnn, where, fails)
+    made = forward()
+    assert made.algorithm.number == second
+
+
+@pytest.mark.parametrize("status", FAILED.values(), ids=FAILED)
+def test_where_timing_fails_the_usual_algorithms_are_tried(
+    status: int, fake: FakeCuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(library: FakeCudnn, *arguments: Any, kind: str) -> None:
+        raise Refused(status, "not today")
+
+    monkeypatch.setattr(FakeCudnn, "_timed_algorithms", fails)
+    made = forward(deterministic=False)
+    assert made.algorithm.number == cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM
+
+
+def test_where_the_gpu_is_lost_no_other_algorithm_is_tried(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[int] = []
+
+    def lost(stream: int) -> None:
+        raise OSError("cudaErrorIllegalAddress")
+
+    def fails(library: FakeCudnn, *arguments: Any, kind: str) -> None:
+        tried.append(arguments[5])
+        monkeypatch.setattr(fake.runtime, "streamSynchronize", lost)
+        raise Refused(5000, "execution failed")
+
+    monkeypatch.setattr(FakeCudnn, "_workspace_size", fails)
+    with pytest.raises(OSError, match="cudaErrorIllegalAddress") as raised:
+        forward()
+    assert "cudnnGetConvolutionForwardWorkspaceSize returned 5000" in str(raised.value.__cause__)
+    assert len(tried) == 1
+
+
+def test_where_every_algorithm_fails_the_last_status_is_said(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(library: FakeCudnn, *arguments: Any, kind: str) -> None:
+        raise Refused(5000, "not today")
+
+    monkeypatch.setattr(FakeCudnn, "_convolve", fails)
+    with pytest.raises(cudnn.CudnnError, match="cudnnConvolutionForward returned 5000"):
+        forward()
+
+
+def test_what_was_chosen_is_known(fake: FakeCuda) -> None:
+    exact, _, timed = forward(), forward(), forward(deterministic=False)
+    assert convolution.chosen() == {
+        (convolution.FORWARD, exact.problem, True): exact.algorithm,
+        (convolution.FORWARD, exact.problem, False): timed.algorithm,
+    }
+
+
 @pytest.mark.parametrize("name", ["float16", "bfloat16"])
 def test_tensors_of_16_bits_have_the_arithmetic_that_is_fastest(
     fake: FakeCuda, name: str, monkeypatch: pytest.MonkeyPatch

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int, c_size_t, c_uint, c_ulonglong, c_void_p
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -17,9 +16,9 @@ import pytest
 
 from crossbow.kernels.cuda import convolution, cudnn
 from crossbow.kernels.cuda.api import replaced
-from crossbow.kernels.cuda.four import strides
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Variable
+from crossbow.kernels.strides import strides
 from crossbow.ops import Conv, Pool
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
@@ -403,23 +402,9 @@ def test_a_descriptor_of_another_kind_is_refused_by_ctypes(library: Any) -> None
 # Loading
 
 
-def test_without_pathfinder_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", None)
-    with pytest.raises(ConfigurationError, match=r"cuDNN 9.*pip install 'crossbow\[cuda13\]'"):
-        cudnn.load()
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    class DynamicLibNotFoundError(RuntimeError):
-        pass
-
-    def load_nvidia_dynamic_lib(name: str) -> None:
-        raise DynamicLibNotFoundError(f"no lib{name}.so.9")
-
-    package, pathfinder = ModuleType("cuda"), cast(Any, ModuleType("cuda.pathfinder"))
-    pathfinder.DynamicLibNotFoundError = DynamicLibNotFoundError
-    pathfinder.load_nvidia_dynamic_lib = load_nvidia_dynamic_lib
-    monkeypatch.setitem(sys.modules, "cuda", package)
-    monkeypatch.setitem(sys.modules, "cuda.pathfinder", pathfinder)
-    with pytest.raises(ConfigurationError, match=r"crossbow\[cuda13\].*Received: no libcudnn.so.9"):
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(**{name: SimpleNamespace() for name in cudnn.PROTOTYPES})
+    old.cudnnGetVersion = type("Version", (), {"__call__": lambda self: 8907})()
+    monkeypatch.setattr(cudnn, "find", lambda library: SimpleNamespace(library=old))
+    with pytest.raises(ConfigurationError, match=r"expected cuDNN 9 .*crossbow\[cuda13\].*Received: version 8907"):
         cudnn.load()

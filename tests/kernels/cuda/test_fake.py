@@ -21,6 +21,7 @@ from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
 from crossbow.types import TaskError, address
+from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_memory import FakeError, RaceError
 from tests.kernels.cuda.fake_runtime import FakeRuntime
@@ -454,8 +455,10 @@ def pairs(
     return seen
 
 
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("rule", ["sma", "sma every third task", "s-sgd"])
+@pytest.mark.parametrize(
+    ("rule", "devices"),
+    covering(["sma", "sma every third task", "s-sgd"], ["cuda:0", "cuda:0,cuda:1"], together=1),
+)
 def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = functools.partial(train, devices, learners=2 // len(devices.split(",")), **RUNS[rule])
     waits = pairs(monkeypatch, run, None)

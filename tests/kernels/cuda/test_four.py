@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.cuda import four as module
-from crossbow.kernels.cuda.four import four, four_around, images, strides, threads_per_line
+from crossbow.kernels.cuda.four import four, four_around, images, threads_per_line
 from crossbow.kernels.cuda.launch import Structure
+from crossbow.kernels.strides import strides
 from crossbow.types import Layout, Shape, Tensor
 
 LAYOUTS = (Layout.PLAIN, Layout.CHANNELS_LAST)

@@ -14,6 +14,7 @@ from crossbow.kernels.cuda.mixed import LARGEST_SCALE, RUN, SMALLEST_SCALE, STEA
 from crossbow.ops import ReLU, SoftMax
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, Tensor
+from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.narrow import NARROW_CASES, compare, tolerance
 from tests.operators.table import CASES, Case
@@ -25,7 +26,6 @@ FLOAT32 = np.dtype(np.float32)
 
 types = pytest.mark.parametrize("name", TYPES)
 layouts = pytest.mark.parametrize("channels_last", [False, True], ids=["plain", "channels-last"])
-narrow_rows = pytest.mark.parametrize("case", NARROW_CASES, ids=str)
 
 
 @pytest.fixture(autouse=True)
@@ -96,13 +96,19 @@ def test_nan_stays_nan(name: str) -> None:
 # Operators
 
 
-@narrow_rows
 @pytest.mark.parametrize(
-    ("name", "channels_last"),
-    [("float16", False), ("float16", True), ("bfloat16", True)],
-    ids=["float16-plain", "float16-channels-last", "bfloat16-channels-last"],
+    ("case", "name", "channels_last"),
+    covering(
+        [pytest.param(case, id=str(case)) for case in NARROW_CASES],
+        [
+            pytest.param("float16", False, id="float16-plain"),
+            pytest.param("float16", True, id="float16-channels-last"),
+            pytest.param("bfloat16", True, id="bfloat16-channels-last"),
+        ],
+        together=1,
+    ),
 )
-def test_operators_agree_with_the_reference(case: Case, channels_last: bool, name: str) -> None:
+def test_operators_agree_with_the_reference(case: Case, name: str, channels_last: bool) -> None:
     received, expected = compare(case, name, device="cuda:0", channels_last=channels_last)
     assert_close(received, expected, tolerance(case, name))
 
@@ -164,6 +170,19 @@ def test_the_scale_stays_between_the_smallest_and_the_largest() -> None:
     scaling = scaling_of(LARGEST_SCALE, 0, STEADY_TASKS - 1, 0)
     narrow_weights(scaling)
     assert scaling[0] == LARGEST_SCALE
+
+
+def test_scales_are_between_what_float16_can_hold() -> None:
+    """Of a gradient as small as its smallest number, the largest scale makes one."""
+    limits = np.finfo(np.float16)
+    assert (SMALLEST_SCALE, 1 / LARGEST_SCALE) == (limits.smallest_normal, limits.smallest_subnormal)
+
+
+def test_weights_are_narrowed_without_a_scale_where_nothing_is_trained() -> None:
+    """Tests and predictions have no gradient, and the scale must not count them as steady tasks."""
+    for name in ("float16", "bfloat16"):
+        assert Mixed(narrow_type(name)).narrow_weights(training=False).reads == ("weights",)
+    assert Mixed(narrow_type("float16")).narrow_weights(training=True).reads == ("weights", "scaling")
 
 
 def widen_gradient(name: str, narrow: Numbers, gradient: Numbers, scaling: Numbers | None) -> None:

@@ -66,7 +66,7 @@ def compare(x: Numbers, windows: Shape, g: PoolingGeometry, layout: Layout = Lay
         np.testing.assert_array_equal(received["trained"], expected["trained"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     case=cases(), layout=st.sampled_from(Layout), ties=st.booleans(), dtype=st.sampled_from([np.float32, np.float64])
 )
@@ -79,7 +79,7 @@ def test_against_the_reference(
     compare(np.round(x) if ties else x, windows, geometry, layout, dtype=dtype)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(case=cases(), layout=st.sampled_from(Layout))
 def test_stochastic_pooling_picks_what_the_reference_picks(
     case: tuple[Shape, Shape, PoolingGeometry], layout: Layout

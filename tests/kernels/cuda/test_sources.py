@@ -1,17 +1,20 @@
-"""Every kernel is valid CUDA C++: compiled by NVIDIA's own compiler for GPUs of two generations, without a GPU."""
+"""Every kernel is valid CUDA C++, and needs few registers: compiled and assembled for GPUs of two generations by
+NVRTC, as CuPy does it, without a GPU."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow.kernels.cuda.launch import OPTIONS, SOURCES, options_for, source_of
+from crossbow.kernels.cuda.launch import NARROW, OPTIONS, SOURCES, options_for, source_of
 from crossbow.kernels.cuda.mixed import narrow_type
 from crossbow.kernels.cuda.vector import combination_source, norm_source
 from crossbow.kernels.interface import Assignment, State
@@ -65,13 +68,54 @@ def text_of(what: str, program: ctypes.c_void_p) -> str:
     return text.value.decode()
 
 
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
+"""What CuPy adds to our options, beside the architecture and where its own headers lie."""
+REGISTERS = 80
+"""Of a thread, at most: then three blocks of 256 threads are on a multiprocessor at once."""
+STACK = {"softmax": 128, "classify": 64}
+"""Bytes of a thread's memory, by source; others have none. These keep the sums of parts on the way to a long one."""
+USES = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, "
+    r"(?P<loads>\d+) bytes spill loads.*?Used (?P<registers>\d+) registers",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Uses:
+    """What a kernel needs of a multiprocessor."""
+
+    registers: int
+    stack: int
+    spilled: int
+
+    @staticmethod
+    def of(log: str) -> dict[str, Uses]:
+        """By kernel: as the assembler says."""
+        return {
+            found["name"]: Uses(
+                int(found["registers"]), int(found["stack"]), int(found["stores"]) + int(found["loads"])
+            )
+            for found in USES.finditer(log)
+        }
+
+
+def assemble(source: str, architecture: str, dtype: str) -> tuple[str, dict[str, Uses]]:
+    """A source as CuPy has it compiled, through to the GPU's own code: what is wrong, or "", and what kernels use."""
+    ours, arch = (*OPTIONS, *options_for(narrow_type(dtype))), f"-arch={architecture}"
+    error, log, _ = compile_source(source, (*ours, *CUPY_OPTIONS, arch, "--ptxas-options=-v"))
+    said = [line for line in log.splitlines() if line.strip() and not re.match(r"ptxas (info|\s*\.) ", line)]
+    return "\n".join([*([error] if error else []), *said]), Uses.of(log)
+
+
 def builds() -> Iterator[Any]:
-    """Every source for every type, and for either architecture; 16 bits where kernels have tensors of such. To PTX only
-    (`compute_90`) where there is nothing more for the assembler to find fault with."""
+    """Every source for every type and either architecture; 16 bits where kernels have tensors of such. The most used
+    are tried always, the rest where slow tests are."""
     for name, source in {**FILES, **GENERATED}.items():
-        narrow = [("sm_80", "float16"), ("sm_90", "bfloat16")] if KNOWS_STORED(source) else []
-        for gpu, dtype in [("sm_80", "float32"), ("compute_90", "float64"), *narrow]:
-            yield pytest.param(source, gpu, dtype, id=f"{name}-{gpu}-{dtype}")
+        types = ("float32", "float64", *(NARROW if KNOWS_STORED(source) else ()))
+        for dtype, gpu in itertools.product(types, ("sm_80", "sm_90")):
+            slow = () if (dtype, gpu) == ("float32", "sm_90") else (pytest.mark.slow,)
+            yield pytest.param(name, source, gpu, dtype, id=f"{name}-{gpu}-{dtype}", marks=slow)
 
 
 def test_the_sources_with_tensors_of_16_bits() -> None:
@@ -81,11 +125,62 @@ def test_the_sources_with_tensors_of_16_bits() -> None:
 
 
 @needs_nvrtc
-@pytest.mark.parametrize(("source", "architecture", "dtype"), list(builds()))
-def test_compiles_without_a_warning(source: str, architecture: str, dtype: str) -> None:
-    options = (*OPTIONS, *options_for(narrow_type(dtype)), f"-arch={architecture}")
-    error, log, _ = compile_source(source, options)
-    assert (error, log.strip()) == ("", "")
+@pytest.mark.parametrize(("name", "source", "architecture", "dtype"), list(builds()))
+def test_compiles_without_a_warning_and_uses_little(name: str, source: str, architecture: str, dtype: str) -> None:
+    wrong, kernels = assemble(source, architecture, dtype)
+    assert wrong == ""
+    assert set(kernels) == set(re.findall(r"^KERNEL (\w+)\(", source, re.MULTILINE))
+    for kernel, uses in kernels.items():
+        assert uses.spilled == 0, kernel
+        assert uses.stack <= STACK.get(name, 0), kernel
+        assert uses.registers <= REGISTERS, kernel
+
+
+@needs_nvrtc
+def test_what_a_kernel_uses_is_read() -> None:
+    source = """
+    extern "C" __global__ void __launch_bounds__(1024, 2) spills(float *y) {
+        float values[64];
+        for (int i = 0; i < 64; ++i) values[i] = y[i];
+        for (int i = 0; i < 64; ++i) for (int j = 0; j < 64; ++j) values[i] += values[j] * y[j];
+        for (int i = 0; i < 64; ++i) y[i] = values[i];
+    }
+    extern "C" __global__ void indexes(float *y, int where) {
+        float values[64];
+        for (int i = 0; i < 64; ++i) values[(i * where) & 63] = y[i];
+        y[where] = values[where & 63];
+    }"""
+    wrong, kernels = assemble(source, "sm_90", "float32")
+    assert (wrong, set(kernels)) == ("", {"spills", "indexes"})
+    assert kernels["spills"].spilled > 0
+    assert kernels["spills"].registers <= 32
+    assert kernels["indexes"].stack >= 256
+    assert assemble("__global__ void unused() { int nothing; }", "sm_90", "float32")[0]
+
+
+def test_the_options_are_those_that_cupy_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cupy", reason="cupy is not installed")
+    from cupy._core import core
+    from cupy.cuda import compiler
+
+    given: list[str] = []
+
+    class Program:
+        def __init__(self, *_: Any, **__: Any) -> None: ...
+
+        def compile(self, options: Sequence[str], log: Any = None) -> None:
+            given.extend(options)
+            raise compiler.CompileException("far enough", "", "", options, "nvrtc")
+
+    monkeypatch.setattr(compiler, "_get_arch", lambda: "90")
+    monkeypatch.setattr(compiler, "_get_arch_for_options_for_nvrtc", lambda arch=None: ("-arch=sm_90", "cubin"))
+    monkeypatch.setattr(compiler, "_preprocess", lambda *_: "")
+    monkeypatch.setattr(compiler, "_NVRTCProgram", Program)
+    with pytest.raises(compiler.CompileException):
+        core.compile_with_cache("// compiled by nobody", OPTIONS)
+    assert sorted(option for option in given if not option.startswith("-I")) == sorted(
+        (*OPTIONS, *CUPY_OPTIONS, "-arch=sm_90")
+    )
 
 
 @needs_nvrtc

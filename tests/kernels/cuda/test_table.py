@@ -11,9 +11,10 @@ import pytest
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.testing import run_operator
 from crossbow.types import Phase
+from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.table import CASES, Case
-from tests.operators.test_table import assert_close, float32_variables, run, tensors
+from tests.operators.test_table import assert_close, exact, float32_variables, run, tensors
 
 
 @pytest.fixture(autouse=True)
@@ -22,27 +23,31 @@ def fake() -> Iterator[FakeCuda]:
         yield cuda
 
 
-every_row = pytest.mark.parametrize("case", CASES, ids=str)
-layouts = pytest.mark.parametrize("channels_last", [False, True], ids=["plain", "channels-last"])
+ROWS = [pytest.param(case, id=str(case)) for case in CASES]
+every_row = pytest.mark.parametrize("case", ROWS)
+PLAIN, CHANNELS_LAST = pytest.param(False, id="plain"), pytest.param(True, id="channels-last")
 
 
-@every_row
-@layouts
+def every_row_in(*layouts: Any) -> pytest.MarkDecorator:
+    """By default each in one layout, in turn."""
+    return pytest.mark.parametrize(("case", "channels_last"), covering(ROWS, layouts, together=1))
+
+
+@every_row_in(PLAIN, CHANNELS_LAST)
 def test_agrees_with_reference(case: Case, channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    exact = run(case, dtype=np.float64, variables=float32_variables(case))
+    expected = exact(case)
     lie(channels_last, monkeypatch)
-    assert_close(tensors(run(case, device="cuda:0")), tensors(exact), case.tolerance)
+    assert_close(tensors(run(case, device="cuda:0")), tensors(expected), case.tolerance)
 
 
-@every_row
-@layouts
+@every_row_in(CHANNELS_LAST, PLAIN)
 def test_agrees_with_reference_when_checking(case: Case, channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = float32_variables(case)
     options: dict[str, Any] = {"phase": Phase.CHECK, "examples": case.examples, "variables": variables}
-    exact = run_operator(case.kernel, case.inputs(), dtype=np.float64, **options)
+    expected = run_operator(case.kernel, case.inputs(), dtype=np.float64, **options)
     lie(channels_last, monkeypatch)
     received = run_operator(case.kernel, case.inputs(), device="cuda:0", **options)
-    assert_close(tensors(received), tensors(exact), case.tolerance)
+    assert_close(tensors(received), tensors(expected), case.tolerance)
 
 
 @every_row

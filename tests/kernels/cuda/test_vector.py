@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.vector import MOST_PACKED, NORM_BLOCKS, packed_part
 from crossbow.kernels.interface import Assignment, PreparedKernel
 from crossbow.kernels.reference import Reference
+from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.reference.running import DTYPES, Numbers, draw, run
 
@@ -73,7 +73,7 @@ def test_to_the_bit(length: int, offsets: tuple[int, ...], dtype: Any) -> None:
     check_combination(SMA, Vectors("vgwz", length, dtype, offsets), dtype)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(5), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(5, 12))])
 def test_random_assignments(seed: int) -> None:
     generator = np.random.default_rng(seed)
     names, dtype = "abcdef"[: generator.integers(1, 7)], DTYPES[seed % 2]
@@ -152,7 +152,7 @@ def test_vectors_and_coefficients_that_do_not_fit() -> None:
 # Norms.
 
 
-NORMS = itertools.product([("x",), ("x", "total"), ("x", "x", "total")], [0, 1, 255, 5003], DTYPES)
+NORMS = covering([("x",), ("x", "total"), ("x", "x", "total")], [0, 1, 255, 5003], DTYPES)
 
 
 @pytest.mark.parametrize(

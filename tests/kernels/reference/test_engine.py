@@ -60,7 +60,7 @@ class Waiter:
         except Exception as error:
             self.error = error
 
-    def returns(self, seconds: float = 5) -> bool:
+    def returns(self, seconds: float = 60) -> bool:
         self.thread.join(timeout=seconds)
         return not self.thread.is_alive()
 

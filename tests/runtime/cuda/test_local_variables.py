@@ -11,11 +11,12 @@ from crossbow import SMA, Dataflow, ExecutionContext, SolverConf
 from crossbow.ops import InnerProduct, ReLU
 from crossbow.runtime.memory import on_host
 from crossbow.synch import EASGD, SSP, AsynchronousSGD, Gossip, Rule
+from tests.combinations import covering
 from tests.runtime.cuda import test_free as free
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
+from tests.support import SECONDS, training, within
 from tests.support import context as small_context
-from tests.support import training, within
 
 BIASES: dict[str, Any] = {"local_variables": ("*.bias",), "solver": SOLVER}
 
@@ -27,8 +28,7 @@ def variables(running: ExecutionContext) -> list[dict[str, Any]]:
     return [running.variables, *replicas]
 
 
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("rule", [*BARRIER, SMA(tau=3)], ids=str)
+@pytest.mark.parametrize(("rule", "devices"), covering([*BARRIER, SMA(tau=3)], ["cuda:0", "cuda:0,cuda:1"], together=1))
 def test_z_and_every_learner_are_those_of_the_cpu(rule: Rule, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     with free.gpu(rule, devices=2), free.small(rule=rule, devices=devices, **BIASES) as running:
@@ -46,7 +46,7 @@ def test_z_and_every_learner_are_those_of_the_cpu(rule: Rule, devices: str) -> N
 @pytest.mark.parametrize("rule", FREE, ids=str)
 def test_without_a_barrier_what_is_kept_differs_and_z_has_the_mean(rule: Rule) -> None:
     with free.gpu(rule), free.small(rule=rule, learners=3, **BIASES) as running:
-        within(10, lambda: running.train(18, TASKS))
+        within(SECONDS, lambda: running.train(18, TASKS))
         z, *replicas = variables(running)
     biases = [each["InnerProduct0.bias"] for each in replicas]
     np.testing.assert_allclose(z["InnerProduct0.bias"], np.mean(biases, axis=0), atol=1e-6)

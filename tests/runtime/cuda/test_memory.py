@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +22,7 @@ from crossbow.synch import SSP, AsynchronousSGD, FreeRule, Gossip, Hogwild, Peer
 from crossbow.types import ConfigurationError, Shape
 from models.lenet import lenet
 from models.resnet import resnet
+from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
@@ -71,15 +71,18 @@ def data(shape: Shape) -> Dataset:
     return Dataset((images, labels), (images, labels))
 
 
-@pytest.mark.parametrize(("devices", "learners"), [(1, 1), (1, 4), (2, 2)])
+RUNS = {
+    "clipped S-SGD": (lenet, (1, 28, 28), SSGD(), {"momentum": 0.9, "clip_gradient_norm": 1.0}),
+    "base momentum": (lenet, (1, 28, 28), SMA(tau=2, base_momentum=0.5), {}),
+    "SMA": (lenet, (1, 28, 28), SMA(), {"momentum": 0.9}),
+    "ResNet": (resnet, (3, 32, 32), SMA(), {"momentum": 0.9, "clip_gradient_norm": 1.0}),
+}
+PLACES = {"one learner": (1, 1), "four learners": (1, 4), "two GPUs": (2, 2)}
+
+
 @pytest.mark.parametrize(
-    ("build", "shape", "rule", "solver"),
-    [
-        (lenet, (1, 28, 28), SMA(), {"momentum": 0.9}),
-        (lenet, (1, 28, 28), SSGD(), {"momentum": 0.9, "clip_gradient_norm": 1.0}),
-        (lenet, (1, 28, 28), SMA(tau=2, base_momentum=0.5), {}),
-        (resnet, (3, 32, 32), SMA(), {"momentum": 0.9, "clip_gradient_norm": 1.0}),
-    ],
+    ("build", "shape", "rule", "solver", "devices", "learners"),
+    covering(*([pytest.param(*row, id=name) for name, row in rows.items()] for rows in (RUNS, PLACES)), together=1),
 )
 def test_a_plan_is_what_is_taken(
     build: Callable[[], Dataflow],
@@ -129,7 +132,7 @@ STALE = AsynchronousSGD(weight="1/staleness")
 @pytest.mark.parametrize(
     ("rule", "precision"),
     [
-        *itertools.product([SMA(), SMA(tau=2), SSGD()], ["float32", "float16"]),
+        *covering([SMA(), SMA(tau=2), SSGD()], ["float32", "float16"], together=1),
         *((rule, "float32") for rule in (STALE, SSP(), Gossip(probability=1), Hogwild())),
     ],
     ids=str,

@@ -28,6 +28,7 @@ from crossbow.ops import (
 )
 from crossbow.runtime.memory import assign, on_host
 from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
+from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda import test_training as engine
 from tests.support import Array, chain, training
@@ -54,9 +55,9 @@ def assert_near(received: Mapping[str, Array], expected: Mapping[str, Array], pr
 RUNS = {name: engine.RUNS[name] for name in ("sma", "sma every third task", "s-sgd", "own gradients clipped")}
 
 
-@types
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    ("name", "devices", "precision"), covering(RUNS, ["cuda:0", "cuda:0,cuda:1"], NARROW, together=1)
+)
 def test_weights_are_nearly_those_of_the_cpu(name: str, devices: str, precision: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     assert_near(train(precision, devices, **RUNS[name]), engine.train(cpu, **RUNS[name]), precision)

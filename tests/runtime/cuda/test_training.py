@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,11 +24,14 @@ from crossbow import (
     SystemConf,
     TrainingUnit,
 )
+from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.launch import current
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.cuda.graph import Work
 from crossbow.synch import FakeCollective, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
+from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.support import Array, chain, pictures
@@ -105,14 +109,21 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("devices", ["cuda:0", "cuda:0,cuda:1"])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(("name", "devices"), covering(RUNS, ["cuda:0", "cuda:0,cuda:1"], together=1))
 def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
 
 
-@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), ModelAveraging(), PolyakRuppert(alpha=0.2)])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        SMA(tau=2),
+        SSGD(),
+        *(pytest.param(rule, marks=pytest.mark.slow) for rule in (SMA(), ModelAveraging(), PolyakRuppert(alpha=0.2))),
+    ],
+    ids=str,
+)
 def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
     runs = [
         train("cuda:0", rule=rule, seed=seed, system={"graphs": graphs}) for seed in (0, 1) for graphs in (True, False)
@@ -208,13 +219,14 @@ def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPat
         original(work)
 
     with fake_cuda(), context("cuda:0", system={"graphs": False}) as running:
-        running.train(4, TrainingUnit.TASKS)
+        running.train(6, TrainingUnit.TASKS)
         before = running.variables
         monkeypatch.setattr(Work, "_call", fail)
         with pytest.raises(
             TaskError, match=r"task \d+ failed in operator 'InnerProduct4' on learner [01]: RuntimeError: no luck"
         ):
             running.train(8, TrainingUnit.TASKS)
+        assert running.engine.tasks == 6
         monkeypatch.undo()
         running.train(4, TrainingUnit.TASKS)
         assert any(not np.array_equal(before[name], value) for name, value in running.variables.items())
@@ -227,6 +239,21 @@ def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.Monk
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(FakeRuntime, "graphInstantiate", refuse)
+    with pytest.warns(RuntimeWarning, match="runs without a CUDA graph: no luck"):
+        received = train("cuda:0")
+    assert_same(received, expected, 0)
+
+
+def test_a_capture_ends_where_a_call_fails_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else nothing more would be done in that stream. As above, the work then runs call by call."""
+    expected, original = train("cuda:0"), Work._call
+
+    def refuse(work: Work) -> None:
+        original(work)
+        if api().runtime.is_capturing(current().pointer):
+            raise RuntimeError("no luck")
+
+    monkeypatch.setattr(Work, "_call", refuse)
     with pytest.warns(RuntimeWarning, match="runs without a CUDA graph: no luck"):
         received = train("cuda:0")
     assert_same(received, expected, 0)
@@ -319,3 +346,17 @@ def test_the_second_gpu_alone() -> None:
         running.predict(DATA.train.images)
         received = running.variables
     assert_same(received, train("cpu", tasks=8))
+
+
+def test_contexts_that_nobody_closes_leave_no_threads() -> None:
+    before = set(threading.enumerate())
+    with fake_cuda():
+        running = context("cuda:0")
+        running.train(TICKS, TrainingUnit.TASKS)
+        threads = set(threading.enumerate()) - before
+        assert {thread.name for thread in threads} == {"watcher-0", "watcher-1"}
+        del running
+        gc.collect()
+        for thread in threads:
+            thread.join(20.0)
+            assert not thread.is_alive()

@@ -25,7 +25,7 @@ KERNEL activation_backward(const stored *y, const stored *dy, stored *dx, int64 
     EACH(i, n) {
         real v = y[i], derivative;
         if (mode == RELU) {
-            derivative = v > 0 ? (real)1 : slope;
+            derivative = v <= 0 ? slope : (real)1;
         } else if (mode == CLIPPED) {
             derivative = v > 0 && v < (real)largest ? (real)1 : (real)0;
         } else if (mode == TANH) {

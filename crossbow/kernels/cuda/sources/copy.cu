@@ -1,18 +1,21 @@
 // Copies of tensors from one order in memory to another.
 
-// Up to four axes in the order in which they lie in the target; those that are not needed come first, with size 1.
+enum { AXES = 8 };
+
+// Axes in the order in which they lie in the target; those that are not needed come first, with size 1.
 struct Move {
-    int64 size[4];
-    int64 from[4];
-    int64 to[4];
+    int64 size[AXES];
+    int64 from[AXES];
+    int64 to[AXES];
 };
 
 KERNEL move(const stored *x, stored *y, int64 x_start, int64 y_start, Move move, int64 n) {
     // Divisions take the time: there is none for the outermost axis and for those that are not needed.
-    int outermost = move.size[0] > 1 ? 0 : move.size[1] > 1 ? 1 : move.size[2] > 1 ? 2 : 3;
+    int outermost = 0;
+    while (outermost < AXES - 1 && move.size[outermost] == 1) ++outermost;
     EACH(i, n) {
         int64 rest = i, from = x_start, to = y_start;
-        for (int axis = 3; axis >= 0; --axis) {
+        for (int axis = AXES - 1; axis >= outermost; --axis) {
             int64 next = axis > outermost ? rest / move.size[axis] : 0, index = rest - next * move.size[axis];
             from += index * move.from[axis];
             to += index * move.to[axis];
@@ -20,6 +23,11 @@ KERNEL move(const stored *x, stored *y, int64 x_start, int64 y_start, Move move,
         }
         y[to] = x[from];
     }
+}
+
+// One value everywhere, before a part is put in its place.
+KERNEL fill(stored *y, real value, int64 n) {
+    EACH(i, n) y[i] = value;
 }
 
 enum { TILE = 32 };  // a side of the square that a block turns over in shared memory, so that it reads and writes rows

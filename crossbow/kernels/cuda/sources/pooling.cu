@@ -205,11 +205,11 @@ __device__ inline void max_forward(const stored *x, stored *y, uint8 *kept, cons
         int first[TOGETHER];
         for (int k = 0; k < TOGETHER; ++k) {
             largest[k] = lowest();
-            first[k] = 0;
+            first[k] = -1;
         }
-        over_window<K1, K2>(x, p, spot, lowest(), [&](int position, bool, const real *values) {
+        over_window<K1, K2>(x, p, spot, lowest(), [&](int position, bool inside, const real *values) {
             for (int k = 0; k < TOGETHER; ++k) {
-                if (values[k] > largest[k] || values[k] != values[k]) {
+                if (values[k] > largest[k] || values[k] != values[k] || (inside && first[k] < 0)) {
                     largest[k] = values[k];
                     first[k] = position;
                 }
@@ -245,7 +245,7 @@ KERNEL pooling_max_large(const stored *x, stored *y, uint8 *kept, Pooling p) {
     int outputs = (int)p.outer * outputs_of(p);
     for (int i = blockIdx.x; i < outputs; i += gridDim.x) {
         Spot spot = output_spot(p, i, 1);
-        Largest largest = {lowest(), 0};
+        Largest largest = {lowest(), 0x7fffffff};  // of a window of −∞, the first that lies on the input
         real value;
         for (int position = threadIdx.x; position < (int)p.window; position += blockDim.x) {
             if (element_at(x, p, spot, position, value)) largest = larger(largest, {value, position});

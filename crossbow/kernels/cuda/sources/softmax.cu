@@ -1,4 +1,4 @@
-// Softmax and its gradient, along lines. A thread for each line where there are many or they are short, else a block.
+// Softmax and its logarithm, and their gradients, along lines. A thread for each line where there are many or they are short, else a block.
 
 template <class T> __device__ inline T reduce_largest(T value, T *shared) {
     shared[threadIdx.x] = value;
@@ -81,6 +81,75 @@ KERNEL softmax_backward_rows(const real *y, const real *dy, real *dx, Four t, in
         for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
             int64 at = start + c * step;
             dx[at] = (dy[at] - mean) * y[at];
+        }
+    }
+}
+
+// x − max x − log Σ exp(x − max x).
+KERNEL log_softmax_forward(const real *x, real *y, Four from, Four to, int axis, int64 lines) {
+    int64 length = from.size[axis], step = from.stride[axis], step_to = to.stride[axis];
+    EACH(i, lines) {
+        const real *row = x + line(from, axis, i);
+        real *out = y + line(to, axis, i);
+        real largest = row[0];
+        for (int64 c = 1; c < length; ++c) {
+            real v = row[c * step];
+            largest = v > largest ? v : largest;
+        }
+        double sum = 0;
+        for (int64 c = 0; c < length; ++c) sum += exp(row[c * step] - largest);
+        real whole = (real)log(sum);
+        for (int64 c = 0; c < length; ++c) out[c * step_to] = row[c * step] - largest - whole;
+    }
+}
+
+KERNEL log_softmax_forward_rows(const real *x, real *y, Four from, Four to, int axis, int64 lines) {
+    SHARED(double, shared);
+    int64 length = from.size[axis], step = from.stride[axis], step_to = to.stride[axis];
+    for (int64 i = blockIdx.x; i < lines; i += gridDim.x) {
+        const real *row = x + line(from, axis, i);
+        real *out = y + line(to, axis, i);
+        real largest = row[0];
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
+            real v = row[c * step];
+            largest = v > largest ? v : largest;
+        }
+        largest = (real)reduce_largest<double>(largest, shared);
+        double sum = 0;
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) sum += exp(row[c * step] - largest);
+        real whole = (real)log(reduce(sum, shared));
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
+            out[c * step_to] = row[c * step] - largest - whole;
+        }
+    }
+}
+
+// dx = dy − exp(y) · Σ dy.
+KERNEL log_softmax_backward(const real *y, const real *dy, real *dx, Four t, int axis, int64 lines) {
+    int64 length = t.size[axis], step = t.stride[axis];
+    EACH(i, lines) {
+        int64 start = line(t, axis, i);
+        double sum = 0;
+        for (int64 c = 0; c < length; ++c) sum += (double)dy[start + c * step];
+        real total = (real)sum;
+        for (int64 c = 0; c < length; ++c) {
+            int64 at = start + c * step;
+            dx[at] = dy[at] - exp(y[at]) * total;
+        }
+    }
+}
+
+KERNEL log_softmax_backward_rows(const real *y, const real *dy, real *dx, Four t, int axis, int64 lines) {
+    SHARED(double, shared);
+    int64 length = t.size[axis], step = t.stride[axis];
+    for (int64 i = blockIdx.x; i < lines; i += gridDim.x) {
+        int64 start = line(t, axis, i);
+        double sum = 0;
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) sum += (double)dy[start + c * step];
+        real total = (real)reduce(sum, shared);
+        for (int64 c = threadIdx.x; c < length; c += blockDim.x) {
+            int64 at = start + c * step;
+            dx[at] = dy[at] - exp(y[at]) * total;
         }
     }
 }

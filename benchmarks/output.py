@@ -1,0 +1,13 @@
+"""Files of measurements."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from crossbow.files import write_whole
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write what was measured, whole: an older file stays until the new one is complete. Raises DataError."""
+    write_whole(path, f"{json.dumps(content, indent=1, ensure_ascii=False, default=str)}\n".encode())

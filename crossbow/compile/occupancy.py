@@ -1,0 +1,104 @@
+"""Which bytes of an arena are taken at which steps."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from heapq import heapify, heappop, heapreplace
+
+Union = list[int]
+"""Disjoint ranges of bytes in order, as start, end, start, end, … (a position's parity says whether it is taken)."""
+
+
+class Occupancy:
+    """Places buffers one after the other, each at the lowest offset where nothing lies during its life.
+
+    A segment tree over the steps. Each of its nodes stands for a range of steps and holds two unions of bytes: those of
+    the buffers that live through the whole range but not through the whole range of its parent, and those of all
+    buffers that live in any of its steps. What is taken during a life is then the union of O(log steps) of these, which
+    are short, because neighbours in memory merge.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._leaves = 1 << max(steps - 1, 0).bit_length()
+        self._through: list[Union] = [[] for _ in range(2 * self._leaves)]
+        self._within: list[Union] = [[] for _ in range(2 * self._leaves)]
+        self.passed = 0
+        """Ranges that were passed in looking for free places: what takes the time."""
+
+    def place(self, first: int, last: int, size: int) -> int:
+        """Take so many bytes from step `first` to step `last`, both included; returns their offset."""
+        if size == 0:
+            return 0
+        nodes = self._cover(first, last)
+        above = _ancestors(nodes)
+        unions = [self._within[node] for node in nodes] + [self._through[node] for node in above]
+        start, passed = lowest_gap([union for union in unions if union], size)
+        self.passed += passed
+        for node in nodes:
+            take(self._through[node], start, start + size)
+            take(self._within[node], start, start + size)
+        for node in above:
+            take(self._within[node], start, start + size)
+        return start
+
+    def _cover(self, first: int, last: int) -> list[int]:
+        """The fewest nodes whose ranges are together the steps from `first` to `last`."""
+        nodes = []
+        left, right = first + self._leaves, last + self._leaves + 1
+        while left < right:
+            if left & 1:
+                nodes.append(left)
+                left += 1
+            if right & 1:
+                right -= 1
+                nodes.append(right)
+            left, right = left >> 1, right >> 1
+        return nodes
+
+
+def _ancestors(nodes: Sequence[int]) -> set[int]:
+    found: set[int] = set()
+    for node in nodes:
+        parent = node >> 1
+        while parent and parent not in found:
+            found.add(parent)
+            parent >>= 1
+    return found
+
+
+def lowest_gap(unions: Sequence[Union], size: int) -> tuple[int, int]:
+    """The lowest offset at which so many bytes are free in every union; and how many ranges were passed.
+
+    >>> lowest_gap([[0, 64, 128, 192], [64, 96]], 64)
+    (192, 3)
+    """
+    start = passed = 0
+    pending = [(union[0], number, 0) for number, union in enumerate(unions)]
+    heapify(pending)
+    while pending and pending[0][0] < start + size:
+        _, number, position = pending[0]
+        passed += 1
+        union = unions[number]
+        start = max(start, union[position + 1])
+        position = bisect_right(union, start, position + 2)
+        if position & 1:
+            start = union[position]
+            position += 1
+        if position < len(union):
+            heapreplace(pending, (union[position], number, position))
+        else:
+            heappop(pending)
+    return start, passed
+
+
+def take(union: Union, start: int, end: int) -> None:
+    """Add a range, which may overlap others, to a union.
+
+    >>> union = [0, 64, 128, 192]
+    >>> take(union, 64, 96)
+    >>> union
+    [0, 96, 128, 192]
+    """
+    low, high = bisect_left(union, start), bisect_right(union, end)
+    union[low:high] = [start] * (low % 2 == 0) + [end] * (high % 2 == 0)

@@ -1,0 +1,68 @@
+"""What operators say about inputs of given shapes. Operators are written outside the package too, so their answers are
+checked, and what goes wrong in them is explained."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from crossbow.conf import is_integer, shown
+from crossbow.ops.kernel import Gradient, Kernel, VariableSpec
+from crossbow.types import Shape
+
+_RESERVED = re.compile(
+    r"input\d*|output|labels|kept|state|slots|slot_labels|slot_positions|workspace|.*_(gradient|next)"
+)
+"""The names by which kernels know their other buffers."""
+
+
+def ask(kernel: Kernel, method: str, *arguments: Any) -> Any:
+    """Call a method of an operator. Raises ValueError: the operator's own, or one that names method and exception."""
+    try:
+        return getattr(kernel, method)(*arguments)
+    except (ValueError, NotImplementedError) as error:  # which say what they mean
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(str(error)) from error
+    except Exception as error:
+        raise ValueError(f"{method} raised {type(error).__name__}: {error}") from error
+
+
+def output_shape(kernel: Kernel, inputs: tuple[Shape, ...]) -> Shape:
+    """The shape of the output. Raises ValueError."""
+    shape = ask(kernel, "output_shape", *inputs)
+    if not isinstance(shape, tuple | list) or not all(is_integer(size) and size >= 0 for size in shape):
+        raise ValueError(f"expected output_shape to return a tuple of integers ≥ 0. Received: {shown(shape)}")
+    return tuple(map(int, shape))
+
+
+def variables(kernel: Kernel, inputs: tuple[Shape, ...]) -> tuple[VariableSpec, ...]:
+    """The trainable variables. Raises ValueError."""
+    return _specs(kernel, "variables", inputs)
+
+
+def running_statistics(kernel: Kernel, inputs: tuple[Shape, ...]) -> tuple[VariableSpec, ...]:
+    """The statistics. Raises ValueError."""
+    return _specs(kernel, "running_statistics", inputs)
+
+
+def gradient(kernel: Kernel, index: int) -> Gradient | None:
+    """The gradient operator with respect to an input. Raises ValueError."""
+    found = ask(kernel, "gradient", index)
+    if found is not None and not isinstance(found, Gradient):
+        raise ValueError(f"expected gradient to return a gradient operator or None. Received: {shown(found)}")
+    return found
+
+
+def _specs(kernel: Kernel, method: str, inputs: tuple[Shape, ...]) -> tuple[VariableSpec, ...]:
+    found = ask(kernel, method, *inputs)
+    if not isinstance(found, tuple | list) or not all(isinstance(spec, VariableSpec) for spec in found):
+        raise ValueError(f"expected {method} to return a tuple of VariableSpec. Received: {shown(found)}")
+    counts = Counter(spec.name for spec in found)
+    if wrong := [name for name, count in counts.items() if count > 1 or _RESERVED.fullmatch(name)]:
+        raise ValueError(
+            f"expected {method} whose names differ, and that no other buffer has, as 'output' or 'x_gradient'. "
+            f"Received: {', '.join(map(repr, wrong))}"
+        )
+    return tuple(found)

@@ -1,0 +1,19 @@
+"""A tensor with its axes, or parts of them, in another order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossbow.kernels.reference.prepare import Floats
+from crossbow.types import Shape
+
+
+def forward(*, input0: Floats, output: Floats, sizes: Shape, order: tuple[int, ...]) -> None:
+    """y = x, seen as `sizes`, transposed."""
+    output[...] = input0.reshape(sizes).transpose(order).reshape(output.shape)
+
+
+def backward(*, output_gradient: Floats, input_gradient: Floats, sizes: Shape, order: tuple[int, ...]) -> None:
+    """dx = dy, transposed back."""
+    turned = output_gradient.reshape([sizes[axis] for axis in order])
+    input_gradient[...] = turned.transpose(np.argsort(order)).reshape(input_gradient.shape)

@@ -1,0 +1,56 @@
+"""Where the elements of a tensor lie: strides, also of the same elements seen with other sizes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from crossbow.types import Layout, Shape, Tensor
+
+
+def strides(tensor: Tensor) -> tuple[int, ...]:
+    """Elements in memory from a neighbour to the next one, along each logical axis.
+
+    >>> import numpy as np
+    >>> strides(Tensor((2, 3, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST))
+    (60, 1, 15, 3)
+    """
+    if tensor.layout is Layout.CHANNELS_LAST:
+        _, c, h, w = tensor.shape
+        return c * h * w, 1, w * c, c
+    return tuple(math.prod(tensor.shape[axis + 1 :]) for axis in range(len(tensor.shape)))
+
+
+def strides_as(tensor: Tensor, sizes: Shape) -> tuple[int, ...]:
+    """The strides of a tensor seen as an array of `sizes`, of which one or more neighbours make up each axis.
+
+    >>> import numpy as np
+    >>> strides_as(Tensor((2, 6, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST), (2, 3, 2, 4, 5))
+    (120, 2, 1, 30, 6)
+    """
+    found: list[int] = []
+    for size, step in zip(tensor.shape, strides(tensor), strict=True):
+        begin, product = len(found), 1
+        while product != size:
+            if len(found) == len(sizes) or product > size or product == 0:
+                raise ValueError(f"expected sizes that the axes of {tensor.shape} consist of. Received: {sizes}")
+            product *= sizes[len(found)]
+            found.append(step)
+        for axis in range(len(found) - 2, begin - 1, -1):
+            found[axis] = found[axis + 1] * sizes[axis + 1]
+    if any(size != 1 for size in sizes[len(found) :]):
+        raise ValueError(f"expected sizes that the axes of {tensor.shape} consist of. Received: {sizes}")
+    return (*found, *[1] * (len(sizes) - len(found)))
+
+
+def transposed_strides(x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> tuple[Shape, Shape, Shape]:
+    """For y = x, seen as `sizes`, with its axes in `order`: the sizes in that order, and the strides of x and of y."""
+    turned = tuple(sizes[axis] for axis in order)
+    from_x = strides_as(x, sizes)
+    return turned, tuple(from_x[axis] for axis in order), strides_as(y, turned)
+
+
+def moves_nothing(x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> bool:
+    """Whether y, transposed from x, has every element where x has it."""
+    turned, from_x, to_y = transposed_strides(x, y, sizes, order)
+    return all(a == b for size, a, b in zip(turned, from_x, to_y, strict=True) if size != 1)

@@ -1,0 +1,112 @@
+"""Powers, and local response normalisation as PyTorch writes it: squares, padded, pooled over channels, to a power."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crossbow.onnx.network import Step
+from crossbow.onnx.reading.node import Node, Refused, shortest
+from crossbow.onnx.reading.table import reads, reads_group
+from crossbow.ops import LRN, ElementWiseOp, Pad, Pool, Reshape, Scale, Values
+
+LARGEST_EXPONENT = 8
+"""Of a power that is read as a product."""
+
+
+@reads("Pow", versions=(1, 7, 12, 13, 15), constants=(1,), is_form=True)
+def power(node: Node) -> Step:
+    """A product, where the exponent is a small integer; with the Div behind it, the denominator of an LRN."""
+    x, exponents = node.step(), node.constant(1)
+    if exponents is None or exponents.size != 1:
+        raise Refused(f"expected one exponent. Received: {None if exponents is None else exponents.shape}")
+    exponent = node.single(1, 1.0)
+    if exponent in range(1, LARGEST_EXPONENT + 1):
+        count = int(exponent)
+        return x if count == 1 else node.apply(ElementWiseOp(type="product"), *[x] * count)
+    quotient = node.behind("Div")
+    if quotient is not None and quotient.proto.input[1] == node.proto.output[0] and not quotient.is_constant(0):
+        dividend = quotient.step(0)
+        kernel = _response(x, dividend, exponent)
+        if kernel is not None:
+            node.absorb(quotient)
+            return node.apply(kernel, dividend)
+    raise Refused(
+        f"expected an exponent from 1 to {LARGEST_EXPONENT}, or the denominator of a LocalResponseNorm. "
+        f"Received: {exponent:g}"
+    )
+
+
+def _response(strength: Step, x: Step, beta: float) -> LRN | None:
+    """The LRN of x whose denominator is the strength to the power β, where the strength is κ + α · (a mean of squares
+    of x over neighbouring channels)."""
+    scaled, kappa = _summand(strength)
+    mean, alpha = _coefficient(scaled)
+    pooled = _unshaped(mean)
+    squares = None if pooled is None else _window(pooled, x.shape[1])
+    if squares is None or kappa is None or alpha is None or strength.shape != x.shape:
+        return None
+    source, before, after = squares
+    if not isinstance(source.kernel, ElementWiseOp) or source.kernel.type != "product":
+        return None
+    if len(source.inputs) != 2 or any(step is not x for step in source.inputs) or not 0 <= before - after <= 1:
+        return None
+    size, side = before + after + 1, "before" if before > after else "after"
+    return LRN(size=size, alpha=alpha, beta=beta, kappa=kappa, longer_side=side)
+
+
+def _summand(step: Step) -> tuple[Step, float | None]:
+    """What one number is added to, and that number."""
+    kernel = step.kernel
+    if isinstance(kernel, Scale) and isinstance(kernel.weight_initialiser, Values):
+        weights, bias = kernel.weight_initialiser.array, kernel.bias_initialiser
+        if isinstance(bias, Values) and (weights == 1).all() and (bias.array == bias.array.flat[0]).all():
+            return step.inputs[0], shortest(bias.array.flat[0])
+    return step, None
+
+
+def _coefficient(step: Step) -> tuple[Step, float | None]:
+    """What is multiplied with one number, and that number."""
+    kernel = step.kernel
+    if isinstance(kernel, ElementWiseOp) and kernel.type == "sum" and len(step.inputs) == 1:
+        return step.inputs[0], float(kernel.factors(1)[0])
+    return step, None
+
+
+def _unshaped(step: Step) -> Step | None:
+    """What has been given another shape, as it was before."""
+    while isinstance(step.kernel, Reshape):
+        (step,) = step.inputs
+    return step
+
+
+def _window(pooled: Step, channels: int) -> tuple[Step, int, int] | None:
+    """What a mean over channels is of, and how far its window reaches before and behind: of (N, 1, C, …), padded along
+    the channels."""
+    pool = pooled.kernel
+    if not isinstance(pool, Pool) or pool.method != "average" or pool.global_pooling or not pool.count_padding:
+        return None
+    (padded,) = pooled.inputs
+    geometry = pool.geometry(padded.shape)
+    length, *others = geometry.kernel
+    if not isinstance(padded.kernel, Pad) or padded.kernel.value or {*others, *geometry.stride} != {1}:
+        return None
+    (before, after), rest = padded.kernel.padding[1], (padded.kernel.padding[0], *padded.kernel.padding[2:])
+    (image,) = padded.inputs
+    if any(map(any, (*rest, *geometry.padding))) or before + after + 1 != length or image.shape[1:3] != (1, channels):
+        return None
+    source = _unshaped(image)
+    return None if source is None else (source, before, after)
+
+
+@reads_group("LRN")
+def lrn(nodes: Sequence[Node]) -> Step:
+    """As `save` writes one whose even window is longer before its element, as PyTorch's."""
+    found = {node.proto.op_type: node for node in nodes}
+    kernel = LRN(
+        size=(found["AveragePool"].integers("kernel_shape") or (0,))[0],
+        alpha=next(node.single(1, 0.0) for node in nodes if node.proto.op_type == "Mul" and node.is_constant(1)),
+        beta=found["Pow"].single(1, 0.0),
+        kappa=found["Add"].single(1, 0.0),
+        longer_side="before",
+    )
+    return nodes[-1].apply(kernel, nodes[0].step())

@@ -1,0 +1,38 @@
+"""The logarithm of softmax: scores to log-probabilities."""
+
+from __future__ import annotations
+
+from crossbow.conf import configuration
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.ops.softmax import AlongAxis
+
+
+@configuration
+class LogSoftMax(AlongAxis):
+    """y = x − log Σ exp(x), the sum over `axis`; computed from x − max x, so that nothing overflows.
+
+    x and y: (N, classes), or of more dimensions. A negative axis counts from the end; the first one is refused.
+
+    Networks from PyTorch often end with it. Softmax of log-probabilities gives the probabilities, so a SoftMax and a
+    SoftMaxLoss behind it compute the negative log-likelihood that PyTorch's NLLLoss does.
+    """
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,) = site.inputs
+        return (site.library.log_softmax_forward(x, site.output, self.first_axis(x.shape)),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return LogSoftMaxGradient(input=input)
+
+
+@configuration
+class LogSoftMaxGradient(Gradient):
+    """Gradient of a `LogSoftMax`: dx = dy − exp(y) · Σ dy."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, LogSoftMax)
+        (x,), y = site.inputs, site.output
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.log_softmax_backward(y, y, x, peer.first_axis(x.shape)),)

@@ -1,0 +1,57 @@
+"""A tensor with other dimensions."""
+
+from __future__ import annotations
+
+import math
+
+from crossbow.conf import configuration, is_integer, refuse
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+
+@configuration
+class Reshape(Kernel):
+    """y = x with other dimensions, the elements in the same logical order (N, C, H, W), whatever order they lie in.
+
+    x: (N, …); y: (N, *shape). One size of `shape` may be −1: it is what the others leave. Where the order in memory is
+    the logical one, y is x's memory. The original has no such operator.
+    """
+
+    shape: tuple[int, ...]
+    """Of one example."""
+
+    def __post_init__(self) -> None:
+        sizes = self.shape
+        if not isinstance(sizes, tuple | list) or not all(
+            is_integer(size) and (size >= 1 or size == -1) for size in sizes
+        ):
+            raise refuse(self, "shape", sizes, "a tuple of integers ≥ 1, or −1 for what the others leave")
+        if list(sizes).count(-1) > 1:
+            raise refuse(self, "shape", sizes, "a tuple with at most one −1")
+        object.__setattr__(self, "shape", tuple(map(int, sizes)))
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        elements, known = math.prod(x[1:]), math.prod(size for size in self.shape if size != -1)
+        sizes = tuple(elements // known if size == -1 else size for size in self.shape)
+        if not x or math.prod(sizes) != elements:
+            raise ValueError(f"expected an input whose examples have the elements of {self.shape}. Received: {x}")
+        return (x[0], *sizes)
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        return (site.library.copy_forward(site.inputs[0], site.output),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return ReshapeGradient(input=input)
+
+
+@configuration
+class ReshapeGradient(Gradient):
+    """Gradient of a `Reshape`: dx = dy, with the dimensions of x."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Reshape)
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.copy_backward(site.output, site.inputs[0]),)

@@ -1,0 +1,57 @@
+"""A tensor with its axes in another order."""
+
+from __future__ import annotations
+
+from crossbow.conf import configuration, is_integer, refuse
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.types import Shape
+
+MOST_AXES = 8
+"""Of a tensor that is transposed, as on GPUs."""
+
+
+@configuration
+class Transpose(Kernel):
+    """y has the axes of x in another order: axis i of y is axis order[i] of x.
+
+    `order` begins with 0, since the examples stay apart: Transpose(order=(0, 3, 1, 2)) makes (N, C, H, W) of
+    (N, H, W, C). As PyTorch's permute and Keras' Permute. The original has no such operator.
+    """
+
+    order: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        order = self.order
+        if not isinstance(order, tuple | list) or not all(map(is_integer, order)):
+            raise refuse(self, "order", order, "a tuple of integers, as (0, 3, 1, 2)")
+        if not order or sorted(order) != list(range(len(order))) or order[0] != 0 or len(order) > MOST_AXES:
+            raise refuse(self, "order", order, f"0, then the other axes of at most {MOST_AXES}, each once")
+        object.__setattr__(self, "order", tuple(map(int, order)))
+
+    def output_shape(self, *inputs: Shape) -> Shape:
+        (x,) = inputs
+        if len(x) != len(self.order):
+            raise ValueError(
+                f"expected an input of {len(self.order)} dimensions, for order={self.order}. Received: {x}"
+            )
+        return tuple(x[axis] for axis in self.order)
+
+    def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
+        (x,) = site.inputs
+        return (site.library.transpose_forward(x, site.output, x.shape, self.order),)
+
+    def gradient(self, input: int = 0) -> Gradient:
+        return TransposeGradient(input=input)
+
+
+@configuration
+class TransposeGradient(Gradient):
+    """Gradient of a `Transpose`: dx = dy, with the axes in their old order."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        assert isinstance(peer, Transpose)
+        (x,) = site.inputs
+        if not site.needs_input_gradient:
+            return ()
+        return (site.library.transpose_backward(site.output, x, x.shape, peer.order),)

@@ -1,0 +1,81 @@
+"""Predictor: a network as it is, without a loss, a data set or training."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from crossbow.conf import SystemConf, is_integer, shown
+from crossbow.data.dataset import checked_images
+from crossbow.dataflow import SubGraph
+from crossbow.dataflow.derive import derive_check
+from crossbow.dataflow.graph import build
+from crossbow.runtime.predicting import NetworkPrediction
+from crossbow.types import Array, ConfigurationError, CrossbowError, Shape
+
+
+class Predictor:
+    """Predicts with a network that has its values, as one that `crossbow.onnx.load` has read::
+
+        with Predictor(crossbow.onnx.load("model.onnx")) as predictor:
+            probabilities = predictor.predict(images)
+
+    Its variables have their initial values; those that are drawn are, from `SystemConf.seed`. The network needs no
+    loss (one that it has is left out), and no variables. What trains a network is an `ExecutionContext`, whose own
+    `predict` uses what it has trained.
+
+    Of the system's devices the first is used, whole. Use it as a context manager, or `close` it: it holds a thread.
+    """
+
+    def __init__(self, network: SubGraph, *, batch_size: int = 64, system: SystemConf | None = None) -> None:
+        """batch_size: how many images are computed with at once, at the most."""
+        if not isinstance(network, SubGraph):
+            raise TypeError(f"Predictor: expected a SubGraph. Received: {shown(network)}")
+        if not is_integer(batch_size) or batch_size < 1:
+            raise ConfigurationError(f"Predictor: batch_size must be an integer ≥ 1. Received: {shown(batch_size)}")
+        if system is not None and not isinstance(system, SystemConf):
+            raise ConfigurationError(f"Predictor: system must be a SystemConf. Received: {shown(system)}")
+        self._graph = derive_check(build(network.nodes))
+        self._batch_size = int(batch_size)
+        self._system = system or SystemConf()
+        self._prediction: NetworkPrediction | None = None
+        self._made_for: tuple[Shape, object] | None = None
+        self.batch = 0
+        """How many images the network has been compiled for."""
+        self._closed = False
+
+    def __enter__(self) -> Predictor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def predict(self, images: Array) -> Array:
+        """The network's output for images (N, C, H, W) or (N, features); (N, H, W, C) where it takes such.
+
+        uint8 images are multiplied by 1/255, as a `Dataset`'s are; floating-point images are taken as they are. The
+        network is compiled for the shape and the type of the images when they come first, and again when these change,
+        or more images come at once.
+        Raises DataError where they are no images, GraphError where the network cannot take them, and TaskError where an
+        operator fails; a task is then a batch of the images.
+        """
+        if self._closed:
+            raise CrossbowError("the predictor is closed")
+        given = checked_images("images", images, channels_last=True)
+        made_for, batch = (given.shape[1:], given.dtype), min(self._batch_size, len(given))
+        if self._prediction is None or made_for != self._made_for or batch > self.batch:
+            self._release()
+            self._prediction = NetworkPrediction(self._graph, (batch, *given.shape[1:]), given.dtype, self._system)
+            self._made_for, self.batch = made_for, batch
+        return self._prediction(given)
+
+    def close(self) -> None:
+        """End all threads."""
+        self._closed = True
+        self._release()
+
+    def _release(self) -> None:
+        if self._prediction is not None:
+            self._prediction.close()
+        self._prediction = None

@@ -1,0 +1,77 @@
+"""Runs tests with one source file changed in memory, each time in a fork of this process.
+
+It has imported what takes long to import, and nothing of the package, so that a fork imports the changed file.
+
+Reads requests from standard input, a line of JSON each, and answers with exit status and seconds of processor time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.machinery
+import json
+import os
+import resource
+import signal
+import sys
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+PRELOADED = "pytest", "hypothesis", "numpy", "numba", "llvmlite.ir", "torch", "onnx", "rich", "ml_dtypes", "safetensors"
+IMPORTED = "-Wignore:Module already imported so cannot be rewritten"
+
+
+def change(path: Path, content: bytes) -> None:
+    """From now on, in this process, the file has this content: to those who import it, and to those who read it."""
+    load, read = importlib.machinery.SourceFileLoader.get_code, Path.read_bytes
+
+    def get_code(loader: importlib.machinery.SourceFileLoader, name: str) -> CodeType | None:
+        if Path(loader.path) == path:
+            return loader.source_to_code(content, loader.path)
+        return load(loader, name)
+
+    def read_bytes(file: Path) -> bytes:
+        return content if file == path else read(file)
+
+    def read_text(file: Path, encoding: str | None = None, errors: str | None = None) -> str:
+        return read_bytes(file).decode(encoding or "utf-8", errors or "strict")
+
+    importlib.machinery.SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+    Path.read_bytes, Path.read_text = read_bytes, read_text  # type: ignore[method-assign, assignment]
+
+
+def run(request: dict[str, Any]) -> int:
+    """pytest's exit status, with the file changed where one is named. In a process of its own, which ends with it."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(request["seconds"])), most))
+    if request["path"]:
+        change(Path(request["path"]).absolute(), request["content"].encode())
+    return int(importlib.import_module("pytest").main([IMPORTED, *request["arguments"]]))
+
+
+def main() -> None:
+    for name in PRELOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for line in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                status = run(json.loads(line))
+            finally:
+                os._exit(status)
+        _, status, used = os.wait4(child, 0)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # programs that a test has begun
+        print(json.dumps([os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

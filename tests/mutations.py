@@ -1,0 +1,286 @@
+"""How many small mistakes the tests catch: changes the package, bit by bit, and runs the tests that should fail.
+
+    python -m tests.mutations --sample 120 --seed 1
+
+The tests that mirror a mutant's file run first, then the others of its area and whole training runs, until one fails.
+What fails without the change, too, does not count. Outcomes are printed as they come; `--results FILE` keeps them, and
+the same command goes on from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an
+earlier run once more. Nothing is written into the working tree.
+
+mutmut and Cosmic Ray cannot do this: the one replaces functions, also those that numba compiles, by trampolines; the
+other has one test command for all files; neither mutates CUDA C++.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.mutants import Mutant, mutants, sample
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("runtime", "synch", "solver", "compile", "dataflow", "kernels", "data", "ops")
+WHOLE_RUNS = ("tests/test_trajectory.py", "tests/runtime/test_engine.py", "tests/test_context.py")
+AREAS: dict[str, tuple[str, ...]] = {
+    "crossbow/runtime/cuda": ("tests/runtime/cuda", "tests/runtime/test_run.py"),
+    "crossbow/runtime": ("tests/runtime/test_*.py", "tests/test_faults.py", "tests/test_collective_faults.py"),
+    "crossbow/synch": ("tests/synch", "tests/runtime/test_free.py", "tests/runtime/test_tick.py"),
+    "crossbow/solver": ("tests/solver", "tests/synch/test_trajectories.py", "tests/runtime/test_solver.py"),
+    "crossbow/kernels/cuda": ("tests/kernels/cuda", "tests/runtime/cuda/test_training.py"),
+    "crossbow/kernels/onednn": ("tests/kernels/onednn", "tests/operators", "tests/ops"),
+    "crossbow/kernels": ("tests/operators", "tests/kernels/test_*.py", "tests/kernels/reference", "tests/ops"),
+    "crossbow/ops": ("tests/ops", "tests/operators"),
+    "crossbow/compile": ("tests/compile", "tests/operators/test_random_combinations.py", "tests/test_numerics.py"),
+    "crossbow/dataflow": ("tests/dataflow", "tests/compile/test_gradients.py"),
+    "crossbow/data": ("tests/data",),
+}
+"""The other tests of an area; the longest prefix of a file's path says which it is of."""
+SECONDS_OF_A_TEST = 120
+"""After which a test hangs. On a busy machine, too."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of a mutant: caught by a test, or None, and after how long."""
+
+    mutant: Mutant
+    caught_by: str | None
+    seconds: float
+
+    def __str__(self) -> str:
+        how = "SURVIVED" if self.caught_by is None else "caught  "
+        return f"{how} {self.seconds:4.0f} s  {self.mutant}" + (
+            "" if self.caught_by is None else f"  by {self.caught_by}"
+        )
+
+
+def stages(path: str, root: Path = ROOT) -> list[list[str]]:
+    """Files of tests for a source file, in the order in which they are worth running."""
+    source = Path(path)
+    folder, stem = source.relative_to("crossbow").parent, source.stem
+    folder = folder.parent if folder.name == "sources" else folder
+    mirrored = [f"tests/{folder}/test_{stem}.py"]
+    module = ".".join(source.with_suffix("").parts).removesuffix(".__init__")
+    everything = sorted(str(test.relative_to(root)) for test in (root / "tests").rglob("test_*.py"))
+    package, _, name = module.rpartition(".")
+    users = [
+        test
+        for test in everything
+        if f"from {module} import" in (text := (root / test).read_text()) or f"from {package} import {name}\n" in text
+    ]
+    area = next((AREAS[prefix] for prefix in sorted(AREAS, key=len, reverse=True) if path.startswith(prefix)), ())
+    near = [
+        test for test in everything if any(test.startswith(f"{each}/") or fnmatch.fnmatch(test, each) for each in area)
+    ]
+    found, seen = [], set[str]()
+    further = ([*users, *WHOLE_RUNS], near) if (root / mirrored[0]).exists() else (users, near, WHOLE_RUNS)
+    for stage in (mirrored, *further):
+        fresh = [test for test in dict.fromkeys(stage) if test not in seen and (root / test).exists()]
+        seen.update(fresh)
+        found.append(fresh)
+    return [stage for stage in found if stage]
+
+
+class Worker:
+    """Runs tests on one mutant after the other, in a copy of the working tree. Mutants are never written to a disk."""
+
+    def __init__(self, tree: Path, folder: Path) -> None:
+        self._tree, self._cache, examples = tree, folder / "pytest", folder / "hypothesis"
+        self._examples = examples
+        self._failing: dict[str, bool] = {}
+        """Tests that caught something, and whether they fail without it, too."""
+        self._server = subprocess.Popen(
+            [sys.executable, "-m", "tests.mutated"],
+            cwd=tree,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(tree),
+                "NUMBA_CACHE_DIR": str(folder / "numba"),
+                "HYPOTHESIS_STORAGE_DIRECTORY": str(examples),
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+        if self._pytest(["tests/test_types.py"], "", SECONDS_OF_A_TEST)[0] != 0:
+            raise RuntimeError("tests/test_types.py fails with nothing changed")
+
+    def outcome(self, mutant: Mutant, limit: float) -> Outcome:
+        """limit: seconds of processor time."""
+        left = limit
+        for stage in stages(mutant.path, self._tree):
+            while left > 0:
+                test, seconds = self._failure(mutant, stage, left)
+                left -= seconds
+                if test is None:
+                    break
+                if not self._fails_anyway(test):
+                    return Outcome(mutant, test, limit - left)
+        return Outcome(mutant, None, limit - left)
+
+    def _failure(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str | None, float]:
+        """The first test that fails, or how the process ended, if something does; and how long that took."""
+        shutil.rmtree(self._cache, ignore_errors=True)
+        shutil.rmtree(self._examples, ignore_errors=True)
+        known = [f"--deselect={test}" for test, fails in self._failing.items() if fails]
+        status, used = self._pytest([*tests, *known], "not slow", seconds, mutant)
+        if status in (0, 5, -signal.SIGXCPU):
+            return None, used
+        failed = self._cache / "v/cache/lastfailed"
+        return next(iter(json.loads(failed.read_text())), "") if failed.exists() else f"exit status {status}", used
+
+    def _fails_anyway(self, test: str) -> bool:
+        if "::" not in test and not test.endswith(".py"):
+            return False  # the process hung, or crashed
+        if test not in self._failing:
+            self._failing[test] = self._pytest([test], "", 10 * SECONDS_OF_A_TEST)[0] != 0
+        return self._failing[test]
+
+    def _pytest(
+        self, tests: Sequence[str], marks: str, seconds: float, mutant: Mutant | None = None
+    ) -> tuple[int, float]:
+        """Exit status and seconds of processor time, of which there are so many."""
+        options = [f"cache_dir={self._cache}", "faulthandler_exit_on_timeout=true"]
+        options = [f"--override-ini={each}" for each in (*options, f"faulthandler_timeout={SECONDS_OF_A_TEST}")]
+        request: dict[str, object] = {
+            "path": "",
+            "seconds": seconds,
+            "arguments": ["-x", "-m", marks, *options, *tests],
+        }
+        if mutant is not None:
+            content = mutant.applied((self._tree / mutant.path).read_bytes()).decode()
+            request |= {"path": mutant.path, "content": content}
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        print(json.dumps(request), file=self._server.stdin, flush=True)
+        status, used = json.loads(self._server.stdout.readline())
+        return status, used
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait()
+
+
+def copy_tree(target: Path) -> None:
+    """The files of the working tree that git knows or does not ignore."""
+    names = ["ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(["git", *names], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in listed.splitlines():
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+
+
+def run(chosen: Sequence[Mutant], jobs: int, limit: float, results: Path | None) -> list[Outcome]:
+    """The outcomes of mutants, as they come."""
+    outcomes = read(results) if results is not None and results.exists() else []
+    done = {outcome.mutant for outcome in outcomes}
+    outcomes = [outcome for outcome in outcomes if outcome.mutant in set(chosen)]
+    waiting: queue.SimpleQueue[Mutant] = queue.SimpleQueue()
+    for mutant in chosen:
+        if mutant not in done:
+            waiting.put(mutant)
+    lock = threading.Lock()
+
+    def work(tree: Path, folder: Path) -> None:
+        worker = Worker(tree, folder)
+        while True:
+            try:
+                mutant = waiting.get_nowait()
+            except queue.Empty:
+                worker.close()
+                return
+            outcome = worker.outcome(mutant, limit)
+            with lock:
+                outcomes.append(outcome)
+                print(f"{len(outcomes):4}/{len(chosen)} {outcome}", flush=True)
+                if results is not None:
+                    with results.open("a") as file:
+                        print(json.dumps(asdict(outcome)), file=file)
+
+    with tempfile.TemporaryDirectory(prefix="crossbow-mutations-") as temporary:
+        folder = Path(temporary)
+        copy_tree(folder / "tree")
+        places = [folder / str(number) for number in range(jobs)]
+        workers = [threading.Thread(target=work, args=(folder / "tree", place), daemon=True) for place in places]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    return outcomes
+
+
+def read(results: Path) -> list[Outcome]:
+    rows = [json.loads(line) for line in results.read_text().splitlines()]
+    return [Outcome(**{**row, "mutant": Mutant(**row["mutant"])}) for row in rows]
+
+
+def sources(only: Sequence[str], leave_out: Sequence[str]) -> list[str]:
+    """The files that may be mutated, whose paths fit one of these patterns, and none of those."""
+    found = []
+    for package in PACKAGES:
+        for suffix in (".py", ".cu"):
+            found += [str(path.relative_to(ROOT)) for path in (ROOT / "crossbow" / package).rglob(f"*{suffix}")]
+
+    def fits(path: str, patterns: Sequence[str]) -> bool:
+        return any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
+
+    return sorted(path for path in found if fits(path, only) and not fits(path, leave_out))
+
+
+def moved(mutant: Mutant) -> Mutant | None:
+    """The mutant where its file has changed since."""
+    same = [each for each in mutants(ROOT, mutant.path) if (each.kind, each.old, each.new) == mutant_change(mutant)]
+    return min(same, key=lambda each: abs(each.start - mutant.start), default=None)
+
+
+def mutant_change(mutant: Mutant) -> tuple[str, str, str]:
+    return mutant.kind, mutant.old, mutant.new
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, default=120, help="mutants")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample")
+    parser.add_argument("--only", nargs="+", default=["crossbow/*"], metavar="PATTERN", help="of files")
+    parser.add_argument("--leave-out", nargs="+", default=[], metavar="PATTERN", help="of files")
+    parser.add_argument("--jobs", type=int, default=2, help="processes that run tests")
+    parser.add_argument("--limit", type=float, default=300, help="seconds of processor time for a mutant")
+    parser.add_argument("--results", type=Path, help="a file of JSON lines to keep, or to go on from")
+    parser.add_argument("--again", type=Path, help="results whose survivors are tried again, instead of a sample")
+    parser.add_argument("--list", action="store_true", help="print the sample, and run nothing")
+    options = parser.parse_args()
+    if options.again is not None:
+        survivors = [outcome.mutant for outcome in read(options.again) if outcome.caught_by is None]
+        chosen = [now for mutant in survivors if (now := moved(mutant)) is not None]
+    else:
+        paths = sources(options.only, options.leave_out)
+        chosen = sample((mutant for path in paths for mutant in mutants(ROOT, path)), options.sample, options.seed)
+    if options.list:
+        print(*chosen, sep="\n")
+        return
+    outcomes = run(chosen, options.jobs, options.limit, options.results)
+    kinds = Counter(outcome.mutant.kind for outcome in outcomes)
+    caught = Counter(outcome.mutant.kind for outcome in outcomes if outcome.caught_by is not None)
+    print(*(f"{kind:12} {caught[kind]:3} of {number:3} caught" for kind, number in sorted(kinds.items())), sep="\n")
+    print(f"{caught.total()} of {kinds.total()} caught, {caught.total() / max(1, kinds.total()):.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""The bookkeeping of rules without a barrier, by hand. What engine and simulator make of it: test_simulator.py."""
+
+from __future__ import annotations
+
+from crossbow.synch import Gossip, Grouping, WeedOut
+from crossbow.synch.progress import Progress, left_out
+
+
+def test_a_group_is_as_stale_as_its_stalest_learner() -> None:
+    """Learner 0 waits from before the merge of learner 1, and then both are of one group."""
+    progress = Progress(Grouping(((0, 2), (1,))), 3)
+    assert progress.arrive(0) is None
+    assert progress.arrive(1) is not None
+    assert progress.let_go() == [1]
+    assert progress.follow(Grouping(((0, 1), (2,)))) == [0]
+    assert progress.arrive(0) is None
+    merge = progress.arrive(1)
+    assert merge is not None
+    assert (merge.contributors, merge.arrival.staleness) == ((0, 1), 2)
+
+
+def test_what_is_dropped_is_no_merge() -> None:
+    """Learner 1 is late: the last two to finish were learner 0."""
+    progress, dropped = Progress(WeedOut(), 2), []
+    for learner in (0, 0, 1, 0):
+        merge = progress.arrive(learner)
+        assert merge is not None
+        dropped.append(merge.dropped)
+        progress.let_go()
+    assert dropped == [False, False, True, False]
+    assert progress.merges == 3
+
+
+def test_variables_are_left_out_whether_or_not_gossip_would_send() -> None:
+    """The first draws of the same learner, seed by seed: were they of one stream, all would be equal."""
+    seeds, learner = range(64), 1
+    sends = [Gossip(probability=0.5).peer(learner, 2, 0, seed) is not None for seed in seeds]
+    omits = [left_out(0.5, 1, learner, 0, seed)[0] for seed in seeds]
+    assert 16 < sum(sent == out for sent, out in zip(sends, omits, strict=True)) < 48

@@ -1,0 +1,72 @@
+"""Which combinations of parameters are run by default: every value, or every pair, comes, and no more than needed."""
+
+from __future__ import annotations
+
+import doctest
+import itertools
+from typing import Any
+
+import pytest
+
+from tests import combinations
+from tests.combinations import covering, in_turn, pairwise
+
+
+def is_slow(row: Any) -> bool:
+    return any(mark.name == "slow" for mark in row.marks)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (2, 3), (3, 3, 3), (7, 5, 2), (2, 2, 2, 2, 4), (4, 1, 3)], ids=str)
+@pytest.mark.parametrize("together", [1, 2])
+def test_what_is_run_by_default_covers_everything(sizes: tuple[int, ...], together: int) -> None:
+    rows = covering(*map(range, sizes), together=together)
+    assert [row.values for row in rows] == list(itertools.product(*map(range, sizes)))
+    run = [row.values for row in rows if not is_slow(row)]
+    for lists in itertools.combinations(range(len(sizes)), together):
+        wanted = set(itertools.product(*(range(sizes[each]) for each in lists)))
+        assert {tuple(values[each] for each in lists) for values in run} == wanted
+    largest = sorted(sizes)[-together:]
+    assert len(run) <= 1.5 * largest[0] * (largest[1] if together == 2 else 1)
+
+
+def test_other_marks_and_names_stay() -> None:
+    gpu = pytest.param(3, marks=pytest.mark.gpu, id="three")
+    rows = covering(["a", "b"], [1, gpu], together=1)
+    assert [row.id for row in rows] == ["a-1", "a-three", "b-1", "b-three"]
+    assert [[mark.name for mark in row.marks] for row in rows] == [[], ["gpu", "slow"], ["slow"], ["gpu"]]
+
+
+def test_decorators_take_the_place_of_the_parameters() -> None:
+    @pytest.mark.parametrize("kernels", ["reference", "onednn"])
+    @pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cuda", 2)])
+    @pytest.mark.parametrize("rule", [{}, {"tau": 3}], ids=["sma", "tau"])
+    def test(rule: Any, devices: str, learners: int, kernels: str) -> None:
+        pass
+
+    once = in_turn(test)
+    (mark,) = once.pytestmark  # type: ignore[attr-defined]
+    names, rows = mark.args
+    assert names == ["rule", "devices", "learners", "kernels"]
+    assert [row.id for row in rows if not is_slow(row)] == ["sma-cpu-1-reference", "tau-cuda-2-onednn"]
+    assert rows[-1].values == ({"tau": 3}, "cuda", 2, "onednn")
+    assert len(rows) == 8
+
+
+def test_pairs_of_two_lists_are_all() -> None:
+    @pairwise
+    @pytest.mark.parametrize("a", [1, 2])
+    @pytest.mark.parametrize("b", [object(), 1.5])
+    def test(a: int, b: Any) -> None:
+        pass
+
+    rows = test.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert [(row.id, is_slow(row)) for row in rows] == [
+        ("value0-1", False),
+        ("value0-2", False),
+        ("1.5-1", False),
+        ("1.5-2", False),
+    ]
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(combinations).failed == 0
