@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import gpu_parts
+from benchmarks.gpu_convolutions import convolutions
 from benchmarks.gpu_machine import describe_gpu
-from benchmarks.gpu_parts import SHOWN, Settings, convolutions
+from benchmarks.gpu_parts import SHOWN, Settings
 from benchmarks.gpu_rows import Clock, Journal, Keep, Rows
 from benchmarks.machine import describe_machine
 from benchmarks.output import write_json
@@ -119,9 +120,9 @@ def _with_convolutions(keep: Keep) -> Keep:
     def kept(entry: Mapping[str, Any]) -> None:
         nonlocal known
         keep(entry)
-        if len(chosen := convolutions()) > known:
-            keep({"convolutions": chosen[known:]})
-            known = len(chosen)
+        if chosen := convolutions(known):
+            keep({"convolutions": chosen})
+            known += len(chosen)
 
     return kept
 

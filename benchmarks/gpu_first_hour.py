@@ -93,9 +93,10 @@ CALLS: Mapping[int, Sequence[Step]] = {
     3: (
         Step(
             TESTS,
-            ("-m", "pytest", "-m", "gpu", "--device", "cuda:{device}", "-q", "-p", "no:cacheprovider", *TESTED),
-            270.0,
+            ("-m", "pytest", "-m", "gpu", "--device", "cuda:{device}", "-q", "--tb=short", "--maxfail=30", *TESTED),
+            240.0,
         ),
+        _learners("learners-64", 110.0, "--networks", "resnet-32", "--batches", "64"),
         _learners("learners-others", SECONDS, "--networks", "lenet", "resnet-50"),
     ),
 }

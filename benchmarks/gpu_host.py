@@ -114,6 +114,10 @@ class Host:
         """Run for so long, with a clock on the host's calls."""
         return _answer(lambda: self._runners[name].observe(time.monotonic() + seconds))
 
+    def convolutions(self) -> list[dict[str, Any]] | Refused:
+        """The algorithms of convolutions, where the kind of runner knows them."""
+        return _answer(self._kind.convolutions)  # type: ignore[attr-defined]
+
     def remove(self, name: str) -> Refused | None:
         """Close a runner and give back its memory."""
 

@@ -194,6 +194,9 @@ class Benchmark:
         rest = [entry for entry in of if not entry.essential]
         ready |= self._add(outcome, rest, began + built + SHARE_OF_BUILDING * (until - began - built))
         turns = {entry: max(seconds, STRETCHES * answer.shortest) for entry, answer in ready.items()}
+        chosen = self.call(CROSSBOW, SECONDS_TO_RUN, "convolutions")
+        if not isinstance(chosen, Refused):
+            outcome.convolutions = [one for one in chosen if one["input"][0] == case.batch]
         self._rounds(outcome, turns, rounds, until, progress)
         self._observe(outcome, {entry: turn for entry, turn in turns.items() if outcome.measured(entry.name)}, ready)
         self._end(outcome)

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from benchmarks.gpu_rows import Clock, Row, Rows
 from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.data import cifar10, digits, mnist, synthetic
-from crossbow.kernels.cuda import convolution, cudnn
 from crossbow.kernels.cuda.api import api, gpus
 from crossbow.kernels.cuda.launch import on
 from crossbow.kernels.cuda.transfer import to_device, to_host
@@ -78,39 +77,6 @@ class Settings:
     cifar10: Path | None = None
     precision: str = "float32"
     """In which the networks learn."""
-
-
-OPERANDS = ("input", "weights", "output")
-MATH_TYPES = {
-    cudnn.DEFAULT_MATH: "default",
-    cudnn.TENSOR_OP_MATH: "tensor op",
-    cudnn.TENSOR_OP_MATH_ALLOW_CONVERSION: "tensor op, conversion allowed",
-    cudnn.FMA_MATH: "fma",
-}
-
-
-def convolutions() -> list[dict[str, Any]]:
-    """Every convolution that an algorithm was chosen for so far, and which."""
-    found = []
-    for (request, problem, deterministic), algorithm in convolution.chosen().items():
-        tensors = {name: list(getattr(problem, letter).shape) for name, letter in zip(OPERANDS, "xwy", strict=True)}
-        found.append(
-            {
-                "request": request.name,
-                **tensors,
-                "type": problem.x.dtype.name,
-                "layout": problem.x.layout.value,
-                "padding": list(problem.padding),
-                "stride": list(problem.stride),
-                "dilation": list(problem.dilation),
-                "groups": problem.groups,
-                "deterministic": deterministic,
-                "algorithm": request.algorithm_name(algorithm.number),
-                "math type": MATH_TYPES.get(algorithm.math_type, str(algorithm.math_type)),
-                "workspace": algorithm.workspace,
-            }
-        )
-    return found
 
 
 # Operators

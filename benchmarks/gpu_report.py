@@ -70,6 +70,8 @@ class Outcome:
     """Contestants that are missing, and why."""
     traces: dict[str, str] = field(default_factory=dict)
     """The tracebacks of those that failed."""
+    convolutions: list[dict[str, Any]] = field(default_factory=list)
+    """Crossbow's, with the algorithms that were chosen for them."""
     others: bool = False
     """Whether these are the contestants that no target names."""
 

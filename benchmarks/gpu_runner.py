@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any
 
+from benchmarks import gpu_convolutions
 from benchmarks.crossbow_runner import CrossbowRunner
 from benchmarks.gpu_host import HostTime
 from benchmarks.gpu_networks import GPU_NETWORKS
@@ -68,6 +69,11 @@ class CrossbowGpuRunner(CrossbowRunner):
                 "libraries": f"CUDA {_version(runtime.runtimeGetVersion())} (the driver: up to "
                 f"{_version(runtime.driverGetVersion())}), cuDNN {api().cudnn.cudnnGetVersion()}",
             }
+
+    @staticmethod
+    def convolutions() -> list[dict[str, Any]]:
+        """The algorithms that were chosen in this process."""
+        return gpu_convolutions.convolutions()
 
     @staticmethod
     def free_memory(device: int) -> int | None:

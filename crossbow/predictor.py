@@ -39,6 +39,8 @@ class Predictor:
         self._system = system or SystemConf()
         self._prediction: NetworkPrediction | None = None
         self._made_for: tuple[Shape, object] | None = None
+        self.batch = 0
+        """How many images the network has been compiled for."""
         self._closed = False
 
     def __enter__(self) -> Predictor:
@@ -53,19 +55,19 @@ class Predictor:
         """The network's output for images (N, C, H, W) or (N, features); (N, H, W, C) where it takes such.
 
         uint8 images are multiplied by 1/255, as a `Dataset`'s are; floating-point images are taken as they are. The
-        network is compiled for the shape and the type of the images when they come first, and again when these change.
+        network is compiled for the shape and the type of the images when they come first, and again when these change,
+        or more images come at once.
         Raises DataError where they are no images, GraphError where the network cannot take them, and TaskError where an
         operator fails; a task is then a batch of the images.
         """
         if self._closed:
             raise CrossbowError("the predictor is closed")
         given = checked_images("images", images, channels_last=True)
-        made_for = (given.shape[1:], given.dtype)
-        if self._prediction is None or made_for != self._made_for:
+        made_for, batch = (given.shape[1:], given.dtype), min(self._batch_size, len(given))
+        if self._prediction is None or made_for != self._made_for or batch > self.batch:
             self._release()
-            batch = (min(self._batch_size, len(given)), *given.shape[1:])
-            self._prediction = NetworkPrediction(self._graph, batch, given.dtype, self._system)
-            self._made_for = made_for
+            self._prediction = NetworkPrediction(self._graph, (batch, *given.shape[1:]), given.dtype, self._system)
+            self._made_for, self.batch = made_for, batch
         return self._prediction(given)
 
     def close(self) -> None:

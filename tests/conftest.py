@@ -104,6 +104,12 @@ def _without_gpu(mark: pytest.Mark) -> pytest.Mark:
     return pytest.mark.parametrize(names, kept, *rest, **mark.kwargs).mark
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Several processes have to collect the same names."""
+    if " at 0x" in item.nodeid:
+        raise pytest.UsageError(f"{item.nodeid}: an address is in its name, another in every process. Give it `ids`.")
+
+
 @pytest.fixture
 def target(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Where an operator runs, as options of `run_operator`. The device of rows marked `gpu` is that of --device."""

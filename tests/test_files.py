@@ -30,7 +30,7 @@ def test_a_path(path: Any) -> None:
     assert checked_path("save", path) == Path("a/b")
 
 
-@pytest.mark.parametrize("path", [None, 5, b"a", BytesPath()], ids=repr)
+@pytest.mark.parametrize("path", [None, 5, b"a", BytesPath()], ids=lambda path: type(path).__name__)
 def test_what_is_no_path(path: Any) -> None:
     with pytest.raises(TypeError, match=r"^save: expected a path, as a str or a pathlib\.Path\. Received: "):
         checked_path("save", path)

@@ -98,7 +98,7 @@ class _Compiler:
         self.nodes_of = Counter(id(vertex.operator) for vertex in graph)
         """How many nodes hold an operator, by its id."""
         self.inputs: dict[int, tuple[Tensor, ...]] = {}
-        self.roles: dict[int, Mapping[str, Value | Place]] = {}
+        self.roles: dict[int, dict[str, Value | Place]] = {}
         """Of forward operators, by position: made once, since each gradient of many inputs needs them too."""
         self.backward_part: set[int] = set()
         """Gradient operators, and what depends on them (sums of gradients)."""
@@ -299,7 +299,7 @@ class _Compiler:
             read = self.outputs[vertex.order] = self._converted(("output", vertex.order), self.dtype)
             self.draft.pinned.add(read)
 
-    def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> Mapping[str, Value | Place]:
+    def _peer_roles(self, vertex: Vertex, specs: tuple[VariableSpec, ...]) -> dict[str, Value | Place]:
         if vertex.order not in self.roles:
             self.roles[vertex.order] = self._new_peer_roles(vertex, specs)
         return self.roles[vertex.order]
@@ -442,15 +442,15 @@ class _Compiler:
         self,
         name: str,
         kernel: PreparedKernel,
-        known: Mapping[str, Value | Place],
+        place_of: Mapping[str, Value | Place],
         dtype: np.dtype[np.generic] | None = None,
         *,
         backward: bool,
     ) -> None:
-        """Append a step with the roles its kernel uses. dtype: of the tensors that it reads, where that matters."""
+        """Append a step with its kernel's roles and their places. dtype: of the tensors read, where that matters."""
+        known = {role: place_of[role] for role in (*kernel.reads, *kernel.writes) if role in place_of}
         if dtype is not None:
-            readable = {role: self._readable(known[role], dtype) for role in kernel.reads if role in known}
-            known = ChainMap(readable, known)
+            known.update({role: self._readable(known[role], dtype) for role in kernel.reads if role in known})
         roles: dict[str, Value | Place] = {}
         elided = False
         if kernel.alias is not None:

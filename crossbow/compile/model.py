@@ -33,8 +33,12 @@ class Segment:
     offset: int
     """In elements."""
 
+    @property
+    def place(self) -> slice:
+        return slice(self.offset, self.offset + self.storage.elements)
+
     def flat(self, vector: Array) -> Array:
-        return vector[self.offset : self.offset + self.storage.elements]
+        return vector[self.place]
 
     def view(self, vector: Array) -> Array:
         """What kernels bind: an array of the logical shape if stored plain, else the flat storage."""

@@ -41,9 +41,10 @@ that to the synchroniser, behind the all-reduce:
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -56,6 +57,8 @@ from crossbow.solver import Update
 from crossbow.solver.update import Terms, total
 from crossbow.synch import BarrierRule, Collective, Rule
 from crossbow.types import Array
+
+T = TypeVar("T")
 
 
 class Flags:
@@ -173,13 +176,9 @@ class Averaging:
 
     def _parts(self, shared: PacedUpdate, alone: PacedUpdate, place: slice) -> list[tuple[slice, PacedUpdate]]:
         """The pieces of a place, and what is done to each."""
-        rest, parts = [place], []
-        for kept in self.kept:
-            part = slice(max(kept.start, place.start), min(kept.stop, place.stop))
-            if part.start < part.stop:
-                parts.append((part, alone))
-                rest = [piece for whole in rest for piece in _without(whole, part)]
-        return [*parts, *((piece, shared) for piece in rest)]
+        kept = [_both(each, place) for each in _overlapping(self.kept, place, lambda each: each)]
+        rest = _without(place, kept)
+        return [*((piece, alone) for piece in kept), *((piece, shared) for piece in rest)]
 
     def _adjust(self, name: str, paced: PacedUpdate, vectors: dict[str, Array], place: slice) -> list[BoundStep]:
         """One combination for every learning rate in that place."""
@@ -187,11 +186,10 @@ class Averaging:
         if len(paced.numbers) == 1:
             steps += self.combine(name, paced.update, vectors, *paced.numbers.values())
         else:
-            for run, multiplier in self.runs:
+            for run, multiplier in _overlapping(self.runs, place, lambda pair: pair[0]):
                 part = _cut(run, place)
-                if part.start < part.stop:
-                    cut = {vector: values[part] for vector, values in vectors.items()}
-                    steps += self.combine(name, paced.update, cut, paced.numbers[multiplier])
+                cut = {vector: values[part] for vector, values in vectors.items()}
+                steps += self.combine(name, paced.update, cut, paced.numbers[multiplier])
         return [*steps, *self.look_through(name, [target for target, _ in paced.update.steps], vectors, place)]
 
     def look_through(
@@ -199,10 +197,10 @@ class Averaging:
     ) -> list[BoundStep]:
         """Behind what writes vectors that are cut to that place: look for numbers that are not finite, by variable."""
         steps: list[BoundStep] = []
-        for target, segment in itertools.product(written, self.checked or ()):
-            part = _cut(slice(segment.offset, segment.offset + segment.storage.elements), place)
-            if part.start >= part.stop:
-                continue
+        segments = () if self.checked is None else tuple(self.checked)
+        found = _overlapping(segments, place, lambda segment: segment.place)
+        for target, segment in itertools.product(written, found):
+            part = _cut(segment.place, place)
             what, values = f"{WRITTEN.get(target, target)} {segment.name!r}", vectors[target][part]
             if values.size == segment.storage.elements and isinstance(segment.storage, PlainStorage):
                 values = values.reshape(segment.spec.shape)
@@ -252,13 +250,12 @@ class Averaging:
             squares = self.array([0.0])
             clipping, paced = self.clip(paced, ("gradient",), squares)
             steps += [*self.square({"gradient": 1.0}, vectors, squares), *clipping]
-        rest = [slice(0, vectors["gradient"].size)]
         for block in blocks:
             steps += [BoundStep(block.operator, call) for call in block.calls]
             part = {name: vector[block.place] for name, vector in vectors.items()}
             steps += self.adjust("optimiser", paced, {**part, "gradient": block.gradient}, block.place)
-            rest = [piece for whole in rest for piece in _without(whole, block.place)]
-        for piece in rest:
+        whole = slice(0, vectors["gradient"].size)
+        for piece in _without(whole, sorted((block.place for block in blocks), key=lambda place: place.start)):
             part = {name: vector[piece] for name, vector in vectors.items()}
             steps += self.adjust("optimiser", paced, part, piece)
         return steps
@@ -274,12 +271,30 @@ def _cut(whole: slice, place: slice) -> slice:
     return slice(max(whole.start, place.start) - place.start, min(whole.stop, place.stop) - place.start)
 
 
-def _without(whole: slice, part: slice) -> list[slice]:
-    """What is left of a range without a part of it."""
-    if part.stop <= whole.start or whole.stop <= part.start:
-        return [whole]
-    pieces = [slice(whole.start, part.start), slice(part.stop, whole.stop)]
-    return [piece for piece in pieces if piece.start < piece.stop]
+def _both(whole: slice, place: slice) -> slice:
+    """What two ranges that overlap have in common."""
+    return slice(max(whole.start, place.start), min(whole.stop, place.stop))
+
+
+def _overlapping(items: Sequence[T], place: slice, of: Callable[[T], slice]) -> list[T]:
+    """Those of the items whose ranges (`of`), which are disjoint and in order, overlap a place.
+
+    >>> _overlapping([slice(0, 4), slice(4, 4), slice(4, 8), slice(8, 9)], slice(3, 8), lambda item: item)
+    [slice(0, 4, None), slice(4, 8, None)]
+    """
+    first = bisect_right(items, place.start, key=lambda item: of(item).stop)
+    last = bisect_left(items, place.stop, first, key=lambda item: of(item).start)
+    return [item for item in items[first:last] if of(item).start < of(item).stop]
+
+
+def _without(whole: slice, parts: Sequence[slice]) -> list[slice]:
+    """What is left of a range without some parts of it, which are disjoint and in order.
+
+    >>> _without(slice(0, 9), [slice(0, 2), slice(2, 4), slice(6, 7)])
+    [slice(4, 6, None), slice(7, 9, None)]
+    """
+    bounds = [whole.start, *(bound for part in parts for bound in (part.start, part.stop)), whole.stop]
+    return [slice(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]
 
 
 @dataclass(frozen=True)

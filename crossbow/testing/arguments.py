@@ -121,8 +121,8 @@ def library_of(
     deterministic: bool = True,
     winograd: bool = True,
 ) -> KernelLibrary:
-    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says; winograd: of the fast CPU
-    kernels."""
+    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says; winograd: of the
+    processor's fast kernels."""
     on_gpu = is_gpu(device)
     narrow = dtype.name in NARROW
     if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):

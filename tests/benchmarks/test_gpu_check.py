@@ -286,8 +286,8 @@ def test_a_timed_algorithm_that_is_wrong_is_found(fake: FakeCuda, monkeypatch: p
 
 
 def test_a_part_ends_when_its_time_is_over(fake: FakeCuda) -> None:
-    outcome = gpu_check.run_part("gradients", TINY, 0.0)
-    assert outcome.faults == ["OutOfTimeError: the time was over after 0 of 5"]
+    (fault,) = gpu_check.run_part("gradients", TINY, 0.0).faults
+    assert fault.startswith("OutOfTimeError: the time was over after 0 of ")
 
 
 def test_memory_that_is_lost_is_a_leak(fake: FakeCuda) -> None:

@@ -96,6 +96,13 @@ def test_the_json_says_what_is_running(tmp_path: Path, monkeypatch: pytest.Monke
     assert (first["tail"], second["tail"]) == (["1"], ["1"])
 
 
+def test_a_step_that_cannot_be_started_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Step("bad", ("-c", "\0"), 30.0)
+    status, done = run([bad, python("good", "")], tmp_path, monkeypatch)
+    assert status == 1
+    assert [step["result"] for step in done] == ["could not be run: ValueError: embedded null byte", "passed"]
+
+
 def test_a_step_is_told_its_time_and_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Step("told", ("-c", "import sys; print(sys.argv[1:])", "{budget}", "{output}", "cuda:{device}"), 40.0)
     _, (done,) = run([step], tmp_path, monkeypatch, "--device", "2")

@@ -148,6 +148,7 @@ def test_the_benchmark_runs(
         assert all(len(found) == 2 and min(found) > 0 for found in case["rates"].values())
         assert set(case["failed"]) == set(case["traces"]) == missing
         assert all("Traceback" in trace for trace in case["traces"].values())
+        assert {one["request"] for one in case["convolutions"]} == {"Forward", "BackwardFilter"}
         for name, seen in case["seen"].items():
             assert seen["busy"] is None
             assert seen["host"]["task"] > 0
@@ -244,7 +245,7 @@ class Scripted:
             return Refused("out of memory", "Traceback") if name == "large" else Ready(0.001, 1 << 20)
         if name == "broken" and method == "run":
             raise ContestError("Crossbow: its process ended without an answer")
-        return {"run": 5.0, "observe": HostTime(7.0), "clear": None, "about": {}}[method]
+        return {"run": 5.0, "observe": HostTime(7.0), "clear": None, "about": {}, "convolutions": []}[method]
 
     def close(self) -> None:
         self.closed = True
@@ -405,6 +406,9 @@ def test_crossbows_runner(cuda: FakeCuda) -> None:
     ticks, rest = divmod(done["graphLaunch"], 5)  # two tasks, two steps, a merge
     assert rest == 0
     assert ticks >= 1
+    assert {(one["request"], one["input"][0], one["deterministic"]) for one in host.convolutions()} == {
+        (request, 2, False) for request in ("Forward", "BackwardFilter")
+    }
     host_time = host.observe("two", 0.02)
     assert isinstance(host_time, HostTime)
     runner: Any = host._runners["two"]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from crossbow.kernels.cuda.api import _OurStream
+from crossbow.kernels.cuda.api import CuPy, _OurStream
 from tests.kernels.cuda.fake import FakeCuda
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -175,3 +175,17 @@ def test_a_stream_of_ours_is_given_to_cupy_as_it_wants_it(
     del stream
     gc.collect()
     assert not raised  # destroying one that is none, or without a driver, would be an error
+
+
+def test_arrays_on_a_stream_use_nothing_deprecated(cupy: dict[str, Any]) -> None:
+    """As far as that goes without a driver, which is asked for when the stream is made the current one."""
+    try:
+        cupy["runtime"].getDeviceCount()
+    except cupy["runtime"].CUDARuntimeError as error:
+        missing = error
+    else:
+        pytest.skip("there is a GPU: tests/runtime/cuda/test_gpu.py uses such arrays on it")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(type(missing)), CuPy().arrays(0x1230):
+            pass
