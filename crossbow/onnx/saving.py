@@ -90,11 +90,13 @@ def _write(graph: Graph, batch: Shape, known: Mapping[tuple[int, str], Array] | 
         source += "_"
     writer = Writer()
     values = {BATCH: source}
+    taken = {source}
     for vertex in graph:
         kernel = vertex.forward
         assert kernel is not None
         given = input_shapes(vertex, batch, shapes)
-        output = vertex.name if vertex.name not in values.values() else f"{vertex.name}#{vertex.order}"
+        output = vertex.name if vertex.name not in taken else f"{vertex.name}#{vertex.order}"
+        taken.add(output)
         inputs = tuple(values[order] for order in vertex.inputs)
         values[vertex.order] = output
         specs = [*kernel.variables(*given), *kernel.running_statistics(*given)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -55,6 +55,7 @@ class Reader:
                 self._readers.setdefault(name, []).append(node)
         self._taken = {node.name for node in self.graph.node}
         self._given_names: dict[int, str] = {}
+        self._numbers: dict[str, Iterator[int]] = {}
         self._inferred: dict[str, Shape] | None = None
         self._room = LARGEST_CONSTANT
 
@@ -248,7 +249,8 @@ class Reader:
         if proto.name:
             return proto.name
         if id(proto) not in self._given_names:
-            names = (f"{proto.op_type}{number}" for number in itertools.count(1))
+            numbers = self._numbers.setdefault(proto.op_type, itertools.count(1))
+            names = (f"{proto.op_type}{number}" for number in numbers)
             self._given_names[id(proto)] = next(name for name in names if name not in self._taken)
             self._taken.add(self._given_names[id(proto)])
         return self._given_names[id(proto)]
