@@ -1,5 +1,7 @@
-"""Sums of many numbers: the gradient of a bias, and averages over whole images. Their errors do not grow with the number
-of terms (`rows.py`); oneDNN adds up one term after the other in float32."""
+"""Sums of many numbers: the gradient of a bias, and averages over whole images.
+
+Their errors do not grow with the number of terms (`rows.py`); oneDNN adds up one term after the other in float32.
+"""
 
 from __future__ import annotations
 
