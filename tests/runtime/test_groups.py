@@ -1,4 +1,7 @@
-"""Learners that are grouped by how fast they are, while training goes on."""
+"""Learners that are grouped by how fast they are, while training goes on.
+
+Settling before that (`FreeEngine._look_at_speeds`) may be left out where there is no GPU: it makes statistics of z only.
+"""
 
 from __future__ import annotations
 
