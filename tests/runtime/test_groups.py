@@ -1,6 +1,7 @@
 """Learners that are grouped by how fast they are, while training goes on.
 
-Settling before that (`FreeEngine._look_at_speeds`) may be left out where there is no GPU: it makes statistics of z only.
+`FreeEngine._look_at_speeds` may leave out to settle: without a GPU, and there are no groups on one, that makes z's
+statistics only, which nobody looks at in training.
 """
 
 from __future__ import annotations
