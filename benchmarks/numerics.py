@@ -2,14 +2,14 @@
 
     python -m benchmarks.numerics
 
-Every operator of LeNet and ResNet-20 is run, forward and backward, on what it has before it in a task: by the fast CPU
-kernels with and without Winograd's filtering, by the reference kernels in float32, and, where it is installed, by
-PyTorch in float32. An error is the largest deviation from the reference kernels in float64 on the same numbers, relative
-to the largest magnitude of the result.
+The operators of LeNet and ResNet-20 that add up many numbers are run, forward and backward, on the inputs and gradients
+that they receive in a task: by the fast CPU kernels with and without Winograd's filtering, by the reference kernels in
+float32, and, where it is installed, by PyTorch in float32. An error is the largest deviation from the reference kernels
+in float64 on the same numbers, relative to the largest magnitude of the result.
 
-Then ResNet-20 makes one step, of batches and weights by seed, in each of these ways and in float64. Where a rounding
-error lies before a kink (ReLU), the gradient of a number flips between 0 and what it was, which no precision but
-float64's avoids: the smaller the errors are, the fewer seeds have one.
+Then ResNet-20 makes one step in each of these ways and in float64, from weights and with a batch that a seed decides.
+Where a rounding error changes the sign of a ReLU's input, its gradient changes between 0 and its full value; the
+smaller the errors are, the fewer seeds have such a change.
 """
 
 from __future__ import annotations
@@ -288,9 +288,7 @@ def table_text(rows: Sequence[Row]) -> str:
     ways = list(dict.fromkeys(way for row in rows for way in row.errors))
     lines = []
     for row in rows:
-        cells = [
-            f"{median(values):.1e} ({max(values):.1e})" if (values := row.errors.get(way)) else "" for way in ways
-        ]
+        cells = [f"{median(values):.1e} ({max(values):.1e})" if (values := row.errors.get(way)) else "" for way in ways]
         lines.append((row.network, row.operator, row.result, *cells))
     return markdown(("network", "operator", "result", *ways), lines)
 
@@ -310,7 +308,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--mnist", type=Path, metavar="DIRECTORY", help="MNIST's files, for LeNet (default: synthetic pictures)")
     add("--batch", type=int, default=16, metavar="N", help="images in a batch of the table (default: %(default)s)")
-    add("--tasks", type=int, default=30, metavar="N", help="tasks of training before (default: %(default)s)")
+    add("--tasks", type=int, default=5, metavar="N", help="tasks of training before (default: %(default)s)")
     add("--seeds", type=int, default=6, metavar="N", help="of the single steps (default: %(default)s)")
     add("--step-batch", type=int, default=8, metavar="N", help="images in a batch of these (default: %(default)s)")
     add("--rate", type=float, default=0.1, metavar="γ", help="their learning rate (default: %(default)s)")

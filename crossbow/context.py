@@ -303,8 +303,8 @@ def _check_header(path: Path) -> None:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:
-        expected = f"expected a saved model (safetensors), whose header has at most {bytes_text(LARGEST_HEADER)}"
-        raise DataError(f"{path}: {expected}. Received: one that says {bytes_text(length)}")
+        received = f"a header of {bytes_text(length)}, more than {bytes_text(LARGEST_HEADER)}"
+        raise DataError(f"{path}: expected a saved model (safetensors). Received: {received}")
 
 
 def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:

@@ -207,8 +207,8 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         "--no-winograd",
         dest="winograd",
         action="store_false",
-        help="never compute convolutions by Winograd's filtering, whose rounding errors are larger (default: where that "
-        "is faster, by learners with one thread on the CPU)",
+        help="never compute convolutions by Winograd's filtering, whose rounding errors are larger (default: where it "
+        "is faster, with one thread a learner on the CPU)",
     )
     group.add_argument(
         "--check-numerics",

@@ -23,6 +23,16 @@ PRELOADED = "pytest", "hypothesis", "numpy", "numba", "llvmlite.ir", "torch", "o
 IMPORTED = "-Wignore:Module already imported so cannot be rewritten"
 
 
+class Progress:
+    """Writes down which test is running, for when it never ends."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._path.write_text(nodeid)
+
+
 def change(path: Path, content: bytes) -> None:
     """From now on, in this process, the file has this content: to those who import it, and to those who read it."""
     load, read = importlib.machinery.SourceFileLoader.get_code, Path.read_bytes
@@ -52,7 +62,8 @@ def run(request: dict[str, Any]) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (max(1, round(request["seconds"])), most))
     if request["path"]:
         change(Path(request["path"]).absolute(), request["content"].encode())
-    return int(importlib.import_module("pytest").main([IMPORTED, *request["arguments"]]))
+    progress = Progress(Path(request["progress"]))
+    return int(importlib.import_module("pytest").main([IMPORTED, *request["arguments"]], plugins=[progress]))
 
 
 def main() -> None:

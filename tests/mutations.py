@@ -99,9 +99,10 @@ class Worker:
 
     def __init__(self, tree: Path, folder: Path) -> None:
         self._tree, self._cache, examples = tree, folder / "pytest", folder / "hypothesis"
-        self._examples = examples
+        self._examples, self._progress = examples, folder / "progress"
+        folder.mkdir()
         self._failing: dict[str, bool] = {}
-        """Tests that caught something, and whether they fail without it, too."""
+        """Tests that caught something: whether they fail without it, too."""
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.mutated"],
             cwd=tree,
@@ -122,31 +123,35 @@ class Worker:
 
     def outcome(self, mutant: Mutant, limit: float) -> Outcome:
         """limit: seconds of processor time."""
-        left = limit
+        left, passing = limit, list[str]()
         for stage in stages(mutant.path, self._tree):
             while left > 0:
-                test, seconds = self._failure(mutant, stage, left)
+                test, seconds = self._failure(mutant, [*stage, *(f"--deselect={each}" for each in passing)], left)
                 left -= seconds
                 if test is None:
                     break
-                if not self._fails_anyway(test):
+                if not self._fails_anyway(test) and self._fails_again(mutant, test):
                     return Outcome(mutant, test, limit - left)
+                passing.append(test)
         return Outcome(mutant, None, limit - left)
 
     def _failure(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str | None, float]:
-        """The first test that fails, or how the process ended, if something does; and how long that took."""
+        """The first test that fails, or in which the process hung or crashed, if any; and how long that took."""
         shutil.rmtree(self._cache, ignore_errors=True)
         shutil.rmtree(self._examples, ignore_errors=True)
-        known = [f"--deselect={test}" for test, fails in self._failing.items() if fails]
-        status, used = self._pytest([*tests, *known], "not slow", seconds, mutant)
+        status, used = self._pytest(tests, "not slow", seconds, mutant)
         if status in (0, 5, -signal.SIGXCPU):
             return None, used
         failed = self._cache / "v/cache/lastfailed"
-        return next(iter(json.loads(failed.read_text())), "") if failed.exists() else f"exit status {status}", used
+        if failed.exists():
+            return next(iter(json.loads(failed.read_text()))), used
+        return (self._progress.read_text() if self._progress.exists() else tests[0]), used
+
+    def _fails_again(self, mutant: Mutant, test: str) -> bool:
+        """Where the machine is busy, what took too long need not hang."""
+        return self._pytest([test], "", 10 * SECONDS_OF_A_TEST, mutant)[0] != 0
 
     def _fails_anyway(self, test: str) -> bool:
-        if "::" not in test and not test.endswith(".py"):
-            return False  # the process hung, or crashed
         if test not in self._failing:
             self._failing[test] = self._pytest([test], "", 10 * SECONDS_OF_A_TEST)[0] != 0
         return self._failing[test]
@@ -160,6 +165,7 @@ class Worker:
         request: dict[str, object] = {
             "path": "",
             "seconds": seconds,
+            "progress": str(self._progress),
             "arguments": ["-x", "-m", marks, *options, *tests],
         }
         if mutant is not None:

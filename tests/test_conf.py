@@ -156,6 +156,7 @@ BAD: list[tuple[type, str, str, tuple[object, ...], dict[str, object]]] = [
     ),
     (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
     (SystemConf, "graphs", "True or False", (1, None, "yes"), {}),
+    (SystemConf, "winograd", "True or False", (1, None, "no"), {}),
     (SystemConf, "deterministic", "True or False", (1, None, "yes"), {}),
     (SystemConf, "check_numerics", "True or False", (1, None, "yes"), {}),
 ]

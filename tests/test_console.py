@@ -96,6 +96,29 @@ def test_how_a_command_ends(
     assert capsys.readouterr().err == said
 
 
+class Full(io.StringIO):
+    """A stream to which nothing can be written."""
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_an_error_that_cannot_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Full())
+    assert run_command("name", raising(ConfigurationError("expected"))) == WRONG
+
+
+def test_help_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """argparse ends with SystemExit, and Python would fail to flush only at exit."""
+    monkeypatch.setattr(sys, "stdout", Full())
+    monkeypatch.setattr(console, "_silence_stdout", lambda: None)
+    assert run_command("name", raising(SystemExit(0))) == WRONG
+    assert capsys.readouterr().err == "name: error: standard output: No space left on device\n"
+
+
 def test_a_warning_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def work() -> int:
         with warnings.catch_warnings():

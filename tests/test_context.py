@@ -968,3 +968,18 @@ def test_probes_are_identities() -> None:
         plain.train(1)
         probed.train(1)
         assert plain.test() == probed.test()
+
+
+def test_a_saved_model_that_says_it_is_huge(tmp_path: Path) -> None:
+    """What is read is that of the model alone: names and shapes are compared before."""
+    path = tmp_path / "model"
+    shapes = json.dumps({"huge": {"dtype": "F32", "shape": [2**38], "data_offsets": [0, 2**40]}}).encode()
+    with context() as run:
+        path.write_bytes((1 << 40).to_bytes(8, "little") + b"{}")
+        with pytest.raises(DataError, match=r"Received: a header of 1\.0 TB, more than 16\.7 MB"):
+            run.load(path)
+        path.write_bytes(len(shapes).to_bytes(8, "little") + shapes)
+        with path.open("r+b") as file:
+            file.truncate(8 + len(shapes) + 2**40)
+        with pytest.raises(DataError, match=r"huge: expected no such variable\. Received: \(274877906944,\)"):
+            run.load(path)

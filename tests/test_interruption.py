@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import crossbow
+import models
 from crossbow import interruption
 
 ROOT = Path(__file__).parents[1]
@@ -87,6 +90,19 @@ def test_ctrl_c_is_an_exception_again(monkeypatch: pytest.MonkeyPatch) -> None:
         interruption.end_quietly_while_importing()
         interruption.restore()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_the_scripts_import_more_than_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "models.lenet"])
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        importlib.reload(models)
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        importlib.reload(crossbow)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "models may be another's"
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -1,4 +1,4 @@
-"""The changes that measure the tests (`python -m tests.mutations`): what is changed, what is not, and which tests run."""
+"""The changes that measure the tests (`python -m tests.mutations`): what is changed, and which tests run."""
 
 from __future__ import annotations
 

@@ -4,9 +4,10 @@ A *prepared kernel* has settled everything that can be settled at compile time: 
 workspace, how variables lie in memory. `bind` gives it buffers and returns *calls* without arguments.
 A task is a flat list of such calls.
 
-Buffers are passed by *role*. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, `logits` (of a
-loss behind a softmax: the input of that), the names of the variables (`weights`, `bias`), `kept`, `workspace`, `state`, `slot_positions`. Roles of a gradient kernel: the
-same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
+Buffers are passed by *role*. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, `logits` (the
+input of the softmax whose output a loss reads), the names of the variables (`weights`, `bias`), `kept`, `workspace`,
+`state`, `slot_positions`. Roles of a gradient kernel: the same, and `output_gradient`, `input_gradient`,
+`weights_gradient`, `bias_gradient`.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ NORMALISATIONS = ("batch", "full", "valid", "none")
 class SoftMaxLoss(Kernel):
     """Cross-entropy: Σ −log p[n, label, …] / normaliser, the sum over all labels.
 
-    In a dataflow −log p = log Σ exp x − x[label] is computed from the logits x, the input of the SoftMax before, so that
-    the loss is right however small p is. From probabilities alone (`run_operator`), a p that is 0 counts as the smallest
+    In a dataflow −log p = log Σ exp x − x[label] is computed from the logits x, the input of the SoftMax before, so
+    that the loss is right however small p is. From probabilities alone (`run_operator`) a p of 0 counts as the smallest
     normal number: −log p is at most 87.3 in float32.
 
     p: (N, classes), the output of a SoftMax over axis 1; labels: (N,) int32; the loss: (1,). Or, for an example with

@@ -29,6 +29,9 @@ def _vertex_value(graph: Graph, vertex: Vertex, role: str) -> Value:
             return ("output", vertex.order)
         assert vertex.peer is not None
         vertex = graph[vertex.peer]
+    if role == "logits":  # of a loss: what the SoftMax before it reads
+        (source,) = graph[vertex.inputs[0]].inputs
+        return ("batch",) if source == BATCH else ("output", source)
     if role.startswith("input"):
         source = vertex.inputs[int(role.removeprefix("input"))]
         return ("batch",) if source == BATCH else ("output", source)

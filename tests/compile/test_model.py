@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow import Constant, DataError, DataflowNode, Gaussian, Uniform
-from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
+from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment, check_names
 from crossbow.kernels.interface import PlainStorage, Storage
 from crossbow.ops import Initialiser, SoftMax, SoftMaxLoss, VariableSpec
 from crossbow.types import Array, Shape, address
@@ -224,3 +224,8 @@ def test_ranges_with_one_learning_rate() -> None:
         }
         assert ModelLayout(segments, model.dtype).learning_rates == expected
     assert layout().learning_rates == ()
+
+
+def test_many_differences_are_counted() -> None:
+    with pytest.raises(DataError, match=r"^here does not fit the model: n00: .*; n19: .*; and 5 more$"):
+        check_names({f"n{number:02}": (1,) for number in range(25)}, [], "here")

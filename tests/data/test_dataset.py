@@ -125,6 +125,11 @@ def test_an_ignored_label_is_no_class(ignored: int, dtype: Any) -> None:
     assert data.train.labels.tolist() == y.tolist()
 
 
+@pytest.mark.parametrize("ignored", [-(2**31), 2**31 - 1])
+def test_an_ignored_label_is_any_that_int32_holds(ignored: int) -> None:
+    assert Dataset((images(), labels()), ignored_label=ignored).number_of_classes is not None
+
+
 def test_lists_and_booleans_are_understood() -> None:
     data = Dataset(([[0.5, 1.0], [0.0, 2.0]], [True, False]))  # type: ignore[arg-type]
     assert data.image_shape == (2,)

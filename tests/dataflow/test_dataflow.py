@@ -77,7 +77,7 @@ order  node      operator      inputs  output  variables           bytes  buffer
 2      ip2       InnerProduct  1       4×3     weights 3×4 bias 3  48     arena+0    inner_product_forward reference
 3      softmax   SoftMax       2       4×3                         48     arena+64   softmax_forward reference
 4      loss      SoftMaxLoss   3       1                           4      arena+128  softmax_loss_forward of logits reference
-5      accuracy  Accuracy      3       1                           4      arena+0    accuracy reference"""
+5      accuracy  Accuracy      3       1                           4      arena+0    accuracy reference"""  # noqa: E501
 
 
 def test_before_compiling_the_table_shows_the_graph() -> None:

@@ -78,6 +78,7 @@ def test_defaults() -> None:
     assert found.system.learners_per_device == "auto"
     assert found.system.seed == 0
     assert not found.system.check_numerics
+    assert found.system.winograd
     options = parser().parse_args([])
     assert options.dataset == "digits"
     assert str(options.output_directory) == "output/example"
@@ -89,7 +90,7 @@ def test_every_option_arrives() -> None:
         "--tau 2 --base-momentum 0.5 --learning-rate 0.5 --learning-rate-policy multistep --gamma 0.2 "
         "--step-values 2,5 --learning-rate-step-unit epochs --warmup-steps 1 --momentum 0.75 "
         "--weight-decay 0.001 --seed 7 --kernels reference --precision float64 "
-        "--check-numerics"
+        "--check-numerics --no-winograd"
     )
     assert found.model.batch_size == 4
     assert found.model.rule == SMA(alpha=0.25, tau=2, base_momentum=0.5)
@@ -99,6 +100,7 @@ def test_every_option_arrives() -> None:
     assert found.system.kernels == "reference"
     assert found.system.precision == "float64"
     assert found.system.check_numerics
+    assert not found.system.winograd
     assert found.system.seed == 7
     assert found.solver == SolverConf(
         learning_rate=0.5,

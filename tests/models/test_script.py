@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import platform
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -429,11 +430,13 @@ def test_mnist_from_files(tmp_path: Path) -> None:
 @pytest.mark.slow
 @NEEDS_FAST
 def test_digits_98_percent_within_30_seconds(tmp_path: Path) -> None:
-    """The defaults, with two learners; deterministic but for the time."""
-    outcome = run("lenet", tmp_path, "--learners", 2, "--target-accuracy", 0.98, "--time-limit", 30)
+    """The defaults, with two learners; deterministic but for the time. That of two cores: others may want them, too."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    outcome = run("lenet", tmp_path, "--learners", 2, "--target-accuracy", 0.98, seconds=600)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert outcome.status == 0
     assert outcome.log[-1]["test_accuracy"] >= 0.98
-    assert outcome.log[-1]["time"] <= 30
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 2 * 30
 
 
 @pytest.mark.slow

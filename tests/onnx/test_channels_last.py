@@ -100,3 +100,11 @@ def test_it_trains_on_and_is_saved(tmp_path: Path, kernels: str) -> None:
 def test_channels_last_images_have_to_be_called_so() -> None:
     with pytest.raises(DataError, match=r"channels_last=True for a network that takes such"):
         Dataset((X, np.zeros(len(X), np.int64)))
+
+
+def test_transposes_behind_each_other_are_one() -> None:
+    nodes = [node("Transpose", "x", "a", perm=[0, 2, 1, 3]), node("Transpose", "a", "y", "both", perm=[0, 3, 1, 2])]
+    proto, x = model(nodes, ["N", 2, 3, 4]), draw(5, 2, 3, 4)
+    network = load(proto)
+    assert [name for name, _ in operators(network)] == ["both"]
+    np.testing.assert_array_equal(run_crossbow(network, x), run_onnx(proto, x=x))

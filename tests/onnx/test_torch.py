@@ -14,6 +14,7 @@ import pytest
 from crossbow import Dataflow, DataflowNode, ExecutionContext, ModelConf, Operator, SolverConf, SubGraph, SystemConf
 from crossbow.onnx import load, save
 from crossbow.ops import BatchNorm, Conv, ElementWiseOp, Flatten, InnerProduct, Pool, SoftMax, SoftMaxLoss
+from crossbow.types import Shape
 from tests.onnx.models import draw, run_onnx
 from tests.support import KERNELS, pictures
 
@@ -56,14 +57,14 @@ def residual_network() -> Any:
     return network.eval()
 
 
-def exported(network: Any, *, fold: bool = False) -> onnx.ModelProto:
+def exported(network: Any, *, fold: bool = False, shape: Shape = (2, 1, 16, 16)) -> onnx.ModelProto:
     """By the exporter that needs no further package. `fold=False` keeps the normalisations apart."""
     file, mode = io.BytesIO(), torch.onnx.TrainingMode
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter is the old one
         torch.onnx.export(
             network,
-            (torch.zeros(2, 1, 16, 16),),
+            (torch.zeros(shape),),
             file,
             dynamo=False,
             input_names=["images"],

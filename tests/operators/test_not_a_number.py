@@ -1,15 +1,40 @@
-"""A loss of numbers that are none is none: otherwise a run that diverged would look healthy."""
+"""Numbers that are not finite go through every kernel as in the reference: a run that diverged must not look healthy.
+
+A convolution by Winograd's transforms is an exception: there NaN also reaches other elements of the same tile, and
+other weights of the same channels.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from crossbow import Dataset
 from crossbow.kernels import why_not_onednn
-from crossbow.ops import LRN, Concat, ElementWiseOp, EuclideanLoss, Kernel, LogSoftMax, Scale, SoftMax, SoftMaxLoss
-from crossbow.testing.arguments import Numbers, library_of
+from crossbow.kernels.interface import Variable
+from crossbow.ops import (
+    LRN,
+    BatchNorm,
+    Concat,
+    Conv,
+    ElementWiseOp,
+    EuclideanLoss,
+    InnerProduct,
+    Kernel,
+    LogSoftMax,
+    Pool,
+    ReLU,
+    Scale,
+    SoftMax,
+    SoftMaxLoss,
+)
+from crossbow.testing.arguments import Numbers, check_inputs, library_of
 from crossbow.testing.bench import Bench
-from crossbow.types import Phase, Shape
+from crossbow.types import Phase, Shape, Tensor
+from tests.operators.table import CASES, Case
+from tests.support import context, pictures, training
 
 fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
 FLOAT32 = np.dtype(np.float32)
@@ -96,3 +121,134 @@ def test_a_probability_of_zero_costs_a_finite_amount(device: str) -> None:
 def test_large_scores_do_not_overflow(device: str) -> None:
     output = forward(SoftMax(), np.array([[1e4, -1e4, 1e4, 0]], np.float32), None, device)
     np.testing.assert_allclose(output, [[0.5, 0, 0.5, 0]])
+
+
+# Every operator
+
+
+@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """How many threads oneDNN has while a test runs."""
+    if why_not_onednn() is not None:
+        pytest.skip(f"no oneDNN: {why_not_onednn()}")
+    from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_threads
+
+    before = omp_get_max_threads()
+    omp_set_num_threads(request.param)
+    yield request.param
+    omp_set_num_threads(before)
+
+
+def _rows() -> dict[str, list[Case]]:
+    """Rows of every operator: of each kind and number of dimensions up to three."""
+    found: dict[tuple[object, ...], list[Case]] = {}
+    for case in CASES:
+        names = ("method", "mode", "type", "region", "normalisation", "kernel_size", "groups")
+        kind = (case.name, *(getattr(case.kernel, name, None) for name in names), *map(len, case.shapes))
+        found.setdefault(kind, []).append(case)
+    rows: dict[str, list[Case]] = {}
+    for cases in found.values():
+        rows.setdefault(cases[0].name, []).extend(cases[:1])
+    return rows
+
+
+ROWS = _rows()
+
+
+def computed(case: Case, device: str, inputs: list[Numbers], labels: Numbers | None, dy: Numbers) -> dict[str, Numbers]:
+    """Output, gradients and statistics of a training task."""
+    bench = Bench(case.kernel, library_of(device, FLOAT32), FLOAT32, [x.shape for x in inputs], labels)
+    examples = len(inputs[0]) if case.examples is None else case.examples
+    bench.load(inputs, bench.initial_variables({}), 0, examples)
+    with np.errstate(all="ignore"):
+        found = {"output": bench.forward()}
+        takes = not (case.kernel.is_loss or case.kernel.is_measure)
+        gradients, of_variables = bench.backward(dy if takes else None)
+    found |= {f"gradient {number}": gradient for number, gradient in enumerate(gradients)}
+    return found | of_variables | bench.observed()
+
+
+def expected_of_padding(case: Case, inputs: list[Numbers], place: int, shape: Shape) -> Numbers:
+    """Which weights of a convolution a gradient at one place is multiplied into: padding takes no part."""
+    dy = np.zeros(shape, np.float32)
+    dy.reshape(-1)[place] = 1
+    return computed(case, "reference", [np.ones_like(x) for x in inputs], None, dy)["weights"] != 0
+
+
+def by_winograd(case: Case) -> bool:
+    """Whether the fast kernels compute a convolution by Winograd's transforms."""
+    if not isinstance(case.kernel, Conv):
+        return False
+    library, (shape,) = library_of("cpu", FLOAT32), case.shapes
+    x, y = (Tensor(s, FLOAT32, library.layout(s)) for s in (shape, case.kernel.output_shape(shape)))
+    weights = Variable(case.kernel.variables(shape)[0].shape, FLOAT32)
+    return "winograd" in library.convolution_forward(x, weights, None, y, case.kernel.geometry(shape)).name
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize("name", sorted(set(ROWS) - {"MatFact"}))  # whose inputs are indices
+def test_what_is_not_finite_is_as_in_the_reference(name: str, value: float, threads: int) -> None:
+    generator = np.random.default_rng(5)
+    for case in ROWS[name]:
+        inputs, labels = check_inputs(case.kernel, case.inputs(), FLOAT32)
+        shape = case.kernel.output_shape(*case.shapes)
+        dy, spreads = generator.standard_normal(shape).astype(np.float32), by_winograd(case)
+        for target in (*inputs, dy):
+            place = int(generator.integers(target.size))
+            before, target.reshape(-1)[place] = target.reshape(-1)[place].copy(), value
+            ours, theirs = (computed(case, device, inputs, labels, dy) for device in ("cpu", "reference"))
+            for role, reference in theirs.items():
+                least = most = ~np.isfinite(reference)
+                if name == "Conv" and target is dy and role == "weights":
+                    # The reference multiplies padding, too; of oneDNN's kernels only some do.
+                    least = expected_of_padding(case, inputs, place, shape)
+                received, where = (
+                    ~np.isfinite(ours[role]),
+                    f"{case}, {value} in {'dy' if target is dy else 'x'}: {role}",
+                )
+                assert not (least & ~received).any(), f"{where}: hidden"
+                assert spreads or not (received & ~most).any(), f"{where}: spread"
+            target.reshape(-1)[place] = before
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
+@pytest.mark.parametrize(
+    "middle",
+    [
+        (Conv(number_of_outputs=8, kernel_size=5), ReLU(), Pool()),  # as outsiders tried it
+        (
+            Conv(number_of_outputs=20, kernel_size=3),
+            Conv(number_of_outputs=20, kernel_size=3),
+            ReLU(),
+            Pool(kernel_size=3),
+        ),
+        (Conv(number_of_outputs=32, kernel_size=3), Conv(number_of_outputs=32, kernel_size=3), ReLU()),
+        (Conv(number_of_outputs=16, kernel_size=3), BatchNorm(), ReLU(), Pool(method="average")),
+        (InnerProduct(number_of_outputs=8), ReLU()),
+        (InnerProduct(number_of_outputs=8), BatchNorm(), ReLU()),
+        (InnerProduct(number_of_outputs=8), ReLU(mode="clipped")),
+        (InnerProduct(number_of_outputs=8), ElementWiseOp(coefficients=(1.0,)), ReLU()),
+    ],
+    ids=lambda middle: " ".join(type(kernel).__name__ for kernel in middle),
+)
+@pytest.mark.parametrize("threads_per_learner", [1, 2])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@fast
+def test_one_in_an_image_is_in_its_prediction(
+    middle: tuple[Kernel, ...], value: float, threads_per_learner: int
+) -> None:
+    """With every kernel that takes the ReLU behind it in. `ExecutionContext.predict` refuses such images."""
+    images = pictures().train.images[:6] / np.float32(255)
+    data = Dataset((images, np.arange(6) % 3))
+    images = images.copy()
+    images[2, 0, 4, 3] = value
+    predicted = []
+    for kernels in ("reference", "onednn"):
+        network = training(*middle, InnerProduct(number_of_outputs=3))
+        with context(network, data=data, kernels=kernels, learners=1, threads=threads_per_learner) as running:
+            predicted.append(running.engine.predict(images))
+    reference, ours = predicted
+    np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(reference))
+    assert np.isfinite(ours[[0, 1, 3, 4, 5]]).all()
+    if np.isnan(value):
+        assert np.isnan(ours[2]).all()

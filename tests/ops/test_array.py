@@ -187,6 +187,8 @@ def test_an_operator_without_code_is_refused_when_prepared() -> None:
     assert Nothing().gradient() is None
     with pytest.raises(NotImplementedError, match="Nothing has neither `prepare` nor `forward`"):
         Nothing().prepare(site)
+    with pytest.raises(NotImplementedError, match="Nothing has neither `prepare` nor `forward`"):
+        Nothing().forward(np, (), {})
 
 
 def test_only_what_is_needed_is_computed() -> None:

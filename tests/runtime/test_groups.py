@@ -1,4 +1,8 @@
-"""Learners that are grouped by how fast they are, while training goes on."""
+"""Learners that are grouped by how fast they are, while training goes on.
+
+`FreeEngine._look_at_speeds` may leave out to settle: without a GPU, and there are no groups on one, that makes z's
+statistics only, which nobody looks at in training.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,9 @@ def training(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
     # Where each channel's first number lies: in channels-last order beside the one before.
     first = 1 if cut.inner == cut.channels else cut.matrix
     numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, first, int(setting.relu))
-    steps.add_team_pass("pass", training_pass, threads_for(x.nbytes), places, *cut.slots, *numbers, setting.epsilon, factor)
+    steps.add_team_pass(
+        "pass", training_pass, threads_for(x.nbytes), places, *cut.slots, *numbers, setting.epsilon, factor
+    )
     reads = ("input0", *setting.parameters, *setting.observed)
     return steps.prepared(reads, ("output", "kept", *following), kept=_inverse(cut) + 4 * cut.channels)
 
@@ -73,7 +75,9 @@ def inference(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
     places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None]
     places += [steps.reserve(3 * 4 * cut.columns), steps.reserve(3 * 4 * cut.channels)]
     places += ["running_mean", "running_variance"]
-    steps.add_team_pass("pass", inference_pass, threads_for(x.nbytes), places, *cut.slots, int(setting.relu), setting.epsilon)
+    steps.add_team_pass(
+        "pass", inference_pass, threads_for(x.nbytes), places, *cut.slots, int(setting.relu), setting.epsilon
+    )
     reads = ("input0", *setting.parameters, "running_mean", "running_variance")
     return steps.prepared(reads, ("output",), in_place=("input0", "output"))
 
@@ -187,7 +191,9 @@ def _moments(sizes: int, thread: int, threads: int, x: int, first: int, known: i
         for group in range(s[GROUPS]):
             column = group * s[WIDTH]
             at = x + 4 * (start + group * s[MATRIX])
-            column_moments(at, 0, 0, min(count, height), s[WIDTH], height, known + 4 * column, wide, totals + 8 * column)
+            column_moments(
+                at, 0, 0, min(count, height), s[WIDTH], height, known + 4 * column, wide, totals + 8 * column
+            )
     clear(totals, 2 * s[GROUPS] * s[WIDTH])
     _moments_everywhere(sizes, thread, threads, x, 0, 0, known, wide, totals)
 

@@ -1,8 +1,8 @@
 """Passes over rows of channels: sums down the columns, and element-wise arithmetic with a number for each column.
 
-The memory of a tensor is a sequence of matrices: (outer, groups, rows, width), each with a partial row of `rest` numbers
-behind it. Channels-last tensors are one matrix, whose rows are several pixels, so that few channels fill vectors, too.
-In plain tensors (N, C, …) every channel of an example is a matrix of its own, and all of its columns are one channel's.
+The memory of a tensor is a sequence of matrices, (outer, groups, rows, width), each followed by a partial row of `rest`
+numbers. A channels-last tensor is one matrix; a row of it is several pixels, so that few channels fill vectors, too.
+In a plain tensor (N, C, …) every channel of an example is a matrix, all of whose columns belong to that channel.
 
 Sums are exact to about the last digit of float32 however many numbers there are: blocks of at most BLOCK rows are added
 up in float32, column by column, and these sums in float64.
@@ -145,15 +145,13 @@ Step = Callable[[_Code, Sequence[Any], Sequence[Any]], Any]
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
-def _block(
-    operands: int, parameters: Sequence[int], step: Step, sums: int, moving: bool, past_cache: bool
-) -> Any:
+def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, moving: bool, past_cache: bool) -> Any:
     """Instructions for so many rows of `vectors` × `lanes` columns.
 
-    parameters: which rows of numbers are used, of those that lie one after the other. With sums = 0 the step's result is
-    written; else so many sums are formed, added to those in float64 that lie `wide` apart. moving: they are of
-    deviations d from the first parameter, Σ d and Σ d²; they are added as those of deviations from the second, and the
-    first becomes the block's mean.
+    parameters: which rows of numbers are used, of those that lie one after the other. With sums = 0 the step's result
+    is written; else so many sums are formed and added to those in float64, which lie `wide` apart. moving: the sums are
+    Σ d and Σ d² of deviations d from the first parameter. They are added as those of deviations from the second one,
+    and the first becomes the block's mean.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

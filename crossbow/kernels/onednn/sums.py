@@ -1,5 +1,7 @@
-"""Sums of many numbers: the gradient of a bias, and averages over whole images. Their errors do not grow with the number
-of terms (`rows.py`); oneDNN adds up one term after the other in float32."""
+"""Sums of many numbers: the gradient of a bias, and averages over whole images.
+
+Their errors do not grow with the number of terms (`rows.py`); oneDNN adds up one term after the other in float32.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ def image_averages(x: Tensor) -> PreparedKernel:
     """input0 (N, C, H, W), channels last → output (N, C, 1, 1)."""
     images, channels, height, width = x.shape
     cut: Grid = rows.pixels(height * width, channels, images)
-    steps, threads = Steps("pooling_forward"), threads_for(x.nbytes)
+    steps, threads = Steps("pooling_forward of whole images"), threads_for(x.nbytes)
     room: list[Place] = [steps.reserve(8 * cut.channels * threads), steps.reserve(8 * cut.columns * threads)]
     steps.add_team_pass("average", averages, threads, ("input0", "output", *room), *cut.slots, height * width)
     return steps.prepared(("input0",), ("output",))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -53,19 +54,17 @@ def run_team(arguments: int, _1: int, _2: int, _3: int) -> int:
 
 
 @inlined
-def team_thread(arguments: int) -> int:
+def team_thread(arguments: int) -> Any:
     """The number of the thread that asks, from 0."""
     block = int64_at(arguments)
-    number: int = 0 if block[THREADS] == 1 else np.int64(call_address(block[_NUMBER], 0, 0, 0, 0))
-    return number
+    return 0 if block[THREADS] == 1 else call_address(block[_NUMBER], 0, 0, 0, 0)
 
 
 @inlined
-def team_size(arguments: int) -> int:
+def team_size(arguments: int) -> Any:
     """How many threads there are: at most the block's number, perhaps fewer."""
     block = int64_at(arguments)
-    size: int = 1 if block[THREADS] == 1 else np.int64(call_address(block[_SIZE], 0, 0, 0, 0))
-    return size
+    return 1 if block[THREADS] == 1 else call_address(block[_SIZE], 0, 0, 0, 0)
 
 
 @inlined

@@ -15,8 +15,8 @@ the transposes of that:
 A block of tiles at a time passes through all steps, so that its points stay in the cache. One thread only.
 
 Rounding: with 6 points in a row the errors are five to ten times those of a sum of products, with 4 about as large as
-those (docs/numerics.md). They are relative to the largest number of a tile's input, not of a window: a number that is not finite, or huge,
-spreads to every output of its tiles, and infinity becomes NaN.
+those (docs/numerics.md). They are relative to the largest number of a tile's input, not of a window: a number that is
+not finite, or huge, spreads to every output of its tiles, and infinity becomes NaN.
 """
 
 from __future__ import annotations

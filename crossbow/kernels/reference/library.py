@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -370,10 +370,11 @@ class Reference:
         normalisation: str,
         logits: Tensor | None = None,
     ) -> PreparedKernel:
-        name, function, reads = "softmax_loss_forward", loss.softmax_loss_forward, _LOSS_READS
+        function: Callable[..., None] = loss.softmax_loss_forward
+        name, values = "softmax_loss_forward", "input0"
         if logits is not None:
-            name, function = f"{name} of logits", loss.softmax_loss_of_logits
-            reads = ("logits", *_LOSS_READS[1:])
+            name, function, values = f"{name} of logits", loss.softmax_loss_of_logits, "logits"
+        reads = (values, *_LOSS_READS[1:])
         return prepare(name, function, reads, ("output",), ignored_label=ignored_label, normalisation=normalisation)
 
     def softmax_loss_backward(

@@ -78,9 +78,8 @@ def check_functions(model: onnx.ModelProto) -> None:
             total += 1
             if key in functions:
                 if key in calling:
-                    raise GraphError(
-                        [f"function {node.op_type!r}: expected no function that calls itself. Received: one"]
-                    )
+                    expected = "expected functions of which none calls itself"
+                    raise GraphError([f"{expected}. Received: {node.op_type!r}, which does"])
                 if key not in known:
                     known[key] = count(functions[key].node, calling | {key})
                 total += known[key]
@@ -91,6 +90,5 @@ def check_functions(model: onnx.ModelProto) -> None:
 
     nodes = count(model.graph.node, frozenset())
     if nodes > MOST_NODES:
-        raise GraphError(
-            [f"expected a graph of at most {MOST_NODES:,} nodes. Received: functions that make {nodes:,} of it"]
-        )
+        expected = f"expected functions that make a graph of at most {MOST_NODES:,} nodes"
+        raise GraphError([f"{expected}. Received: such that make {nodes:,}"])

@@ -175,7 +175,7 @@ def test_the_scale_stays_between_the_smallest_and_the_largest() -> None:
 def test_scales_are_between_what_float16_can_hold() -> None:
     """Of a gradient as small as its smallest number, the largest scale makes one."""
     limits = np.finfo(np.float16)
-    assert (SMALLEST_SCALE, 1 / LARGEST_SCALE) == (limits.smallest_normal, limits.smallest_subnormal)
+    assert (limits.smallest_normal, limits.smallest_subnormal) == (SMALLEST_SCALE, 1 / LARGEST_SCALE)
 
 
 def test_weights_are_narrowed_without_a_scale_where_nothing_is_trained() -> None:

@@ -47,7 +47,7 @@ from tests.kernels.onednn.own_convolutions import (
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a learner's stream with one; and nobody else takes these convolutions."""
     use_threads(monkeypatch, 1)
-    monkeypatch.setattr(convolution, "OWN", (narrow,))
+    monkeypatch.setattr(ONEDNN, "own_convolutions", convolution.EXACT)
 
 
 # Numbers.
