@@ -494,8 +494,8 @@ class SystemConf:
     such a rule and with a number of learners; "auto" then stays with the number that it begins with."""
     seed: int = 0
     """Start of every random number: initial weights, order of the examples, dropout. Under a rule with a barrier the
-    same seed, learners on each device and threads of a learner give the same bits; under one without, the weights depend
-    on timing, too."""
+    same seed, learners on each device and threads of a learner give the same bits; under one without, weights depend on
+    timing, too."""
     graphs: bool = True
     """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
     check_numerics: bool = False
