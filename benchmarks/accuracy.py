@@ -58,7 +58,9 @@ def train_crossbow(
         data=data,
         model=ModelConf(batch_size=options.batch_size),
         solver=SolverConf(learning_rate=options.learning_rate, momentum=0.9, weight_decay=1e-4),
-        system=SystemConf(learners_per_device=options.learners, seed=options.seed),
+        system=SystemConf(
+            learners_per_device=options.learners, threads_per_learner=options.threads_per_learner, seed=options.seed
+        ),
         monitors=[epochs],
     ) as context:
         initial = {name: value.copy() for name, value in context.variables.items()}
@@ -148,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--learning-rate", type=float, default=0.1)
     parser.add_argument("--learners", type=int, default=2)
+    parser.add_argument("--threads-per-learner", type=int, help="(default: the cores are shared among the learners)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     data = cifar10(options.data_directory)

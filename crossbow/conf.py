@@ -469,7 +469,9 @@ class SystemConf:
     with `deterministic`). What comes of that depends on timing; `History.decisions` has the numbers, with which a run
     is repeated."""
     threads_per_learner: int | None = None
-    """Threads of a learner; None shares the device's cores among its learners (at least one each)."""
+    """Threads of a learner; None shares the device's cores among its learners (at least one each). Sums of several
+    threads are others than those of one, and with one thread more convolutions are Winograd's: give it where runs on
+    machines with other numbers of cores are to have the same bits. None on GPUs."""
     kernels: str = "auto"
     """"auto": the fastest that work here; "reference": NumPy kernels; "onednn": the fast CPU kernels or an error."""
     precision: str = "float32"
@@ -491,8 +493,9 @@ class SystemConf:
     algorithms are then taken in a fixed order of preference instead of by timing. On the CPU this is always so, under
     such a rule and with a number of learners; "auto" then stays with the number that it begins with."""
     seed: int = 0
-    """Start of every random number: initial weights, order of the examples, dropout. Under a rule without a barrier the
-    weights depend on timing, too."""
+    """Start of every random number: initial weights, order of the examples, dropout. Under a rule with a barrier the
+    same seed, learners on each device and threads of a learner give the same bits; under one without, weights depend on
+    timing, too."""
     graphs: bool = True
     """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
     check_numerics: bool = False

@@ -176,7 +176,8 @@ def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         "--threads-per-learner",
         type=integer(1),
         metavar="N",
-        help="threads of a learner on cpu devices (default: their cores, shared among their learners)",
+        help="threads of a learner on cpu devices, on which the weights' last bits depend (default: their cores, "
+        "shared among their learners)",
     )
     add_rule(group)
 
@@ -200,8 +201,8 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         type=integer(0),
         metavar="N",
         default=0,
-        help="start of every random number; the same seed and number of learners give the same weights, under a rule "
-        "with a barrier (default: %(default)s)",
+        help="start of every random number; the same seed, learners on each device and threads of a learner give the "
+        "same weights, under a rule with a barrier (default: %(default)s)",
     )
     group.add_argument(
         "--no-winograd",

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
 from crossbow.console import run_command
@@ -94,16 +95,18 @@ class _Run:
         parse_devices(confs.system.devices)  # a wrong name is said before data are read, or downloaded
         data = confs.data.load()
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
+        log = JsonLinesMonitor(self.log)
         with ExecutionContext(
             [dataflow, None],
             data=data,
             model=confs.model,
             solver=confs.solver,
             system=confs.system,
-            monitors=[JsonLinesMonitor(self.log), self.records, console],
+            monitors=[log, self.records, console],
         ) as context:
             _print_configuration(self.script, options, context, data)
             _prepare_directory(options.output_directory, self.log, self.picture)
+            log.header(_header(self.script, options, context))
             try:
                 with console:
                     history = context.train_and_test(
@@ -193,6 +196,31 @@ def _print_configuration(
     for name, text in rows:
         print(f"{name:8} {text}")
     print(flush=True)
+
+
+def _header(script: ModelScript, options: argparse.Namespace, context: ExecutionContext) -> dict[str, Any]:
+    """What the log says of the run: among others all that its bits depend on."""
+    parts, system = context.engine.parts, context.system
+    devices = [
+        {
+            "device": device.name,
+            "learners": parts.device_of.count(number),
+            "threads_per_learner": parts.threads[number] if isinstance(device, CpuDevice) else None,
+        }
+        for number, device in enumerate(parts.devices)
+    ]
+    return {
+        "model": script.name,
+        "variant": script.variant(options),
+        "dataset": options.dataset,
+        "devices": devices,
+        "kernels": parts.library.name,
+        "precision": system.precision,
+        "winograd": system.winograd,
+        "rule": _rule_text(context),
+        "batch_size": context.model.batch_size,
+        "seed": system.seed,
+    }
 
 
 def _rule_text(context: ExecutionContext) -> str:

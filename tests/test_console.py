@@ -179,7 +179,7 @@ def test_streams_that_are_closed(command: str, status: int, said: bytes, tmp_pat
     done = shell(command)
     assert (done.returncode, done.stderr, done.stdout) == (status, said, b"")
     if status == 0 and command.startswith(TRAIN):
-        assert (tmp_path / "log.jsonl").read_text().count("\n") == 1, "what is printed gets into no file"
+        assert (tmp_path / "log.jsonl").read_text().count("\n") == 2, "what is printed gets into no file"
 
 
 NUMBERS = """

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
@@ -62,6 +63,10 @@ class JsonLinesMonitor(Monitor):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = checked_path("JsonLinesMonitor", path)
         self._begun = False
+
+    def header(self, run: Mapping[str, Any]) -> None:
+        """Write a line {"run": …} with what is known of the run before its first record."""
+        self._write({"run": dict(run)})
 
     def progress(self, progress: Progress) -> None:
         self._begin()

@@ -38,7 +38,7 @@ class Outcome:
         """The log's records; every line is whole. How learners compared depends on timing, and is left out."""
         text = (self.directory / "log.jsonl").read_text("utf-8")
         assert not text or text.endswith("\n")
-        return [row for row in map(json.loads, text.splitlines()) if "decision" not in row]
+        return [row for row in map(json.loads, text.splitlines()) if not {"decision", "run"} & row.keys()]
 
     def check_picture(self) -> None:
         """It is a whole PNG, and nothing half-written lies beside it."""

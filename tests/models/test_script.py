@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import platform
 import re
 import resource
@@ -14,6 +15,7 @@ import pytest
 
 from crossbow import Dataflow, JsonLinesMonitor
 from crossbow.data import digits
+from crossbow.runtime.device import available_cores
 from models.lenet import main
 from models.options import Defaults
 from models.script import ModelScript
@@ -84,6 +86,16 @@ def test_the_log(short: Outcome) -> None:
         assert row["test_examples"] == 296
         assert row["images_per_second"] > 0
     assert [row["time"] for row in log] == sorted(row["time"] for row in log)
+
+
+def test_the_log_begins_with_what_the_weights_depend_on(short: Outcome) -> None:
+    first = json.loads((short.directory / "log.jsonl").read_text("utf-8").splitlines()[0])["run"]
+    assert {name: first[name] for name in ("model", "dataset", "batch_size", "seed", "winograd")} == {
+        "model": "lenet", "dataset": "digits", "batch_size": 32, "seed": 0, "winograd": True
+    }  # fmt: skip
+    threads = max(1, len(available_cores()) // 2)
+    assert first["devices"] == [{"device": "cpu", "learners": 2, "threads_per_learner": threads}]
+    assert f"2 learners × {threads} thread" in short.stdout
 
 
 def test_the_picture(short: Outcome) -> None:
@@ -353,7 +365,7 @@ def test_without_the_picture(
     script = broken(perceptron(classes=10))
     assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 0
     assert "no picture: the picture of the learning curves needs matplotlib" in capsys.readouterr().out
-    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 2
+    assert len((tmp_path / "log.jsonl").read_text().splitlines()) == 3
 
 
 def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

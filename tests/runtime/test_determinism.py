@@ -1,4 +1,4 @@
-"""Promise 3: same seed and number of learners, same weights, bit for bit, whatever the timing.
+"""Promise 3: same seed, number of learners and threads of each, same weights, bit for bit, whatever the timing.
 
 Every run here is disturbed at random, and differently each time: operators, the loader and the releasing of batches
 dawdle, and the interpreter switches threads as often as it can.
@@ -95,6 +95,22 @@ def assert_same(train: Train, where: str, **options: Any) -> None:
 def test_same_seed_same_weights(rule: Any, devices: str, learners: int, kernels: str) -> None:
     train = functools.partial(ExecutionContext.train, count=26, unit=TrainingUnit.TASKS)
     assert_same(train, "everywhere", rule=rule, devices=devices, learners=learners, kernels=kernels)
+
+
+@KERNELS
+def test_the_number_of_cores_does_not_matter_where_learners_have_equally_many_threads(kernels: str) -> None:
+    """The second convolution is Winograd's with one thread on the fast kernels."""
+    weights = []
+    for devices in ("cpu", "cpu:0/2", "cpu:1/2"):
+        convolutions = [Conv(number_of_outputs=16, kernel_size=3, padding=1) for _ in range(2)]
+        network = training(*convolutions, ReLU(), InnerProduct(number_of_outputs=3))
+        options: dict[str, Any] = {"devices": devices, "learners": 2, "threads": 1, "kernels": kernels}
+        with context(network, data=pictures(), **options) as running:
+            assert running.engine.parts.threads == [1]
+            running.train(10, TrainingUnit.TASKS)
+            weights.append(running.variables)
+    assert same_weights(weights[1], weights[0])
+    assert same_weights(weights[2], weights[0])
 
 
 @pytest.mark.parametrize("where", ["operators", "loader"])
