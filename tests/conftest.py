@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from crossbow.runtime import assembly, engine
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
 from tests.onnx.counts import pytest_terminal_summary  # noqa: F401 - a hook
@@ -33,10 +32,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 SECONDS_TO_END = 60.0
 MOST_WORKERS = 4
-
-# For how long a failed or closed context waits for its learners. On a busy machine half a second is too little for a
-# thread to end its task, which is not what tests are about; those that are say how long.
-engine.DRAIN_SECONDS = assembly.CLOSE_SECONDS = SECONDS_TO_END
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
