@@ -20,28 +20,28 @@ from tests.dataflow.networks import branched, chain, inner_product, node, percep
 # each. The gradients of ip2's and of relu's inputs take the place of the softmax, which has been read.
 PERCEPTRON = """\
 0   batch          load_batch reference                      \
-slots=slots slot_labels=slot_labels input=arena+0 labels=arena+320
+slots=slots slot_labels=slot_labels input=arena+0 labels=arena+192
 1   ip1            inner_product_forward reference           \
 input0=arena+0 weights=weights[ip1.weights] bias=weights[ip1.bias] output=arena+128
 2   relu           activation_forward relu reference         \
 input0=arena+128 output=arena+128
 3   ip2            inner_product_forward reference           \
-input0=arena+128 weights=weights[ip2.weights] bias=weights[ip2.bias] output=arena+192
+input0=arena+128 weights=weights[ip2.weights] bias=weights[ip2.bias] output=arena+320
 4   softmax        softmax_forward reference                 \
-input0=arena+192 output=arena+192
-5   loss           softmax_loss_forward reference            \
-input0=arena+192 labels=arena+320 output=arena+384
+input0=arena+320 output=arena+384
+5   loss           softmax_loss_forward of logits reference  \
+logits=arena+320 labels=arena+192 output=arena+256
 6   loss.gradient  softmax_loss_backward reference           \
-input0=arena+192 labels=arena+320 input_gradient=arena+256
+input0=arena+384 labels=arena+192 input_gradient=arena+320
 7   ip2.gradient   inner_product_backward_weights reference  \
-input0=arena+128 output_gradient=arena+256 weights_gradient=gradient[ip2.weights] bias_gradient=gradient[ip2.bias]
+input0=arena+128 output_gradient=arena+320 weights_gradient=gradient[ip2.weights] bias_gradient=gradient[ip2.bias]
 8   ip2.gradient   inner_product_backward_data reference     \
-output_gradient=arena+256 weights=weights[ip2.weights] input_gradient=arena+192
+output_gradient=arena+320 weights=weights[ip2.weights] input_gradient=arena+192
 9   relu.gradient  activation_backward relu reference        \
 output=arena+128 output_gradient=arena+192 input_gradient=arena+192
 10  ip1.gradient   inner_product_backward_weights reference  \
 input0=arena+0 output_gradient=arena+192 weights_gradient=gradient[ip1.weights] bias_gradient=gradient[ip1.bias]
-arena 448 bytes; lower bound 448; without reuse 512; model 39 parameters in a vector of 80"""
+arena 448 bytes; lower bound 448; without reuse 576; model 39 parameters in a vector of 80"""
 
 
 def test_the_program_of_a_small_network() -> None:
