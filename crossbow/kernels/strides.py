@@ -28,6 +28,8 @@ def strides_as(tensor: Tensor, sizes: Shape) -> tuple[int, ...]:
     >>> strides_as(Tensor((2, 6, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST), (2, 3, 2, 4, 5))
     (120, 2, 1, 30, 6)
     """
+    if 0 in tensor.shape and 0 in sizes:
+        return tuple([1] * len(sizes))  # there is nothing to be found by them
     found: list[int] = []
     for size, step in zip(tensor.shape, strides(tensor), strict=True):
         begin, product = len(found), 1

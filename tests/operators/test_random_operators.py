@@ -16,17 +16,23 @@ from crossbow.kernels import why_not_onednn
 from crossbow.ops import (
     Accuracy,
     Broadcast,
+    ChannelShuffle,
     Classify,
     DataTransform,
     Dropout,
     EuclideanLoss,
     Flatten,
     Kernel,
+    LogSoftMax,
     MatFact,
     Noop,
+    Pad,
     ReLU,
+    Reshape,
+    Slice,
     SoftMax,
     SoftMaxLoss,
+    Transpose,
     Values,
 )
 from crossbow.types import Shape
@@ -68,9 +74,9 @@ def activations(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def soft_maxima(draw: st.DrawFn) -> Case:
+def soft_maxima(draw: st.DrawFn, operator: type[SoftMax] | type[LogSoftMax] = SoftMax) -> Case:
     shape = draw(shapes(2, 6))
-    return Case(SoftMax(axis=from_either_end(draw, draw(st.integers(1, len(shape) - 1)), len(shape))), (shape,))
+    return Case(operator(axis=from_either_end(draw, draw(st.integers(1, len(shape) - 1)), len(shape))), (shape,))
 
 
 def label_maps(draw: st.DrawFn) -> tuple[Shape, str]:
@@ -135,6 +141,44 @@ def flattened(draw: st.DrawFn) -> Case:
 
 
 @st.composite
+def transpositions(draw: st.DrawFn) -> Case:
+    shape = draw(shapes(2, 6))
+    return Case(Transpose(order=(0, *draw(st.permutations(range(1, len(shape)))))), (shape,))
+
+
+@st.composite
+def channel_shuffles(draw: st.DrawFn) -> Case:
+    shape, groups = draw(shapes(2, 5)), draw(st.integers(1, 4))
+    return Case(ChannelShuffle(groups=groups), ((shape[0], groups * shape[1], *shape[2:]),))
+
+
+@st.composite
+def reshapes(draw: st.DrawFn) -> Case:
+    """Neighbouring axes are joined or one is divided, and one size follows from the others."""
+    shape = draw(shapes(2, 5))
+    sizes = [*shape[1:], draw(st.integers(1, 3))]
+    wanted = draw(st.permutations(sizes))
+    wanted[draw(st.integers(0, len(wanted) - 1))] = -1
+    return Case(Reshape(shape=tuple(wanted)), ((shape[0], *sizes[:-2], sizes[-2] * sizes[-1]),))
+
+
+@st.composite
+def slices(draw: st.DrawFn) -> Case:
+    shape = draw(shapes(2, 5))
+    axis = draw(st.integers(1, len(shape) - 1))
+    start = draw(st.integers(0, shape[axis] - 1))
+    stop = draw(st.none() | st.integers(start + 1, shape[axis]))
+    return Case(Slice(axis=axis, start=start, stop=stop, step=draw(st.integers(1, 3))), (shape,))
+
+
+@st.composite
+def paddings(draw: st.DrawFn) -> Case:
+    shape, sides = draw(shapes(2, 5)), st.integers(0, 3)
+    padding = tuple((draw(sides), draw(sides)) for _ in shape[1:])
+    return Case(Pad(padding=padding, value=draw(st.sampled_from([0.0, 0.5, -1.5]))), (shape,))
+
+
+@st.composite
 def repetitions(draw: st.DrawFn) -> Case:
     shape = draw(shapes(2, 5))
     x = (shape[0], *(draw(st.sampled_from([size, 1])) for size in shape[1:]))
@@ -183,16 +227,22 @@ def factorisations(draw: st.DrawFn) -> Case:
 DRAWN: dict[type[Kernel], st.SearchStrategy[Case]] = {
     Accuracy: accuracies(),
     Broadcast: repetitions(),
+    ChannelShuffle: channel_shuffles(),
     Classify: classifications(),
     DataTransform: transforms(),
     Dropout: dropouts(),
     EuclideanLoss: squared_errors(),
     Flatten: flattened(),
+    LogSoftMax: soft_maxima(LogSoftMax),
     MatFact: factorisations(),
     Noop: shapes(1, 6).map(lambda shape: Case(Noop(), (shape,))),
+    Pad: paddings(),
     ReLU: activations(),
+    Reshape: reshapes(),
+    Slice: slices(),
     SoftMax: soft_maxima(),
     SoftMaxLoss: cross_entropies(),
+    Transpose: transpositions(),
 }
 every_operator = pytest.mark.parametrize("operator", DRAWN, ids=lambda operator: operator.__name__)
 with_kinks = pytest.mark.parametrize("operator", [Accuracy, Classify, ReLU], ids=lambda operator: operator.__name__)

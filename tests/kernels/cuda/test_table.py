@@ -60,5 +60,5 @@ def test_in_place_changes_nothing(case: Case) -> None:
 
 def lie(channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let images lie channels-last, or not."""
-    library = lambda device, dtype: Cuda(dtype, channels_last=channels_last)  # noqa: E731
+    library = lambda device, dtype, **settings: Cuda(dtype, channels_last=channels_last)  # noqa: E731
     monkeypatch.setattr("crossbow.testing.operator.library_of", library)

@@ -15,6 +15,7 @@ from crossbow.kernels.onednn.library import OneDNN
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.testing import run_operator
 from crossbow.types import Phase
+from tests.kernels.onednn.own_convolutions import use_threads
 from tests.kernels.onednn.running import ONEDNN, tensor
 from tests.operators.table import CASES, Case
 from tests.operators.test_table import assert_close, float32_variables, run, tensors
@@ -52,6 +53,7 @@ def _sample() -> list[Case]:
 @pytest.mark.parametrize("name", DESCRIPTORS)
 def test_any_refusal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradient's kernels still understand what the forward kernels chose and kept."""
+    use_threads(monkeypatch, 2)  # with one, most convolutions are our own
     called = refuse(monkeypatch, name)
     used = 0
     for case in _sample():
