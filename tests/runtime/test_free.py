@@ -526,7 +526,7 @@ def test_ctrl_c_while_a_learner_waits_for_another() -> None:
         time.sleep(0.2)
         raise KeyboardInterrupt
 
-    held = Held(10**9, 0.4)
+    held = Held(1, 0.4)
     with context(perceptron(Probe(action=held)), rule=SSP(), learners=2) as running:
         running.engine.loader.next = stop  # type: ignore[method-assign,assignment]
         with pytest.raises(KeyboardInterrupt):
