@@ -140,7 +140,7 @@ def test_an_image_to_predict(learners: int, kernels: str) -> None:
         assert_usable(running)
     with context(learners=learners, kernels=kernels) as running:
         np.testing.assert_allclose(running.predict(blobs().train.images), expected, rtol=1e-5)
-        with pytest.raises(DataError, match="predict: expected finite numbers.*nan in example 0"):
+        with pytest.raises(DataError, match=r"predict: expected finite numbers\. Received: nan in example 0"):
             running.predict(images[21:22])
 
 
