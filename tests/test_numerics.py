@@ -142,6 +142,7 @@ def test_an_image_to_predict(learners: int, kernels: str) -> None:
         np.testing.assert_allclose(running.predict(blobs().train.images), expected, rtol=1e-5)
         with pytest.raises(DataError, match=r"predict: expected finite numbers\. Received: nan in example 0"):
             running.predict(images[21:22])
+        assert np.isnan(running.engine.predict(images[21:22])).all()  # no ReLU hides it
 
 
 @KERNELS
