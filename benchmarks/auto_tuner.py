@@ -79,13 +79,13 @@ class AutoRunner:
 
     def settle(self) -> Settled:
         """Train until the tuner has settled."""
-        engine: Any = self.context.engine
         heard = self.heard
         heard.began = time.monotonic()
-        while not engine.tuner.settled and heard.now < PATIENCE:
+        while self.context.summary().tuning and heard.now < PATIENCE:
             self.context.train_for_duration(STRETCH, DurationUnit.SECONDS)
-        seconds = heard.seconds[-1] if engine.tuner.settled else PATIENCE
-        return Settled(engine.tuner.best, seconds, heard.decisions)
+        summary = self.context.summary()
+        seconds = PATIENCE if summary.tuning else heard.seconds[-1]
+        return Settled(summary.learners, seconds, heard.decisions)
 
     def run(self, begin: float, end: float) -> float:
         raise NotImplementedError("it is asked to settle")

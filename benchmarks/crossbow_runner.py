@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -15,19 +14,9 @@ from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.kernels.interface import State
 from crossbow.runtime.assembly import Member
+from crossbow.runtime.summary import MemorySummary
 from crossbow.solver import Pace
 from crossbow.types import aligned_zeros
-
-
-@dataclass(frozen=True)
-class MemoryUse:
-    """Bytes of a learner's vectors and arena, and what the plan of the arena is worth."""
-
-    vector: int
-    arena: int
-    lower_bound: int
-    without_reuse: int
-
 
 SHORTEST = 1e-3
 """Seconds of a training call, at least."""
@@ -63,25 +52,23 @@ class CrossbowRunner:
             self._tasks = records[-1].tasks if records else before
         return self._tasks - before
 
-    def memory(self) -> MemoryUse:
+    def memory(self) -> MemorySummary:
         """Bytes of a learner."""
-        program = self.context.engine.program
-        plan = program.plan
-        return MemoryUse(4 * program.model.elements, plan.arena, plan.lower_bound, plan.without_reuse)
+        return self.context.summary().memory
 
     def copy_rate(self, seconds: float) -> float:
         """Bytes a second, read and written, that a thread copies while every learner's does: between as many vectors,
         all together, as the run holds (weights and velocities, and two of z), one after the other."""
-        engine = self.context.engine
-        learners = len(engine.parts.members)
+        summary = self.context.summary()
+        learners = summary.learners
         vectors = -(-(2 * learners + 2) // learners)
         with ThreadPoolExecutor(learners) as pool:
-            rates = pool.map(partial(_copy_rate, engine.program.model.elements, vectors), [seconds] * learners)
+            rates = pool.map(partial(_copy_rate, summary.elements, vectors), [seconds] * learners)
         return sum(rates) / learners
 
     def library(self) -> str:
         """The name of the kernel library in use."""
-        return self.context.engine.parts.library.name
+        return self.context.summary().library
 
     def anatomy(self, seconds: float) -> list[Row]:
         """Where the time of a task goes. The clocks stay."""
@@ -116,7 +103,7 @@ class BareRunner(CrossbowRunner):
             # As many ticks as the last run says that fit.
             self._ticks = max(1, round(seconds / self._seconds * self._ticks))
             self._seconds = self._run_ticks(self._ticks)
-        return self._ticks * len(self.context.engine.parts.members) * self.batch / self._seconds
+        return self._ticks * self.context.summary().learners * self.batch / self._seconds
 
     def _run_ticks(self, ticks: int) -> float:
         """Every learner's task, so many times; the seconds that took."""
@@ -134,7 +121,7 @@ class BareRunner(CrossbowRunner):
 
     def _loop(self, member: Member, first: int, ticks: int, ended: threading.Event) -> None:
         learner, state, slots = member.learner, member.state, self.context.engine.loader.slots
-        learners = len(self.context.engine.parts.members)
+        learners = self.context.summary().learners
         lists = [learner._tasks["synchronise", parity].calls for parity in (0, 1)]
         learner._coefficients.set(Pace(LEARNING_RATE, MOMENTUM))
         state[State.EXAMPLES] = self.batch

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
 from benchmarks.contest import NEAR, QUIET
-from benchmarks.crossbow_runner import MemoryUse
 from benchmarks.networks import NETWORKS
+from crossbow.runtime.summary import MemorySummary
 
 ONE, TWO = "Crossbow 1 × 2", "Crossbow 2 × 1"
 SELDOM, BARE, ALONE = "Crossbow 2 × 1, averaging seldom", "Crossbow 2 × 1, bare loop", "Crossbow 1 × 1"
@@ -51,7 +51,7 @@ class Outcome:
     rates: Mapping[str, Sequence[float]]
     rows: Sequence[Row]
     """Where a task's time goes with two learners."""
-    memory: MemoryUse
+    memory: MemorySummary
     copy_rate: float
     """Bytes a second, read and written."""
     others: float | None = None

@@ -12,6 +12,7 @@ from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
+from crossbow.runtime.summary import RunSummary
 from crossbow.synch import SMA, SSGD
 from crossbow.types import (
     ConfigurationError,
@@ -53,6 +54,7 @@ __all__ = [
     "Phase",
     "Predictor",
     "Record",
+    "RunSummary",
     "SolverConf",
     "SubGraph",
     "SystemConf",

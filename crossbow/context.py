@@ -27,6 +27,7 @@ from crossbow.runtime.changing_engine import AnyEngine, new_engine
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.summary import RunSummary
 from crossbow.synch import Collective, has_barrier
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
@@ -141,6 +142,13 @@ class ExecutionContext:
             for purpose, program in programs.items()
             if program is not None
         )
+
+    def summary(self) -> RunSummary:
+        """Devices, learners, threads, kernel library, parameters, memory and rule of the run, and how far it has come.
+
+        A snapshot, which can be taken at any time, also by a monitor and of a closed context.
+        """
+        return self.engine.summary()
 
     # Training
 

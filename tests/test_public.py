@@ -20,7 +20,7 @@ NAMES = {
     "crossbow": (
         "Constant DataError Dataflow DataflowNode Dataset DurationUnit ExecutionContext Gaussian GraphError History "
         "ConfigurationError CrossbowError MSRA ModelConf NonFiniteLossError Operator Phase Predictor SMA SSGD "
-        "SolverConf SubGraph SystemConf TaskError TestResult TrainingUnit Uniform Xavier __version__"
+        "RunSummary SolverConf SubGraph SystemConf TaskError TestResult TrainingUnit Uniform Xavier __version__"
     ),
     "crossbow.ops": (
         "Accuracy Concat ConcatGradient Conv ConvGradient DataTransform Dropout DropoutGradient ElementWiseOp "

@@ -16,6 +16,7 @@ from crossbow.runtime.engine import Engine, OnResult
 from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.results import AnyDecision, TestResult
+from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.tuner import Tuner, TunerDecision
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError, CrossbowError
@@ -96,6 +97,9 @@ class ChangingEngine:
     def weights(self) -> dict[str, Array]:
         return self._now.weights
 
+    def summary(self) -> RunSummary:
+        return self._now.summary()
+
     def check_process(self) -> None:
         self._now.check_process()
 
@@ -150,6 +154,7 @@ class SequenceEngine(ChangingEngine):
     def __init__(self, sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> None:
         """make: gives the engine of a rule. Raises GraphError or ConfigurationError."""
         rules = self._rules = sequence.rules
+        self._sequence = sequence
         super().__init__(0, make(rules[0], 0), lambda number, beside: make(rules[number], beside))
         try:
             for number, rule in enumerate(rules):
@@ -170,6 +175,9 @@ class SequenceEngine(ChangingEngine):
             self._now.run(end, stop, on_result)
             if self._now.tasks < end:
                 return
+
+    def summary(self) -> RunSummary:
+        return dataclasses.replace(super().summary(), rule=self._sequence)
 
     def _change(self) -> None:
         """The next phase: its rule's engine, which starts from the base model."""
@@ -194,6 +202,9 @@ class TunedEngine(ChangingEngine):
         self.decisions: list[TunerDecision] = []
         """The tuner's so far."""
         self.tuner = Tuner(learners, self._decided)
+
+    def summary(self) -> RunSummary:
+        return dataclasses.replace(super().summary(), tuning=not self.tuner.settled)
 
     def _decided(self, decision: TunerDecision) -> None:
         self.decisions.append(decision)

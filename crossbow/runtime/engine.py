@@ -24,13 +24,14 @@ from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import AnyLearner, Assembly
 from crossbow.runtime.cpu_assembly import CpuAssembly
-from crossbow.runtime.device import CudaDevice, parse_devices
+from crossbow.runtime.device import CpuDevice, CudaDevice, parse_devices
 from crossbow.runtime.free_assembly import CpuFreeAssembly
 from crossbow.runtime.learner import Completed, Failed, TaskKey
 from crossbow.runtime.memory import assign, on_host
 from crossbow.runtime.prediction import Prediction, task_error
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import AnyDecision, SetMean, TestResult
+from crossbow.runtime.summary import DeviceSummary, MemorySummary, RunSummary
 from crossbow.solver import Pace, Schedule
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError, CrossbowError, NonFiniteLossError
@@ -162,6 +163,33 @@ class Engine:
     def learning_rate(self) -> float:
         """That of the next tick."""
         return self.schedule(self.time).rate
+
+    def summary(self) -> RunSummary:
+        """What trains, on what, and how far it has come."""
+        parts, program = self.parts, self.program
+        devices = [
+            DeviceSummary(
+                device.name,
+                device.cores if isinstance(device, CpuDevice) else (),
+                parts.device_of.count(number),
+                parts.threads[number] if isinstance(device, CpuDevice) else None,
+            )
+            for number, device in enumerate(parts.devices)
+        ]
+        plan, vector = program.plan, program.model.elements * program.model.dtype.itemsize
+        return RunSummary(
+            devices=tuple(devices),
+            library=parts.library.name,
+            parameters=program.model.parameters,
+            elements=program.model.elements,
+            memory=MemorySummary(vector, plan.arena, plan.lower_bound, plan.without_reuse),
+            rule=parts.given_rule,
+            tasks_per_tick=self.clock.tasks_per_tick,
+            tasks_per_epoch=self.tasks_per_epoch,
+            tick=self.tick,
+            tasks=self.tasks,
+            tuning=False,
+        )
 
     def continue_from(self, other: Engine) -> None:
         """Start from another engine's base model, counting on, and telling whom it told."""

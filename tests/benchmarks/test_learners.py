@@ -16,13 +16,14 @@ import pytest
 from benchmarks import learners, report
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
 from benchmarks.contest import Contest, Contestant, ContestError
-from benchmarks.crossbow_runner import CrossbowRunner, MemoryUse
+from benchmarks.crossbow_runner import CrossbowRunner
 from benchmarks.handover import handover
 from benchmarks.networks import NETWORKS, dataset
 from benchmarks.report import BARE, ONE, SELDOM, TORCH_ONE, TORCH_TWO, TWO, Outcome
 from benchmarks.torch_runner import TorchRunner
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.runtime.device import available_cores
+from crossbow.runtime.summary import MemorySummary
 
 TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
 
@@ -178,7 +179,7 @@ def outcome() -> Outcome:
         TORCH_TWO[1]: [190.0, 140.0, 190.0],
     }
     rows = [Row(OUTSIDE, "", 1.0), Row("conv1", "jit", 6.0), Row("wait", "w", 1.0), Row("average", "a", 2.0)]
-    memory = MemoryUse(vector=4_000_000, arena=900_000, lower_bound=800_000, without_reuse=2_000_000)
+    memory = MemorySummary(vector=4_000_000, arena=900_000, lower_bound=800_000, without_reuse=2_000_000)
     return Outcome("lenet-original", 8, "onednn", rates, rows, memory, 10e9, 0.01, (), rows)
 
 
