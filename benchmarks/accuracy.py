@@ -23,8 +23,8 @@ from benchmarks.report import markdown
 from crossbow import Dataset, ExecutionContext, ModelConf, Monitor, Record, SolverConf, SystemConf
 from crossbow.data import cifar10
 from crossbow.ops import DataTransform
+from crossbow.scripts.values import expanded_path
 from models.resnet import resnet
-from models.values import expanded_path
 
 DEPTH = 20
 PADDING = 4

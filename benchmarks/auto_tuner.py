@@ -26,7 +26,7 @@ from benchmarks.output import write_json
 from benchmarks.report import markdown
 from crossbow import DurationUnit, ExecutionContext, ModelConf, Monitor, SolverConf
 from crossbow.runtime.device import available_cores
-from models.values import file_to_write
+from crossbow.scripts.values import file_to_write
 
 SHARE, SECONDS = 0.95, 10.0
 """The targets, on two cores: the chosen number's images/s over the best's, and seconds until it is chosen."""

@@ -28,8 +28,8 @@ from crossbow import (
 )
 from crossbow.data import synthetic
 from crossbow.ops import BatchNorm, Concat, Conv, ElementWiseOp, InnerProduct, Kernel, ReLU, SoftMax, SoftMaxLoss
+from crossbow.scripts.values import integer
 from crossbow.types import Shape
-from models.values import integer
 
 VECTOR, IMAGE = (8,), (1, 4, 4)
 LAYERS = (1000, 2000, 4000, 10000)

@@ -38,10 +38,10 @@ from crossbow import (
 from crossbow.data import mnist
 from crossbow.files import write_whole
 from crossbow.runtime.monitor import Progress
+from crossbow.scripts.values import expanded_path, number
 from crossbow.synch import rule_class
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from models.lenet import lenet
-from models.values import expanded_path, number
 
 TRAINED, DIVERGED, REFUSED = "trained", "diverged", "refused"
 """What becomes of a run. One that diverged met numbers that are not finite; one that was refused has not begun."""

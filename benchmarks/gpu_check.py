@@ -34,9 +34,9 @@ from benchmarks.gpu_rows import Clock, Journal, Keep, Rows
 from benchmarks.machine import describe_machine
 from benchmarks.output import write_json
 from benchmarks.report import markdown
+from crossbow.scripts.values import expanded_path, file_to_write
 from crossbow.testing.arguments import gpu_number, is_gpu
 from crossbow.types import ConfigurationError
-from models.values import expanded_path, file_to_write
 
 FAILED, NO_GPU = 1, 2
 QUICK = Settings(every=10, tasks=16, leak_tasks=400, examples=512, lenet_epochs=2, resnet_epochs=1, depth=20)

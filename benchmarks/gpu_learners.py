@@ -52,8 +52,8 @@ from benchmarks.learners import _number
 from benchmarks.machine import describe_machine, has_torch
 from benchmarks.output import write_json
 from crossbow import SystemConf
+from crossbow.scripts.values import file_to_write
 from crossbow.types import ConfigurationError
-from models.values import file_to_write
 
 KINDS: dict[str, Any] = {CROSSBOW: CrossbowGpuRunner, PYTORCH: TorchGpuRunner}
 PRECISIONS = {

@@ -51,6 +51,7 @@ from crossbow import (
 from crossbow.conf import configuration
 from crossbow.ops import InnerProduct, Kernel, SoftMax, SoftMaxLoss
 from crossbow.runtime.speeds import WARMING_TASKS, WINDOW_SECONDS, WINDOW_TASKS, Regrouping
+from crossbow.scripts.values import file_to_write, integer, number
 from crossbow.synch import (
     EASGD,
     SMA,
@@ -66,7 +67,6 @@ from crossbow.synch import (
 )
 from crossbow.synch.grouping import groups_text
 from crossbow.types import Array, Shape
-from models.values import file_to_write, integer, number
 
 SHARE = 0.95
 """The target: of the tasks that are possible."""

@@ -46,7 +46,7 @@ from benchmarks.report import (
     verdicts,
 )
 from benchmarks.torch_runner import TorchRunner
-from models.values import file_to_write
+from crossbow.scripts.values import file_to_write
 
 SELDOM_TAU, SELDOM_TAU_OF_LONG_TASKS = 64, 8
 """How many batches are between two averages where averaging is seldom. A tick must not be longer than a turn."""

@@ -35,8 +35,8 @@ from crossbow import SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, Solve
 from crossbow.dataflow.graph import BATCH, Graph, Vertex
 from crossbow.ops import BatchNorm, Conv, GradientDescentOptimiser, InnerProduct, Kernel, Pool
 from crossbow.ops.kernel import Gradient
+from crossbow.scripts.data_sources import DataSource
 from crossbow.testing import run_operator
-from models.datasets import DataSource
 from models.lenet import lenet
 from models.resnet import resnet
 

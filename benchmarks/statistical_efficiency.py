@@ -42,10 +42,10 @@ from benchmarks.efficiency_run import REFUSED, RunResult, RunSettings, Speed, di
 from crossbow import SolverConf
 from crossbow.data import mnist
 from crossbow.files import make_directory, write_whole
+from crossbow.scripts.values import expanded_path, integer, number
 from crossbow.synch import EASGD, RULES, SMA, SSGD, rule_class
 from crossbow.types import CrossbowError, DataError
 from models.lenet import VARIANTS
-from models.values import expanded_path, integer, number
 
 RULE_NAMES = ("sma", "ssgd", "easgd", "model-averaging")
 LEARNERS, BATCHES, SEEDS = (1, 2, 4, 8), (32, 128, 8), (0, 1, 2)

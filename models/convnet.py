@@ -27,9 +27,9 @@ from collections.abc import Sequence
 from crossbow import Dataflow, Gaussian
 from crossbow.ops import Conv, DataTransform, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
+from crossbow.scripts import Defaults, ModelScript
 from models.images import add_augmentation, image_transform
 from models.layers import chain, classifier
-from models.script import Defaults, ModelScript
 
 
 def convnet(*, number_of_outputs: int = 10, transform: DataTransform | None = None) -> Dataflow:

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from crossbow import Constant, Dataflow, Gaussian, Xavier
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
+from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
 from models.layers import chain, classifier
-from models.script import Defaults, ModelScript
 
 VARIANTS = ("original", "caffe")
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from crossbow import Constant, Dataflow, DataflowNode, Gaussian, Operator, Phase, SubGraph
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
-from models.script import Defaults, ModelScript
+from crossbow.scripts import Defaults, ModelScript
 
 
 def logistic_regression(*, number_of_outputs: int = 10) -> Dataflow:

@@ -36,10 +36,10 @@ from dataclasses import dataclass
 from crossbow import Dataflow, DataflowNode, Gaussian, Xavier
 from crossbow.conf import is_integer, shown
 from crossbow.ops import BatchNorm, Concat, Conv, DataTransform, ElementWiseOp, Initialiser, InnerProduct, Pool, ReLU
+from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
 from models.layers import add, classifier
-from models.script import Defaults, ModelScript
 
 CIFAR_DEPTHS = (20, 32, 44, 56, 110)
 IMAGENET_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

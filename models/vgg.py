@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from crossbow import Dataflow, Xavier
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
+from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
 from models.layers import chain, classifier
-from models.script import Defaults, ModelScript
 
 VARIANTS = ("cifar", "imagenet")
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))

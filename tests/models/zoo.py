@@ -13,8 +13,8 @@ from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import Kernel
+from crossbow.scripts.model_script import ModelScript
 from crossbow.types import Phase, Shape
-from models.script import ModelScript
 from tests.support import WHY_NOT_FAST
 
 NEEDS_FAST = pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")

@@ -16,8 +16,8 @@ import pytest
 from crossbow import SSGD, Dataset, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.runtime import speeds
 from crossbow.runtime.speeds import Regrouping
+from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.synch import AsynchronousSGD, Grouping, RuleSequence
-from models.options import Defaults, configurations, new_parser
 from tests.runtime import test_free as free
 from tests.runtime.test_tuned_engine import scripted
 from tests.support import KERNELS, SECONDS, Probe, context, perceptron, within

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from crossbow import SolverConf
 from crossbow.conf import LEARNING_RATE_POLICIES, MOMENTUM_METHODS, REGULARISATIONS, constant_rate, idle_fields
+from crossbow.scripts.values import integer, integers, number, option_text, refuse_others, those_given
 from crossbow.solver.schedule import FINAL_PART
-from models.values import integer, integers, number, option_text, refuse_others, those_given
 
 if TYPE_CHECKING:
-    from models.options import Defaults
+    from crossbow.scripts.parser import Defaults
 
 
 def add_solver(group: argparse._ArgumentGroup, defaults: Defaults) -> None:

@@ -16,10 +16,10 @@ import pytest
 from crossbow import Dataflow, JsonLinesMonitor
 from crossbow.data import digits
 from crossbow.runtime.device import available_cores
+from crossbow.scripts.model_script import ModelScript
+from crossbow.scripts.parser import Defaults
 from models.lenet import main
-from models.options import Defaults
-from models.script import ModelScript
-from tests.models.runs import (
+from tests.scripts.runs import (
     ROOT,
     Outcome,
     peak_megabytes,
@@ -120,7 +120,7 @@ def test_memory_stays_below_400_megabytes(short: Outcome) -> None:
 
 
 PEAKS = """
-from models.script import peak_memory
+from crossbow.scripts.model_script import peak_memory
 before = peak_memory()
 ballast = b"1" * (before + (64 << 20))  # more than there ever was
 full = peak_memory()
@@ -417,7 +417,7 @@ def test_a_picture_that_is_interrupted_leaves_the_summary(
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("models.script.write_learning_curves", interrupt)
+    monkeypatch.setattr("crossbow.scripts.model_script.write_learning_curves", interrupt)
     script = broken(perceptron(classes=10))
     assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 130
     *_, trained, best = capsys.readouterr().out.splitlines()

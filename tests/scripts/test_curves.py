@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from crossbow import DataError, Record, TestResult
-from models.curves import write_learning_curves
-from tests.models.runs import PNG
+from crossbow.scripts.curves import write_learning_curves
+from tests.scripts.runs import PNG
 
 
 def record(epoch: float, *, loss: float = 1.0, accuracy: float | None = None, tested: bool = True) -> Record:

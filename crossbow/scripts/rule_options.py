@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from crossbow.conf import STEPWISE_POLICIES, ModelConf
+from crossbow.scripts.values import integer, number, refuse_others, those_given, value_text
 from crossbow.solver import Pace
 from crossbow.synch import RULES, SMA, Phase, Rule, RuleSequence, rule_class
 from crossbow.synch.elastic import Elastic
 from crossbow.types import ConfigurationError
-from models.values import integer, number, refuse_others, those_given, value_text
 
 
 def add_rule(group: argparse._ArgumentGroup) -> None:

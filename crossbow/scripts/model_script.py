@@ -16,12 +16,12 @@ from crossbow.console import run_command
 from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import CpuDevice, cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
+from crossbow.scripts.curves import write_learning_curves
+from crossbow.scripts.parser import Defaults, configurations, new_parser
+from crossbow.scripts.rule_options import exchanges_text, rule_text
+from crossbow.scripts.solver_options import solver_text
 from crossbow.synch import RuleSequence, has_barrier
 from crossbow.types import DataError
-from models.curves import write_learning_curves
-from models.options import Defaults, configurations, new_parser
-from models.rule_options import exchanges_text, rule_text
-from models.solver_options import solver_text
 
 __all__ = ["Defaults", "ModelScript"]
 

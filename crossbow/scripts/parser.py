@@ -12,11 +12,11 @@ from typing import Any
 
 from crossbow import ModelConf, SolverConf, SystemConf
 from crossbow.conf import STEPWISE_POLICIES
+from crossbow.scripts.data_sources import KNOWN, SYNTHETIC, DataSource
+from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
+from crossbow.scripts.solver_options import add_solver, solver_conf
+from crossbow.scripts.values import expanded_path, integer, number, refuse_others, those_given
 from crossbow.types import ConfigurationError, Shape
-from models.datasets import KNOWN, SYNTHETIC, DataSource
-from models.rule_options import add_rule, rule_conf, rule_hints
-from models.solver_options import add_solver, solver_conf
-from models.values import expanded_path, integer, number, refuse_others, those_given
 
 SYNTHETIC_SIZES = {
     "classes": ("number_of_classes", 10, "classes"),
@@ -31,7 +31,7 @@ class Defaults:
     """What a model script does where nothing is said."""
 
     epochs: Mapping[str, int]
-    """By data set: those that the script can train on, of `models.datasets.KNOWN`. The first is the default."""
+    """By data set: those that the script can train on, of `data_sources.KNOWN`. The first is the default."""
     batch_size: int
     learning_rate: float
     policy: str = "fixed"
@@ -57,6 +57,7 @@ class _Parser(argparse.ArgumentParser):
     """Answers an option that there is not with what may be meant, and with those of the rule."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
+        options: argparse.Namespace
         options, unknown = self.parse_known_args(args, namespace)
         if unknown:
             received = f"unrecognized arguments: {' '.join(unknown)}."

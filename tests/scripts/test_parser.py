@@ -10,6 +10,12 @@ import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
 from crossbow.conf import LEARNING_RATE_POLICIES, idle_fields
+from crossbow.scripts import rule_options as rule_options_module
+from crossbow.scripts import values as values_module
+from crossbow.scripts.data_sources import KNOWN, DataSource, Known
+from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
+from crossbow.scripts.rule_options import PARAMETERS, rule_text
+from crossbow.scripts.solver_options import solver_text
 from crossbow.synch import (
     EASGD,
     RULES,
@@ -27,12 +33,6 @@ from crossbow.synch import (
     SynchronousEASGD,
     WeedOut,
 )
-from models import rule_options as rule_options_module
-from models import values as values_module
-from models.datasets import KNOWN, DataSource, Known
-from models.options import Configurations, Defaults, configurations, new_parser
-from models.rule_options import PARAMETERS, rule_text
-from models.solver_options import solver_text
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 DEFAULTS = Defaults(epochs={"digits": 7, "mnist": 3}, batch_size=9, learning_rate=0.25, momentum=0.5)
