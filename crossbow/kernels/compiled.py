@@ -113,6 +113,12 @@ def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+def in_any_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorator: `inlined`, for a function whose sums may be formed in any order, as the lanes of vectors do it."""
+    made: Callable[..., Any] = numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})(function)
+    return made
+
+
 def argument_block(*slots: int | float) -> Array:
     """8-byte slots, each an integer or the bits of a float64."""
     block = np.zeros(len(slots), np.int64)

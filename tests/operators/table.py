@@ -195,6 +195,14 @@ def _matrix_products() -> list[Case]:
         case((4,), (2, 3, 4, 5)),
         case((2, 3, 2, 3, 4), (4,)),  # from five dimensions to four
         case((8, 33, 70), (8, 70, 40)),
+        # A matrix and a vector.
+        case((300,), (300,)),
+        case((33, 70), (70,)),
+        case((70,), (40, 70), False, True),
+        case((2, 3, 33, 70), (2, 1, 70, 1)),
+        case((1, 3, 33, 70), (2, 3, 1, 70), False, True),
+        case((2, 3, 70, 1), (3, 70, 33), True),
+        case((2, 3, 1, 70), (1, 33, 70), False, True),
     ]
 
 

@@ -6,7 +6,7 @@ other weights of the same channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
@@ -155,17 +155,29 @@ def _rows() -> dict[str, list[Case]]:
 ROWS = _rows()
 
 
-def computed(case: Case, device: str, inputs: list[Numbers], labels: Numbers | None, dy: Numbers) -> dict[str, Numbers]:
+def computed(
+    case: Case,
+    device: str,
+    inputs: list[Numbers],
+    labels: Numbers | None,
+    dy: Numbers,
+    variables: Mapping[str, Numbers] | None = None,
+) -> dict[str, Numbers]:
     """Output, gradients and statistics of a training task."""
     bench = Bench(case.kernel, library_of(device, FLOAT32), FLOAT32, [x.shape for x in inputs], labels)
     examples = len(inputs[0]) if case.examples is None else case.examples
-    bench.load(inputs, bench.initial_variables({}), 0, examples)
+    bench.load(inputs, bench.initial_variables({}) if variables is None else variables, 0, examples)
     with np.errstate(all="ignore"):
         found = {"output": bench.forward()}
         takes = not (case.kernel.is_loss or case.kernel.is_measure)
         gradients, of_variables = bench.backward(dy if takes else None)
     found |= {f"gradient {number}": gradient for number, gradient in enumerate(gradients)}
     return found | of_variables | bench.observed()
+
+
+def initial_variables(case: Case, inputs: list[Numbers], labels: Numbers | None) -> dict[str, Numbers]:
+    bench = Bench(case.kernel, library_of("reference", FLOAT32), FLOAT32, [x.shape for x in inputs], labels)
+    return {name: np.array(value, np.float32) for name, value in bench.initial_variables({}).items()}
 
 
 def expected_of_padding(case: Case, inputs: list[Numbers], place: int, shape: Shape) -> Numbers:
@@ -186,26 +198,35 @@ def by_winograd(case: Case) -> bool:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
-@pytest.mark.parametrize("name", sorted(set(ROWS) - {"MatFact"}))  # whose inputs are indices
+@pytest.mark.parametrize("name", sorted(ROWS))
 def test_what_is_not_finite_is_as_in_the_reference(name: str, value: float, threads: int) -> None:
     generator = np.random.default_rng(5)
     for case in ROWS[name]:
         inputs, labels = check_inputs(case.kernel, case.inputs(), FLOAT32)
         shape = case.kernel.output_shape(*case.shapes)
         dy, spreads = generator.standard_normal(shape).astype(np.float32), by_winograd(case)
-        for target in (*inputs, dy):
+        variables = initial_variables(case, inputs, labels)
+        targets = {"dy": dy, **variables}
+        if name == "Conv":  # some of whose weights are multiplied by padding: by the reference, not by all kernels
+            del targets["weights"]
+        if not case.kernel.takes_indices:
+            targets |= {f"x{number}": x for number, x in enumerate(inputs)}
+        if labels is not None and labels.dtype.kind == "f":
+            targets["labels"] = labels
+        for changed, target in targets.items():
             place = int(generator.integers(target.size))
+            if name == "MatFact":  # of the first example
+                named = {"users": inputs[0][0, 0], "items": inputs[0][0, 1]}
+                place = int(named.get(changed, 0)) * (target.size // len(target))
             before, target.reshape(-1)[place] = target.reshape(-1)[place].copy(), value
-            ours, theirs = (computed(case, device, inputs, labels, dy) for device in ("cpu", "reference"))
+            ours, theirs = (computed(case, device, inputs, labels, dy, variables) for device in ("cpu", "reference"))
+            assert name != "MatFact" or changed == "dy" or not np.isfinite(theirs["output"]), changed
             for role, reference in theirs.items():
                 least = most = ~np.isfinite(reference)
                 if name == "Conv" and target is dy and role == "weights":
                     # The reference multiplies padding, too; of oneDNN's kernels only some do.
                     least = expected_of_padding(case, inputs, place, shape)
-                received, where = (
-                    ~np.isfinite(ours[role]),
-                    f"{case}, {value} in {'dy' if target is dy else 'x'}: {role}",
-                )
+                received, where = ~np.isfinite(ours[role]), f"{case}, {value} in {changed}: {role}"
                 assert not (least & ~received).any(), f"{where}: hidden"
                 assert spreads or not (received & ~most).any(), f"{where}: spread"
             target.reshape(-1)[place] = before

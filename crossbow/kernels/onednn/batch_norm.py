@@ -5,7 +5,8 @@ These sums are those of `rows.py`, of deviations from a number near the mean, so
 gone before anything is rounded.
 
 What is kept for the gradient: the batch's mean, weights / σ and the bias for every column of the grid, and 1 / σ for
-every channel.
+every channel. This one is in float64: where the terms of a gradient cancel, as they do with few values, an error of its
+square is what is left.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def training(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
         "pass", training_pass, threads_for(x.nbytes), places, *cut.slots, *numbers, setting.epsilon, factor
     )
     reads = ("input0", *setting.parameters, *setting.observed)
-    return steps.prepared(reads, ("output", "kept", *following), kept=_inverse(cut) + 4 * cut.channels)
+    return steps.prepared(reads, ("output", "kept", *following), kept=_inverse(cut) + 8 * cut.channels)
 
 
 def inference(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
@@ -97,8 +98,8 @@ def backward(x: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> Prepare
 
 
 def _inverse(cut: Grid) -> int:
-    """Where 1 / σ is kept, in bytes, behind three numbers for each column."""
-    return 3 * 4 * cut.columns
+    """Where 1 / σ is kept, in bytes: in float64, after three numbers for each column."""
+    return -(-3 * 4 * cut.columns // 8) * 8
 
 
 def _room(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> Sequence[Place]:
@@ -124,9 +125,12 @@ def _rectified(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
 
 
 def _of_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    """dy, or 0 where the normalised value is not positive."""
-    positive = code.above(_normalised(code, values, numbers))
-    return code.builder.select(positive, values[1], code.number(code.single, 0.0))
+    """dy times the derivative of a ReLU: 0 where the normalised value is ≤ 0, else 1. A product, so that what is not
+    finite is not hidden."""
+    derivative = (code.number(code.single, value) for value in (0.0, 1.0))
+    return code.builder.fmul(
+        values[1], code.builder.select(code.not_above(_normalised(code, values, numbers)), *derivative)
+    )
 
 
 def _products(code: Any, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> tuple[Any, ...]:
@@ -204,17 +208,17 @@ def _statistics(b: Any, epsilon: float, channels: int, count: int, first: int) -
     is kept, and the variance instead of the squares."""
     sums, squares, part = float64_at(b[6]), float64_at(b[6] + 8 * channels), 1.0 / count
     values, weights, bias = float32_at(b[0]), float32_at(b[2]), float32_at(b[3])
-    numbers, inverse = float32_at(b[7]), float32_at(b[5])
+    numbers, inverse = float32_at(b[7]), float64_at(b[5])
     for channel in range(channels):
         distance = sums[channel] * part
         variance = (squares[channel] - sums[channel] * distance) * part
         variance = 0.0 if variance < 0 else variance  # not max(): NaN is not hidden
         numbers[channel] = np.float32(np.float64(values[channel * first]) + distance)
         squares[channel] = variance
-        inverse[channel] = np.float32(1.0 / math.sqrt(variance + epsilon))
+        inverse[channel] = 1.0 / math.sqrt(variance + epsilon)
         sums[channel] = np.float64(values[channel * first]) + distance
     for channel in range(channels):
-        numbers[channels + channel] = weights[channel] * inverse[channel]
+        numbers[channels + channel] = np.float32(weights[channel] * inverse[channel])
         numbers[2 * channels + channel] = bias[channel] if b[3] != 0 else np.float32(0)
 
 
@@ -292,7 +296,7 @@ def _running(b: Any, epsilon: float, channels: int) -> None:
     for channel in range(channels):
         inverse = 1.0 / math.sqrt(np.float64(variance[channel]) + epsilon)
         numbers[channel] = mean[channel]
-        numbers[channels + channel] = weights[channel] * np.float32(inverse)
+        numbers[channels + channel] = np.float32(weights[channel] * inverse)
         numbers[2 * channels + channel] = bias[channel] if b[3] != 0 else np.float32(0)
 
 
@@ -316,7 +320,7 @@ def _variable_gradients(b: Any, channels: int, count: int) -> None:
     """Those of weights and bias, and what all of a channel's gradients have in common: an offset and a slope."""
     sums, products, part = float64_at(b[7]), float64_at(b[7] + 8 * channels), 1.0 / count
     weights_gradient, bias_gradient = float32_at(b[3]), float32_at(b[4])
-    inverse, numbers = float32_at(b[6]), float32_at(b[8])
+    inverse, numbers = float64_at(b[6]), float32_at(b[8])
     for channel in range(channels):
         along = products[channel] * inverse[channel]
         weights_gradient[channel] = np.float32(along)

@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import EXAMPLES, float32_at, float64_at, inlined, int64_at, native, prepared_pass
+from crossbow.kernels.compiled import (
+    EXAMPLES,
+    float32_at,
+    float64_at,
+    in_any_order,
+    inlined,
+    int64_at,
+    native,
+    prepared_pass,
+)
 from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
 from crossbow.kernels.native import BAD_INDEX
 from crossbow.kernels.reference.factorisation import named_rows
@@ -45,7 +54,7 @@ def _row(number: Any, rows: int) -> Any:
     return row if np.float32(row) == number else -1
 
 
-@inlined
+@in_any_order
 def _error(rating: Any, users: Any, u: int, items: Any, v: int, latents: int) -> Any:
     """rating − u · v, of the rows that start at these places."""
     product = np.float32(0)

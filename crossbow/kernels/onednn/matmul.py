@@ -9,9 +9,13 @@ import numpy as np
 from crossbow.kernels.compiled import float32_at, int64_at, native
 from crossbow.kernels.interface import MatrixProductGeometry, PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn.matrix_vector import add_row_products
 from crossbow.kernels.onednn.memory import activation, attributes, engine, plain
 from crossbow.kernels.onednn.primitive import Place, Steps
 from crossbow.types import Shape, Tensor, address
+
+WORTH_ROWS = 16
+"""Products in a row from which a matrix and a vector are multiplied row by row, with smaller errors."""
 
 
 def accepts(geometry: MatrixProductGeometry) -> bool:
@@ -96,6 +100,11 @@ def _logical(steps: Steps, tensor: Tensor, role: str) -> Place:
 
 
 def _multiply(steps: Steps, a: _Factor, b: _Factor, shape: Shape, place: Place) -> None:
+    for matrices, vectors, along, across in ((a, b, not a.turned, shape[-1]), (b, a, b.turned, shape[-2])):
+        if along and across == 1 and matrices.shape[-1] >= WORTH_ROWS:
+            vector = (*vectors.shape[:-2], math.prod(vectors.shape[-2:]))
+            add_row_products(steps, (matrices.shape, matrices.place), (vector, vectors.place), shape[:-2], place)
+            return
     left, right, result = a.descriptor, b.descriptor, _Factor(shape, False, place).descriptor
     descriptor = dnnl.dnnl_matmul_primitive_desc_create(engine(), left, right, None, result, attributes())
     operands = {dnnl.ARG_SRC: (left, a.place), dnnl.ARG_WEIGHTS: (right, b.place), dnnl.ARG_DST: (result, place)}

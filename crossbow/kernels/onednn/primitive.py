@@ -90,13 +90,19 @@ class Steps:
         self._steps.append(_Pass(name, function, tuple(places), slots, tuple(references)))
 
     def add_team_pass(
-        self, name: str, function: NativeFunction, threads: int, places: Sequence[Place], *slots: int | float
+        self,
+        name: str,
+        function: NativeFunction,
+        threads: int,
+        places: Sequence[Place],
+        *slots: int | float,
+        references: Sequence[object] = (),
     ) -> None:
         """Append a pass that so many threads run; its block begins with `team_slots`."""
         run_team.address  # noqa: B018 - compile while preparing
         self.implementations.append("numba")
         team = team_slots(function.address, threads)
-        self._steps.append(_Pass(name, function, tuple(places), (*team, *slots), (), team=True))
+        self._steps.append(_Pass(name, function, tuple(places), (*team, *slots), tuple(references), team=True))
 
     def reorder(self, source: dnnl.Handle, place: Place, target: dnnl.Handle, to: Place) -> None:
         """Append a change of layout."""

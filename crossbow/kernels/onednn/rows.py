@@ -132,9 +132,9 @@ class _Code:
         mask = ir.Constant(ir.VectorType(lane, self.lanes), None)
         return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, lane(0)), undefined, mask)
 
-    def above(self, value: Any) -> Any:
-        """Whether it is > 0: false of what is not a number."""
-        return self.builder.fcmp_ordered(">", value, self.number(self.single, 0.0))
+    def not_above(self, value: Any) -> Any:
+        """Whether it is ≤ 0: false of what is not a number."""
+        return self.builder.fcmp_ordered("<=", value, self.number(self.single, 0.0))
 
     def below(self, value: Any) -> Any:
         return self.builder.fcmp_ordered("<", value, self.number(self.single, 0.0))

@@ -71,7 +71,7 @@ def backward(
 ) -> None:
     """dweights = Σ dy · x̂, dbias = Σ dy, dx = weights / σ · (dy − mean(dy) − x̂ · mean(dy · x̂)).
 
-    With the ReLU behind, dy is 0 where the normalised value is not positive.
+    With a ReLU after it, dy is first multiplied by the ReLU's derivative: 0 where the normalised value is ≤ 0, else 1.
     """
     axes = _all_but_channels(input0)
     values = input0.size // input0.shape[1]
@@ -80,7 +80,7 @@ def backward(
     if setting.relu:
         before = np.empty_like(input0)
         _normalise(input0, mean, inverse, weights, bias, before)
-        output_gradient = output_gradient * (before > 0)
+        output_gradient = output_gradient * np.where(before <= 0, 0, 1).astype(input0.dtype)
     total = np.sum(output_gradient, axis=axes, dtype=np.float64)
     weights_gradient[...] = np.sum(output_gradient * normalised, axis=axes, dtype=np.float64)
     if bias_gradient is not None:

@@ -58,10 +58,13 @@ def execute_all(
     dx: bool = True,
     shared: bool = False,
     offset: float = 0,
+    gradient: Numbers | None = None,
+    broken: tuple[str, float] | None = None,
 ) -> dict[str, Numbers]:
     """Training, the gradient and inference on one input: everything that they write.
 
     shared: the statistics are updated where they lie, and the gradient's input is the output's gradient.
+    broken: a parameter, and what its first channel has.
     """
     if reference:
         x = Tensor(x.shape, np.dtype(np.float64))
@@ -78,9 +81,11 @@ def execute_all(
     vectors["running_variance"] = np.abs(vectors["running_variance"]) + np.asarray(0.5, x.dtype)
     if "count" in vectors:
         vectors["count"] = np.full(1, 3, x.dtype)
+    if broken is not None:
+        vectors[broken[0]][0] = broken[1]
     inputs = draw(*x.shape, dtype=np.float32) + np.float32(offset)
     buffers = {"input0": memory(inputs), "output": memory(), **{n: v.copy() for n, v in vectors.items()}}
-    buffers["output_gradient"] = memory(draw(*x.shape, dtype=np.float32, seed=1))
+    buffers["output_gradient"] = memory(draw(*x.shape, dtype=np.float32, seed=1) if gradient is None else gradient)
     buffers["input_gradient"] = buffers["output_gradient"] if shared else memory()
     for name in setting.parameters:
         buffers[f"{name}_gradient"] = np.full(count, np.nan, x.dtype)
@@ -142,6 +147,29 @@ def test_in_place(shape: Shape, layout: Layout, setting: BatchNormSetting, relu:
     assert apart.keys() == shared.keys()
     for role, value in apart.items():
         np.testing.assert_array_equal(shared[role], value, err_msg=role)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("broken", ["weights", "bias", "output_gradient"])
+@pytest.mark.parametrize("layout", Layout)
+def test_what_is_not_finite_passes_the_relu_as_it_passes_one_of_its_own(
+    layout: Layout, broken: str, value: float
+) -> None:
+    x, setting = Tensor((3, 20, 4, 6), np.dtype(np.float32), layout), SETTINGS[0]
+    gradient = draw(*x.shape, dtype=np.float32, seed=1)
+    if broken == "output_gradient":
+        flat = np.argmin(received_from(x, setting)["output"])
+        gradient.reshape(-1)[flat] = value
+    options: dict[str, Any] = {"broken": None if broken == "output_gradient" else (broken, value)}
+    plain = received_from(x, setting, gradient=gradient, **options)
+    with np.errstate(invalid="ignore"):
+        of_relu = gradient * np.where(plain["output"] <= 0, 0, 1).astype(np.float32)
+    expected = received_from(x, setting, gradient=of_relu, **options)
+    received = received_from(x, replace(setting, relu=True), gradient=gradient, **options)
+    assert not all(np.isfinite(each).all() for each in received.values())
+    for role, each in expected.items():
+        after = np.maximum(each, 0) if role in ("output", "tested") else each
+        np.testing.assert_array_equal(received[role], after, err_msg=role)
 
 
 @every_setting

@@ -42,12 +42,23 @@ def vectors(channels: int, setting: BatchNormSetting) -> dict[str, Numbers]:
 
 
 def execute_all(
-    library: Any, x: Tensor, setting: BatchNormSetting, *, dx: bool = True, gradient: Numbers | None = None
+    library: Any,
+    x: Tensor,
+    setting: BatchNormSetting,
+    *,
+    dx: bool = True,
+    gradient: Numbers | None = None,
+    broken: tuple[str, float] | None = None,
 ) -> dict[str, Numbers]:
-    """Training, the gradient and inference on one input: everything that they write."""
+    """Training, the gradient and inference on one input: everything that they write.
+
+    broken: a parameter, and what its first channel has.
+    """
     gradient = draw(x.shape, 1) if gradient is None else gradient
     native, channels = library is ONEDNN, x.shape[1]
     values = {name: value.astype(x.dtype) for name, value in vectors(channels, setting).items()}
+    if broken is not None:
+        values[broken[0]][0] = broken[1]
     buffers = {"input0": memory(x, draw(x.shape)), "output_gradient": memory(x, gradient), **values}
     for name in setting.parameters:
         buffers[f"{name}_gradient"] = np.full(channels, np.nan, x.dtype)
@@ -101,6 +112,30 @@ def test_the_reference_with_the_relu_behind_is_a_relu_behind(shape: Shape, setti
         np.testing.assert_allclose(fused[role], expected[role], rtol=1e-12, atol=1e-12, err_msg=role)
     for name in setting.observed:
         np.testing.assert_array_equal(fused[f"{name}_next"], plain[f"{name}_next"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("broken", ["weights", "bias", "output_gradient"])
+@pytest.mark.parametrize("library", [ONEDNN, REFERENCE], ids=["onednn", "reference"])
+@pytest.mark.parametrize("shape", [(3, 20, 4, 6), (9, 5), (4, 3, 70)], ids=str)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_what_is_not_finite_passes_the_relu_as_it_passes_one_of_its_own(
+    shape: Shape, library: Any, broken: str, value: float
+) -> None:
+    x, setting, gradient = tensor(shape), SETTINGS[0], draw(shape, 1)
+    if broken == "output_gradient":
+        flat = np.argmin(execute_all(library, x, setting)["output"])
+        gradient.reshape(-1)[flat] = value
+    options: dict[str, Any] = {"broken": None if broken == "output_gradient" else (broken, value)}
+    plain = execute_all(library, x, setting, gradient=gradient, **options)
+    of_relu = gradient * np.where(plain["output"] <= 0, 0, 1).astype(np.float32)
+    expected = execute_all(library, x, setting, gradient=of_relu, **options)
+    received = execute_all(library, x, replace(setting, relu=True), gradient=gradient, **options)
+    assert not all(np.isfinite(each).all() for each in received.values())
+    assert np.array_equal(expected.pop("output_gradient"), of_relu, equal_nan=True)  # an input
+    for role, each in expected.items():
+        after = np.maximum(each, 0) if role in ("output", "tested") else each
+        np.testing.assert_array_equal(received[role], after, err_msg=role)
 
 
 @every_setting

@@ -252,7 +252,10 @@ KERNEL batch_norm_inference(const stored *x, const real *weights, const real *bi
     normalise(w, x, y, normalisation(w, weights, bias, running_mean[w.number], inverse), relu);
 }
 
-// Σ dy and Σ dy · x̂ of every part. With the ReLU behind, dy is 0 where the normalised value is not positive.
+// The gradient of a normalised value that a ReLU follows, as activation_backward computes it.
+__device__ inline real before_relu(real normalised, real dy) { return dy * (normalised <= 0 ? (real)0 : (real)1); }
+
+// Σ dy and Σ dy · x̂ of every part. relu: dy is first multiplied by the derivative of a ReLU of the normalised value.
 KERNEL batch_norm_products(const stored *x, const stored *dy, const real *weights, const real *bias, const real *kept,
                            double *sums, Channels g, int relu) {
     SHARED(double, shared);
@@ -262,7 +265,7 @@ KERNEL batch_norm_products(const stored *x, const stored *dy, const real *weight
         real mean = kept[w.number], inverse = kept[g.count + w.number];
         if (relu) {
             Normalisation n = normalisation(w, weights, bias, mean, inverse);
-            own = products(w, [&](int64 at) { return Pair{x[at] - mean, n(x[at]) > 0 ? dy[at] : (real)0}; });
+            own = products(w, [&](int64 at) { return Pair{x[at] - mean, before_relu(n(x[at]), dy[at])}; });
         } else {
             own = products(w, [&](int64 at) { return Pair{x[at] - mean, dy[at]}; });
         }
@@ -283,7 +286,7 @@ KERNEL batch_norm_backward(const stored *x, const stored *dy, const real *weight
     map(
         w, [&](int64 at) { return Pair{x[at], dy[at]}; },
         [&](int64 at, Pair pair) {
-            real gradient = relu && !(n(pair.x) > 0) ? (real)0 : pair.dy;
+            real gradient = relu ? before_relu(n(pair.x), pair.dy) : pair.dy;
             dx[at] = (gradient - common - (pair.x - mean) * slope) * n.scale;
         });
 }
