@@ -1,4 +1,4 @@
-"""The command `crossbow`: what is here, and what of it is in use."""
+"""The command `crossbow`: which devices and kernels are available, and which are in use."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from crossbow.types import ConfigurationError
 EXTRAS = {
     "zoo": {"scikit-learn": "the digits", "pooch": "downloads", "matplotlib": "pictures"},
 }
-"""Optional packages by extra, and what they are for."""
+"""Optional packages by extra, and the purpose of each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status, or exits with 2 where the command line is wrong."""
+    """Run the command line. Returns the exit status, or exits with 2 if the command line is wrong."""
     return run_command("crossbow", lambda: _run(arguments))
 
 
@@ -47,7 +47,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def information() -> str:
-    """What `crossbow info` prints."""
+    """The output of `crossbow info`."""
     rows = [
         ("crossbow", crossbow.__version__),
         ("python", f"{platform.python_version()} ({platform.python_implementation()}, {_system()})"),
@@ -84,7 +84,7 @@ def _gpus() -> list[tuple[str, str]]:
 
 
 def _cuda_libraries() -> list[tuple[str, str]]:
-    """cuDNN's and cuBLAS's files, and how they were found; nothing without CuPy, which GPUs need first."""
+    """Files of cuDNN and cuBLAS, and how they were found. Empty without CuPy, which GPUs also need."""
     if importlib.util.find_spec("cupy") is None:
         return []
     rows = []
@@ -97,7 +97,7 @@ def _cuda_libraries() -> list[tuple[str, str]]:
 
 
 def _processor() -> str:
-    """The processor's name, as the system tells it."""
+    """The processor's name, as reported by the system."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
             names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
@@ -119,7 +119,7 @@ def _kernels() -> list[tuple[str, str]]:
 
 
 def _in_use(name: str) -> str:
-    """The precisions for which `--kernels auto` takes this library."""
+    """The precisions for which `--kernels auto` selects this library."""
     precisions = [
         precision for precision in ("float32", "float64") if select_library("auto", np.dtype(precision))[0].name == name
     ]

@@ -1,4 +1,4 @@
-"""Commands on a terminal, or with their output in pipes and files: what they print arrives, and they end in order."""
+"""Output and exit status of commands, on a terminal or with output in pipes and files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from crossbow.files import reason
 from crossbow.types import CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 
 FAILED, WRONG, INTERRUPTED, PIPE_CLOSED = 1, 2, interruption.INTERRUPTED, 141
-"""Exit statuses: training failed; an option, a file or the graph is wrong; Ctrl-C; nobody reads the output."""
+"""Exit statuses: training failed; an option, a file or the graph is invalid; Ctrl-C; the output's reader is gone."""
 
 PLAIN = {"×": "x", "≥": ">=", "≤": "<=", "…": "...", "–": "-", "—": "-", "−": "-", "·": "*", "→": "->", "±": "+-"}
 PLAIN |= {"α": "alpha", "β": "beta", "γ": "gamma", "η": "eta", "λ": "lambda", "μ": "mu", "τ": "tau"}
 PLAIN |= {"’": "'", "“": '"', "”": '"', "²": "^2", "√": "sqrt", "∞": "inf", "━": "-", "╸": "-", "╺": "-"}
-"""What is written where an encoding, as ASCII or cp1252, does not have a character."""
+"""Replacements for characters that an encoding, as ASCII or cp1252, does not have."""
 
 
 def _in_plain_characters(error: UnicodeError) -> tuple[str, int]:
@@ -35,7 +35,7 @@ codecs.register_error("crossbow.plain", _in_plain_characters)
 
 
 def printable(text: str, stream: TextIO) -> str:
-    """The text in characters that the stream's encoding has.
+    """The text, with characters replaced that the stream's encoding does not have.
 
     >>> printable("2 × 3 ≥ τ", io.TextIOWrapper(io.BytesIO(), "cp1252"))
     '2 × 3 >= tau'
@@ -45,10 +45,10 @@ def printable(text: str, stream: TextIO) -> str:
 
 
 def open_standard_streams() -> None:
-    """Make standard output and error streams that take every character, and that are there.
+    """Ensure that the standard streams exist and accept every character.
 
-    Where the one who started the process closed them, what is written is lost, as it was meant; a file that is opened
-    later does not get their numbers then, and nothing that a library prints gets into it.
+    If the parent process closed them, output is discarded, as intended. Files that are opened later then do not get
+    their descriptors, so that the output of a library is not written into them.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -66,20 +66,20 @@ def _open_stream(stream: TextIO | None) -> TextIO:
 
 
 def say(text: str) -> None:
-    """Print a line on standard error. What cannot be said there, cannot be said."""
+    """Print a line on standard error. Errors of standard error are ignored."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
 
 
 def run_command(name: str, work: Callable[[], int]) -> int:
-    """Do the work of a command, and return its exit status. Errors that are expected are one sentence on stderr."""
+    """Run a command's work, and return its exit status. Expected errors are printed as one sentence on stderr."""
     try:
         interruption.restore()
         open_standard_streams()
         with _warnings_in_one_line(name):
             try:
                 status = work()
-            except SystemExit:  # after help that was asked for, too
+            except SystemExit:  # also after --help
                 sys.stdout.flush()
                 raise
         sys.stdout.flush()
@@ -94,7 +94,7 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         if isinstance(error.__cause__, NonFiniteError):
             say(f"{name}: error: {error}")
         else:
-            # Something is broken in an operator: whoever wrote it needs the traceback, which is that of the cause.
+            # An operator is broken: its author needs the traceback of the cause.
             say("".join(traceback.format_exception(error)).rstrip())
         return FAILED
     except CrossbowError as error:
@@ -107,7 +107,7 @@ def run_command(name: str, work: Callable[[], int]) -> int:
 
 @contextlib.contextmanager
 def _warnings_in_one_line(name: str) -> Iterator[None]:
-    """Without the line of code that warns, which tells users nothing."""
+    """Print warnings without the line of code that issues them, which does not help users."""
     before = warnings.formatwarning
     warnings.formatwarning = lambda message, *where, **more: f"{name}: warning: {message}\n"
     try:
@@ -117,7 +117,7 @@ def _warnings_in_one_line(name: str) -> Iterator[None]:
 
 
 def _where(error: OSError) -> str:
-    """What could not be read or written."""
+    """The name of the file or stream that could not be read or written."""
     if error.filename is not None:
         return str(error.filename)
     try:
@@ -125,9 +125,9 @@ def _where(error: OSError) -> str:
     except OSError:
         _silence_stdout()
         return "standard output"
-    return "a file or a call of the system"
+    return "a file or a system call"
 
 
 def _silence_stdout() -> None:
-    """Python flushes stdout once more at exit; that must not fail again."""
+    """Redirect stdout to the null device, because Python flushes it again at exit, which must not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

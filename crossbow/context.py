@@ -1,4 +1,4 @@
-"""ExecutionContext: what the user holds. It trains, tests, predicts, saves and loads."""
+"""ExecutionContext, the user's interface: it trains, tests, predicts, saves and loads."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ from crossbow.types import (
 )
 
 LARGEST_HEADER = 16 << 20
-"""Bytes that name the variables of a saved model: some hundred for each."""
+"""Maximum size of the header of a saved model, in bytes. It has about a hundred bytes per variable."""
 
 
 class ExecutionContext:
-    """Trains the dataflows on a data set.
+    """Trains dataflows on a data set.
 
-    dataflows: the TRAIN dataflow and the CHECK one; None for the latter derives it from the former. Raises GraphError,
-    ConfigurationError or DataError, each naming what is wrong, before anything runs. Use it as a context manager, or
-    `close` it: it holds threads. They also end when nothing refers to the context any more.
+    Use it as a context manager, or `close` it, because it owns threads. They also end when the context is
+    garbage-collected.
 
-    It belongs to the process that made it: in a forked one everything but `close` raises CrossbowError.
+    A context belongs to the process that created it: in a forked process, every method except `close` raises
+    CrossbowError.
     """
 
     @without_own_frames
@@ -69,7 +69,13 @@ class ExecutionContext:
         monitors: Sequence[Monitor] = (),
         collective: Collective | None = None,
     ) -> None:
-        """monitors: told of progress and records. collective: what sums between devices, by default their own."""
+        """Compile the dataflows, and create learners.
+
+        dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None, it is derived from the former.
+        monitors: receivers of progress and records. collective: the operation that sums between devices; by default
+        the devices' own. Raises GraphError, ConfigurationError or DataError, each of which names all faults, before
+        anything runs.
+        """
         training, check = _two_dataflows(dataflows)
         for name, value, kind in (
             ("data", data, Dataset),
@@ -117,12 +123,12 @@ class ExecutionContext:
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
-            "an ExecutionContext has threads, and can neither be copied nor sent to another process. Make another one, "
-            "and pass the model on with `save` and `load`"
+            "an ExecutionContext owns threads, so it can be neither copied nor sent to another process. Create another "
+            "one, and transfer the model with `save` and `load`"
         )
 
     def close(self) -> None:
-        """End all threads. The base model is gone: save it before."""
+        """End all threads. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
             for dataflow, holder in self._held:
@@ -130,11 +136,11 @@ class ExecutionContext:
             self.engine.close()
 
     def describe(self) -> str:
-        """The compiled programs, for training and (where there is a check set) for testing, as text.
+        """The compiled programs as text: for training and, if there is a check set, for testing.
 
-        A line for every kernel, in the order in which they run: its operator, its name, and where its buffers lie. In
-        brackets stands what needs no kernel, because another operator's does it ("in that of 'conv1'") or its output is
-        its input. The last line says what the memory plan is worth.
+        There is one line per kernel, in execution order, with its operator, its name, and the location of its buffers.
+        Operators without a kernel are in brackets, because another operator's kernel includes them ("in that of
+        'conv1'"), or because their output is their input. The last line compares the arena with its lower bound.
         """
         programs = {"training": self.engine.program, "testing": self.engine.parts.check_program}
         return "\n\n".join(
@@ -144,16 +150,16 @@ class ExecutionContext:
         )
 
     def summary(self) -> RunSummary:
-        """Devices, learners, threads, kernel library, parameters, memory and rule of the run, and how far it has come.
+        """Devices, learners, threads, kernel library, parameters, memory, rule and progress of the run.
 
-        A snapshot, which can be taken at any time, also by a monitor and of a closed context.
+        It is a snapshot, which can be taken at any time, also by a monitor or from a closed context.
         """
         return self.engine.summary()
 
     # Training
 
     def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS) -> History:
-        """Train for so many epochs or tasks, rounded up to whole ticks."""
+        """Train for `count` epochs or tasks, rounded up to whole ticks."""
         return self._train(count, unit)
 
     def train_and_test(
@@ -167,7 +173,7 @@ class ExecutionContext:
     ) -> History:
         """Train, and test after every `ModelConf.test_interval` and at the end.
 
-        It ends sooner when a test reaches `target_accuracy` (a fraction), or after a `duration` of training.
+        Training ends early when a test reaches `target_accuracy` (a fraction), or after a `duration` of training.
         """
         return self._train(
             count, unit, test=True, target_accuracy=target_accuracy, duration=duration, duration_unit=duration_unit
@@ -180,13 +186,13 @@ class ExecutionContext:
         count: int | None = None,
         unit: TrainingUnit = TrainingUnit.EPOCHS,
     ) -> History:
-        """Train for a duration, or `count` if that is sooner. It ends on a whole tick."""
+        """Train for a duration, or for `count` if that is shorter. Training ends on a whole tick."""
         return self._train(count, unit, duration=duration, duration_unit=duration_unit)
 
     def train_until_condition(
         self, target_loss: float, count: int | None = None, unit: TrainingUnit = TrainingUnit.EPOCHS
     ) -> History:
-        """Train until the mean training loss of the last epoch's tasks is at most `target_loss`, or `count` is done."""
+        """Train until the mean training loss of the last epoch's tasks is at most `target_loss`, or for `count`."""
         return self._train(count, unit, target_loss=target_loss)
 
     def train_until_condition_or_for_duration(
@@ -197,7 +203,7 @@ class ExecutionContext:
         count: int | None = None,
         unit: TrainingUnit = TrainingUnit.EPOCHS,
     ) -> History:
-        """Train until the loss is at most `target_loss`, the duration is over, or `count` is done."""
+        """Train until the loss is at most `target_loss`, for a duration, or for `count`, whichever ends first."""
         return self._train(count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit)
 
     def _train(
@@ -217,7 +223,7 @@ class ExecutionContext:
         if not isinstance(duration_unit, DurationUnit):
             raise ConfigurationError(f"duration_unit must be a DurationUnit. Received: duration_unit={duration_unit!r}")
         if test and self.data.check is None:
-            raise ConfigurationError("train_and_test needs check data. Received: a Dataset without")
+            raise ConfigurationError("train_and_test needs check data. Received: a Dataset without check data")
         if duration is not None and not (is_number(duration) and duration > 0):
             raise ConfigurationError(f"duration must be a finite number > 0. Received: duration={shown(duration)}")
         if count is None and duration is None and target_loss is None and target_accuracy is None:
@@ -229,17 +235,17 @@ class ExecutionContext:
     # The base model
 
     def test(self) -> TestResult:
-        """Test the base model on the check set: every example counts exactly once."""
+        """Test the base model on the check set. Every example counts exactly once."""
         self._check_open()
         return self.engine.test()
 
     @without_own_frames
     def predict(self, images: Array) -> Array:
-        """The base model's output (probabilities, for a network with SoftMax) for (N, …) images of the training type.
+        """The base model's output for images (N, …): probabilities, for a network that ends with SoftMax.
 
-        Images are in the range of the training images: uint8 in 0..255 if those were, else finite floating-point
-        numbers. Raises DataError where they are not, and TaskError where an operator fails; a task is then a batch of
-        the images.
+        The images have the type and the range of the training images: uint8 in 0..255 if those are uint8, else finite
+        floating-point numbers. Raises DataError if they do not, and TaskError if an operator fails; a task is then one
+        batch of the images.
         """
         self._check_open()
         try:
@@ -261,15 +267,16 @@ class ExecutionContext:
 
     @property
     def variables(self) -> dict[str, Array]:
-        """The base model's variables and running statistics by name, as "conv1.weights", "bn1.running_mean": a copy."""
+        """A copy of the base model's variables and running statistics by name, as "conv1.weights",
+        "bn1.running_mean"."""
         self._check_open()
         return self.engine.weights
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the base model with its running statistics (safetensors).
 
-        The file is whole or not there: an older one is replaced at the end. Missing directories are made. Raises
-        DataError where it cannot be written.
+        The file is written atomically: an existing file is replaced at the end. Missing directories are created.
+        Raises DataError if the file cannot be written.
         """
         self._check_open()
         path = checked_path("save", path)
@@ -277,10 +284,10 @@ class ExecutionContext:
         write_whole(path, data)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Read a base model written by `save`, and start every learner from it.
+        """Read a base model written by `save`, and restart all learners from it.
 
-        Raises DataError, having changed nothing, where the file is not whole, does not fit the model, or has numbers
-        that are not finite, or a negative running variance.
+        Raises DataError, and changes nothing, if the file is incomplete, does not fit the model, or contains
+        non-finite numbers or a negative running variance.
         """
         self._check_open()
         path = checked_path("load", path)
@@ -291,12 +298,14 @@ class ExecutionContext:
             program = self.engine.program
             with safetensors.safe_open(path, framework="np") as file:
                 shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
-                check_names(shapes, (program.model, program.statistics), str(path))  # before there is memory for them
+                check_names(
+                    shapes, (program.model, program.statistics), str(path)
+                )  # before memory is allocated for them
                 variables: dict[str, Any] = {name: file.get_tensor(name) for name in shapes}
         except DataError:
             raise
         except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
-            # TypeError and AttributeError: a type of number that NumPy does not have, as bfloat16.
+            # TypeError and AttributeError: an element type that NumPy does not have, as bfloat16.
             raise DataError(f"{path}: expected a saved model (safetensors). Received: {reason(error)}") from error
         self.engine.load(variables, str(path))
 
@@ -307,7 +316,7 @@ class ExecutionContext:
 
 
 def _check_header(path: Path) -> None:
-    """Raises DataError where a file's header, whose length stands first, is longer than that of any model."""
+    """Raises DataError if a file's header, whose length comes first, is longer than any model's."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:
@@ -316,14 +325,14 @@ def _check_header(path: Path) -> None:
 
 
 def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
-    """The base model's variables and statistics by operator (its id) and name: a copy."""
+    """A copy of the base model's variables and statistics by the operator's id and their name."""
     values, program = engine.weights, engine.program
     segments = {**program.model.segments, **program.statistics.segments}
     return {key: values[segment.name] for key, segment in segments.items()}
 
 
 def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
-    """Raises DataError where a finite number becomes infinite in the type that is computed in."""
+    """Raises DataError if a finite number becomes infinite in the type of the computation."""
     if images.dtype.itemsize > dtype.itemsize:
         largest = np.max(np.abs(images), initial=0)
         with np.errstate(over="ignore"):
@@ -334,7 +343,9 @@ def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
 
 def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:
     if not isinstance(monitors, Iterable):
-        raise ConfigurationError(f"ExecutionContext: monitors must be a list of them. Received: {shown(monitors)}")
+        raise ConfigurationError(
+            f"ExecutionContext: monitors must be a list of crossbow.Monitor. Received: {shown(monitors)}"
+        )
     given = tuple(monitors)
     for monitor in given:
         if not isinstance(monitor, Monitor):
@@ -345,7 +356,7 @@ def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:
 
 
 def _training_graph(training: Dataflow, batch: Shape) -> Graph:
-    """The training graph. Where no gradients can be derived, the error also names the shapes that do not fit."""
+    """The training graph. If no gradients can be derived, the error also names the shapes that do not fit."""
     try:
         return training.graph
     except GraphError as error:
@@ -359,7 +370,7 @@ def _training_graph(training: Dataflow, batch: Shape) -> Graph:
 
 
 def _own_solver(graph: Graph) -> SolverConf | None:
-    """The solver of an operator that says itself how it is updated. It must be the only one with variables."""
+    """The solver of an operator that defines its own, if there is one. No other operator may have variables."""
     training = {id(vertex.operator): vertex for vertex in graph if vertex.forward and trains(vertex.forward)}
     for vertex in training.values():
         solver = vertex.forward.own_solver() if vertex.forward else None
@@ -368,7 +379,7 @@ def _own_solver(graph: Graph) -> SolverConf | None:
         others = ", ".join(repr(other.name) for other in training.values() if other is not vertex)
         if others:
             where = f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
-            expected = "expected no other operator with variables, because this one has an update of its own"
+            expected = "expected no other operator with variables, because this one defines its own update"
             raise GraphError([f"{where}: {expected}. Received: {others}"])
         return solver
     return None

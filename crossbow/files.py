@@ -1,4 +1,4 @@
-"""Files: their names are checked, they are written whole or not at all, and what fails is said in a sentence."""
+"""Files: names are checked, writes are atomic, and errors are one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if sys.platform != "win32":
     import fcntl
 
 _PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial")
-"""The names of files that are being written. A file's own name may already be as long as names can be."""
+"""Names of files that are being written. They do not contain the target's name, which may have the maximum length."""
 
 _KINDS = {
     stat.S_IFDIR: "a directory",
@@ -30,7 +30,7 @@ _KINDS = {
 
 def checked_path(what: str, path: object) -> Path:
     """The path, with `~` expanded. Raises TypeError, which begins with `what`, unless it is a str or a `pathlib.Path`,
-    and DataError where there is no such home directory."""
+    and DataError if the home directory does not exist."""
     name = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(name, str):
         raise TypeError(f"{what}: expected a path, as a str or a pathlib.Path. Received: {shown(path)}")
@@ -41,22 +41,22 @@ def checked_path(what: str, path: object) -> Path:
 
 
 def reason(error: Exception) -> str:
-    """What an exception says, on one line: the system's words, where it is the system's."""
+    """An exception's message on one line; for system errors, the system's message."""
     text = (isinstance(error, OSError) and error.strerror) or str(error)
     return " ".join(text.split()) or type(error).__name__
 
 
 def file_error(error: OSError | ValueError, path: Path, expected: str) -> DataError:
-    """The error for a file that the system refuses (a ValueError is one of its name)."""
+    """The error for a file that the system rejects (with a ValueError if its name is invalid)."""
     where = getattr(error, "filename", None) or path
     return DataError(f"{where}: expected {expected}. Received: {reason(error)}")
 
 
 def check_regular(path: Path) -> os.stat_result | None:
-    """The status of the regular file to which the path leads, or None where there is no such file yet.
+    """The status of the regular file that the path leads to, or None if there is no such file yet.
 
-    Raises DataError where something else stands there, such as a directory, a device or a pipe, and OSError or
-    ValueError where the system refuses the path.
+    Raises DataError if the path leads to something else, such as a directory, a device or a pipe, and OSError or
+    ValueError if the system rejects the path.
     """
     try:
         status = os.stat(path)
@@ -69,17 +69,16 @@ def check_regular(path: Path) -> os.stat_result | None:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a regular file that is whole or not there: an older one is replaced at the end. Missing directories are
-    made.
+    """Write a regular file atomically: an existing file is replaced at the end. Missing directories are created.
 
-    A symbolic link stays, and the file to which it leads is written. An older file's permissions stay, and its owner
-    where the system allows that. Files that killed writers have left unfinished in the same directory are removed.
-    Raises DataError, which names the path, where it cannot be written.
+    Symbolic links are followed. An existing file keeps its permissions and, if the system permits, its owner. Partial
+    files of killed writers in the same directory are removed. Raises DataError, which names the path, if the file
+    cannot be written.
     """
     path = checked_path("writing a file", path)
     try:
         older = check_regular(path)
-        target = Path(os.path.realpath(path))  # or the link would be replaced
+        target = Path(os.path.realpath(path))  # otherwise the link would be replaced
         make_directory(target.parent)
         _remove_abandoned(target.parent)
         _replace(target, data, older)
@@ -99,16 +98,16 @@ def _replace(path: Path, data: bytes, older: os.stat_result | None) -> None:
                 _take_over(file.fileno(), older)
             os.fsync(file.fileno())
             if sys.platform != "win32":
-                os.replace(partial, path)  # still locked, so that nobody takes it for abandoned
+                os.replace(partial, path)  # still locked, so that it does not look abandoned
         if sys.platform == "win32":
-            os.replace(partial, path)  # an open file has a fixed name there
+            os.replace(partial, path)  # Windows cannot rename an open file
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
 
 
 def _take_over(descriptor: int, older: os.stat_result) -> None:
-    """Give a new file the owner and the permissions of the one that it replaces."""
+    """Give a new file the owner and the permissions of the file that it replaces."""
     if sys.platform != "win32":
         made = os.fstat(descriptor)
         if (made.st_uid, made.st_gid) != (older.st_uid, older.st_gid):
@@ -118,18 +117,18 @@ def _take_over(descriptor: int, older: os.stat_result) -> None:
 
 
 def _new_partial(directory: Path, mode: int) -> tuple[Path, int]:
-    """A new file to write into, its descriptor open and locked."""
+    """A new file for writing, with its open and locked descriptor."""
     while True:
         partial = directory / f".{secrets.token_hex(8)}.partial"
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
-        # Until it is locked, another writer may take it for abandoned.
+        # Until the file is locked, it looks abandoned to other writers.
         if not _locked(descriptor, wait=True) or partial.exists():
             return partial, descriptor
         os.close(descriptor)
 
 
 def _locked(descriptor: int, *, wait: bool) -> bool:
-    """Lock a file for as long as it stays open. Returns whether that was possible."""
+    """Lock a file until it is closed. Returns whether that was possible."""
     if sys.platform == "win32":
         return False
     try:
@@ -140,12 +139,12 @@ def _locked(descriptor: int, *, wait: bool) -> bool:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Remove what killed writers have left in the directory. The files of those that live are locked; where the system
-    has no such locks, everything stays."""
+    """Remove partial files of killed writers from the directory. Files of running writers are locked; if the system
+    does not support such locks, all files are kept."""
     with os.scandir(directory) as entries:
         found = [entry.path for entry in entries if _PARTIAL.fullmatch(entry.name)]
     for path in found if sys.platform != "win32" else ():
-        with contextlib.suppress(OSError):  # it has just been finished, or is another user's
+        with contextlib.suppress(OSError):  # it has just been completed, or belongs to another user
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
             try:
                 if stat.S_ISREG(os.fstat(descriptor).st_mode) and _locked(descriptor, wait=False):
@@ -155,7 +154,7 @@ def _remove_abandoned(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory to write to, with those above it, unless it is there. Raises DataError."""
+    """Create a directory for output, and its parents, unless it exists. Raises DataError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

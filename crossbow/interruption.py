@@ -1,7 +1,7 @@
-"""Ctrl-C while a command still imports its modules ends it with one line, not with a traceback from some package.
+"""Ctrl-C while a command imports its modules: exit with one line instead of a traceback from some package.
 
-Imports take most of a command's first second. `crossbow` imports this module before the others. It imports little
-itself, because until then Ctrl-C ends with a traceback after all.
+Imports take most of a command's first second. `crossbow` imports this module first. The module itself imports little,
+because until it is imported Ctrl-C still causes a traceback.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from types import FrameType
 Handler = Callable[[int, FrameType | None], object]
 
 INTERRUPTED = 130
-"""The exit status of a command that was interrupted."""
+"""Exit status of an interrupted command."""
 
 
 def command_name() -> str | None:
-    """What the user has typed, where this process runs one of this project's commands."""
+    """The command as the user typed it, or None if this process does not run one of this project's commands."""
     arguments = sys.orig_argv
     if "-m" in arguments[:-1]:
         module = arguments[arguments.index("-m") + 1]
@@ -29,28 +29,28 @@ def command_name() -> str | None:
 
 
 def end_quietly_while_importing() -> None:
-    """From now on, in a command, until `restore`."""
+    """In a command, exit with one line on Ctrl-C during imports, until `restore` is called."""
     if command_name() is not None:
         _replace(signal.default_int_handler, _end_if_importing)
 
 
 def restore() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again, whatever is imported."""
+    """Make Ctrl-C raise KeyboardInterrupt again, also during imports."""
     _replace(_end_if_importing, signal.default_int_handler)
 
 
 def _replace(before: Handler, after: Handler) -> None:
-    """Handle Ctrl-C in another way, where it is handled in this way: somebody may want neither."""
+    """Replace the handler of Ctrl-C, but only if it is `before`: the application may have installed its own."""
     if signal.getsignal(signal.SIGINT) is before:
-        try:  # without contextlib, which would have to be imported before
+        try:  # without contextlib, which would have to be imported first
             signal.signal(signal.SIGINT, after)
-        except ValueError:  # on a thread that is not the main one, and never gets Ctrl-C
+        except ValueError:  # not on the main thread, which alone receives Ctrl-C
             return
 
 
 def package_is_imported() -> None:
-    """`restore`, unless the command is `crossbow`, which does so when it begins: a package `models` may be another one
-    than this project's, which calls `end_quietly_while_importing` itself."""
+    """`restore`, unless the command is `crossbow`, which restores the handler when it starts. A package `models` may
+    not be this project's; this project's calls `end_quietly_while_importing` itself."""
     if "crossbow" not in (command_name() or "").split():
         restore()
 
@@ -59,10 +59,10 @@ def _end_if_importing(number: int, frame: FrameType | None) -> None:
     outer = frame
     while outer is not None:
         if outer.f_globals.get("__name__") == "importlib._bootstrap":
-            # Not an exception: packages may take one that comes while they are imported for another.
+            # Not an exception: a package that is being imported might mistake it for another one.
             try:
                 os.write(2, f"{command_name()}: interrupted\n".encode())
-            finally:  # whether there is a standard error or not
+            finally:  # even without standard error
                 os._exit(INTERRUPTED)
         outer = outer.f_back
     signal.default_int_handler(number, frame)

@@ -1,4 +1,4 @@
-"""Predictor: a network as it is, without a loss, a data set or training."""
+"""Predictor: a network that predicts, without a loss, a data set or training."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from crossbow.types import Array, ConfigurationError, CrossbowError, Shape
 
 
 class Predictor:
-    """Predicts with a network that has its values, as one that `crossbow.onnx.load` has read::
+    """Predicts with a network whose variables have values, as one that was read by `crossbow.onnx.load`::
 
         with Predictor(crossbow.onnx.load("model.onnx")) as predictor:
             probabilities = predictor.predict(images)
 
-    Its variables have their initial values; those that are drawn are, from `SystemConf.seed`. The network needs no
-    loss (one that it has is left out), and no variables. What trains a network is an `ExecutionContext`, whose own
-    `predict` uses what it has trained.
+    Variables have their initial values; random initial values depend on `SystemConf.seed`. The network needs neither
+    a loss (an existing one is omitted) nor variables. To train a network, use an `ExecutionContext`, whose own
+    `predict` uses the trained model.
 
-    Of the system's devices the first is used, whole. Use it as a context manager, or `close` it: it holds a thread.
+    The predictor uses all cores of the first of the system's devices. Use it as a context manager, or `close` it,
+    because it owns a thread.
     """
 
     def __init__(self, network: SubGraph, *, batch_size: int = 64, system: SystemConf | None = None) -> None:
-        """batch_size: how many images are computed with at once, at the most."""
+        """batch_size: maximum number of images to compute at once."""
         if not isinstance(network, SubGraph):
             raise TypeError(f"Predictor: expected a SubGraph. Received: {shown(network)}")
         if not is_integer(batch_size) or batch_size < 1:
@@ -40,7 +41,7 @@ class Predictor:
         self._prediction: NetworkPrediction | None = None
         self._made_for: tuple[Shape, object] | None = None
         self.batch = 0
-        """How many images the network has been compiled for."""
+        """Number of images for which the network is compiled."""
         self._closed = False
 
     def __enter__(self) -> Predictor:
@@ -52,13 +53,14 @@ class Predictor:
         self.close()
 
     def predict(self, images: Array) -> Array:
-        """The network's output for images (N, C, H, W) or (N, features); (N, H, W, C) where it takes such.
+        """The network's output for images (N, C, H, W) or (N, features), or (N, H, W, C) for a channels-last network.
 
-        uint8 images are multiplied by 1/255, as a `Dataset`'s are; floating-point images are taken as they are. The
-        network is compiled for the shape and the type of the images when they come first, and again when these change,
-        or more images come at once.
-        Raises DataError where they are no images, GraphError where the network cannot take them, and TaskError where an
-        operator fails; a task is then a batch of the images.
+        uint8 images are multiplied by 1/255, like a `Dataset`'s; floating-point images are used as they are. The
+        network is compiled on the first call, and again when the shape or type of the images changes or when a call
+        has more images than before.
+
+        Raises DataError if they are not images, GraphError if the network does not accept them, and TaskError if an
+        operator fails; a task is then one batch of the images.
         """
         if self._closed:
             raise CrossbowError("the predictor is closed")

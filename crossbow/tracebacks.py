@@ -1,4 +1,4 @@
-"""Tracebacks: what users see of an error is their own code, not the frames of this package."""
+"""Tracebacks that show users their own code, without the frames of this package."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def users_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames of this package; None where all of them are."""
+    """The traceback without the frames of this package, or None if no others are left."""
     kept = []
     while traceback is not None:
         if str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0] != PACKAGE:
@@ -29,9 +29,9 @@ def users_frames(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def users_error(error: BaseException) -> BaseException | None:
-    """The error that users' own code raised, with the frames of that code only; None where this package raised it.
+    """The error that the user's own code raised, with only the frames of that code; None if this package raised it.
 
-    It is `error`, or the one from which this package raised that.
+    It is `error` or its cause.
     """
     for raised in (error, error.__cause__):
         if raised is not None and (frames := users_frames(raised.__traceback__)) is not None:
@@ -40,16 +40,16 @@ def users_error(error: BaseException) -> BaseException | None:
 
 
 def raised_together(errors: Sequence[BaseException]) -> BaseException | None:
-    """One error as the cause of another one: the only one, or a group of all."""
+    """Errors as the cause of another error: the only one, or a group of all; None if there are none."""
     if len(errors) > 1:
-        return BaseExceptionGroup("the errors that operators raised", errors)
+        return BaseExceptionGroup("errors raised by operators", errors)
     return errors[0] if errors else None
 
 
 def without_own_frames(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for what users call: errors in a graph or a configuration arrive without the frames of this package.
+    """Decorator for public functions: removes this package's frames from errors in a graph or a configuration.
 
-    Their sentences say all there is to say, and the last line of the traceback is then the user's own.
+    The messages are self-contained, and the last line of the traceback is then the user's own.
     """
 
     @functools.wraps(function)
@@ -58,6 +58,6 @@ def without_own_frames(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         except (GraphError, ConfigurationError) as error:
             error.__traceback__ = users_frames(error.__traceback__)
-            raise  # which, as it names no error, adds no frame of this function either
+            raise  # a bare raise adds no frame of this function
 
     return call

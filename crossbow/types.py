@@ -1,4 +1,4 @@
-"""Words that every floor shares: phases and units, shapes, tensors, layouts, and the errors a user sees."""
+"""Types that all layers share: phases, units, shapes, tensors, layouts, and the errors that users see."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Array = NDArray[np.generic]
 
 
 class Phase(enum.Enum):
-    """What a dataflow is for."""
+    """Purpose of a dataflow: training, or testing and prediction (CHECK)."""
 
     TRAIN = "train"
     CHECK = "check"
@@ -54,7 +54,7 @@ class Layout(enum.Enum):
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a buffer holds: its logical shape, element type and order in memory."""
+    """Description of a buffer's contents: logical shape, element type and order in memory."""
 
     shape: Shape
     dtype: np.dtype[np.generic]
@@ -74,17 +74,17 @@ class Tensor:
 
     @property
     def in_logical_order(self) -> bool:
-        """Whether the elements lie in row-major order of the logical shape, whatever the layout is called."""
+        """Whether the elements are in row-major order of the logical shape, for either layout."""
         return self.layout is Layout.PLAIN or self.shape[1] == 1 or self.shape[2] * self.shape[3] == 1
 
     def same_order(self, other: Tensor) -> bool:
-        """Whether elements with the same place in the logical order have the same place in memory."""
+        """Whether elements with the same logical position have the same position in memory."""
         if (self.shape, self.layout) == (other.shape, other.layout):
             return True
         return self.in_logical_order and other.in_logical_order
 
     def view(self, memory: Array) -> Array:
-        """The tensor as an array of its logical shape over `memory` (at least `nbytes` of bytes, 1-D uint8)."""
+        """The tensor as an array of its logical shape over `memory` (at least `nbytes` bytes, 1-D uint8)."""
         flat = memory[: self.nbytes].view(self.dtype)
         if self.layout is Layout.PLAIN:
             return flat.reshape(self.shape)
@@ -94,10 +94,10 @@ class Tensor:
 
 @dataclass(frozen=True)
 class LabelRange:
-    """What a data set's labels are: classes (int32, of shape (N, …)) or values (floating point, of shape (N, …))."""
+    """Type and range of a data set's labels: classes (int32) or values (floating point), of shape (N, …)."""
 
     shape: Shape
-    """Of one batch."""
+    """Shape of one batch."""
     classes: bool
     minimum: float
     maximum: float
@@ -108,21 +108,21 @@ class LabelRange:
 
 
 def address(array: Array) -> int:
-    """The address of an array's first element, in the memory where it lies: the host's or a GPU's."""
+    """The address of an array's first element, in the memory of the host or of a GPU."""
     interface = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
     return int(interface["data"][0])
 
 
 HUGE_PAGE = 2**21
-"""Bytes of a large page of memory on x86-64."""
+"""Size of a huge page on x86-64, in bytes."""
 _MADV_HUGEPAGE = 14
 
 
 def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:
-    """Zeroed memory (uint8, 1-D) whose first byte lies on a multiple of `alignment`.
+    """Zeroed memory (uint8, 1-D) whose first byte is aligned to a multiple of `alignment`.
 
-    From 2 MiB on it is asked for in large pages, where Linux gives some on request: the processor has fewer addresses
-    to translate, and reads ahead further.
+    From 2 MiB on, huge pages are requested if Linux offers them on request: the processor translates fewer addresses,
+    and prefetches further.
     """
     room = nbytes
     if nbytes >= HUGE_PAGE:
@@ -130,7 +130,7 @@ def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:
     memory = np.zeros(room + alignment, dtype=np.uint8)
     start = -address(memory) % alignment
     if nbytes >= HUGE_PAGE and (madvise := _madvise()) is not None:
-        madvise(address(memory) + start, room, _MADV_HUGEPAGE)  # a wish: whether it is granted does not matter
+        madvise(address(memory) + start, room, _MADV_HUGEPAGE)  # only a hint: failure does not matter
     return memory[start : start + nbytes]
 
 
@@ -147,7 +147,7 @@ def _madvise() -> Callable[[int, int, int], int] | None:
 
 
 def physical_memory() -> int:
-    """Bytes of memory that the machine has; where it does not say, more than any has."""
+    """Size of the machine's memory in bytes; if it is unknown, more than any machine has."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -155,7 +155,7 @@ def physical_memory() -> int:
 
 
 def bytes_text(nbytes: int) -> str:
-    """Bytes as people write them.
+    """A number of bytes as text.
 
     >>> bytes_text(512), bytes_text(25_340_000_000), bytes_text(10**22)
     ('512 B', '25.3 GB', '10,000.0 EB')
@@ -169,15 +169,15 @@ _BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
 class CrossbowError(Exception):
-    """Base of every error that Crossbow raises on purpose."""
+    """Base class of all errors that Crossbow raises deliberately."""
 
 
 class ConfigurationError(CrossbowError, ValueError):
-    """A configuration has an unknown name or a value that is not allowed."""
+    """A configuration has an unknown name or an invalid value."""
 
 
 class GraphError(CrossbowError, ValueError):
-    """A graph cannot be run. `faults` lists everything that is wrong with it, one sentence each."""
+    """A graph is invalid. `faults` lists all its faults, one sentence each."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -195,7 +195,7 @@ class NonFiniteLossError(CrossbowError, ArithmeticError):
 
 
 class NonFiniteError(CrossbowError, ArithmeticError):
-    """An operator or the solver computed NaN or infinity (found with `SystemConf(check_numerics=True)`)."""
+    """An operator or the solver computed NaN or infinity (detected with `SystemConf(check_numerics=True)`)."""
 
 
 class TaskError(CrossbowError, RuntimeError):

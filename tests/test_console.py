@@ -81,7 +81,7 @@ def caused(error: TaskError, cause: Exception) -> TaskError:
         (raising(ConfigurationError("expected")), WRONG, "name: error: expected\n"),
         (raising(NonFiniteLossError("nan")), FAILED, "name: error: nan\n"),
         (raising(FileNotFoundError(2, "No such file", "here")), WRONG, "name: error: here: No such file\n"),
-        (raising(OSError(5, "I/O")), WRONG, "name: error: a file or a call of the system: I/O\n"),
+        (raising(OSError(5, "I/O")), WRONG, "name: error: a file or a system call: I/O\n"),
         (
             raising(caused(TaskError("task 1", task=1, operator="a"), NonFiniteError("inf"))),
             FAILED,

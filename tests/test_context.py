@@ -804,7 +804,7 @@ def test_contexts_at_the_same_time_on_the_same_dataflow(kernels: str) -> None:
         ),
         ({"monitors": ["x"]}, "monitors must be of crossbow.Monitor. Received: 'x' among them"),
         ({"monitors": [Monitor]}, "monitors must be of crossbow.Monitor. Received: <class .* among them"),
-        ({"monitors": Monitor()}, "monitors must be a list of them. Received: <"),
+        ({"monitors": Monitor()}, "monitors must be a list of crossbow.Monitor. Received: <"),
         ({"model": SolverConf()}, "model must be a ModelConf. Received: SolverConf"),
         ({"solver": 0.1}, "solver must be a SolverConf. Received: 0.1"),
         ({"system": "cpu"}, "system must be a SystemConf. Received: 'cpu'"),

@@ -1,4 +1,4 @@
-"""What to compute: nodes, operators, subgraphs, dataflows; gradients derived; graphs validated and described."""
+"""Dataflows: nodes, operators, subgraphs; derived gradients; validated and printable graphs."""
 
 from crossbow.dataflow.dataflow import Dataflow
 from crossbow.dataflow.node import DataflowNode

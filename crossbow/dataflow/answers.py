@@ -1,5 +1,5 @@
-"""What operators say about inputs of given shapes. Operators are written outside the package too, so their answers are
-checked, and what goes wrong in them is explained."""
+"""Shapes, variables and gradients as reported by operators. Operators may be written outside the package, so their
+return values are checked and their errors explained."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from crossbow.types import Shape
 _RESERVED = re.compile(
     r"input\d*|output|labels|kept|state|slots|slot_labels|slot_positions|workspace|.*_(gradient|next)"
 )
-"""The names by which kernels know their other buffers."""
+"""Names that kernels use for their other buffers."""
 
 
 def ask(kernel: Kernel, method: str, *arguments: Any) -> Any:
     """Call a method of an operator. Raises ValueError: the operator's own, or one that names method and exception."""
     try:
         return getattr(kernel, method)(*arguments)
-    except (ValueError, NotImplementedError) as error:  # which say what they mean
+    except (ValueError, NotImplementedError) as error:  # their messages are self-contained
         if isinstance(error, ValueError):
             raise
         raise ValueError(str(error)) from error
@@ -62,7 +62,7 @@ def _specs(kernel: Kernel, method: str, inputs: tuple[Shape, ...]) -> tuple[Vari
     counts = Counter(spec.name for spec in found)
     if wrong := [name for name, count in counts.items() if count > 1 or _RESERVED.fullmatch(name)]:
         raise ValueError(
-            f"expected {method} whose names differ, and that no other buffer has, as 'output' or 'x_gradient'. "
+            f"expected {method} with unique names that no other buffer has, unlike 'output' or 'x_gradient'. "
             f"Received: {', '.join(map(repr, wrong))}"
         )
     return tuple(found)

@@ -1,4 +1,4 @@
-"""A dataflow: a subgraph for a phase, which prints itself as a table and as a picture."""
+"""A dataflow: a subgraph with a phase. It can be printed as a table and exported as a picture."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from crossbow.types import Array, GraphError, Phase, Shape
 
 
 class Compiled(Protocol):
-    """What a compiled program tells about its vertices."""
+    """Information that a compiled program has about its vertices."""
 
     @property
     def batch(self) -> Shape: ...
 
     def memory_of(self, order: int) -> tuple[int, str]:
-        """Bytes of the vertex's output, and where it lies."""
+        """Size of the vertex's output in bytes, and its location."""
 
     def kernels_of(self, order: int) -> str:
-        """The names of the kernels that compute the vertex; in brackets, in which other's that is done."""
+        """Names of the kernels that compute the vertex; in brackets, the other kernel that includes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Holder:
 
 
 class Dataflow:
-    """A subgraph for a phase. In a TRAIN dataflow the gradient operators and the optimiser are derived.
+    """A subgraph with a phase. For Phase.TRAIN, the gradient operators and the optimiser are derived.
 
     Several contexts may hold one dataflow, one after the other or at once: each compiles it and has a model of its own.
     """
@@ -59,7 +59,7 @@ class Dataflow:
         """In the order in which they came. Weak: a context may be gone without having been closed."""
 
     def set_phase(self, phase: Phase) -> Dataflow:
-        """Say what the dataflow is for, and return it."""
+        """Set the phase, and return the dataflow."""
         if not isinstance(phase, Phase):
             raise TypeError(f"the phase is Phase.TRAIN or Phase.CHECK. Received: {phase!r}")
         self.phase, self._graph = phase, None
@@ -68,7 +68,7 @@ class Dataflow:
     @property
     @without_own_frames
     def graph(self) -> Graph:
-        """The vertices in execution order, derived ones included. Raises GraphError."""
+        """The vertices in execution order, including derived ones. Raises GraphError."""
         if self._graph is None:
             wired = build(self.subgraph.nodes)
             self._graph = derive_training(wired) if self.phase is Phase.TRAIN else derive_check(wired)
@@ -121,9 +121,9 @@ class Dataflow:
     def describe(self, batch: Shape | None = None) -> str:
         """A table: order, node, operator, inputs, output shape, variables, bytes, buffer, kernels.
 
-        Shapes need the shape of a batch, (N, …): given, or that of the program a context compiled. Bytes, buffer and
-        kernels are the compiled program's, kernel by kernel as `ExecutionContext.describe` shows it. Raises GraphError
-        where the shape is none, or does not fit.
+        Shapes need the shape of a batch, (N, …): the argument, or that of the program that a context compiled. Bytes,
+        buffer and kernels are those of the compiled program, in the same notation as in `ExecutionContext.describe`.
+        Raises GraphError if the shape is invalid or does not fit.
         """
         if batch is not None:
             batch = _checked_shape(batch)
@@ -161,7 +161,7 @@ class Dataflow:
     def export_dot(self, path: str | os.PathLike[str]) -> None:
         """Write the graph in Graphviz's DOT language. Dashed edges lead from an operator to its gradient.
 
-        The file is whole or not there; missing directories are made. Raises DataError where it cannot be written.
+        The file is written atomically; missing directories are created. Raises DataError if it cannot be written.
         """
         path = checked_path("export_dot", path)
         lines = [

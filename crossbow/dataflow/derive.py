@@ -1,4 +1,4 @@
-"""Graphs derived from the user's: the training graph with its gradients, the check graph, the prediction graph."""
+"""Graphs derived from the user's: the training graph with gradients, the check graph, the prediction graph."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from crossbow.types import GraphError
 def derive_training(graph: Graph) -> Graph:
     """Append the gradient operators, in reverse order, and the optimiser.
 
-    The gradient of an output with several consumers is the sum of theirs. A graph in which a gradient operator
-    stands already is left as it is.
+    The gradient of an output with several consumers is the sum of the consumers' gradients. A graph that already
+    contains a gradient operator is returned unchanged.
     """
     if any(vertex.operator.is_gradient for vertex in graph):
         return graph
@@ -66,8 +66,8 @@ class _Derivation:
                     break
                 if gradient is None or (wanted and kernel.takes_indices):
                     faults.append(
-                        f"node {vertex.name!r} ({type(kernel).__name__}): it stands between variables and the loss, "
-                        "so it needs a gradient; it has none"
+                        f"node {vertex.name!r} ({type(kernel).__name__}): expected a gradient, because it lies between "
+                        "variables and the loss. Received: none"
                     )
                     break
                 order = self._append(self._gradient_name(vertex, index), gradient, (total,), vertex)
@@ -83,7 +83,7 @@ class _Derivation:
         return tuple(self.vertices)
 
     def _total(self, vertex: Vertex) -> int | None:
-        """The vertex whose output is the gradient of this vertex's output, summing the contributions."""
+        """The vertex whose output is the gradient of this vertex's output: the sum of all contributions."""
         if vertex is self.loss:
             return vertex.order
         parts = self.contributions[vertex.order]
@@ -92,7 +92,7 @@ class _Derivation:
         return self._append(f"{vertex.name}.gradient_sum", ElementWiseOp(type="sum"), tuple(parts), None)
 
     def _receiver(self, vertex: Vertex, source: int) -> int:
-        """Whose output gradient this is: the producer, or, for a loss whose gradient goes past it, the one before."""
+        """The vertex whose output gradient this is: the producer or, if a loss's gradient bypasses it, its input."""
         kernel = vertex.forward
         if (
             kernel is None
@@ -116,8 +116,8 @@ class _Derivation:
 
 
 def derive_check(graph: Graph) -> Graph:
-    """The graph for testing: no gradients, no optimiser, no operator that is for training only; an Accuracy beside
-    the loss where the graph has none and the loss takes probabilities."""
+    """The graph for testing, without gradients, optimiser and training-only operators. If it has no metric, and the
+    loss takes probabilities, an Accuracy is added."""
     kept = _without(
         graph,
         lambda vertex: vertex.forward is None or isinstance(vertex.forward, GradientDescentOptimiser),
@@ -134,8 +134,8 @@ def derive_check(graph: Graph) -> Graph:
 
 
 def derive_prediction(graph: Graph) -> Graph:
-    """The graph for prediction: the check graph without what takes labels. Its last vertex is the prediction: a
-    Classify whose output nobody takes, if there is one; else the loss's input, or, without a loss, the last vertex."""
+    """The graph for prediction: the check graph without operators that take labels. Its last vertex is the prediction:
+    a Classify without consumers, if there is exactly one; else the loss's input or, without a loss, the last vertex."""
     check = derive_check(graph)
     found = losses(check)
     users = consumers(check)
@@ -156,7 +156,7 @@ def derive_prediction(graph: Graph) -> Graph:
 
 
 def _without(graph: Graph, dropped: Callable[[Vertex], bool], bypassed: Callable[[Vertex], bool]) -> Graph:
-    """The graph without the dropped vertices and all that depends on them; consumers of a bypassed one take its first
+    """The graph without the dropped vertices and all that depend on them. Consumers of a bypassed vertex use its first
     input instead."""
     place: dict[int, int] = {BATCH: BATCH}
     kept: list[Vertex] = []

@@ -1,4 +1,5 @@
-"""A graph as data: vertices in execution order. What users wire becomes one; deriving gives new ones."""
+"""A graph as data: vertices in execution order. Connected nodes are converted to a graph; derivations return new
+graphs."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from crossbow.dataflow.operator import Operator
 from crossbow.ops.kernel import Gradient, Kernel
 
 BATCH = -1
-"""As an input: the batch's examples."""
+"""Index of an input that is the batch's examples."""
 
 
 @dataclass(frozen=True)
 class Vertex:
-    """An operator at its place in the execution order. `inputs` are positions of other vertices, or BATCH."""
+    """An operator at its position in the execution order. `inputs` are positions of other vertices, or BATCH."""
 
     order: int
     name: str
     operator: Operator
     inputs: tuple[int, ...]
     peer: int | None = None
-    """Of a gradient operator: the position of the vertex whose gradient it is."""
+    """For a gradient operator: the position of the vertex that it differentiates."""
 
     @property
     def kernel(self) -> Kernel | Gradient:
@@ -39,10 +40,11 @@ Graph = tuple[Vertex, ...]
 
 
 def build(nodes: Sequence[DataflowNode]) -> Graph:
-    """The graph of user-wired nodes in topological order."""
+    """The graph of nodes that are in topological order."""
     position = {id(node): order for order, node in enumerate(nodes)}
     names = unique_names([node.operator for node in nodes])
-    # None where an operator stands in several places: a gradient wired by hand cannot say which of them it means.
+    # None if an operator is in several nodes: a gradient that the user connects cannot tell which of them it belongs
+    # to.
     place: dict[int, int | None] = {}
     for order, node in enumerate(nodes):
         place[id(node.operator)] = None if id(node.operator) in place else order
@@ -59,8 +61,8 @@ def build(nodes: Sequence[DataflowNode]) -> Graph:
 
 
 def unique_names(operators: Sequence[Operator]) -> dict[int, str]:
-    """A name for every operator (by id): its own, or, where several share one, that and #2, #3, …"""
-    own = {operator.name for operator in operators}  # one may be called "x#2" by its user
+    """A unique name for every operator (by id): its own name, with #2, #3, … appended if several share it."""
+    own = {operator.name for operator in operators}  # a user may call one "x#2"
     given: set[str] = set()
     numbers: dict[str, Iterator[int]] = {}
     names: dict[int, str] = {}
@@ -76,7 +78,7 @@ def unique_names(operators: Sequence[Operator]) -> dict[int, str]:
 
 
 def consumers(graph: Graph) -> list[list[Vertex]]:
-    """For every vertex, the vertices that take its output, in order (twice if they take it twice)."""
+    """For every vertex, the vertices that use its output, in order (twice if they use it twice)."""
     found: list[list[Vertex]] = [[] for _ in graph]
     for vertex in graph:
         for source in vertex.inputs:
@@ -94,5 +96,5 @@ def measures(graph: Graph) -> list[Vertex]:
 
 
 def trains(kernel: Kernel) -> bool:
-    """Whether the operator may have variables (known before shapes are)."""
+    """Whether the operator may have variables. This is known before shapes are."""
     return type(kernel).variables is not Kernel.variables

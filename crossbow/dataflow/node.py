@@ -1,4 +1,4 @@
-"""A node: an operator placed in a graph."""
+"""A node: an operator at a place in a network."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from crossbow.dataflow.operator import Operator
 
 
 class DataflowNode:
-    """An operator placed in a graph. The order of connections is the order of a node's inputs."""
+    """An operator at a place in a network. The order of connections is the order of the node's inputs."""
 
     def __init__(self, operator: Operator) -> None:
         if not isinstance(operator, Operator):
@@ -16,7 +16,7 @@ class DataflowNode:
         self.previous: list[DataflowNode] = []
 
     def connect_to(self, node: DataflowNode) -> DataflowNode:
-        """Make this node's output an input of `node`, and return `node`, so that connections chain."""
+        """Make this node's output an input of `node`, and return `node`, so that calls can be chained."""
         if not isinstance(node, DataflowNode):
             raise TypeError(f"node {self.operator.name!r} connects to a DataflowNode. Received: {node!r}")
         self.next.append(node)
@@ -24,7 +24,7 @@ class DataflowNode:
         return node
 
     def shallow_copy(self) -> DataflowNode:
-        """A new node, not connected, with the same operator and so the same variables."""
+        """A new, unconnected node with the same operator, and so with the same variables."""
         return DataflowNode(self.operator)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""An operator: a kernel (configuration and mathematics) with a name, whose variables all nodes that hold it share."""
+"""An operator: a named kernel (configuration and mathematics). All nodes with the same operator share its variables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _numbers = itertools.count()
 
 
 class Operator:
-    """`Operator(name, kernel)`, or `Operator(kernel)`, which is named Op-<number>.
+    """`Operator(name, kernel)`, or `Operator(kernel)` with the automatic name Op-<number>.
 
-    Nodes that hold the same operator share its variables. A gradient operator wired by hand names its peer:
+    Nodes with the same operator share its variables. A gradient operator that the user connects needs its peer:
     `Operator("conv1Gradient", ConvGradient()).set_peer(conv1)`.
     """
 
@@ -24,7 +24,7 @@ class Operator:
             raise TypeError(f"an operator's name must be a non-empty string. Received: {name!r}")
         try:
             name.encode()
-        except UnicodeEncodeError as error:  # half of a character, with which no file could be written
+        except UnicodeEncodeError as error:  # a lone surrogate, with which no file could be written
             raise DataError(f"an operator's name must be a text in UTF-8. Received: {name!r}") from error
         if not isinstance(kernel, Kernel | Gradient):
             raise TypeError(
@@ -39,7 +39,7 @@ class Operator:
         return isinstance(self.kernel, Gradient)
 
     def set_peer(self, peer: Operator) -> Operator:
-        """Say which operator this one is the gradient of."""
+        """Set the operator whose gradient this operator computes."""
         if not isinstance(self.kernel, Gradient):
             raise TypeError(f"operator {self.name!r}: only a gradient operator has a peer. Received: {self.kernel!r}")
         if not isinstance(peer, Operator) or not isinstance(peer.kernel, Kernel):

@@ -1,4 +1,4 @@
-"""A subgraph: everything that can be reached from a head node, in topological order."""
+"""A subgraph: all nodes that are reachable from a head node, in topological order."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from crossbow.types import GraphError
 
 
 class SubGraph:
-    """The nodes reachable from `head`, which reads the batch. `nodes` is their topological order.
+    """The nodes that are reachable from `head`, which reads the batch. `nodes` is in topological order.
 
-    Raises GraphError for a cycle, and for a node that takes an input from outside.
+    Raises GraphError if there is a cycle, or if a node has an input from outside.
     """
 
     @without_own_frames
@@ -32,12 +32,12 @@ class SubGraph:
 
     @property
     def tail(self) -> DataflowNode:
-        """The last node: where there is only one end, that end."""
+        """The last node in topological order."""
         return self.nodes[-1]
 
 
 def _topological_order(head: DataflowNode) -> tuple[DataflowNode, ...]:
-    """Reverse post-order of a depth-first visit, iterative: networks are deep. Branches keep their order."""
+    """Reverse post-order of a depth-first search, iterative because networks are deep. Branches keep their order."""
     finished: list[DataflowNode] = []
     done: set[int] = set()
     path: list[DataflowNode] = [head]

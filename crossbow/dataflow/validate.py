@@ -1,4 +1,4 @@
-"""Validation of a whole graph before anything runs: shapes of all outputs, or all faults at once."""
+"""Validation of a whole graph before it runs. The result is the shape of every output, or all faults at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossbow.tracebacks import raised_together, users_error
 from crossbow.types import GraphError, LabelRange, Phase, Shape
 
 SIZES_END = 2**31
-"""Kernel libraries count windows, steps and dimensions in 32 bits."""
+"""Upper bound of sizes, because kernel libraries count windows, steps and dimensions in 32 bits."""
 
 
 def infer_shapes(
@@ -23,9 +23,9 @@ def infer_shapes(
 ) -> tuple[Shape, ...]:
     """The output shape of every vertex, for a batch of shape (N, …).
 
-    Without `labels` their fit is not checked. Raises GraphError with every fault: wrong numbers of inputs, shapes that
-    do not fit, sizes that no library can count, labels that do not fit, no loss or several, hand-wired gradients that
-    are incomplete.
+    Labels are checked only if `labels` is given. Raises GraphError with all faults: wrong numbers of inputs, shapes
+    that do not fit, sizes that exceed the libraries' limits, labels that do not fit, no loss or several, and incomplete
+    gradients that the user connected.
     """
     check = _Validation(graph, batch, labels, phase)
     check.run()
@@ -35,7 +35,7 @@ def infer_shapes(
 
 
 def variables_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict[int, tuple[VariableSpec, ...]]:
-    """The variables of every forward vertex that has some, by position. Vertices that share an operator repeat them."""
+    """Variables of every forward vertex that has some, by position. Vertices with a shared operator repeat them."""
     found = {}
     for vertex in graph:
         if vertex.forward is not None:
@@ -46,7 +46,7 @@ def variables_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict[
 
 
 def statistics_of(graph: Graph, batch: Shape, shapes: tuple[Shape, ...]) -> dict[int, tuple[VariableSpec, ...]]:
-    """The statistics of every forward vertex that has some, by position."""
+    """Statistics of every forward vertex that has some, by position."""
     found = {}
     for vertex in graph:
         if vertex.forward is not None:
@@ -61,9 +61,9 @@ def input_shapes(vertex: Vertex, batch: Shape, shapes: tuple[Shape, ...]) -> tup
 
 
 def _huge_fields(kernel: Kernel) -> list[str]:
-    """The integers of a configuration that are too large for a library, as "padding=3000000000".
+    """Integers of a configuration that exceed a library's limit, as "padding=3000000000".
 
-    What an operator in array-module code does with its integers is its own affair: they may be seeds.
+    Operators in array-module code are exempt, because their integers may be anything, such as seeds.
     """
     if type(kernel).prepare is Kernel.prepare or not dataclasses.is_dataclass(kernel):
         return []
@@ -72,7 +72,7 @@ def _huge_fields(kernel: Kernel) -> list[str]:
 
 
 def _integers(value: object) -> Iterator[int]:
-    """Those that a field holds: one, or several in tuples."""
+    """The integers in a field: one, or several in tuples."""
     if is_integer(value):
         yield value  # type: ignore[misc]
     elif isinstance(value, tuple | list):
@@ -81,7 +81,7 @@ def _integers(value: object) -> Iterator[int]:
 
 
 def _check_code(kernel: Kernel) -> None:
-    """Raises ValueError where nothing says how the operator computes."""
+    """Raises ValueError if the operator does not define its computation."""
     if type(kernel).prepare is Kernel.prepare and type(kernel).forward is Kernel.forward:
         raise ValueError("expected an operator with `forward`, or with `prepare`. Received: one with neither")
 
@@ -92,10 +92,10 @@ class _Validation:
         self.shapes: list[Shape | None] = []
         self.faults: list[str] = []
         self.causes: list[BaseException] = []
-        """The errors in users' own operators that are among them."""
+        """Errors of users' own operators that caused faults."""
         self.specs: dict[int, tuple[VariableSpec, ...]] = {}
         self.first_specs: dict[int, tuple[VariableSpec, ...]] = {}
-        """Of every operator (by its id), at the first of its places."""
+        """Variables of every operator (by its id), at its first node."""
 
     def fault(self, vertex: Vertex, text: str) -> None:
         self.faults.append(f"node {vertex.name!r} ({type(vertex.kernel).__name__}): {text}")
@@ -107,7 +107,7 @@ class _Validation:
             if isinstance(vertex.kernel, Gradient):
                 self.shapes.append(self._gradient(vertex))
             elif len(known) < len(inputs):
-                self.shapes.append(None)  # its input is at fault; saying so again would hide the cause
+                self.shapes.append(None)  # the fault of its input is reported already
             else:
                 self.shapes.append(self._forward(vertex, vertex.kernel, tuple(known)))
         self._whole_graph()
@@ -139,7 +139,7 @@ class _Validation:
             statistics = answers.running_statistics(kernel, inputs)  # their initialisers may not fit
             if self.phase is Phase.TRAIN:
                 ask(kernel, "check_training", *inputs)
-            if self.labels is not None:  # the graph is to run, not only to be described
+            if self.labels is not None:  # the graph will run, and is not only described
                 _check_code(kernel)
                 if kernel.takes_labels:
                     ask(kernel, "check_labels", self.labels, *inputs)
@@ -156,7 +156,7 @@ class _Validation:
         if [s.shape for s in earlier] != [s.shape for s in specs]:
             self.fault(
                 vertex,
-                f"expected inputs that give the shared operator the same variables everywhere: "
+                f"expected inputs for which the shared operator has the same variables at every node: "
                 f"{[s.shape for s in earlier]}. Received: {[s.shape for s in specs]}",
             )
         self.specs[vertex.order] = specs
@@ -173,12 +173,14 @@ class _Validation:
             )
         if vertex.peer is None:
             self.fault(
-                vertex, "expected a peer that stands once in this graph. Call set_peer with the forward operator"
+                vertex, "expected a peer that occurs once in this graph. Call set_peer with the forward operator"
             )
             return None
         peer = self.graph[vertex.peer]
         if peer.order > vertex.order:
-            self.fault(vertex, f"expected a place behind its peer {peer.name!r}. Connect a gradient or the loss to it")
+            self.fault(
+                vertex, f"expected a position after its peer {peer.name!r}. Connect a gradient or the loss to it"
+            )
             return None
         if kernel.input >= len(peer.inputs):
             self.fault(vertex, f"its peer has {len(peer.inputs)} inputs. Received: input={kernel.input}")
@@ -203,7 +205,7 @@ class _Validation:
         optimisers = [v for v in self.graph if isinstance(v.kernel, GradientDescentOptimiser)]
         if len(optimisers) != 1:
             self.faults.append(
-                "expected one GradientDescentOptimiser behind the gradient operators wired by hand. "
+                "expected one GradientDescentOptimiser after the gradient operators that the user connects. "
                 f"Received: {len(optimisers)}"
             )
         differentiated = {v.peer for v in self.graph if isinstance(v.kernel, Gradient) and v.kernel.input == 0}
@@ -212,8 +214,8 @@ class _Validation:
             if specs and order not in differentiated and users[order]:
                 self.fault(
                     self.graph[order],
-                    "it has variables but no gradient operator. Connect it to the loss; or, where gradients are wired "
-                    "by hand, wire one with set_peer",
+                    "it has variables but no gradient operator. Connect it to the loss; or, if you connect gradients "
+                    "yourself, add one with set_peer",
                 )
         for vertex in self.graph:
             source = vertex.inputs[0]
@@ -226,5 +228,5 @@ class _Validation:
                         self.fault(
                             vertex,
                             f"the gradient of {type(loss).__name__} is already with respect to the input of "
-                            f"{peer.name!r}; connect it to the gradient of what comes before",
+                            f"{peer.name!r}; connect it to the gradient of the preceding operator",
                         )

@@ -1,4 +1,4 @@
-"""The operators: configuration, shapes, variables, and which kernels they ask a library for."""
+"""The operators: configuration, shapes, variables, and the kernels that they request from a library."""
 
 from crossbow.ops.accuracy import Accuracy
 from crossbow.ops.array import ArrayGradient

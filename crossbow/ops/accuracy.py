@@ -1,4 +1,4 @@
-"""The fraction of labels that are found."""
+"""Classification accuracy."""
 
 from __future__ import annotations
 
@@ -15,19 +15,25 @@ from crossbow.types import Array, LabelRange, Shape
 class Accuracy(Kernel):
     """Fraction, in [0, 1], of the labels that are among the `top_k` classes with the largest values.
 
-    p: (N, classes), probabilities or scores; labels: (N,) int32; the accuracy: (1,). Or, for an example with many
-    labels, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Of equal values the one with the smaller index is the
-    larger. Ignored labels and the padding of a batch do not count. There is no gradient.
+    p: (N, classes), probabilities or scores; labels: (N,) int32; output: (1,). For examples with several labels,
+    p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Of equal values, the one with the smaller index ranks first.
+    Ignored labels and the padding of a batch do not count. There is no gradient.
+
+    Use it as a metric for classification: connect it to the SoftMax, next to the loss.
 
     Ports Accuracy.java and accuracy.cu. Fixed from the original: top_k and the ignored label work, and scores may be
     negative.
+
+    See also: `SoftMaxLoss`, `Classify`.
     """
 
     takes_labels: ClassVar[bool] = True
     is_measure: ClassVar[bool] = True
 
     top_k: int = 1
+    """Number of top-ranked classes that may contain the label, ≥ 1."""
     ignored_label: int | None = None
+    """Label of examples that do not count; None counts all."""
 
     def __post_init__(self) -> None:
         check_integer(self, "top_k", 1)

@@ -1,6 +1,6 @@
-"""Operators from outside the package: their `forward` and `backward`, in array-module code, as prepared kernels.
+"""Prepared kernels for operators outside the package, from their `forward` and `backward` in array-module code.
 
-They run on the bound arrays themselves, whatever the kernel library; what they return is copied into the buffers.
+The code runs directly on the bound arrays, with any kernel library; its results are copied into the buffers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def prepare_forward(kernel: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
 
 @configuration
 class ArrayGradient(Gradient):
-    """The gradient of an operator from outside the package: its `backward`, called once for every input."""
+    """Gradient of an operator outside the package. It calls `backward` once for every input."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         roles = _Roles.of(peer, site)
@@ -61,14 +61,14 @@ class ArrayGradient(Gradient):
 
 @dataclass(frozen=True)
 class _Roles:
-    """Which buffers an operator's code reads, and how it gets them."""
+    """The buffers that an operator's code reads."""
 
     name: str
     edges: tuple[str, ...]
-    """Roles of the inputs, the labels last."""
+    """Roles of the inputs, with the labels last."""
     parameters: tuple[str, ...]
     only_real_examples: bool
-    """Losses and measures leave out the padding of a batch."""
+    """Whether the padding of a batch is excluded, as for losses and metrics."""
 
     @classmethod
     def of(cls, kernel: Kernel, site: Site) -> _Roles:
@@ -100,7 +100,7 @@ class _Backward:
     input: int
     roles: _Roles
     updated: tuple[str, ...]
-    """Variables whose gradients are wanted."""
+    """Variables whose gradients are computed."""
     input_gradient_wanted: bool
     buffers: Buffers
 
@@ -125,7 +125,7 @@ class _Backward:
                 f"{where}: expected gradients of at most {len(inputs)} inputs. Received: {len(input_gradients)}"
             )
         for index, (gradient, like) in enumerate(zip(input_gradients, inputs, strict=False)):
-            if gradient is not None:  # wanted or not
+            if gradient is not None:  # checked even if it is not used
                 _checked(module, gradient, like.shape, output.dtype, where, f"a gradient of input {index}")
         for name in self.updated:
             _copy(module, variable_gradients[name], buffers[f"{name}_gradient"], where, f"a gradient of {name!r}")
@@ -140,11 +140,11 @@ class _Backward:
             real = roles.examples(buffers)
             _copy(module, gradient, target[real], where, f"a gradient of input {self.input}")
             if real.stop is not None:
-                target[real.stop :] = 0  # padding takes no part in the loss
+                target[real.stop :] = 0  # padding does not contribute to the loss
 
 
 def _pair(result: object, where: str) -> tuple[Sequence[Array | None], Mapping[str, Array]]:
-    """What `backward` returned, if it has the right form."""
+    """The return value of `backward`, if it has the right form. Raises ValueError otherwise."""
     if (
         not isinstance(result, tuple)
         or len(result) != 2
@@ -159,7 +159,7 @@ def _pair(result: object, where: str) -> tuple[Sequence[Array | None], Mapping[s
 
 
 def _kind(value: object) -> str:
-    """The type of a value, with those in a tuple."""
+    """The type of a value; for a tuple, the types of its elements."""
     return f"({', '.join(map(_kind, value))})" if isinstance(value, tuple) else type(value).__name__
 
 
@@ -177,7 +177,7 @@ def _arrays(buffers: Buffers) -> Iterator[tuple[Any, Buffers]]:
 
 
 def _read_only(array: Array) -> Array:
-    """A view that user code cannot write to, where arrays know that: other operators still need what is in it."""
+    """A view that user code cannot write to, if the array type supports that: other operators still read the array."""
     view = array.view()
     if isinstance(view, np.ndarray):
         view.flags.writeable = False
@@ -185,14 +185,14 @@ def _read_only(array: Array) -> Array:
 
 
 def _copy(module: Any, value: object, target: Any, where: str, what: str, *, scalar: bool = False) -> None:
-    """Copy a result into its buffer. `scalar`: a loss may come as a number instead of an array of one."""
+    """Copy a result into its buffer. With `scalar`, a loss may be a number instead of an array of one element."""
     target[...] = _checked(module, value, target.shape, target.dtype, where, what, scalar=scalar)
 
 
 def _checked(
     module: Any, value: object, shape: Shape, dtype: np.dtype[Any], where: str, what: str, *, scalar: bool = False
 ) -> Any:
-    """A result as an array. Raises ValueError where it does not fit shape and type."""
+    """A result as an array. Raises ValueError if its shape or type is wrong."""
     try:
         result = None if value is None else module.asarray(value)
     except (ValueError, TypeError) as error:  # rows of different lengths

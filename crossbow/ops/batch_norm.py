@@ -20,39 +20,49 @@ from crossbow.types import Phase, Shape
 
 @configuration
 class BatchNorm(Kernel):
-    """Normalisation of every channel by the batch (Ioffe and Szegedy, 2015): y = weights · (x − μ) / √(σ² + ε) + bias.
+    """Batch normalisation of every channel (Ioffe and Szegedy, 2015): y = weights · (x − μ) / √(σ² + ε) + bias.
 
-    x, y: (N, C) or (N, C, …); weights, bias: (C,). In training μ and σ² are the mean and the (biased) variance of the
-    channel over the batch and all places; every training task brings the running statistics up to date::
+    x, y: (N, C) or (N, C, …); weights, bias: (C,). In training, μ and σ² are the mean and the (biased) variance of the
+    channel over the batch and all positions. Every training task updates the running statistics::
 
         running ← (1 − f) · running + f · observed
 
-    with the observed mean and the *unbiased* variance, as PyTorch and cuDNN have it. f = 1 − moving_average_fraction
-    with statistics="fixed"; f = 1 / (1 + number of batches before), the plain mean of all batches, with "cma"
-    (cumulative moving average). In testing the running statistics of the base model, the mean of the learners', stand
-    for μ and σ².
+    with the observed mean and the *unbiased* variance, as in PyTorch and cuDNN. With statistics="fixed",
+    f = 1 − moving_average_fraction. With statistics="cma" (cumulative moving average), f = 1 / (1 + number of previous
+    batches), which gives the plain mean over all batches. In testing, μ and σ² are the running statistics of the base
+    model, which are the mean over the learners.
 
-    Running statistics are `running_mean` (0 at first), `running_variance` (1), and with "cma" `count`; every learner
-    has its own. Nodes that share the operator observe one after the other. Ports BatchNorm.java and cudnnbatchnorm.cu.
-    Fixed from the original: statistics are a learner's, not a device's; test batches are not counted; `bias=False`
-    works.
+    The running statistics are `running_mean` (initially 0), `running_variance` (1) and, with "cma", `count`; every
+    learner has its own. If several nodes share the operator, they update the statistics one after the other.
+
+    Use it between a convolution (with `bias=False`, because the bias cancels out) and its activation.
+
+    Ports BatchNorm.java and cudnnbatchnorm.cu. Fixed from the original: statistics belong to a learner, not to a
+    device; test batches are not counted; `bias=False` works.
+
+    See also: `Scale`, `LRN`.
     """
 
     epsilon: float = 1e-5
+    """ε, added to the variance, > 0."""
     moving_average_fraction: float = 0.9
-    """How much of the running statistics is kept in a task, in [0, 1]; only with statistics="fixed"."""
+    """Fraction of the running statistics that a task keeps, in [0, 1]; only with statistics="fixed"."""
     statistics: str = "fixed"
+    """How the running statistics are averaged: "fixed" (exponentially) or "cma" (cumulatively)."""
     bias: bool = True
+    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Constant(1.0)
     bias_initialiser: Initialiser = Constant(0.0)
     weight_learning_rate_multiplier: float = 1.0
-    """What the learning rate is multiplied by for the weights, ≥ 0; 0 keeps them as they are."""
+    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
+    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
     mean_initialiser: Initialiser = Constant(0.0)
-    """Of the running mean before the first task; `Values` of a model that comes from elsewhere."""
+    """Initialiser of the running mean; `Values` for an imported model."""
     variance_initialiser: Initialiser = Constant(1.0)
+    """Initialiser of the running variance."""
     count_initialiser: Initialiser = Constant(0.0)
-    """Of the number of batches of which these are the mean; with statistics="cma", and else left as it is."""
+    """Initialiser of the number of batches in the running statistics; only with statistics="cma"."""
 
     def __post_init__(self) -> None:
         check_number(self, "epsilon", minimum=0, above=True)
@@ -107,9 +117,10 @@ class BatchNorm(Kernel):
 
 @configuration
 class BatchNormGradient(Gradient):
-    """Gradients of a `BatchNorm`, through the batch's mean and variance, with m values in a channel, x̂ = (x − μ) / σ:
+    """Gradients of a `BatchNorm`, through the mean and the variance of the batch.
 
-    dweights = Σ dy · x̂, dbias = Σ dy, dx = weights / σ · (dy − dbias / m − x̂ · dweights / m).
+    With m values per channel and x̂ = (x − μ) / σ: dweights = Σ dy · x̂, dbias = Σ dy,
+    dx = weights / σ · (dy − dbias / m − x̂ · dweights / m).
     """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:

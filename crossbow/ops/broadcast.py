@@ -1,4 +1,4 @@
-"""A tensor repeated along some of its dimensions."""
+"""Repetition of a tensor along some of its dimensions."""
 
 from __future__ import annotations
 
@@ -16,14 +16,21 @@ from crossbow.types import Array, Shape
 
 @configuration
 class Broadcast(Kernel):
-    """Every example of x, repeated to `shape`: a weight for every channel, to be multiplied with whole images.
+    """Repeats every example of x to `shape`.
 
-    x: (N, d_1, …, d_r), every d_i being 1 or shape[i]; y: (N, *shape). The gradient is the sum over the repetitions.
+    x: (N, d_1, …, d_r), with every d_i equal to 1 or shape[i]; y: (N, *shape). The gradient is the sum over the
+    repetitions.
+
+    Use it before an `ElementWiseOp`, whose inputs must have equal shapes: for example, to multiply images by one
+    weight per channel, as in squeeze-and-excitation.
+
     The original has no such operator.
+
+    See also: `Reshape`, `ElementWiseOp`.
     """
 
     shape: tuple[int, ...]
-    """Of one example."""
+    """Shape of one example of the output."""
 
     def __post_init__(self) -> None:
         sizes = self.shape
@@ -62,4 +69,4 @@ class Broadcast(Kernel):
 
 @configuration
 class BroadcastGradient(ArrayGradient):
-    """Gradient of a `Broadcast`: the sum over what was repeated."""
+    """Gradient of a `Broadcast`: the sum over the repeated dimensions."""

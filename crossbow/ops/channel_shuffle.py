@@ -1,4 +1,4 @@
-"""Channels of several groups, mixed."""
+"""Interleaving of the channels of several groups."""
 
 from __future__ import annotations
 
@@ -10,14 +10,20 @@ from crossbow.types import Shape
 
 @configuration
 class ChannelShuffle(Kernel):
-    """The first channel of every group, then the second of every group, and so on (Zhang et al., ShuffleNet, 2018).
+    """Interleaves the channels of all groups: the first of every group, then the second, and so on.
 
-    x, y: (N, C) or (N, C, …), C being a multiple of `groups`: channel g · C / groups + c of x is channel c · groups + g
-    of y. It lets a convolution with groups see channels of all groups of the one before. As PyTorch's ChannelShuffle.
+    x, y: (N, C) or (N, C, …), where C is a multiple of `groups`: channel g · C / groups + c of x is channel
+    c · groups + g of y (Zhang et al., ShuffleNet, 2018), as in PyTorch's ChannelShuffle.
+
+    Use it between two grouped convolutions, so that each group of the second sees channels of all groups of the first.
+
     The original has no such operator.
+
+    See also: `Conv` (with `groups`), `Transpose`.
     """
 
     groups: int = 2
+    """Number of groups, ≥ 1."""
 
     def __post_init__(self) -> None:
         check_integer(self, "groups", 1)
@@ -30,7 +36,7 @@ class ChannelShuffle(Kernel):
         return x
 
     def order(self, x: Shape) -> tuple[Shape, tuple[int, ...]]:
-        """The input's sizes, the groups apart, and the order in which they come."""
+        """The sizes of the input with the groups as a dimension of their own, and the permutation of these."""
         sizes = (x[0], int(self.groups), x[1] // int(self.groups), *x[2:])
         return sizes, (0, 2, 1, *range(3, len(sizes)))
 
@@ -44,7 +50,7 @@ class ChannelShuffle(Kernel):
 
 @configuration
 class ChannelShuffleGradient(Gradient):
-    """Gradient of a `ChannelShuffle`: dx = dy, every channel back in its place."""
+    """Gradient of a `ChannelShuffle`: dx = dy, with every channel at its original position."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, ChannelShuffle)

@@ -8,25 +8,31 @@ from crossbow.ops.kernel import Kernel, Site
 from crossbow.types import Shape
 
 LARGEST_INDEX = 2**24
-"""Up to here float32 counts without a gap."""
+"""Up to this integer, float32 represents every integer exactly."""
 
 
 @configuration
 class Classify(Kernel):
-    """y = arg max x along `axis`: the index of the largest value, the first or last of equal ones; of a NaN, if any.
+    """y = arg max x along `axis`: the index of the largest value.
 
-    x: (N, classes) or (N, classes, …); y: (N,) or (N, …), x's shape without the axis, or with size 1 there
-    (`keep_axis`). The indices are numbers of the type that the run computes in, since every output is. A negative axis
-    counts from the end. There is no gradient. A check dataflow with one Classify whose output nobody takes predicts
-    classes: `context.predict` returns them.
+    Of equal values, `ties` selects the first or the last; NaN counts as the largest value. x: (N, classes) or
+    (N, classes, …); y: (N,) or (N, …), the shape of x without the axis, or with size 1 there (`keep_axis`). The
+    indices are numbers of the run's floating-point type, like every output. A negative axis counts from the end.
+    There is no gradient.
 
-    Ports Classify.java and classify.cu. Fixed from the original: its result goes somewhere.
+    Use it at the end of a check dataflow: if its output is not consumed, `context.predict` returns classes.
+
+    Ports Classify.java and classify.cu. Fixed from the original: the result is available.
+
+    See also: `Accuracy`, `SoftMax`.
     """
 
     axis: int = 1
+    """Axis of the classes, not 0."""
     ties: str = "first"
-    """Which of equal values it is: "first" or "last"."""
+    """The index to return for equal values: "first" or "last"."""
     keep_axis: bool = False
+    """Whether the axis is kept with size 1."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis) or self.axis == 0:
@@ -40,13 +46,13 @@ class Classify(Kernel):
         if not 1 <= axis < len(x):
             raise ValueError(f"expected an input of shape (N, …) that has an axis={self.axis}. Received: {x}")
         if x[axis] == 0:
-            raise ValueError(f"expected an input with a class at least. Received: {x}, with axis={self.axis}")
+            raise ValueError(f"expected an input with at least one class. Received: {x}, with axis={self.axis}")
         if x[axis] > LARGEST_INDEX:
             raise ValueError(f"expected at most {LARGEST_INDEX} classes. Received: {x[axis]}")
         return x[:axis] + (1,) * self.keep_axis + x[axis + 1 :]
 
     def first_axis(self, x: Shape) -> int:
-        """The axis counted from the first."""
+        """The axis as a non-negative index."""
         return self.axis if self.axis > 0 else len(x) + self.axis
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:

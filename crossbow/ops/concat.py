@@ -1,4 +1,4 @@
-"""Tensors one behind the other."""
+"""Concatenation of tensors."""
 
 from __future__ import annotations
 
@@ -13,23 +13,30 @@ from crossbow.types import Shape
 
 @configuration
 class Concat(Kernel):
-    """The inputs, in order, one behind the other along `axis`; they agree in all other axes.
+    """Concatenation of the inputs, in order, along `axis`.
 
-    x_i: (N, C_i, …); y: (N, Σ C_i, …) for axis=1. Axes are counted in logical order, (N, C, H, W), whatever lies in
-    memory; a negative one counts from the last. Ports Concat.java and concat.cu. Fixed from the original: the gradient
-    of every input is its own slice (it was copied with the wrong sizes, and all of GoogLeNet's with offset 0).
+    x_i: (N, C_i, …); y: (N, Σ C_i, …) for axis=1. The inputs agree in all other axes. Axes are counted in logical
+    order, (N, C, H, W), independent of the memory layout; a negative axis counts from the end.
+
+    Use it to join parallel branches, as in Inception or DenseNet.
+
+    Ports Concat.java and concat.cu. Fixed from the original: the gradient of every input is its own slice (it was
+    copied with the wrong sizes, and all of GoogLeNet's with offset 0).
+
+    See also: `ElementWiseOp`, `Slice`.
     """
 
     number_of_inputs: ClassVar[int | None] = None
 
     axis: int = 1
+    """Axis of concatenation."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis):
             raise refuse(self, "axis", self.axis, "an integer")
 
     def first_axis(self, x: Shape) -> int:
-        """The axis counted from the first."""
+        """The axis as a non-negative index."""
         return self.axis % len(x)
 
     def output_shape(self, *inputs: Shape) -> Shape:
@@ -56,7 +63,7 @@ class Concat(Kernel):
 
 @configuration
 class ConcatGradient(Gradient):
-    """Gradient of a `Concat` with respect to one input: its slice of the gradient."""
+    """Gradient of a `Concat` with respect to one input: the slice of dy that belongs to the input."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Concat)

@@ -22,29 +22,41 @@ class Conv(Kernel):
     """Convolution (cross-correlation): y[n, o, i, j] = b[o] + Σ w[o, c, u, v] · x[n, c, i·s + u·d − p, j·s + v·d − p].
 
     x: (N, C, H, W); y: (N, number_of_outputs, H', W') with H' = ⌊(H + before + after − d(k − 1) − 1) / s⌋ + 1, and p
-    above is `before`; weights: (number_of_outputs, C / groups, kh, kw); bias: (number_of_outputs,). The same with one
-    spatial axis, (N, C, W), and with three, (N, C, D, H, W).
+    equal to `before`; weights: (number_of_outputs, C / groups, kh, kw); bias: (number_of_outputs,). Inputs with one
+    spatial axis, (N, C, W), or three, (N, C, D, H, W), work the same way.
 
-    Sizes are an integer or a tuple with one per spatial axis, as (height, width); the padding also one pair
-    (before, after) per spatial axis, as ((1, 2), (0, 1)). Group g of the outputs sees group g of the channels:
-    groups=C is depthwise.
+    Sizes are an integer or a tuple with one per spatial axis, as (height, width). The padding may also be one pair
+    (before, after) per spatial axis, as ((1, 2), (0, 1)). Group g of the outputs depends only on group g of the
+    channels: groups=C is a depthwise convolution.
+
+    Use it with `bias=False` before a `BatchNorm`. A following `ReLU` is fused into its kernel.
 
     Ports Conv.java and cudnnconv.cu. Fixed from the original: groups and dilation work, padding may differ between
-    the two sides, and there are one to three spatial axes.
+    the two sides, and one to three spatial axes are supported.
+
+    See also: `Pool`, `BatchNorm`, `InnerProduct`, `ChannelShuffle`.
     """
 
     number_of_outputs: int
+    """Number of output channels, ≥ 1."""
     kernel_size: Sizes = 1
+    """Size of the window, ≥ 1."""
     stride: Sizes = 1
+    """Distance s of neighbouring windows, ≥ 1."""
     padding: Padding = 0
+    """Zeros on each side of the input, ≥ 0."""
     dilation: Sizes = 1
+    """Distance d of neighbouring elements of a window, ≥ 1."""
     groups: int = 1
+    """Number of groups, which divides the channels and number_of_outputs."""
     bias: bool = True
+    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Xavier()
     bias_initialiser: Initialiser = Constant()
     weight_learning_rate_multiplier: float = 1.0
-    """≥ 0; times the solver's learning rate. 0 keeps the weights as they are."""
+    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
+    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
 
     def __post_init__(self) -> None:
         check_integer(self, "number_of_outputs", 1)
@@ -104,7 +116,7 @@ class Conv(Kernel):
 
 @configuration
 class ConvGradient(Gradient):
-    """Gradients of a `Conv`: of its variables, and of its input unless nothing upstream trains."""
+    """Gradients of a `Conv`: of its variables and, if an operator upstream trains, of its input."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Conv)

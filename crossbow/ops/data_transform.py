@@ -1,4 +1,4 @@
-"""What is done to images before a network sees them."""
+"""Preprocessing and augmentation of images."""
 
 from __future__ import annotations
 
@@ -19,47 +19,51 @@ from crossbow.types import Phase, Shape
 
 @configuration
 class DataTransform(Kernel):
-    """A window of the image, perhaps mirrored: y = (x − mean) · scale, for images x (N, C, H, W).
+    """Normalises, crops and mirrors images: y = (x − mean) · scale, for a window of each image x (N, C, H, W).
 
-    It is the first operator of a graph, and its input the batch, whose pixels are in [0, 1] where the data set is of
+    It is the first operator of a graph. Its input is the batch, whose pixels are in [0, 1] if the data set is of type
     uint8. y: (N, C, h, w) with crop_size = (h, w). In training, independently for each image:
 
-    1. zeros are put around it, `padding` on each side (H + 2 padding, W + 2 padding);
-    2. a window of h × w is cut out, every place as likely as the others;
-    3. with `mirror`, left and right are exchanged with probability ½.
+    1. the image is padded with `padding` zeros on each side (H + 2 padding, W + 2 padding);
+    2. a random window of h × w is cropped, uniformly over all positions;
+    3. with `mirror`, the image is flipped horizontally with probability ½.
 
-    In testing the window lies in the middle (⌊·⌋ where there are two middles), and nothing is mirrored: with padding
-    and a crop of the image's own size, that is the image.
+    In testing, the window is centred (rounded down), and no image is mirrored: with padding and a crop of the
+    image's own size, the result is the image.
 
-    The mean is that of a channel, or, with `mean_image`, of the pixel at its place in the image before padding. Padding
-    is of *pixels* that are 0, so in y it is (0 − mean) · scale; the mean of a padding pixel is that of its channel,
-    with `mean_image` the average over the image.
+    The mean is that of the channel or, with `mean_image`, of the pixel at its position in the image before padding.
+    Padding consists of *pixels* that are 0, so it becomes (0 − mean) · scale in y. The mean of a padding pixel is that
+    of its channel; with `mean_image`, it is the average over the image.
 
     The random numbers of an image are Philox4x32-10 of (seed, epoch, index of the image in the data set) and of the
-    operator's place in the graph. So they depend neither on the batch size nor on the number of learners, nor on
-    timing, and two operators would cut different windows of the same image.
+    operator's position in the graph. So they do not depend on the batch size, the number of learners or timing, and
+    two operators crop different windows of the same image.
+
+    Use it with padding=4 and mirror=True as the standard augmentation for CIFAR-10.
 
     Ports DataTransform.java and datatransform.cu. Fixed from the original: every channel has its own mean (all were
     written to the first); learners draw different numbers (all streams had one seed); images are mirrored one by one,
-    and not in testing (on the CPU a whole batch was, in testing too). The original stored images with a border, of 0
-    after its own scaling; here the border is the operator's, and of pixels that are 0.
+    and not in testing (on the CPU a whole batch was, in testing, too). The original stored images with a border, which
+    was 0 after its scaling; here the operator adds the border, of pixels that are 0.
+
+    See also: `Pad`.
     """
 
     reads_batch: ClassVar[bool] = True
 
     crop_size: int | tuple[int, int] | None = None
-    """The window: one number or (height, width); None is the size of the input."""
+    """Size of the window: one number or (height, width); None is the size of the input."""
     padding: int = 0
     """Zeros on each side of the image, ≥ 0."""
     mirror: bool = False
-    """Whether half of the images are mirrored in training."""
+    """Whether images are mirrored in training with probability ½."""
     mean: float | Sequence[float] | None = None
-    """What is subtracted: a number for all channels or one for each; None is nothing."""
+    """Mean to subtract: one number for all channels or one per channel; None subtracts nothing."""
     mean_image: NDArray[np.floating] | str | os.PathLike[str] | Values | None = None
-    """What is subtracted, pixel by pixel: (C, H, W), of the input's size, or the name of an .npy file of that. It is
-    kept as `Values`."""
+    """Mean to subtract from each pixel: (C, H, W), of the input's size, or the name of an .npy file with such an array.
+    It is stored as `Values`."""
     scale: float | Sequence[float] = 1.0
-    """What is multiplied by afterwards, as 1/σ: a number for all channels or one for each, not 0."""
+    """Factor after subtraction, as 1/σ: one number for all channels or one per channel, not 0."""
 
     def __post_init__(self) -> None:
         if self.crop_size is not None:
@@ -73,7 +77,7 @@ class DataTransform(Kernel):
             raise refuse(self, "scale", self.scale, "a number that is not 0, or one for each channel")
         if self.mean_image is not None:
             if self.mean is not None:
-                raise refuse(self, "mean_image", "an image", "None where a mean is given")
+                raise refuse(self, "mean_image", "an image", "None if mean is given")
             object.__setattr__(self, "mean_image", self._read_image())
 
     def _numbers(self, name: str) -> float | tuple[float, ...]:
@@ -84,7 +88,7 @@ class DataTransform(Kernel):
         if not isinstance(values, tuple | list) or not values or not all(map(is_number, values)):
             raise refuse(self, name, value, "a finite number, or one for each channel")
         if not all(map(is_float32, values)):
-            raise refuse(self, name, value, "a number that float32 can hold, or one for each channel")
+            raise refuse(self, name, value, "a number that float32 can represent, or one for each channel")
         return float(value) if is_number(value) else tuple(float(each) for each in values)
 
     def _read_image(self) -> Values:
@@ -96,7 +100,7 @@ class DataTransform(Kernel):
             try:
                 with open(given, "rb") as file:
                     given = np.load(file, allow_pickle=False)
-            except Exception as error:  # whatever damaged bytes lead to: NumPy documents no list of errors
+            except Exception as error:  # damaged files: NumPy does not document the exceptions that they raise
                 raise refuse(self, "mean_image", os.fspath(given), f"{what} ({reason(error)})") from error
         if not isinstance(given, np.ndarray) or given.ndim != 3 or given.dtype.kind not in "iuf" or not given.size:
             received = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
@@ -104,7 +108,7 @@ class DataTransform(Kernel):
         image = Values(given if given.dtype.kind == "f" else given.astype(np.float64))
         largest = np.abs(image.array).max()
         if not is_float32(largest):
-            raise refuse(self, "mean_image", f"up to {largest:g}", "of numbers that float32 can hold")
+            raise refuse(self, "mean_image", f"up to {largest:g}", "of numbers that float32 can represent")
         return image
 
     def output_shape(self, *inputs: Shape) -> Shape:
@@ -115,14 +119,14 @@ class DataTransform(Kernel):
         for name in ("mean", "scale"):
             value = getattr(self, name)
             if isinstance(value, tuple) and len(value) != channels:
-                raise ValueError(f"expected images with {len(value)} channels, as {name}={value} has. Received: {x}")
+                raise ValueError(f"expected images with {len(value)} channels, for {name}={value}. Received: {x}")
         if isinstance(self.mean_image, Values) and self.mean_image.array.shape != x[1:]:
             mean = self.mean_image.array.shape
             raise ValueError(f"expected images of the shape of the mean image, {mean}. Received: {x[1:]}")
         window = self._window(x)
         if any(part > length + 2 * self.padding for part, length in zip(window, size, strict=True)):
             raise ValueError(
-                f"expected images of at least {window[0]}×{window[1]}, as crop_size={window} has, with "
+                f"expected images of at least {window[0]}×{window[1]}, for crop_size={window} with "
                 f"{self.padding} of padding on each side. Received: {x}"
             )
         return n, channels, *window

@@ -12,12 +12,16 @@ from crossbow.types import Phase, Shape
 
 @configuration
 class Dropout(Kernel):
-    """In training every element is 0 with probability `ratio`, else multiplied by 1 / (1 − ratio); else y = x.
+    """In training, sets every element to 0 with probability `ratio`, and else multiplies it by 1 / (1 − ratio).
 
-    Which elements are dropped depends on the seed, the number of the task, the operator and the element's position in
-    (N, C, H, W) order alone: `crossbow.kernels.random.keep_mask` (Srivastava et al., 2014).
+    x and y have any shape. In testing, y = x. The mask depends only on the seed, the number of the task, the operator
+    and the element's position in (N, C, H, W) order: `crossbow.kernels.random.keep_mask` (Srivastava et al., 2014).
+
+    Use it as regularisation, usually after the activation of an `InnerProduct`.
 
     Ports Dropout.java and cudnndropout.cu. Fixed from the original: learners on one device draw independent masks.
+
+    See also: `BatchNorm`.
     """
 
     train_only: ClassVar[bool] = True
@@ -44,7 +48,7 @@ class Dropout(Kernel):
 
 @configuration
 class DropoutGradient(Gradient):
-    """Gradient of a `Dropout`: the same mask and factor on the gradient."""
+    """Gradient of a `Dropout`: dy with the same mask and factor."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Dropout)

@@ -1,4 +1,4 @@
-"""Sums, products and maxima of tensors, element by element."""
+"""Element-wise sums, products and maxima of tensors."""
 
 from __future__ import annotations
 
@@ -10,28 +10,35 @@ from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Shape
 
 MAXIMUM_INPUTS = 256
-"""Of the type "max", whose kernels keep in a byte which input an element came from."""
+"""Maximum for type="max", whose kernels store in one byte which input an element came from."""
 
 
 @configuration
 class ElementWiseOp(Kernel):
-    """All inputs in one, element by element; all x_i and y of one shape.
+    """Combines all inputs element by element; all x_i and y have one shape.
 
     ========== =====================================================================
     sum        y = Σ_i coefficient_i · x_i; without `coefficients` all are 1
     product    y = Π_i x_i
-    max        y = max_i x_i; NaN where any x_i is NaN
+    max        y = max_i x_i; NaN if any x_i is NaN
     ========== =====================================================================
 
-    One node may be an input several times, as in x · x. Ports ElementWiseOp.java and elementwiseop.cu. Fixed from the
-    original: product and max exist (it added up whatever the type); the gradient of an input has that input's
-    coefficient (it was the first one's).
+    One node may be an input several times, as in x · x.
+
+    Use the sum for residual connections (a following `ReLU` is fused into its kernel) and the product for gates.
+
+    Ports ElementWiseOp.java and elementwiseop.cu. Fixed from the original: product and max exist (it computed the sum
+    for every type); the gradient of an input has that input's coefficient (it had the first one's).
+
+    See also: `Concat`, `Broadcast`.
     """
 
     number_of_inputs: ClassVar[int | None] = None
 
     type: str = "sum"
+    """One of "sum", "product" and "max"."""
     coefficients: tuple[float, ...] | None = None
+    """One coefficient per input, for type="sum"; None means 1 for each."""
 
     def __post_init__(self) -> None:
         check_choice(self, "type", ("sum", "product", "max"))
@@ -55,7 +62,7 @@ class ElementWiseOp(Kernel):
         return inputs[0]
 
     def factors(self, inputs: int) -> tuple[float, ...]:
-        """The coefficient of each of so many inputs."""
+        """One coefficient for each of the given number of inputs."""
         return (1.0,) * inputs if self.coefficients is None else self.coefficients
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
@@ -75,7 +82,7 @@ class ElementWiseOpGradient(Gradient):
     """Gradient of an `ElementWiseOp` with respect to one input.
 
     sum: dx_i = coefficient_i · dy; product: dx_i = dy · Π_{j ≠ i} x_j, without a division, so that inputs may be 0;
-    max: dx_i = dy where input i is the first of the largest ones, else 0.
+    max: dx_i = dy if input i is the first of the largest inputs, else 0.
     """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:

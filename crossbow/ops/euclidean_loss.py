@@ -1,4 +1,4 @@
-"""The squared error, for regression."""
+"""The squared error."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from crossbow.types import LabelRange, Shape
 
 @configuration
 class EuclideanLoss(Kernel):
-    """Σ (x − labels)² / (2 · examples), over the real examples of a padded batch.
+    """Squared error: Σ (x − labels)² / (2 · examples), over the real examples of a padded batch.
 
-    x: (N, …); labels: floating point, of the same shape, or (N,) where x has one value per example; the loss: (1,).
+    x: (N, …); labels: floating point, of the same shape, or (N,) if x has one value per example; output: (1,).
+
+    Use it for regression.
+
+    See also: `SoftMaxLoss`.
     """
 
     takes_labels: ClassVar[bool] = True
@@ -42,7 +46,7 @@ class EuclideanLoss(Kernel):
 
 @configuration
 class EuclideanLossGradient(Gradient):
-    """Gradient of an `EuclideanLoss`: (x − labels) / examples; rows of padding are 0."""
+    """Gradient of an `EuclideanLoss`: (x − labels) / examples; 0 for padding."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, EuclideanLoss)

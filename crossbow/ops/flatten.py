@@ -1,4 +1,4 @@
-"""A tensor as a matrix."""
+"""Flattening of a tensor to a matrix."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from crossbow.types import Shape
 
 @configuration
 class Flatten(Kernel):
-    """y = x as a matrix: the dimensions before `axis` become one, and those from it on another.
+    """Flattens x to a matrix: the dimensions before `axis` become one, and those from `axis` on the other.
 
-    x: (d_0, …, d_{r-1}); y: (d_0 ⋯ d_{axis-1}, d_axis ⋯ d_{r-1}), the elements in logical order, C, H, W, whatever
-    order they lie in. A negative axis counts from the end, as in ONNX; axis=1 keeps the examples apart. Where the
-    order in memory is already that, as behind a global pooling, y is x's memory.
+    x: (d_0, …, d_{r-1}); y: (d_0 ⋯ d_{axis-1}, d_axis ⋯ d_{r-1}), with the elements in logical order, C, H, W,
+    independent of the memory layout. A negative axis counts from the end, as in ONNX; axis=1 keeps the examples
+    separate. If memory is already in logical order, as after global pooling, y shares the memory of x.
 
-    The original has no such operator (its InnerProduct flattens, as ours does).
+    `InnerProduct` flattens its input by itself, so most networks need no Flatten.
+
+    The original has no such operator (its InnerProduct flattens, too).
+
+    See also: `Reshape`, `InnerProduct`.
     """
 
     axis: int = 1
+    """First dimension of the second group."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis):
@@ -30,7 +35,7 @@ class Flatten(Kernel):
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         if not -len(x) <= self.axis <= len(x):
-            raise ValueError(f"expected an input that can be cut at axis={self.axis}. Received: {x}")
+            raise ValueError(f"expected an input that can be split at axis={self.axis}. Received: {x}")
         axis = self.axis if self.axis >= 0 else len(x) + self.axis
         return (math.prod(x[:axis]), math.prod(x[axis:]))
 

@@ -14,23 +14,26 @@ from crossbow.types import ConfigurationError, Shape
 NORMS = ("fan_in", "fan_out", "average")
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _TRUNCATION = 2.0
-"""A truncated Gaussian stays within so many standard deviations of its mean."""
+"""Bound of a truncated Gaussian, in standard deviations from its mean."""
 
 
 class Initialiser:
-    """Draws the initial value of a variable. Subclasses are `@configuration` dataclasses."""
+    """Base class of all initialisers, which draw the initial value of a variable.
+
+    Subclasses are `@configuration` dataclasses.
+    """
 
     def check(self, name: str, shape: Shape) -> None:
-        """Raises ValueError where a variable of this name and shape cannot be filled."""
+        """Raises ValueError if a variable of this name and shape cannot be filled."""
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
-        """An array of this shape. The same generator state gives the same values."""
+        """An array of this shape. Equal states of the generator give equal values."""
         raise NotImplementedError(f"{type(self).__name__} has no `fill`")
 
 
 @configuration
 class Constant(Initialiser):
-    """Every element is `value`: `Constant(1.0)` or `Constant(value=1.0)`."""
+    """All elements are `value`: `Constant(1.0)` or `Constant(value=1.0)`. The default for biases."""
 
     value: float = dataclasses.field(default=0.0, kw_only=False)
 
@@ -43,9 +46,9 @@ class Constant(Initialiser):
 
 @configuration
 class Values(Initialiser):
-    """The values of an array, as of a model that has been trained elsewhere: `Values(array)`.
+    """The values of an array, for example of a trained model: `Values(array)`.
 
-    The array is copied. Two are equal where shape, type and every value are.
+    The array is copied. Two initialisers are equal if shape, type and all values are equal.
     """
 
     array: NDArray[np.floating] = dataclasses.field(kw_only=False)
@@ -64,8 +67,8 @@ class Values(Initialiser):
     def check(self, name: str, shape: Shape) -> None:
         if shape != self.array.shape:
             raise ValueError(
-                f"expected inputs with which {name!r} has the shape of its values, {self.array.shape}. "
-                f"Received: such that it has {shape}"
+                f"expected inputs for which {name!r} has the shape of its values, {self.array.shape}. "
+                f"Received: inputs for which it has the shape {shape}"
             )
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -87,7 +90,7 @@ class Values(Initialiser):
 
 @configuration
 class Uniform(Initialiser):
-    """Uniform in [minimum, maximum). The original declares it and throws."""
+    """Uniform in [minimum, maximum). The original declares it, but raises an exception."""
 
     minimum: float
     maximum: float
@@ -104,7 +107,7 @@ class Uniform(Initialiser):
 
 @configuration
 class Gaussian(Initialiser):
-    """Normal with this mean and standard deviation; with `truncate`, values beyond ± 2 std are drawn again.
+    """Normal with the given mean and standard deviation. With `truncate`, values beyond ± 2 std are redrawn.
 
     Fixed from the original: its flag was inverted (the default truncated, `truncate(true)` did not).
     """
@@ -125,7 +128,10 @@ class Gaussian(Initialiser):
 
 @configuration
 class Xavier(Initialiser):
-    """Uniform in [−s, s) with s = √(3 / n), which gives the variance 1 / n. n: see `fans` (Glorot and Bengio, 2010)."""
+    """Uniform in [−s, s) with s = √(3 / n), whose variance is 1 / n (Glorot and Bengio, 2010).
+
+    `norm` selects n, see `fans`. The default for weights; use `MSRA` before ReLUs.
+    """
 
     norm: str = "fan_in"
 
@@ -139,9 +145,11 @@ class Xavier(Initialiser):
 
 @configuration
 class MSRA(Initialiser):
-    """Normal with mean 0 and standard deviation √(2 / n). n: see `fans` (He et al., 2015).
+    """Normal with mean 0 and standard deviation √(2 / n) (He et al., 2015).
 
-    Fixed from the original: n follows `norm` (it was fan_out always) and `truncate` is the right way round.
+    `norm` selects n, see `fans`. Use it for weights that are followed by a ReLU.
+
+    Fixed from the original: n follows `norm` (it was always fan_out), and `truncate` is no longer inverted.
     """
 
     norm: str = "fan_in"
@@ -156,19 +164,19 @@ class MSRA(Initialiser):
 
 
 def _check_float32(owner: Initialiser, name: str) -> None:
-    """The field is a number that a variable can hold."""
+    """Raises ConfigurationError unless the field is a number that float32 can represent."""
     check_number(owner, name)
     if not is_float32(getattr(owner, name)):
-        raise refuse(owner, name, getattr(owner, name), "a number that float32 can hold")
+        raise refuse(owner, name, getattr(owner, name), "a number that float32 can represent")
 
 
 def is_float32(number: float) -> bool:
-    """Whether float32 can hold the number, which is finite."""
+    """Whether float32 can represent the finite number."""
     return abs(number) <= LARGEST_FLOAT32
 
 
 def check_initialisers(owner: object) -> None:
-    """Every field of an operator whose name ends with "initialiser" holds one."""
+    """Raises ConfigurationError if a field whose name ends with "initialiser" does not hold an `Initialiser`."""
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
         value = getattr(owner, field.name)
         if field.name.endswith("initialiser") and not isinstance(value, Initialiser):
@@ -176,15 +184,15 @@ def check_initialisers(owner: object) -> None:
 
 
 def fans(shape: Shape) -> tuple[float, float]:
-    """How many inputs an output sums over, and how many outputs an input reaches: (fan_in, fan_out), each at least 1.
+    """Number of inputs that an output sums over, and of outputs that an input reaches: (fan_in, fan_out), each ≥ 1.
 
-    They are elements / shape[0] and elements / shape[1] of weights of shape (outputs, inputs, …):
+    For weights of shape (outputs, inputs, …), they are elements / shape[0] and elements / shape[1]:
 
     >>> fans((10, 784)), fans((32, 3, 5, 5))
     ((784.0, 10.0), (75.0, 800.0))
 
-    The second is 3 · 5 · 5 and 32 · 5 · 5 (at stride 1, away from the border). With groups the fan_out counts the
-    outputs of all groups, because the shape does not tell them apart. Where a dimension is missing it counts as 1.
+    The second pair is 3 · 5 · 5 and 32 · 5 · 5 (at stride 1, away from the border). With groups, fan_out counts the
+    outputs of all groups, because the shape does not distinguish them. A missing dimension counts as 1.
     """
     elements = float(math.prod(shape))
     outputs = shape[0] if shape else 1
@@ -200,7 +208,7 @@ def _fan(shape: Shape, norm: str) -> float:
 
 
 def _normal(shape: Shape, generator: np.random.Generator, truncate: bool) -> NDArray[np.float64]:
-    """Standard normal numbers; with `truncate` those beyond the bound are drawn again until none is."""
+    """Standard normal numbers. With `truncate`, numbers beyond the bound are redrawn until none is left."""
     values = generator.standard_normal(shape)
     while truncate:
         beyond = np.abs(values) > _TRUNCATION

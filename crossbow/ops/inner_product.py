@@ -21,24 +21,33 @@ from crossbow.types import Shape
 
 @configuration
 class InnerProduct(Kernel):
-    """Fully connected: y[…, o] = b[o] + Σ_f w[o, f] · x[…, f].
+    """Fully connected layer: y[…, o] = b[o] + Σ_f w[o, f] · x[…, f].
 
-    The dimensions of x from `axis` on are the features, in logical order (C, H, W), and those before it stay: with
-    axis=1, x: (N, features) or (N, C, H, W) and y: (N, number_of_outputs); with axis=2, x: (N, T, …) and
+    The dimensions of x from `axis` on are the features, in logical order (C, H, W); those before it are kept. With
+    axis=1, x: (N, features) or (N, C, H, W) and y: (N, number_of_outputs). With axis=2, x: (N, T, …) and
     y: (N, T, number_of_outputs). A negative axis counts from the end. weights: (number_of_outputs, features);
     bias: (number_of_outputs,).
 
-    Ports InnerProduct.java and innerproduct.cu; `bias=False`, which crashes the original, included.
+    Use it for classifiers at the end of a network. It flattens the output of a `Conv` or `Pool` by itself, and a
+    following `ReLU` is fused into its kernel.
+
+    Ports InnerProduct.java and innerproduct.cu. Fixed from the original: `bias=False` works (it crashed).
+
+    See also: `MatMul`, `Conv`, `Flatten`.
     """
 
     number_of_outputs: int
+    """Number of output features, ≥ 1."""
     axis: int = 1
+    """First dimension of the features, not 0."""
     bias: bool = True
+    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Xavier()
     bias_initialiser: Initialiser = Constant()
     weight_learning_rate_multiplier: float = 1.0
-    """≥ 0; times the solver's learning rate. 0 keeps the weights as they are."""
+    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
+    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
 
     def __post_init__(self) -> None:
         check_integer(self, "number_of_outputs", 1)
@@ -63,7 +72,7 @@ class InnerProduct(Kernel):
         return (weights, bias) if self.bias else (weights,)
 
     def first_axis(self, x: Shape) -> int:
-        """The axis counted from the first."""
+        """The axis as a non-negative index."""
         axis = self.axis if self.axis > 0 else len(x) + self.axis
         if not 1 <= axis < len(x):
             shape = "(N, features) or (N, C, H, W)" if self.axis == 1 else f"(N, …) that has an axis={self.axis}"
@@ -81,8 +90,10 @@ class InnerProduct(Kernel):
 
 @configuration
 class InnerProductGradient(Gradient):
-    """Gradients of an `InnerProduct`: dw = dyᵀ x, db = Σ dy, and dx = dy w unless nothing upstream trains; x and dy
-    as matrices of one row for every combination of the dimensions that stay."""
+    """Gradients of an `InnerProduct`: dw = dyᵀ x, db = Σ dy and, if an operator upstream trains, dx = dy w.
+
+    x and dy are matrices here, with one row for every combination of the dimensions before `axis`.
+    """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, InnerProduct)

@@ -1,8 +1,8 @@
-"""The base of every operator: a configuration that knows shapes and mathematics, and asks a library for kernels.
+"""The base class of all operators: a configuration that defines shapes and mathematics, and asks a library for kernels.
 
 An operator is a small class with fixed parts: `output_shape`, `variables`, `prepare`, and the class of its gradient.
-Whoever writes one outside this package gives `output_shape`, `forward` and `backward` in array-module code instead
-of `prepare`; it then runs on every device.
+An operator outside this package implements `output_shape`, `forward` and `backward` in array-module code instead of
+`prepare`; it then runs on every device.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
 
 @dataclass(frozen=True)
 class VariableSpec:
-    """A trainable variable of an operator. Raises ValueError where a field is wrong, or the initialiser cannot fill the
-    shape."""
+    """A trainable variable of an operator.
+
+    Raises ValueError if a field is invalid, or if the initialiser cannot fill the shape.
+    """
 
     name: str
     shape: Shape
     initialiser: Initialiser
     learning_rate_multiplier: float = 1.0
-    """≥ 0; times the solver's learning rate, for the whole step. 0 keeps the variable as it is."""
+    """Factor of the solver's learning rate for the whole step, ≥ 0. 0 freezes the variable."""
     minimum: float = -math.inf
-    """What no value may be less than, initially or loaded, as 0 of a running variance."""
+    """Smallest allowed value, initial or loaded, as 0 for a running variance."""
 
     def __post_init__(self) -> None:
         for name in ("shape", "learning_rate_multiplier", "minimum"):
@@ -53,14 +55,14 @@ class VariableSpec:
         self.initialiser.check(name, self.shape)
 
     def initial_values(self, generator: np.random.Generator) -> NDArray[np.floating]:
-        """What the initialiser draws. Raises ValueError where that does not fit the variable."""
+        """Values drawn by the initialiser. Raises ValueError if they do not fit the variable."""
         kind = type(self.initialiser).__name__
         try:
             drawn = np.asarray(self.initialiser.fill(self.shape, generator))
         except Exception as error:
             raise ValueError(f"its initialiser {kind} raised {type(error).__name__}: {error}") from error
         if drawn.shape != self.shape or drawn.dtype.kind not in "fiu":
-            received = f"those of {kind}, of shape {drawn.shape} and type {drawn.dtype}"
+            received = f"values of {kind}, of shape {drawn.shape} and type {drawn.dtype}"
             raise ValueError(
                 f"expected initial values of shape {self.shape} that are real numbers. Received: {received}"
             )
@@ -69,7 +71,7 @@ class VariableSpec:
 
 @dataclass(frozen=True)
 class Site:
-    """Where an operator stands when its kernels are prepared. For a gradient operator, that of its peer."""
+    """The surroundings of an operator whose kernels are prepared. A gradient operator gets those of its peer."""
 
     library: KernelLibrary
     phase: Phase
@@ -78,88 +80,88 @@ class Site:
     labels: Tensor | None
     variables: Mapping[str, Variable]
     seed: int
-    """The run's seed."""
+    """Seed of the run."""
     key: int
-    """The operator's number, which separates its random numbers from the others'."""
+    """Number of the operator, which separates its random numbers from those of other operators."""
     needs_input_gradient: bool = True
-    """Gradient operators: whether anything upstream trains. If not, only variable gradients are computed."""
+    """For gradient operators: whether an operator upstream trains. If not, only gradients of variables are computed."""
     logits: Tensor | None = None
-    """Operators with `gradient_past`: the input of the operator before, as far as there is one; role `logits`."""
+    """For operators with `gradient_past`: the input of the previous operator, if there is one; role `logits`."""
     fused_relu: bool = False
-    """Whether the output is that of the ReLU behind this operator; a BatchNorm's gradient then is that of both."""
+    """Whether the following ReLU is fused: `output` is the ReLU's, and a BatchNorm's gradient includes the ReLU's."""
     found: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-    """What one of the gradients of many inputs has found out, for the others."""
+    """Intermediate results that the gradients with respect to many inputs share."""
 
 
 class Kernel:
-    """An operator's configuration and mathematics. Subclasses are `@configuration` dataclasses.
+    """Configuration and mathematics of an operator. Subclasses are `@configuration` dataclasses.
 
-    A subclass outside Crossbow overrides `output_shape`, perhaps `variables`, and `forward` and `backward`.
+    A subclass outside Crossbow overrides `output_shape`, `forward`, `backward` and, if it is trained, `variables`.
     """
 
     number_of_inputs: ClassVar[int | None] = 1
-    """How many edges end here; None is one or more."""
+    """Number of incoming edges; None means one or more."""
     takes_labels: ClassVar[bool] = False
-    """Whether the batch's labels are an input (they come from the batch, not through an edge)."""
+    """Whether the labels are an input. They come with the batch, not through an edge."""
     is_loss: ClassVar[bool] = False
-    """Whether the output, of shape (1,), is what training makes small."""
+    """Whether the output, of shape (1,), is minimised by training."""
     is_measure: ClassVar[bool] = False
-    """Whether the output, of shape (1,), is reported (accuracy)."""
+    """Whether the output, of shape (1,), is a metric that is reported, as accuracy."""
     takes_indices: ClassVar[bool] = False
-    """Whether the inputs are indices. They have no gradient: the operator's gradient is that of its variables only."""
+    """Whether the inputs are indices, which have no gradient: only variables have one."""
     train_only: ClassVar[bool] = False
-    """Whether the operator is left out of the check dataflow (dropout)."""
+    """Whether the check dataflow omits the operator (dropout)."""
     reads_batch: ClassVar[bool] = False
-    """Whether the input is the batch itself: nothing may stand before the operator."""
+    """Whether the input is the batch itself, so that no operator may precede this one."""
     gradient_past: ClassVar[type[Kernel] | None] = None
-    """The kind of operator that must produce the input, and past which the gradient is: that of SoftMaxLoss is with
-    respect to the logits, the input of the SoftMax before it."""
+    """Type of the operator that must produce the input, and that the gradient bypasses: the gradient of SoftMaxLoss is
+    taken with respect to the logits, which are the input of the preceding SoftMax."""
 
     def output_shape(self, *inputs: Shape) -> Shape:
-        """The output's shape. Raises ValueError that says what was expected and what was received."""
+        """Shape of the output. Raises ValueError with what was expected and what was received."""
         raise NotImplementedError(f"{type(self).__name__} has no output_shape")
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        """The trainable variables, in order."""
+        """Trainable variables, in order."""
         return ()
 
     def running_statistics(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
-        """What a training task observes and keeps beside the variables (running means), in order.
+        """Statistics that a training task observes (running means), in order.
 
-        A training kernel reads `name` and writes `name_next`, which may be the same memory; a check kernel reads
-        `name`. They are no parameters: no gradient, no solver. The base model's are the mean of the learners'.
+        A training kernel reads `name` and writes `name_next`, which may share memory; a check kernel reads `name`.
+        They are not trained: they have no gradient and no solver. The base model has the mean over the learners.
         """
         return ()
 
     def check_training(self, *inputs: Shape) -> None:
-        """Raises ValueError where inputs of these shapes can be tested with, but not trained with."""
+        """Raises ValueError if inputs of these shapes are valid in testing, but not in training."""
 
     def check_producer(self, producer: Kernel, *inputs: Shape) -> None:
-        """Operators with `gradient_past`: raises ValueError where the operator before is configured otherwise."""
+        """For operators with `gradient_past`: raises ValueError if the preceding operator has another configuration."""
 
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
-        """Operators that take labels: raises ValueError where the data set's labels do not fit the inputs."""
+        """For operators that take labels: raises ValueError if the data set's labels do not fit the inputs."""
 
     def counts(self, labels: Array) -> float:
-        """Losses and measures: what a batch with these labels counts. The value of a whole check set, whatever its
-        batches, is Σ counts(labels of a batch) · its value / counts(all labels)."""
+        """Weight of a batch with these labels, for losses and metrics. The value for a whole check set, independent of
+        the batch size, is Σ counts(labels of a batch) · value of the batch / counts(all labels)."""
         return float(len(labels))
 
     def own_solver(self) -> SolverConf | None:
-        """How the operator's variables are updated, if it says so itself. They are then the only ones, and the
-        context's solver is not asked."""
+        """The solver of the operator's variables, if the operator defines its own. No other operator may then have
+        variables, and the context's solver is not used."""
         return None
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        """The forward kernels, in order."""
+        """Forward kernels, in order."""
         from crossbow.ops.array import prepare_forward
 
         return prepare_forward(self, site)
 
     def gradient(self, input: int = 0) -> Gradient | None:
-        """The gradient operator with respect to one input, or None where there is no gradient.
+        """The gradient operator with respect to one input, or None if that input has no gradient.
 
-        The one of input 0 also computes the gradients of the variables.
+        The gradient operator of input 0 also computes the gradients of the variables.
         """
         from crossbow.ops.array import ArrayGradient
 
@@ -170,7 +172,7 @@ class Kernel:
     # Array-module code, for operators outside the package.
 
     def forward(self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]) -> Array:
-        """The output, from arrays of `xp` (NumPy or CuPy). A loss or measure gets the labels as its last input, and
+        """The output, from arrays of `xp` (NumPy or CuPy). A loss or metric receives the labels as its last input, and
         only the real examples of a padded batch."""
         raise NotImplementedError(f"{type(self).__name__} has neither `prepare` nor `forward`")
 
@@ -182,21 +184,21 @@ class Kernel:
         variables: Mapping[str, Array],
         output_gradient: Array,
     ) -> tuple[Sequence[Array | None], Mapping[str, Array]]:
-        """The gradients of the inputs (None for an input for which `gradient` returns None) and of the variables by
-        name. For a loss, `output_gradient` is an array with one 1."""
+        """Gradients of the inputs (None for an input for which `gradient` returns None), and of the variables by name.
+        For a loss, `output_gradient` is an array with a single 1."""
         raise NotImplementedError(f"{type(self).__name__} has no `backward`")
 
 
 @configuration
 class Gradient:
-    """The gradient operator of a peer, with respect to one of the peer's inputs.
+    """Gradient operator of a peer, with respect to one of the peer's inputs.
 
-    Its input is the gradient of the peer's output; its output, of the shape of the peer's input, the gradient of that
-    input. The one of input 0 also writes the gradients of the peer's variables.
+    Its input is the gradient of the peer's output. Its output is the gradient of the peer's input, and has that input's
+    shape. The gradient operator of input 0 also writes the gradients of the peer's variables.
     """
 
     input: int = 0
-    """Which input of the peer."""
+    """Index of the peer's input."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         """The kernels, in order. `site` is the peer's."""

@@ -1,4 +1,4 @@
-"""The logarithm of softmax: scores to log-probabilities."""
+"""Logarithm of softmax: scores to log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from crossbow.ops.softmax import AlongAxis
 
 @configuration
 class LogSoftMax(AlongAxis):
-    """y = x − log Σ exp(x), the sum over `axis`; computed from x − max x, so that nothing overflows.
+    """y = x − log Σ exp(x), with the sum over `axis`; computed from x − max x to prevent overflow.
 
-    x and y: (N, classes), or of more dimensions. A negative axis counts from the end; the first one is refused.
+    x and y: (N, classes), or with more dimensions. A negative axis counts from the end; axis 0 is rejected.
 
-    Networks from PyTorch often end with it. Softmax of log-probabilities gives the probabilities, so a SoftMax and a
-    SoftMaxLoss behind it compute the negative log-likelihood that PyTorch's NLLLoss does.
+    Networks from PyTorch often end with it. The softmax of log-probabilities is the probabilities, so a SoftMax and a
+    SoftMaxLoss after it compute the same negative log-likelihood as PyTorch's NLLLoss.
+
+    See also: `SoftMax`, `SoftMaxLoss`.
     """
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:

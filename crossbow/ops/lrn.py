@@ -10,26 +10,34 @@ from crossbow.types import Shape
 
 @configuration
 class LRN(Kernel):
-    """Every element by the strength of its neighbours (Krizhevsky et al., 2012): y = x / (κ + α/n · Σ x²)^β.
+    """Local response normalisation (Krizhevsky et al., 2012): y = x / (κ + α/n · Σ x²)^β.
 
-    The sum runs over the `size` channels around the element (region="across_channels"; n = size; x: (N, C) or
-    (N, C, …)), or over the size × size elements around it in its own channel (region="within_channel"; n = size²;
-    x: (N, C, H, W)). y has the shape of x. What lies outside the tensor counts as 0. An even window begins
-    ⌊(size − 1) / 2⌋ before the element and ends ⌈(size − 1) / 2⌉ behind it, as in ONNX and cuDNN; with
-    longer_side="before" it lies one further to the front, as PyTorch's does.
+    With region="across_channels", the sum is over the `size` channels around the element; n = size and x: (N, C) or
+    (N, C, …). With region="within_channel", it is over the size × size elements around it in its own channel;
+    n = size² and x: (N, C, H, W). y has the shape of x. Elements outside the tensor count as 0. An even window begins
+    ⌊(size − 1) / 2⌋ before the element and ends ⌈(size − 1) / 2⌉ after it, as in ONNX and cuDNN; with
+    longer_side="before" it lies one element further to the front, as in PyTorch.
 
-    α is divided by n, as in PyTorch, cuDNN, ONNX and Caffe. The original has the configuration only: LRN.java sets no
+    Use it to reproduce networks such as AlexNet and GoogLeNet.
+
+    α is divided by n, as in PyTorch, cuDNN, ONNX and Caffe. The original has only the configuration: LRN.java sets no
     output shape, and its kernels are empty.
+
+    See also: `BatchNorm`.
     """
 
     size: int = 5
+    """Side of the window, ≥ 1."""
     alpha: float = 1.0
+    """α, ≥ 0."""
     beta: float = 0.75
+    """The exponent β, ≥ 0."""
     kappa: float = 1.0
-    """> 0, so that a neighbourhood of zeros divides by something."""
+    """κ, > 0, so that the denominator is never 0."""
     region: str = "across_channels"
+    """"across_channels" or "within_channel"."""
     longer_side: str = "after"
-    """On which side of the element an even window is longer."""
+    """The side of the element on which an even window is longer: "after" or "before"."""
 
     def __post_init__(self) -> None:
         check_integer(self, "size", 1)
@@ -41,7 +49,7 @@ class LRN(Kernel):
 
     @property
     def geometry(self) -> ResponseGeometry:
-        """The windows: where they are, and α by their size."""
+        """The windows, and α divided by their size."""
         axes = (1,) if self.region == "across_channels" else (2, 3)
         share = float(self.alpha) / int(self.size) ** len(axes)
         leads = self.longer_side == "before"
@@ -64,9 +72,10 @@ class LRN(Kernel):
 
 @configuration
 class LRNGradient(Gradient):
-    """Gradient of an `LRN`, with s = κ + α/n · Σ x² of each element's window:
+    """Gradient of an `LRN`, with s = κ + α/n · Σ x² over each element's window:
 
-    dx_j = dy_j · s_j^−β − 2αβ/n · x_j · Σ dy_i · x_i · s_i^(−β−1), the sum over the elements i whose window holds j.
+    dx_j = dy_j · s_j^−β − 2αβ/n · x_j · Σ dy_i · x_i · s_i^(−β−1), with the sum over the elements i whose window
+    contains j.
     """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:

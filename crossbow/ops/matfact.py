@@ -1,4 +1,4 @@
-"""Matrix factorisation: a sparse matrix of ratings as a product of two thin ones."""
+"""Matrix factorisation: approximation of a sparse matrix of ratings by a product of two thin matrices."""
 
 from __future__ import annotations
 
@@ -18,26 +18,29 @@ from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import Array, LabelRange, Shape
 
 LARGEST_INDEX = 2**24
-"""Up to here float32 counts without a gap."""
+"""Up to this integer, float32 represents every integer exactly."""
 
 
 @configuration
 class MatFact(Kernel):
-    """Σ_n e² + λ (|u|² + |v|²), where e = rating − u · v, u = users[x[n, 0]] and v = items[x[n, 1]].
+    """Loss of a matrix factorisation: Σ_n e² + λ (|u|² + |v|²).
 
-    x: (N, 2), the user's and the item's number as floating-point numbers; labels: the ratings, floating point, (N,);
-    the loss, a sum over the real examples of the batch: (1,). users: (rows, latents); items: (columns, latents);
-    λ = `regularisation`. A number that is no row of `users` or `items` ends the task with a DataError.
+    Here e = rating − u · v, u = users[x[n, 0]] and v = items[x[n, 1]]. x: (N, 2), the indices of user and item as
+    floating-point numbers; labels: the ratings, floating point, (N,); output: (1,), a sum over the real examples of
+    the batch. users: (rows, latents); items: (columns, latents); λ = `regularisation`. An index that is not a row of
+    `users` or `items` raises a DataError.
 
-    Without `learning_rate` it is a loss like any other: its gradient, Σ_n 2 (λ u − e v) for the row of a user and
-    Σ_n 2 (λ v − e u) for that of an item, goes to the solver. With `learning_rate` η the update is the original's,
-    u ← u + η (2 e v − 2 λ u) and likewise v, both from the values before the batch, whatever the context's SolverConf
-    says; the operator must then be the only one with variables. That update is a solver's step with rate η, without
-    momentum and decay, so it takes part in averaging as every other, and the multipliers are of η.
+    Without `learning_rate`, it is a loss like any other: its gradient, Σ_n 2 (λ u − e v) for the row of a user and
+    Σ_n 2 (λ v − e u) for the row of an item, goes to the solver. With `learning_rate` η, the update is the original's,
+    u ← u + η (2 e v − 2 λ u) and likewise for v, both from the values before the batch, independent of the context's
+    SolverConf; no other operator may then have variables. This update is a solver's step with rate η and without
+    momentum and weight decay, so it is averaged like any other step, and the multipliers are factors of η.
+
+    Use it for collaborative filtering. Its input is the batch of indices.
 
     Ports MatFact.java and matfact.cu. Fixed from the original: the initial values can be chosen (they were forced to
-    1, and latents that start equal stay equal, so that only one was learnt); the reported loss has the λ terms whose
-    gradient is followed.
+    1, and latents that start equal stay equal, so that only one was learnt); the reported loss includes the λ terms
+    whose gradient is followed.
     """
 
     takes_labels: ClassVar[bool] = True
@@ -45,21 +48,28 @@ class MatFact(Kernel):
     takes_indices: ClassVar[bool] = True
 
     rows: int
+    """Number of users, ≥ 1."""
     columns: int
+    """Number of items, ≥ 1."""
     latents: int
+    """Number of latent features, ≥ 1."""
     regularisation: float = 0.1
+    """λ, ≥ 0."""
     learning_rate: float | None = None
+    """η, > 0, of an update of its own; None leaves the update to the context's solver."""
     users_initialiser: Initialiser = Gaussian(std=0.1)
     items_initialiser: Initialiser = Gaussian(std=0.1)
     users_learning_rate_multiplier: float = 1.0
-    """≥ 0; times the learning rate, the solver's or one's own. 0 keeps the users as they are."""
+    """Factor of the learning rate (η or the solver's) for the users, ≥ 0; 0 freezes them."""
     items_learning_rate_multiplier: float = 1.0
+    """Factor of the learning rate (η or the solver's) for the items, ≥ 0; 0 freezes them."""
 
     def __post_init__(self) -> None:
         for name in ("rows", "columns"):
             check_integer(self, name, 1)
             if getattr(self, name) > LARGEST_INDEX:
-                raise refuse(self, name, getattr(self, name), f"at most {LARGEST_INDEX}, where float32 counts on")
+                allowed = f"at most {LARGEST_INDEX}, up to which float32 represents all integers"
+                raise refuse(self, name, getattr(self, name), allowed)
         check_integer(self, "latents", 1)
         check_number(self, "regularisation", minimum=0)
         check_number(self, "learning_rate", minimum=0, above=True, optional=True)
@@ -69,7 +79,7 @@ class MatFact(Kernel):
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         if len(x) != 2 or x[1] != 2:
-            raise ValueError(f"expected an input of shape (N, 2), a user and an item each. Received: {x}")
+            raise ValueError(f"expected an input of shape (N, 2), with pairs of user and item. Received: {x}")
         return (1,)
 
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
@@ -100,7 +110,7 @@ class MatFact(Kernel):
 
 @configuration
 class MatFactGradient(Gradient):
-    """Gradients of a `MatFact`'s variables: 0 in the rows that no example of the batch names. Indices have none."""
+    """Gradients of a `MatFact`'s variables: 0 in rows that the batch does not refer to. Indices have no gradient."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, MatFact)

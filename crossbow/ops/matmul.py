@@ -1,4 +1,4 @@
-"""The product of two matrices, or of two stacks of matrices."""
+"""Product of two matrices, or of two stacks of matrices."""
 
 from __future__ import annotations
 
@@ -14,32 +14,38 @@ from crossbow.types import Shape
 
 @configuration
 class MatMul(Kernel):
-    """y = a b: the last two dimensions are the matrices, and those before them are broadcast.
+    """Matrix product y = a b. The last two dimensions are the matrices; the dimensions before them are broadcast.
 
     a: (…, m, k), or (…, k, m) with `transpose_a`; b: (…, k, n), or (…, n, k) with `transpose_b`; y: (…, m, n). As in
-    NumPy and ONNX, an a of one dimension is a row and a b of one dimension a column, and y lacks that dimension. The
-    gradient of an input is summed over the dimensions in which it was repeated.
+    NumPy and ONNX, a one-dimensional a is a row and a one-dimensional b a column, and y lacks that dimension. The
+    gradient of an input is summed over its broadcast dimensions.
 
-    In the original it is a function in C that no program reaches.
+    Use it for products of two activations, as in attention. `InnerProduct` multiplies by trained weights.
+
+    The original has a function in C that no program calls.
+
+    See also: `InnerProduct`, `Transpose`.
     """
 
     number_of_inputs: ClassVar[int | None] = 2
 
     transpose_a: bool = False
+    """Whether a is transposed."""
     transpose_b: bool = False
+    """Whether b is transposed."""
 
     def __post_init__(self) -> None:
         check_boolean(self, "transpose_a")
         check_boolean(self, "transpose_b")
 
     def geometry(self, a: Shape, b: Shape) -> MatrixProductGeometry:
-        """The inputs as stacks of matrices. Raises ValueError where they cannot be multiplied."""
+        """The inputs as stacks of matrices. Raises ValueError if they cannot be multiplied."""
         received = f"Received: {a} and {b}"
         if not a or not b:
             raise ValueError(f"expected inputs of at least one dimension. {received}")
         for name, shape in (("transpose_a", a), ("transpose_b", b)):
             if getattr(self, name) and len(shape) == 1:
-                raise ValueError(f"expected at least two dimensions where {name}=True. {received}")
+                raise ValueError(f"expected at least two dimensions with {name}=True. {received}")
         first = (1, *a) if len(a) == 1 else a
         second = (*b, 1) if len(b) == 1 else b
         rank = max(len(first), len(second))

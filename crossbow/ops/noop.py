@@ -10,10 +10,12 @@ from crossbow.types import Shape
 
 @configuration
 class Noop(Kernel):
-    """y = x, of any shape. In a program it costs nothing: y is x's memory.
+    """y = x, of any shape. It has no run-time cost: y shares the memory of x.
 
-    Ports NoopStateless.java. Noop.java, which multiplies by a constant variable of ones, is an
-    aid for testing the original's engine, and is left out.
+    Use it as a placeholder, or to give an edge a name.
+
+    Ports NoopStateless.java. Noop.java, which multiplies by a constant variable of ones, is a test aid for the
+    original's engine and is omitted.
     """
 
     def output_shape(self, *inputs: Shape) -> Shape:

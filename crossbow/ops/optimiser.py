@@ -1,4 +1,4 @@
-"""The end of a training dataflow."""
+"""The last operator of a training dataflow."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from crossbow.types import Shape
 
 @configuration
 class GradientDescentOptimiser(Kernel):
-    """Marks where the learner takes its step: after every gradient operator that is an input.
+    """Marks the learner's step, after every gradient operator that is an input.
 
-    It has no kernel of its own: the step (v ← momentum · v − γ (g + λ w)) and the correction of the rule are one
-    linear combination over whole vectors, which the runtime performs in its place. Ports GradientDescentOptimiser.java.
+    `Dataflow` adds it; a network does not contain it. It has no kernel: the step (v ← momentum · v − γ (g + λ w)) and
+    the correction by the rule are one linear combination of whole vectors, which the runtime performs.
+
+    Ports GradientDescentOptimiser.java.
     """
 
     number_of_inputs: ClassVar[int | None] = None

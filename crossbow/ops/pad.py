@@ -1,4 +1,4 @@
-"""A tensor with a border."""
+"""Constant padding of a tensor."""
 
 from __future__ import annotations
 
@@ -10,23 +10,29 @@ from crossbow.types import Shape
 
 @configuration
 class Pad(Kernel):
-    """y = x with elements of one value before and behind it, on each axis but that of the examples.
+    """Pads x with a constant before and after it, on every axis except the axis of the examples.
 
-    x: (N, d_1, …, d_r); y: (N, b_1 + d_1 + a_1, …), `padding` being ((b_1, a_1), …, (b_r, a_r)). As PyTorch's
-    ConstantPad and Keras' ZeroPadding. Convolutions and poolings have padding of their own, which costs no copy. The
-    original has no such operator.
+    x: (N, d_1, …, d_r); y: (N, b_1 + d_1 + a_1, …), where `padding` is ((b_1, a_1), …, (b_r, a_r)), as in PyTorch's
+    ConstantPad and Keras' ZeroPadding.
+
+    Use it where the padding of `Conv` and `Pool`, which needs no copy, does not suffice.
+
+    The original has no such operator.
+
+    See also: `Slice`, `DataTransform`.
     """
 
     padding: tuple[tuple[int, int], ...]
-    """(before, behind) for every axis of an example, each ≥ 0."""
+    """(before, after) for every axis of an example, each ≥ 0."""
     value: float = 0.0
+    """The padding value."""
 
     def __post_init__(self) -> None:
         pairs = self.padding
         if not isinstance(pairs, tuple | list) or not pairs or not all(_is_pair(pair) for pair in pairs):
             raise refuse(self, "padding", pairs, "a pair of integers ≥ 0 for every axis of an example")
         check_number(self, "value")
-        object.__setattr__(self, "padding", tuple((int(before), int(behind)) for before, behind in pairs))
+        object.__setattr__(self, "padding", tuple((int(before), int(after)) for before, after in pairs))
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
@@ -37,7 +43,7 @@ class Pad(Kernel):
 
     @property
     def before(self) -> tuple[int, ...]:
-        """How far from the beginning of each axis x lies."""
+        """Offset of x on each axis of y."""
         return (0, *(before for before, _ in self.padding))
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
@@ -49,7 +55,7 @@ class Pad(Kernel):
 
 @configuration
 class PadGradient(Gradient):
-    """Gradient of a `Pad`: what of dy lies inside the border."""
+    """Gradient of a `Pad`: the part of dy inside the border."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Pad)

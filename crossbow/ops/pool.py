@@ -11,38 +11,50 @@ from crossbow.types import Shape
 
 @configuration
 class Pool(Kernel):
-    """The maximum, the average, or a random element of every window of a channel.
+    """Pooling: the maximum, the average, or a random element of every window of a channel.
 
     x: (N, C, H, W); y: (N, C, H', W') with H' = ⌈(H + before + after − d(k − 1) − 1) / s⌉ + 1, or ⌊…⌋ with
-    rounding="floor"; a last window that would begin behind the input and its left padding is left out. The same with
-    one spatial axis, (N, C, W), and with three, (N, C, D, H, W).
+    rounding="floor". A last window that would begin after the input and its left padding is omitted. Inputs with one
+    spatial axis, (N, C, W), or three, (N, C, D, H, W), work the same way.
 
-    Sizes are an integer or a tuple with one per spatial axis, as (height, width); the padding also one pair
-    (before, after) per spatial axis, as ((1, 2), (0, 1)). `global_pooling` takes the whole image as the window:
-    `kernel_size`, `stride`, `rounding` and `count_padding` would do nothing then, and must be left as they are.
+    Sizes are an integer or a tuple with one per spatial axis, as (height, width). The padding may also be one pair
+    (before, after) per spatial axis, as ((1, 2), (0, 1)). With `global_pooling`, the window is the whole image;
+    `kernel_size`, `stride`, `rounding` and `count_padding` have no effect then, and must keep their defaults.
 
-    A window is clipped to input + padding. What it gives, by `method`:
+    A window is clipped to input + padding. Its result, by `method`:
 
-    * max: its largest element; it never sees padding. The gradient goes to the first one of equals, row by row.
-    * average: the sum of its elements by their number, padding counted, or left out where `count_padding=False`.
-    * stochastic: in training, element i with probability p_i = max(x_i, 0) / Σ max(x_j, 0), and the gradient goes to
-      it; in the check phase the mean of that, Σ p_i · x_i. A window without a positive element gives its first one in
-      both. Padding is never picked. The random numbers depend on the seed, the number of the task, the operator and
-      the output's position in (N, C, H, W) order alone (Zeiler and Fergus, 2013, section 3).
+    * max: its largest element, never padding. The gradient goes to the first of equal elements, row by row.
+    * average: the sum of its elements divided by their number. Padding counts, unless `count_padding=False`.
+    * stochastic: in training, element i with probability p_i = max(x_i, 0) / Σ max(x_j, 0), which also receives the
+      gradient; in the check phase, the expectation Σ p_i · x_i. A window without positive elements returns its first
+      element in both. Padding is never selected. The random numbers depend only on the seed, the number of the task,
+      the operator and the output's position in (N, C, H, W) order (Zeiler and Fergus, 2013, section 3).
 
-    Ports Pool.java and cudnnpool.cu. Fixed from the original: the padding has a default that works, height and width
-    can differ, the last window is also left out without padding, where it would be empty (stride > kernel_size), and
-    stochastic pooling, dilation and other than two spatial axes, which it refuses, work.
+    Use "max" between convolutions, and "average" with `global_pooling` before the classifier of a residual network.
+
+    Ports Pool.java and cudnnpool.cu. Fixed from the original: the default padding works; height and width may
+    differ; an empty last window is also omitted without padding (stride > kernel_size); stochastic pooling, dilation,
+    and one or three spatial axes, which it rejects, work.
+
+    See also: `Conv`, `ReLU`.
     """
 
     method: str = "max"
+    """One of "max", "average" and "stochastic"."""
     kernel_size: Sizes = 2
+    """Size of the window, ≥ 1."""
     stride: Sizes = 2
+    """Distance s of neighbouring windows, ≥ 1."""
     padding: Padding = 0
+    """Padding on each side of the input, ≥ 0 and smaller than the window."""
     dilation: Sizes = 1
+    """Distance d of neighbouring elements of a window, ≥ 1."""
     rounding: str = "ceil"
+    """How the output size is rounded: "ceil" or "floor"."""
     count_padding: bool = True
+    """Whether an average counts padding."""
     global_pooling: bool = False
+    """Whether the window is the whole image."""
 
     def __post_init__(self) -> None:
         check_choice(self, "method", ("max", "average", "stochastic"))
@@ -53,7 +65,7 @@ class Pool(Kernel):
         if self.method != "average":
             check_unused(self, f"method={self.method!r}", "count_padding")
         values = (self.kernel_size, self.padding, self.dilation)
-        axes = next((len(value) for value in values if isinstance(value, tuple | list)), 1)  # integers: each is alike
+        axes = next((len(value) for value in values if isinstance(value, tuple | list)), 1)  # one suffices for integers
         kernel, dilation = per_axis(self.kernel_size, axes), per_axis(self.dilation, axes)
         padding = padding_per_axis(self.padding, axes)
         if self.global_pooling:
@@ -96,7 +108,7 @@ class Pool(Kernel):
             )
         if not (self.method == "average" and self.count_padding) and _window_misses(x, sizes, g):
             raise ValueError(
-                f"expected an input of which every window holds an element. Received: input {times(x[2:])}, "
+                f"expected an input with an element in every window. Received: input {times(x[2:])}, "
                 f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
                 f"dilation={self.dilation}"
             )
@@ -112,7 +124,7 @@ class Pool(Kernel):
 
 @configuration
 class PoolGradient(Gradient):
-    """Gradient of a `Pool`: to the element that the window gave, or spread evenly over the window (average)."""
+    """Gradient of a `Pool`: dy at the selected element, or spread evenly over the window (average)."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Pool)
@@ -123,7 +135,7 @@ class PoolGradient(Gradient):
 
 
 def pooled_size(size: int, extent: int, stride: int, padding: tuple[int, int], rounding: str) -> int:
-    """How many windows, so long from end to end, fit on one axis.
+    """Number of windows of the given extent on one axis.
 
     >>> [pooled_size(6, 3, 2, (0, 0), rounding) for rounding in ("ceil", "floor")]
     [3, 2]
@@ -134,24 +146,24 @@ def pooled_size(size: int, extent: int, stride: int, padding: tuple[int, int], r
         return span // stride + 1
     windows = -(-span // stride) + 1
     if (windows - 1) * stride >= size + before:
-        windows -= 1  # it would begin behind the input: a window without a single element
+        windows -= 1  # the last window would begin after the input, and have no elements
     return windows
 
 
 MOST_STARTS = 1 << 20
-"""Windows that begin before the input, of which each is looked at; more, which nobody needs, count as missing it."""
+"""Maximum number of windows before the input to check one by one. With more, one is assumed to miss the input."""
 
 
 def _window_misses(x: Shape, sizes: Shape, geometry: PoolingGeometry) -> bool:
-    """Whether a window steps over the input: its elements are further apart than the input is long."""
+    """Whether a window steps over the input, because its elements are further apart than the input is long."""
     g = geometry
     for size, windows, k, s, d, (before, _) in zip(
         x[2:], sizes, g.kernel, g.stride, g.dilation, g.padding, strict=True
     ):
         if (windows - 1) * s - before >= size or before > (k - 1) * d:
-            return True  # the last one begins behind the input, or the first one ends before it
+            return True  # the last window begins after the input, or the first window ends before it
         starts = range(-before, min(0, windows * s - before), s)
-        # The first element that is not before the input lies at start mod d.
+        # The first element that is not before the input is at start mod d.
         if d > size and (len(starts) > MOST_STARTS or any(start % d >= size for start in starts)):
             return True
     return False

@@ -10,7 +10,7 @@ from crossbow.types import Shape
 
 @configuration
 class ReLU(Kernel):
-    """An activation function, element by element; x and y of any shape.
+    """Activation function, applied element by element; x and y have any shape.
 
     ========= ===============================================
     relu      max(x, 0) + negative_slope · min(x, 0)
@@ -19,17 +19,23 @@ class ReLU(Kernel):
     clipped   min(max(x, 0), ceiling)
     ========= ===============================================
 
-    At a kink the derivative is the one of the left side, so at 0 that of "relu" is negative_slope; that of "clipped"
-    is 0 at both of its kinks.
+    At a kink, the derivative is that of the left side: for "relu" it is negative_slope at 0, and for "clipped" it is 0
+    at both kinks.
+
+    Use it after `Conv`, `InnerProduct`, `BatchNorm` or an `ElementWiseOp` sum, into whose kernels "relu" is fused. Use
+    `MSRA` to initialise the weights before it.
 
     Ports ReLU.java and cudnnrelu.cu. Fixed from the original: a ceiling of 0 was the default.
+
+    See also: `SoftMax`.
     """
 
     mode: str = "relu"
+    """One of "relu", "sigmoid", "tanh" and "clipped"."""
     negative_slope: float = 0.0
-    """≥ 0; only with mode="relu"."""
+    """Slope for x < 0, ≥ 0; only with mode="relu"."""
     ceiling: float | None = None
-    """> 0; only with mode="clipped", where None becomes 6."""
+    """Upper bound of the output, > 0; only with mode="clipped", where None means 6."""
 
     def __post_init__(self) -> None:
         check_choice(self, "mode", ("relu", "sigmoid", "tanh", "clipped"))
@@ -44,7 +50,7 @@ class ReLU(Kernel):
 
     @property
     def setting(self) -> tuple[str, float, float]:
-        """What kernels are given: mode, slope and ceiling."""
+        """Arguments for kernels: mode, slope and ceiling."""
         return self.mode, self.negative_slope, self.ceiling or 0.0
 
     def output_shape(self, *inputs: Shape) -> Shape:

@@ -1,4 +1,4 @@
-"""A tensor with other dimensions."""
+"""Change of a tensor's dimensions."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from crossbow.types import Shape
 
 @configuration
 class Reshape(Kernel):
-    """y = x with other dimensions, the elements in the same logical order (N, C, H, W), whatever order they lie in.
+    """y = x with other dimensions, and the elements in the same logical order (N, C, H, W).
 
-    x: (N, …); y: (N, *shape). One size of `shape` may be −1: it is what the others leave. Where the order in memory is
-    the logical one, y is x's memory. The original has no such operator.
+    x: (N, …); y: (N, *shape). One size of `shape` may be −1: it is computed from the others. If memory is already in
+    logical order, y shares the memory of x.
+
+    The original has no such operator.
+
+    See also: `Flatten`, `Transpose`.
     """
 
     shape: tuple[int, ...]
-    """Of one example."""
+    """Shape of one example of the output."""
 
     def __post_init__(self) -> None:
         sizes = self.shape
         if not isinstance(sizes, tuple | list) or not all(
             is_integer(size) and (size >= 1 or size == -1) for size in sizes
         ):
-            raise refuse(self, "shape", sizes, "a tuple of integers ≥ 1, or −1 for what the others leave")
+            raise refuse(self, "shape", sizes, "a tuple of integers ≥ 1, or −1 for the remaining size")
         if list(sizes).count(-1) > 1:
             raise refuse(self, "shape", sizes, "a tuple with at most one −1")
         object.__setattr__(self, "shape", tuple(map(int, sizes)))
@@ -36,7 +40,7 @@ class Reshape(Kernel):
         elements, known = math.prod(x[1:]), math.prod(size for size in self.shape if size != -1)
         sizes = tuple(elements // known if size == -1 else size for size in self.shape)
         if not x or math.prod(sizes) != elements:
-            raise ValueError(f"expected an input whose examples have the elements of {self.shape}. Received: {x}")
+            raise ValueError(f"expected an input whose examples have as many elements as {self.shape}. Received: {x}")
         return (x[0], *sizes)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:

@@ -1,4 +1,4 @@
-"""Learned factors, for every channel or any run of axes."""
+"""Trained factors along an axis, or several."""
 
 from __future__ import annotations
 
@@ -19,22 +19,30 @@ from crossbow.types import Shape
 
 @configuration
 class Scale(Kernel):
-    """y = weights · x (+ bias), the variables lying along `number_of_axes` axes of x from `axis` on.
+    """y = weights · x (+ bias), with variables along `number_of_axes` axes of x from `axis` on.
 
-    x, y: of any shape; weights, bias: x.shape[axis : axis + number_of_axes]. With axis=1 and number_of_axes=1 that is
-    a factor for every channel, as behind a normalisation without its own. A negative axis counts from the last one.
+    x, y: any shape; weights, bias: x.shape[axis : axis + number_of_axes]. With axis=1 and number_of_axes=1 there is one
+    factor per channel. A negative axis counts from the end.
 
-    It is Caffe's layer with learned factors; the original has the configuration only (Scale.java, never bound).
+    Use it after a normalisation without scale and shift.
+
+    It is Caffe's layer with trained factors; the original has only the configuration (Scale.java, never bound).
+
+    See also: `BatchNorm`, `ElementWiseOp`.
     """
 
     axis: int = 1
+    """First axis of the variables, not 0."""
     number_of_axes: int = 1
+    """Number of axes of the variables, ≥ 1."""
     bias: bool = False
+    """Whether a trained bias is added."""
     weight_initialiser: Initialiser = Constant(1.0)
     bias_initialiser: Initialiser = Constant(0.0)
     weight_learning_rate_multiplier: float = 1.0
-    """≥ 0; times the solver's learning rate."""
+    """Factor of the learning rate for the weights, ≥ 0; 0 freezes them."""
     bias_learning_rate_multiplier: float = 1.0
+    """Factor of the learning rate for the bias, ≥ 0; 0 freezes it."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis) or self.axis == 0:
@@ -47,12 +55,12 @@ class Scale(Kernel):
             check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
 
     def first_axis(self, x: Shape) -> int:
-        """The axis where the variables begin, counted from the first. Raises ValueError where they do not fit in."""
+        """The first axis of the variables as a non-negative index. Raises ValueError if they do not fit."""
         axis = self.axis if self.axis > 0 else self.axis + len(x)
         if axis < 1 or axis + self.number_of_axes > len(x):
             raise ValueError(
                 f"expected an input with number_of_axes={self.number_of_axes} from axis={self.axis} on, "
-                f"the axis of the examples not among them. Received: {x}"
+                f"excluding the axis of the examples. Received: {x}"
             )
         return axis
 

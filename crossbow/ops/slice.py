@@ -10,17 +10,26 @@ from crossbow.types import Shape
 
 @configuration
 class Slice(Kernel):
-    """y = x[…, start:stop:step, …] along `axis`, as Python counts: what is negative counts from the end.
+    """y = x[…, start:stop:step, …] along `axis`; negative indices count from the end, as in Python.
 
-    x: (N, d_1, …); axis 0, that of the examples, is refused. Axes are counted in logical order, (N, C, H, W), whatever
-    lies in memory. Two of one input are a split, as ShuffleNet's. The original has no such operator.
+    x: (N, d_1, …). Axis 0, the axis of the examples, is rejected. Axes are counted in logical order, (N, C, H, W),
+    independent of the memory layout.
+
+    Use several slices of one input as a split, as in ShuffleNet.
+
+    The original has no such operator.
+
+    See also: `Concat`, `Pad`.
     """
 
     axis: int = 1
+    """Axis to slice, not 0."""
     start: int = 0
+    """First index."""
     stop: int | None = None
-    """The first that is left out; None is to the end."""
+    """First index after the slice; None is the end."""
     step: int = 1
+    """Distance of indices, ≥ 1."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis) or self.axis == 0:
@@ -32,7 +41,7 @@ class Slice(Kernel):
         check_integer(self, "step", 1)
 
     def places(self, x: Shape) -> tuple[int, range]:
-        """The axis counted from the first, and the places along it. Raises ValueError."""
+        """The axis as a non-negative index, and the indices along it. Raises ValueError if there are none."""
         axis = self.axis if self.axis > 0 else len(x) + self.axis
         if not 1 <= axis < len(x):
             raise ValueError(f"expected an input (N, …) that has an axis={self.axis}. Received: {x}")
@@ -59,7 +68,7 @@ class Slice(Kernel):
 
 @configuration
 class SliceGradient(Gradient):
-    """Gradient of a `Slice`: dy at its places, and 0 elsewhere."""
+    """Gradient of a `Slice`: dy at the sliced indices, and 0 elsewhere."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Slice)

@@ -10,9 +10,10 @@ from crossbow.types import Shape
 
 @configuration
 class AlongAxis(Kernel):
-    """What SoftMax and LogSoftMax share: the axis, over which they sum."""
+    """Common base of SoftMax and LogSoftMax, which sum over an axis."""
 
     axis: int = 1
+    """Axis of the classes, not 0."""
 
     def __post_init__(self) -> None:
         if not is_integer(self.axis) or self.axis == 0:
@@ -25,16 +26,22 @@ class AlongAxis(Kernel):
         return x
 
     def first_axis(self, x: Shape) -> int:
-        """The axis counted from the first."""
+        """The axis as a non-negative index."""
         return self.axis if self.axis > 0 else len(x) + self.axis
 
 
 @configuration
 class SoftMax(AlongAxis):
-    """y = exp(x) / Σ exp(x), the sum over `axis`; computed from x − max x, so that nothing overflows.
+    """y = exp(x) / Σ exp(x), with the sum over `axis`; computed from x − max x to prevent overflow.
 
-    x and y: (N, classes), or of more dimensions. A negative axis counts from the end; the first one is refused, since
-    examples have nothing to do with each other. Ports SoftMax.java and cudnnsoftmax.cu.
+    x and y: (N, classes), or with more dimensions. A negative axis counts from the end. Axis 0 is rejected, because
+    examples are independent.
+
+    Use it before a `SoftMaxLoss`, which is then computed from the logits.
+
+    Ports SoftMax.java and cudnnsoftmax.cu.
+
+    See also: `SoftMaxLoss`, `LogSoftMax`, `Accuracy`.
     """
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
@@ -47,7 +54,7 @@ class SoftMax(AlongAxis):
 
 @configuration
 class SoftMaxGradient(Gradient):
-    """Gradient of a `SoftMax`: dx = y · (dy − Σ dy · y). That of SoftMaxLoss does not pass through it."""
+    """Gradient of a `SoftMax`: dx = y · (dy − Σ dy · y). The gradient of a SoftMaxLoss bypasses it."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, SoftMax)

@@ -1,4 +1,4 @@
-"""The cross-entropy loss of what a SoftMax makes of logits."""
+"""Cross-entropy loss of a SoftMax."""
 
 from __future__ import annotations
 
@@ -17,19 +17,23 @@ NORMALISATIONS = ("batch", "full", "valid", "none")
 
 @configuration
 class SoftMaxLoss(Kernel):
-    """Cross-entropy: Σ −log p[n, label, …] / normaliser, the sum over all labels.
+    """Cross-entropy: Σ −log p[n, label, …] / normaliser, with the sum over all labels.
 
-    In a dataflow −log p = log Σ exp x − x[label] is computed from the logits x, the input of the SoftMax before, so
-    that the loss is right however small p is. From probabilities alone (`run_operator`) a p of 0 counts as the smallest
-    normal number: −log p is at most 87.3 in float32.
+    In a dataflow, −log p = log Σ exp x − x[label] is computed from the logits x, the input of the preceding SoftMax, so
+    that the loss is accurate however small p is. From probabilities alone (`run_operator`), a p of 0 counts as the
+    smallest normal number: −log p is at most 87.3 in float32.
 
-    p: (N, classes), the output of a SoftMax over axis 1; labels: (N,) int32; the loss: (1,). Or, for an example with
-    many labels, as a class for every pixel, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Only the real
-    examples of a padded batch count. `normalisation`: "batch" divides by the number of examples, "full" by the number
-    of labels, "valid" by the number of labels that are not `ignored_label` (at least 1), "none" by 1. An ignored label
-    costs nothing.
+    p: (N, classes), the output of a SoftMax over axis 1; labels: (N,) int32; output: (1,). For examples with several
+    labels, as a class for every pixel, p: (N, classes, d1, d2, …) and labels: (N, d1, d2, …). Only the real examples of
+    a padded batch count. `normalisation`: "batch" divides by the number of examples, "full" by the number of labels,
+    "valid" by the number of labels that are not `ignored_label` (at least 1), "none" by 1. An ignored label adds
+    nothing to the loss.
 
-    Ports SoftMaxLoss.java and softmaxloss.cu. Fixed from the original: the GPU obeys the normalisation.
+    Use it for classification, after a `SoftMax`.
+
+    Ports SoftMaxLoss.java and softmaxloss.cu. Fixed from the original: the normalisation works on GPUs.
+
+    See also: `SoftMax`, `Accuracy`, `EuclideanLoss`.
     """
 
     number_of_inputs: ClassVar[int | None] = 1
@@ -38,7 +42,9 @@ class SoftMaxLoss(Kernel):
     gradient_past: ClassVar[type[Kernel] | None] = SoftMax
 
     ignored_label: int | None = None
+    """Label of examples that do not count; None counts all."""
     normalisation: str = "batch"
+    """One of "batch", "full", "valid" and "none"."""
 
     def __post_init__(self) -> None:
         check_ignored_label(self, self.ignored_label)
@@ -76,7 +82,7 @@ class SoftMaxLoss(Kernel):
 class SoftMaxLossGradient(Gradient):
     """Gradient of a `SoftMaxLoss` with respect to the logits, the input of the SoftMax: (p − y) / normaliser.
 
-    y is 1 at the label and 0 elsewhere; the gradient is 0 where the label is ignored, and for padding.
+    y is 1 at the label and 0 elsewhere. The gradient is 0 for ignored labels and for padding.
     """
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
@@ -89,24 +95,24 @@ class SoftMaxLossGradient(Gradient):
 
 
 def counted(labels: Array, ignored_label: int | None) -> int:
-    """How many of the labels are not ignored."""
+    """Number of labels that are not ignored."""
     return labels.size if ignored_label is None else int(np.count_nonzero(labels != ignored_label))
 
 
 def check_ignored_label(owner: object, value: object) -> None:
-    """Raise ConfigurationError where `owner`'s ignored_label is neither an integer nor None."""
+    """Raises ConfigurationError if `owner`'s ignored_label is neither an integer nor None."""
     if value is not None and not is_integer(value):
         raise refuse(owner, "ignored_label", value, "an integer or None")
 
 
 def check_probabilities(p: Shape) -> None:
-    """Raise ValueError where the shape is not that of class values, one row or more for each example."""
+    """Raises ValueError unless the shape is that of class values, with one row or more per example."""
     if len(p) < 2 or p[1] == 0:
         raise ValueError(f"expected an input of shape (N, classes) or (N, classes, …). Received: {p}")
 
 
 def check_classes(labels: LabelRange, p: Shape, ignored_label: int | None) -> None:
-    """Raise ValueError where the labels are not classes from 0 to the number of classes − 1, the ignored one aside."""
+    """Raises ValueError unless all labels are classes from 0 to the number of classes − 1, or the ignored label."""
     shape = p[:1] + p[2:]
     allowed = f"class labels of shape {shape}, from 0 to {p[1] - 1}"
     if ignored_label is not None:

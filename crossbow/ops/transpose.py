@@ -1,4 +1,4 @@
-"""A tensor with its axes in another order."""
+"""Permutation of a tensor's axes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Shape
 
 MOST_AXES = 8
-"""Of a tensor that is transposed, as on GPUs."""
+"""Maximum number of axes of a tensor to transpose, as on GPUs."""
 
 
 @configuration
 class Transpose(Kernel):
-    """y has the axes of x in another order: axis i of y is axis order[i] of x.
+    """Permutes the axes of x: axis i of y is axis order[i] of x.
 
-    `order` begins with 0, since the examples stay apart: Transpose(order=(0, 3, 1, 2)) makes (N, C, H, W) of
-    (N, H, W, C). As PyTorch's permute and Keras' Permute. The original has no such operator.
+    `order` begins with 0, because examples stay separate: Transpose(order=(0, 3, 1, 2)) turns (N, H, W, C) into
+    (N, C, H, W), as PyTorch's permute and Keras' Permute do.
+
+    The original has no such operator.
+
+    See also: `Reshape`, `ChannelShuffle`.
     """
 
     order: tuple[int, ...]
+    """For every axis of y, the axis of x; 0 comes first."""
 
     def __post_init__(self) -> None:
         order = self.order
         if not isinstance(order, tuple | list) or not all(map(is_integer, order)):
             raise refuse(self, "order", order, "a tuple of integers, as (0, 3, 1, 2)")
         if not order or sorted(order) != list(range(len(order))) or order[0] != 0 or len(order) > MOST_AXES:
-            raise refuse(self, "order", order, f"0, then the other axes of at most {MOST_AXES}, each once")
+            raise refuse(self, "order", order, f"a permutation of at most {MOST_AXES} axes that begins with 0")
         object.__setattr__(self, "order", tuple(map(int, order)))
 
     def output_shape(self, *inputs: Shape) -> Shape:
@@ -47,7 +52,7 @@ class Transpose(Kernel):
 
 @configuration
 class TransposeGradient(Gradient):
-    """Gradient of a `Transpose`: dx = dy, with the axes in their old order."""
+    """Gradient of a `Transpose`: dx = dy, with the inverse permutation."""
 
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         assert isinstance(peer, Transpose)

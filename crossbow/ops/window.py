@@ -1,8 +1,8 @@
-"""Windows that slide over the spatial axes: the fields that Conv and Pool share.
+"""Windows that slide over the spatial axes: fields that Conv and Pool share.
 
 `kernel_size`, `stride` and `dilation` are an integer, or a tuple of integers, one per spatial axis. `padding` is an
-integer, or one per axis, or one pair (before, after) per axis. A tuple says how many axes there are; where every size
-is an integer, the input does.
+integer, or one per axis, or one pair (before, after) per axis. A tuple determines the number of axes; if all sizes are
+integers, the input determines it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Windowed(Protocol):
 
 
 def check_windows(owner: Windowed) -> None:
-    """The four fields are well formed, and agree on the number of axes."""
+    """Raises ConfigurationError unless the four fields are well formed and agree on the number of axes."""
     several = f"one per spatial axis (1 to {MAXIMUM_AXES})"
     for name, value in (("kernel_size", owner.kernel_size), ("stride", owner.stride), ("dilation", owner.dilation)):
         if not _are_sizes(value, 1):
@@ -48,7 +48,7 @@ def check_windows(owner: Windowed) -> None:
 
 
 def spatial_axes(owner: Windowed, x: Shape) -> int:
-    """The number of spatial axes of an input. Raises ValueError where it has none, too many, or not those given."""
+    """Number of spatial axes of an input. Raises ValueError if it is not 1 to 3, or not that of the fields."""
     axes = len(x) - 2
     if not 1 <= axes <= MAXIMUM_AXES:
         raise ValueError(f"expected an input of shape (N, C, W), (N, C, H, W) or (N, C, D, H, W). Received: {x}")
@@ -79,7 +79,7 @@ def padding_per_axis(value: Padding, axes: int) -> tuple[tuple[int, int], ...]:
 
 
 def times(sizes: Shape) -> str:
-    """Sizes as people write them.
+    """Sizes as text.
 
     >>> times((4, 9))
     '4×9'
@@ -88,7 +88,7 @@ def times(sizes: Shape) -> str:
 
 
 def _tuples(owner: Windowed) -> list[tuple[str, tuple[object, ...]]]:
-    """The fields that say how many axes there are."""
+    """The fields that determine the number of axes."""
     fields = {
         "kernel_size": owner.kernel_size,
         "stride": owner.stride,

@@ -10,7 +10,7 @@ from typing import Any
 from crossbow.conf import STEPWISE_POLICIES, ModelConf
 from crossbow.scripts.values import integer, number, refuse_others, those_given, value_text
 from crossbow.solver import Pace
-from crossbow.synch import RULES, SMA, Phase, Rule, RuleSequence, rule_class
+from crossbow.synch import RULES, SMA, Rule, RulePhase, RuleSequence, rule_class
 from crossbow.synch.elastic import Elastic
 from crossbow.types import ConfigurationError
 
@@ -150,7 +150,7 @@ def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence:
     ]
     if not phases[0][1]:
         return rules[0]
-    return RuleSequence(tuple(Phase(rule, int(count)) for rule, (_, _, count) in zip(rules, phases, strict=True)))
+    return RuleSequence(tuple(RulePhase(rule, int(count)) for rule, (_, _, count) in zip(rules, phases, strict=True)))
 
 
 def rule_hints(options: argparse.Namespace) -> list[str]:
@@ -193,7 +193,7 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
     ('sma, alpha 0.25, tau 1, base momentum 0', 'ssp, bound 2, weight 1')
     >>> rule_text(RULES["easgd"](alpha_steps=((30, 0.1), (60, 0.05))), 4)
     'easgd, alpha 0.5, tau 1, alpha steps 30:0.1,60:0.05'
-    >>> rule_text(RuleSequence((Phase(RULES["hogwild"](), 5), Phase(RULES["ssgd"](), 2))), 4)
+    >>> rule_text(RuleSequence((RulePhase(RULES["hogwild"](), 5), RulePhase(RULES["ssgd"](), 2))), 4)
     'hogwild for 5 merges; ssgd for 2 merges; and again'
     """
     if isinstance(rule, RuleSequence):

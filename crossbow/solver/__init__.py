@@ -1,4 +1,4 @@
-"""How a learner steps: momentum, weight decay, schedules of learning rate and momentum."""
+"""The solver: momentum, weight decay, schedules of learning rate and momentum."""
 
 from crossbow.solver.schedule import Pace, Schedule
 from crossbow.solver.step import solver_step

@@ -9,31 +9,32 @@ from typing import NamedTuple
 from crossbow.conf import SolverConf
 
 FINAL_PART = 1e-4
-"""Super-convergence: the rate at the end, as a part of that at the start, unless set."""
+"""Final learning rate of super-convergence unless set, as a fraction of the initial rate."""
 
 
 class Pace(NamedTuple):
-    """What changes of the solver's step, and of the rule, while training goes on."""
+    """Values of the solver's step and of the rule that change during training."""
 
     rate: float
     momentum: float
     clock: int = 0
-    """The number of the tick, from 0 (of rules in turn: in its phase), under a rule that counts them; else 0."""
+    """Number of the tick, from 0 (in a rule sequence: from the start of the phase), if the rule counts ticks; else
+    0."""
     alpha: float | None = None
-    """The α that a rule's steps have come to; None before the first, and without such."""
+    """α according to the rule's steps; None before the first step, and for rules without steps."""
 
     def times(self, multiplier: float) -> Pace:
-        """That of variables whose learning rate is multiplied."""
+        """The pace of variables with a learning rate multiplier."""
         return self._replace(rate=self.rate * multiplier)
 
 
 class Schedule:
-    """The pace (γ, momentum) of a solver configuration at the round whose first task is number t; where it goes by
-    merges, at the round with t merges before it."""
+    """The pace (γ, momentum) of a solver configuration as a function of the number of the round's first task or, if the
+    schedule counts merges, of the number of previous merges."""
 
     def __init__(self, solver: SolverConf, tasks_per_epoch: float, *, restart: bool = True) -> None:
-        """tasks_per_epoch: batches in an epoch, a fraction where the batch size does not divide the examples. restart:
-        whether learners start again where the rate steps down."""
+        """tasks_per_epoch: batches in an epoch, a fraction if the batch size does not divide the number of examples.
+        restart: whether learners restart when the learning rate steps down."""
         self.solver, self._restart = solver, restart
         self._unit = tasks_per_epoch if solver.learning_rate_step_unit == "epochs" else 1.0
 
@@ -57,7 +58,7 @@ class Schedule:
         return rate
 
     def _cycle(self, time: float) -> Pace:
-        """The triangle, and the end of super-convergence."""
+        """The triangular cycle, and the final phase of super-convergence."""
         solver, half = self.solver, self.solver.step_size
         assert solver.maximum_learning_rate is not None
         if solver.super_convergence and time >= 2 * half:
@@ -73,18 +74,18 @@ class Schedule:
         return Pace(rate, _between(solver.momentum, solver.minimum_momentum, height))
 
     def time(self, task: int) -> float:
-        """Tasks, epochs or merges since the start, as `learning_rate_step_unit` says.
+        """Tasks, epochs or merges since the start, by `learning_rate_step_unit`.
 
-        Rounded: 35 tasks of 7/3 an epoch are 15 epochs, not a little less.
+        Rounded, so that 35 tasks of 7/3 per epoch are 15 epochs, not slightly less.
         """
         return round(task / self._unit, 9)
 
     def restarts(self, task: int) -> int:
-        """How often learners have started again from z by task number `task`."""
+        """Number of restarts from z until task number `task`."""
         return self._drops(task) if self._restart else 0
 
     def _drops(self, task: int) -> int:
-        """How many steps down a stepwise policy has taken at task number `task`."""
+        """Number of steps down of a stepwise policy until task number `task`."""
         solver, time = self.solver, self.time(task)
         if solver.policy == "step":
             return int(time // solver.step_size)
@@ -94,5 +95,5 @@ class Schedule:
 
 
 def _between(first: float, last: float, part: float) -> float:
-    """So far on the way from the first to the last, exact at both."""
+    """Linear interpolation from `first` to `last`, exact at both ends."""
     return (1 - part) * first + part * last

@@ -20,17 +20,17 @@ def solver_step(
     towards: str = "base",
     into: str | None = None,
 ) -> Update:
-    """w ← w + s − pull · (w − towards), with the step s along d, the gradient and what regularisation adds to it::
+    """w ← w + s − pull · (w − towards), where the step s follows d, the gradient with regularisation::
 
         d = g + weight_decay · w  (l2)   or   g + weight_decay · sign(w)  (l1)
         v ← momentum · v − γ d
         s = v  (polyak)   or   momentum · v − γ d  (nesterov)   or   −γ d  (without momentum: no velocity is kept)
 
-    into: the vector that the new weights are written to; None writes them over the old.
+    into: the vector that receives the new weights; None overwrites the old weights.
 
     The velocity contains the learning rate, as in Caffe and the original. Nesterov's step, in Caffe
-    (1 + momentum) · v − momentum · v_old, is written with d, as v_old is gone by then. Which vectors are read and
-    written follows from `solver` alone, the numbers from `pace` too.
+    (1 + momentum) · v − momentum · v_old, is expressed with d, because v_old is already overwritten. The vectors depend
+    only on `solver`, the coefficients also on `pace`.
     """
     into = into or weights
     sign = f"sign of {weights}"
@@ -48,7 +48,7 @@ def solver_step(
 
 
 def _sum(*parts: Mapping[str, float]) -> dict[str, float]:
-    """The sum of combinations, its terms in the order in which they come up."""
+    """The sum of combinations, with terms in order of their first occurrence."""
     terms: dict[str, float] = {}
     for part in parts:
         for name, coefficient in part.items():

@@ -18,7 +18,7 @@ Terms = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Update:
-    """target ← Σ coefficient × vector, for one target after the other, element by element."""
+    """target ← Σ coefficient × vector, for each target in order, element by element."""
 
     steps: tuple[tuple[str, Terms], ...]
     signs: tuple[tuple[str, str], ...] = ()
@@ -26,12 +26,12 @@ class Update:
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
-        """The shape of the update: what a kernel is prepared for. It must not depend on the learning rate."""
+        """The form of the update, for which a kernel is prepared. It must not depend on the learning rate."""
         return tuple(Assignment(target, tuple(terms)) for target, terms in self.steps)
 
     @property
     def coefficients(self) -> list[float]:
-        """The numbers, in the order of the terms: what changes between calls."""
+        """The coefficients, in the order of the terms. They may change between calls."""
         return [coefficient for _, terms in self.steps for coefficient in terms.values()]
 
     @property
@@ -42,7 +42,7 @@ class Update:
         return tuple(dict.fromkeys(names))
 
     def expand(self, name: str, parts: Terms) -> Update:
-        """The update with vector `name` replaced by the combination `parts` wherever it is a term."""
+        """The update with vector `name` replaced by the combination `parts` in all terms."""
         steps = []
         for target, terms in self.steps:
             expanded: dict[str, float] = {}
@@ -56,7 +56,7 @@ class Update:
         return replace(self, steps=tuple(steps))
 
     def apply(self, vectors: Mapping[str, Array]) -> None:
-        """Perform the update on NumPy arrays: what it means, for simulations and tests."""
+        """Perform the update on NumPy arrays, for simulations and tests."""
         signs = {name: np.sign(vectors[vector]) for name, vector in self.signs}
         for target, terms in self.steps:
             result: NDArray[Any] = np.zeros_like(vectors[target])
@@ -66,5 +66,5 @@ class Update:
 
 
 def total(name: str, weights: Sequence[float]) -> dict[str, float]:
-    """The combination Σ weight_i × name_i, with a name for each learner's vector."""
+    """The combination Σ weight_i × name_i, with one name per learner's vector."""
     return {f"{name}{index}": weight for index, weight in enumerate(weights)}

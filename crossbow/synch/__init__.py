@@ -1,4 +1,4 @@
-"""How replicas and base model are combined: the rules, their simulator, and the collectives between devices."""
+"""Synchronisation: rules that combine replicas and base model, their simulator, and collectives between devices."""
 
 from crossbow.conf import shown
 from crossbow.synch.asynchronous import (
@@ -15,7 +15,7 @@ from crossbow.synch.collective import Collective, Failure, FakeCollective, HostC
 from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
-from crossbow.synch.sequence import Phase, RuleSequence
+from crossbow.synch.sequence import RulePhase, RuleSequence
 from crossbow.synch.simulation import Trajectory
 from crossbow.synch.simulator import simulate
 from crossbow.synch.sma import SMA, SynchronousEASGD
@@ -41,13 +41,15 @@ RULES: dict[str, type[Rule]] = {
         Grouping,
     )
 }
-"""The rules by their name on the command line."""
+"""Rules by their name on the command line."""
+Phase = RulePhase
+"""Former name of `RulePhase`."""
 LONG_NAMES = {"asynchronous-sgd": "async", "s-sgd": "ssgd"}
-"""Names that are understood too."""
+"""Alternative names."""
 
 
 def rule_class(name: str) -> type[Rule]:
-    """The rule of that name. Raises ConfigurationError that names the known ones."""
+    """The rule with this name. Raises ConfigurationError, which lists the known names."""
     known = LONG_NAMES.get(name, name) if isinstance(name, str) else None
     if known not in RULES:
         raise ConfigurationError(f"rule must be one of {', '.join(RULES)}. Received: {shown(name)}")
@@ -55,7 +57,7 @@ def rule_class(name: str) -> type[Rule]:
 
 
 def has_barrier(rule: Rule | RuleSequence | None) -> bool:
-    """Whether a clock tick holds the learners together, all the time. None: the default rule, SMA."""
+    """Whether all rules have a clock tick. None is the default rule, SMA."""
     if isinstance(rule, RuleSequence):
         return all(map(has_barrier, rule.rules))
     return rule is None or isinstance(rule, BarrierRule)
@@ -84,6 +86,7 @@ __all__ = [
     "Phase",
     "PolyakRuppert",
     "Rule",
+    "RulePhase",
     "RuleSequence",
     "Stall",
     "SynchronousEASGD",

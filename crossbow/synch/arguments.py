@@ -1,4 +1,4 @@
-"""What `simulate` is given, checked: each bad argument is one ConfigurationError."""
+"""Validation of the arguments of `simulate`. Each invalid argument raises one ConfigurationError."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crossbow.types import ConfigurationError
 
 Vector = NDArray[Any]
 GradientOf = Callable[[Vector, int, int], Any]
-"""Of weights, the learner's number and the task's."""
+"""Gradient as a function of weights, the learner's number and the task's number."""
 
 
 def check_kinds(rule: object, gradient: object, solver: object, restart: object) -> None:
@@ -44,7 +44,7 @@ def check_numbers(learners: object, tasks_per_epoch: object, skip: object, seed:
 
 
 def start_of(initial: object) -> Vector:
-    """Where all begin. Raises ConfigurationError."""
+    """The initial weights of all learners. Raises ConfigurationError."""
     start = vector_of(initial)
     if start is None or not start.size:
         raise refused("initial", initial, "a vector of numbers, at least one")
@@ -52,14 +52,14 @@ def start_of(initial: object) -> Vector:
 
 
 def checked(gradient: GradientOf, elements: int) -> Callable[[Vector, int, int], Vector]:
-    """The function, which raises ConfigurationError where what it returns is no vector of so many numbers."""
+    """The function, wrapped to raise ConfigurationError unless it returns a vector of the given number of elements."""
 
     def checked_gradient(weights: Vector, learner: int, task: int) -> Vector:
         returned = gradient(weights, learner, task)
         vector = vector_of(returned)
         if vector is None or vector.size != elements:
             raise ConfigurationError(
-                f"simulate: gradient must return a vector of as many numbers as initial has, {elements}. "
+                f"simulate: gradient must return a vector of as many numbers as initial, {elements}. "
                 f"Received: {shown(returned)}, for learner {learner}'s task {task}"
             )
         return vector
@@ -68,7 +68,7 @@ def checked(gradient: GradientOf, elements: int) -> Callable[[Vector, int, int],
 
 
 def vector_of(value: object) -> Vector | None:
-    """The value as a vector of real numbers, in double precision; None of what is none."""
+    """The value as a vector of real numbers in double precision, or None if it is not one."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def vector_of(value: object) -> Vector | None:
 
 
 def places_of(elements: int, variables: Iterable[int] | None) -> list[slice]:
-    """Where variables lie. Raises ConfigurationError for sizes that are not those of all elements."""
+    """Slices of the variables. Raises ConfigurationError unless their sizes add up to the number of elements."""
     if variables is None:
         return [slice(0, elements)]
     sizes = listed(variables)
@@ -88,7 +88,7 @@ def places_of(elements: int, variables: Iterable[int] | None) -> list[slice]:
 
 
 def local_of(local_variables: Iterable[int], variables: int) -> tuple[int, ...]:
-    """Raises ConfigurationError for what is not the number of a variable."""
+    """Numbers of local variables. Raises ConfigurationError if one is not the number of a variable."""
     numbers = listed(local_variables)
     if numbers is None or not all(is_integer(number) and 0 <= number < variables for number in numbers):
         raise refused("local_variables", local_variables, f"numbers of variables, 0 to {variables - 1}")
@@ -96,7 +96,7 @@ def local_of(local_variables: Iterable[int], variables: int) -> tuple[int, ...]:
 
 
 def listed(values: object) -> list[Any] | None:
-    """The values one by one; None of what cannot be gone through."""
+    """The values as a list, or None if they are not iterable."""
     try:
         return list(values)  # type: ignore[call-overload, no-any-return]
     except TypeError:
@@ -104,5 +104,5 @@ def listed(values: object) -> list[Any] | None:
 
 
 def refused(name: str, value: object, allowed: str) -> ConfigurationError:
-    """The error for a bad argument of `simulate`."""
+    """The error for an invalid argument of `simulate`."""
     return ConfigurationError(f"simulate: {name} must be {allowed}. Received: {name}={shown(value)}")

@@ -1,4 +1,4 @@
-"""Rules in which learners step z one by one: asynchronous SGD, and what bounds, weighs or gathers it."""
+"""Rules in which learners step z one by one: asynchronous SGD, and variants that bound, weight or combine the steps."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ STALENESS = "1/staleness"
 
 
 class _Asynchronous(FreeRule):
-    """A contribution is added to z when it arrives; its learner goes on with z.
+    """A contribution is added to z when it arrives, and its learner continues with z.
 
-    A delta is what τ local steps have moved the learner by, Δ_i = w_i − z_taken: z ← z + ω Δ_i. A gradient is one that
-    z's own solver steps along: z ← solver(z, ω g_i). Its velocity is z's; the weight decay is not weighed.
+    A delta is the sum of a learner's τ steps, Δ_i = w_i − z_taken: z ← z + ω Δ_i. For a gradient, z's own solver makes
+    the step: z ← solver(z, ω g_i). The velocity is z's, and ω does not scale the weight decay.
     """
 
     skips: ClassVar[bool] = True
@@ -37,7 +37,7 @@ class _Asynchronous(FreeRule):
 
 
 class _Weighed(_Asynchronous):
-    """With a weight that is a number, or 1/Y."""
+    """Contributions have a weight, which is a number or 1/Y."""
 
     weight: float | str
 
@@ -60,13 +60,18 @@ class _Weighed(_Asynchronous):
 class AsynchronousSGD(_Weighed):
     """Asynchronous SGD (Dean et al., NeurIPS 2012, Downpour; SpeeDO without options; MXNet-G's dist_async)::
 
-        sends="delta":     z ← z + ω Δ_i,           the learner goes on with w_i = z
-        sends="gradient":  z ← solver(z, ω g_i),    the learner goes on with w_i = z
+        sends="delta":     z ← z + ω Δ_i,           the learner continues with w_i = z
+        sends="gradient":  z ← solver(z, ω g_i),    the learner continues with w_i = z
 
-    weight: ω, a number 1/f in (0, 1] (SpeeDO's --factor f), or "1/staleness", with Y = 1 + the merges since the learner
-    took its z (which MXNet-G's description promises, and its code leaves out). τ: local steps of a delta.
+    weight: ω, a number 1/f in (0, 1] (SpeeDO's --factor f), or "1/staleness", with Y = 1 + the number of merges since
+    the learner took z (MXNet-G's description promises this, but its code omits it). τ: local steps of a delta.
 
     With one learner and ω = 1 it is plain SGD.
+
+    Use it if learners must never wait. Its gradients are stale by about k merges, so lower the learning rate, or use
+    the weight 1/k or "1/staleness".
+
+    See also: `SSP`, `PartiallySynchronous`, `WeedOut`, `EASGD`.
     """
 
     name: ClassVar[str] = "async"
@@ -91,14 +96,18 @@ class AsynchronousSGD(_Weighed):
 @parameters
 class SSP(_Weighed):
     """Stale synchronous parallel (Ho et al., NeurIPS 2013; MXNet-G's dist_ssync): asynchronous SGD, in which a learner
-    may begin a task only while it is at most `bound` tasks ahead of the slowest::
+    may begin a task only if it is at most `bound` tasks ahead of the slowest learner::
 
         may start:  clock_i − min clock ≤ s;    z ← solver(z, ω g_i),  w_i = z when it starts
 
-    bound: s ≥ 0; with 0 nobody begins a round before everybody has ended the last. A learner that had to wait takes the
-    z of when it may go on. weight: as for asynchronous SGD.
+    bound: s ≥ 0; with 0, no learner begins a round before all have ended the previous one. A learner that had to wait
+    takes z as it is when the learner may continue. weight: as for asynchronous SGD.
 
-    Fixed from MXNet-G: the minimum is over all learners, not one machine's, and nobody gives up waiting.
+    Use it to bound the staleness of gradients.
+
+    Fixed from MXNet-G: the minimum is over all learners instead of one machine's, and waiting has no time limit.
+
+    See also: `AsynchronousSGD`, `PartiallySynchronous`.
     """
 
     name: ClassVar[str] = "ssp"
@@ -124,10 +133,12 @@ class SSP(_Weighed):
 @parameters
 class PartiallySynchronous(_Asynchronous):
     """Partially synchronous SGD (SpeeDO's --maxAdvance): asynchronous deltas, until the fastest learner is
-    `max_advance` contributions ahead of the slowest; then one barrier.
+    `max_advance` contributions ahead of the slowest; then a barrier.
 
-    From that moment on every learner that arrives is merged, and waits. When all wait they are let go together, with
-    the same z, and count from 0 again: laggards need not make up for what they are behind. max_advance: m ≥ 1.
+    From then on, every learner that arrives is merged, and waits. When all wait, they continue together with the same
+    z, and count from 0 again: slow learners need not catch up. max_advance: m ≥ 1.
+
+    See also: `AsynchronousSGD`, `SSP`.
     """
 
     name: ClassVar[str] = "partially-synchronous"
@@ -141,20 +152,24 @@ class PartiallySynchronous(_Asynchronous):
         self._check_integer("tau", 1)
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
-        # Somebody else waits only where the barrier has begun.
+        # Another learner waits only if the barrier has begun.
         drift = max(clocks) - min(clocks)
         return len(waiting) == len(clocks) or (len(waiting) == 1 and drift < self.max_advance)
 
 
 @parameters
 class WeedOut(_Asynchronous):
-    """Weed-out (SpeeDO's --weedout, which its documents call --drop): asynchronous deltas, of which those of learners
-    that have fallen behind are left out::
+    """Weed-out (SpeeDO's --weedout, called --drop in its documents): asynchronous deltas, except those of learners
+    that have fallen behind, which are dropped::
 
         ω = 1 if i is among the last N finishers, else 0;    N = max(window, k)
 
-    This arrival is not yet among them, those that were left out before are; the first N are all merged. Whoever was
-    left out goes on with z.
+    The finishers include learners whose contribution was dropped, but not this arrival; the first N are all merged. A
+    learner whose contribution is dropped continues with z.
+
+    Use it if slow learners should not contribute stale steps.
+
+    See also: `AsynchronousSGD`, `SSP`.
     """
 
     name: ClassVar[str] = "weed-out"
@@ -176,13 +191,15 @@ class WeedOut(_Asynchronous):
 
 @parameters
 class Default(_Asynchronous):
-    """The original's update model DEFAULT (default.cu, default.c): z gets every learner's step, as it is done, and at
-    the tick's end every learner gets z::
+    """The original's update model DEFAULT (default.cu, default.c): z receives every learner's step as it is done, and
+    at the end of the tick every learner receives z::
 
         w_i ← w_i + v_i,  z ← z + v_i;    when all have done so:  w_i ← z
 
-    That is the sum of the learners' steps, where model averaging takes their mean: with k learners it is k times as
-    long, and the learning rate has to be chosen for that. τ: the steps of a learner in a tick; they reach z together.
+    z moves by the sum of the learners' steps, where model averaging uses their mean: with k learners it moves k times
+    as far, and the learning rate must be chosen accordingly. τ: steps of a learner in a tick, which reach z together.
+
+    See also: `ModelAveraging`.
     """
 
     name: ClassVar[str] = "default"
@@ -204,8 +221,12 @@ class Hogwild(FreeRule):
 
         z ← solver(z, g_i)
 
-    What one learner writes another may write over: that is seldom where gradients are sparse, and a small error where
-    they are not. A velocity is the learner's own. With one learner it is plain SGD.
+    A learner may overwrite another's update: rarely if gradients are sparse, and with a small error otherwise. Each
+    learner has its own velocity. With one learner it is plain SGD.
+
+    Use it for sparse gradients, or to save the memory of the replicas.
+
+    See also: `AsynchronousSGD`.
     """
 
     name: ClassVar[str] = "hogwild"
@@ -234,8 +255,12 @@ class EASGD(Elastic, FreeRule):
 
         τ times: w_i ← w_i + v_i;   then d = α (w_i − z),   w_i ← w_i − d,   z ← z + d
 
-    Both sides move by the same d, of the weights behind the local steps. α: in (0, 1]; with ½, as in Theano-MPI, the
-    two meet in the middle. alpha_steps: as for SMA. τ: 10 in Theano-MPI, SpeeDO's --train.
+    Both sides move by the same d, computed after the local steps. α: in (0, 1]; with ½, as in Theano-MPI, they meet in
+    the middle. alpha_steps: as for SMA. τ: 10 in Theano-MPI, SpeeDO's --train.
+
+    Use it like `SMA`, if learners differ in speed.
+
+    See also: `SMA`, `SynchronousEASGD`.
     """
 
     name: ClassVar[str] = "easgd"
@@ -249,7 +274,7 @@ class EASGD(Elastic, FreeRule):
         self._check_integer("tau", 1)
 
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
-        # The gradient has been used, so its memory holds d.
+        # The gradient has been used, so its memory stores d.
         alpha = self.strength(pace, arrival.learners)
         difference = ("gradient", {"weights": alpha, "base": -alpha})
         return Update((difference, ("base", {"base": 1.0, "gradient": 1.0})))

@@ -1,4 +1,4 @@
-"""Averages of the learners' new weights, behind a barrier: model averaging, and Polyak-Ruppert averaging."""
+"""Averages of the learners' new weights, with a barrier: model averaging, and Polyak-Ruppert averaging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crossbow.synch.rule import NOTHING, BarrierRule
 
 
 class _Average(BarrierRule):
-    """Learners step alone; their mean is made of what comes of it."""
+    """Learners step on their own; the result of the step is averaged."""
 
     sends: ClassVar[str] = "new weights"
 
@@ -25,8 +25,12 @@ class ModelAveraging(_Average):
 
         τ times: w_i ← w_i + v_i;   z ← (1/k) Σ w_i;   w_i ← z
 
-    As everybody starts from z, this is z ← z + (1/k) Σ Δ_i too, with what the learners' τ steps have moved them by. The
-    velocities stay the learners' own. With one learner it is plain SGD.
+    Because all learners start from z, this equals z ← z + (1/k) Σ Δ_i, where Δ_i is the sum of a learner's τ steps.
+    Each learner keeps its own velocity. With one learner it is plain SGD.
+
+    Use it with a large `tau` to exchange rarely.
+
+    See also: `SMA`, `Default`, which adds up the steps.
     """
 
     name: ClassVar[str] = "model-averaging"
@@ -46,17 +50,21 @@ class ModelAveraging(_Average):
 @parameters
 class PolyakRuppert(Elastic, _Average):
     """Polyak-Ruppert averaging (Polyak and Juditsky, SIAM J. Control and Optimization 30, 1992; polyakruppert.c of the
-    original): z is the mean, over the learners and all ticks so far, of where they have been::
+    original): z is the mean of the weights over the learners and all previous ticks::
 
         w_i ← w_i + v_i;   m = (1/k) Σ w_i;   w_i ← w_i − α (w_i − z);   z ← z + (m − z) / (clock + 1)
 
-    clock: the number of the tick, from 0, so that z forgets the initial weights. In a sequence of rules it is that in
-    the phase: what z was before the phase is not part of the mean. What it was before a restart, where the learning
-    rate steps down, is. α = 0, the default: the learners know nothing of each other; above, in (0, 1], z draws them.
+    clock: the number of the tick, from 0, so that z forgets the initial weights. In a sequence of rules, it counts from
+    the start of the phase: earlier values of z are not part of the mean. Values before a restart, when the learning
+    rate steps down, are. With α = 0, the default, learners are independent; with α in (0, 1], z pulls them.
     alpha_steps: as for SMA.
 
-    Fixed from the original: several devices' sums are sums of numbers, not of bytes; its clock began at 1, which kept
+    Use it at the end of training, with a small or constant learning rate.
+
+    Fixed from the original: the sums of several devices add up numbers, not bytes; its clock began at 1, which kept
     the initial weights in the mean.
+
+    See also: `ModelAveraging`.
     """
 
     name: ClassVar[str] = "polyak-ruppert"

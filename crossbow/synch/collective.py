@@ -1,4 +1,4 @@
-"""Collectives: the sum of one vector per device, on every device. Through host memory; and a fake for tests."""
+"""Collectives: the sum of one vector per device, on every device, through host memory; and a fake for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Collective(Protocol):
 
 @dataclass(frozen=True)
 class HostCollective:
-    """The sum through shared host memory: for CPU devices."""
+    """Sum through shared host memory, for CPU devices."""
 
     devices: int
 

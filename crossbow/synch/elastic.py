@@ -1,4 +1,4 @@
-"""What rules have in common by which replicas and the base model draw each other."""
+"""Common base of rules in which replicas and the base model pull each other."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ AlphaSteps = tuple[tuple[float, float], ...]
 
 
 class Elastic(Rule):
-    """A rule whose replicas are drawn to z, with a strength α that may change in steps.
+    """A rule whose replicas are pulled towards z, with a strength α that may change in steps.
 
-    alpha_steps: pairs (time, α), in order: from that time on α is that, and before the first it is `alpha`. Times are
-    > 0, in the solver's `learning_rate_step_unit`: tasks, epochs or merges.
+    alpha_steps: ascending pairs (time, α); α has the given value from that time on, and is `alpha` before the first.
+    Times are > 0, in the solver's `learning_rate_step_unit`: tasks, epochs or merges.
     """
 
     alpha: float | None

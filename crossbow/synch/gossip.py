@@ -15,13 +15,15 @@ from crossbow.synch.rule import PeerRule
 class Gossip(PeerRule):
     """Gossip SGD (Blot, Picard, Cord, Thome, 2016; Theano-MPI's GOSGD)::
 
-        a_i = 1/k in the beginning;   after τ local steps a learner
-        mixes in what has come:         w_r ← (a_r w_r + a_s w_s) / (a_r + a_s),   a_r ← a_r + a_s
-        with probability p sends:       a_s ← a_s / 2;   (w_s, a_s) to another learner, each as likely
+        initially a_i = 1/k;   after τ local steps a learner
+        mixes in received messages:     w_r ← (a_r w_r + a_s w_s) / (a_r + a_s),   a_r ← a_r + a_s
+        with probability p sends:       a_s ← a_s / 2;   (w_s, a_s) to another learner, chosen uniformly
 
-    The sum of all a, messages on their way included, stays 1, and an exchange leaves the mean of all weights by a as it
-    is: that mean is what is tested and saved as z. Who sends to whom is a function of the seed, the learner, and how
-    often it has come. Alone a learner does plain SGD.
+    The sum of all a, including messages on their way, stays 1, and an exchange does not change the mean of all weights
+    by a: this mean is tested and saved as z. The receiver is a function of the seed, the sender, and the number of its
+    previous exchanges. With one learner it is plain SGD.
+
+    Use it if no base model should be shared. Learners exchange rarely, so lower the learning rate towards the end.
     """
 
     name: ClassVar[str] = "gossip"

@@ -1,4 +1,4 @@
-"""Grouping: synchronous inside a group of learners, asynchronous between groups."""
+"""Grouping: synchronous within a group of learners, asynchronous between groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossbow.synch.asynchronous import _Asynchronous
 from crossbow.synch.rule import Arrival
 
 ALIKE = 1.25
-"""Speeds of which one is at most so many times the next are of one group."""
+"""Maximum ratio of neighbouring speeds within a group."""
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -21,14 +21,18 @@ Groups = tuple[tuple[int, ...], ...]
 class Grouping(_Asynchronous):
     """Group-based synchronisation with a weighting factor (MXNet-G's dist_gsync)::
 
-        when all n_G learners of group G have come:   z ← solver(z, ω Σ g_i),  ω = 1 / (n_G · Y_G);   they take z
+        when all n_G learners of group G have arrived:   z ← solver(z, ω Σ g_i),  ω = 1 / (n_G · Y_G);   they take z
 
-    Y_G = 1 + the merges of other groups since G's last. So a group takes a step along its mean gradient, and a shorter
-    one the more the others have moved z meanwhile. ω weighs the gradient, not the weight decay.
+    Y_G = 1 + the number of merges of other groups since G's last merge. So a group steps along its mean gradient, and
+    the step is shorter the more the other groups have moved z. ω scales the gradient, not the weight decay.
 
-    groups: a list of lists of learners, each of which is in one; an integer, for so many groups of neighbours; or None,
-    for groups of learners that are about equally fast, which training finds out. One group is S-SGD; groups of one are
-    asynchronous SGD with the weight 1/staleness.
+    groups: a list of lists of learners, with every learner in one list; an integer, for that number of groups of
+    consecutive learners; or None, for groups of learners of similar speed, which is measured during training. One
+    group is S-SGD; groups of one learner are asynchronous SGD with the weight 1/staleness.
+
+    Use it for devices of different speeds.
+
+    See also: `SSGD`, `AsynchronousSGD`.
     """
 
     name: ClassVar[str] = "grouping"
@@ -75,7 +79,7 @@ class Grouping(_Asynchronous):
         return next(group for group in groups if learner in group)
 
     def tasks_per_merge(self, learners: int) -> int:
-        """That of the largest group."""
+        """Size of the largest group."""
         return max(len(self.contributors(learner, learners)) for learner in range(learners))
 
     def omega(self, arrival: Arrival) -> float:
@@ -86,7 +90,7 @@ class Grouping(_Asynchronous):
 
 
 def groups_text(groups: Groups) -> str:
-    """As on the command line.
+    """Groups as on the command line.
 
     >>> groups_text(((0, 2), (1,)))
     '0,2/1'
@@ -95,7 +99,7 @@ def groups_text(groups: Groups) -> str:
 
 
 def neighbours(learners: int, number: int) -> Groups:
-    """So many groups of consecutive learners, as equal as can be.
+    """The given number of groups of consecutive learners, of sizes as equal as possible.
 
     >>> neighbours(5, 2)
     ((0, 1), (2, 3, 4))
@@ -105,8 +109,8 @@ def neighbours(learners: int, number: int) -> Groups:
 
 
 def groups_by_speed(speeds: Sequence[float]) -> Groups:
-    """Groups of learners that are about equally fast, the fastest first: in the order of speed, a new one begins where
-    the next is slower by more than the factor ALIKE.
+    """Groups of learners of similar speed, the fastest first. In order of speed, a new group begins where the next
+    learner is slower by more than the factor ALIKE.
 
     >>> groups_by_speed([1.0, 4.0, 1.1, 3.9])
     ((1, 3), (0, 2))

@@ -1,4 +1,4 @@
-"""In which order simulated learners finish their tasks: as it is said, or by a virtual clock."""
+"""The order in which simulated learners finish their tasks: given, or by a virtual clock."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from crossbow.conf import is_integer, is_number
 from crossbow.synch.arguments import listed, refused
 
 
-class Order(ABC):
-    """Who finishes next."""
+class FinishOrder(ABC):
+    """Decides which learner finishes next."""
 
     @abstractmethod
     def started(self, learner: int) -> None:
-        """The learner has begun a task."""
+        """Called when the learner has begun a task."""
 
     @abstractmethod
     def next(self, running: set[int]) -> tuple[float, int] | None:
-        """When, and which of those running; None in the end."""
+        """Time and number of the next running learner to finish; None at the end."""
 
 
-class Scripted(Order):
-    """In the order that is said; what those who do not run would finish is put off."""
+class Scripted(FinishOrder):
+    """A given order. Events of learners that are not running are postponed."""
 
     def __init__(self, events: list[int]) -> None:
         self._events, self._count = events, 0
@@ -40,8 +40,8 @@ class Scripted(Order):
         return None
 
 
-class Timed(Order):
-    """By a virtual clock."""
+class Timed(FinishOrder):
+    """The order of a virtual clock."""
 
     def __init__(self, seconds: Sequence[float], events: int) -> None:
         self._seconds, self._left, self._now = seconds, events, 0.0
@@ -60,8 +60,9 @@ class Timed(Order):
 
 def order_of(
     learners: int, events: Sequence[int] | int | None, speeds: Sequence[float] | None, tasks: int | None
-) -> Order:
-    """The order that `simulate`'s arguments say; speeds: as `speeds_of` has them. Raises ConfigurationError."""
+) -> FinishOrder:
+    """The order that `simulate`'s arguments define, with speeds as `speeds_of` returns them. Raises
+    ConfigurationError."""
     if tasks is not None and (not is_integer(tasks) or tasks < 0):
         raise refused("tasks", tasks, "an integer ≥ 0 or None")
     if speeds is None:
@@ -76,7 +77,7 @@ def order_of(
 
 
 def speeds_of(learners: int, speeds: Iterable[float] | None) -> list[float] | None:
-    """One for each learner, if any are said. Raises ConfigurationError."""
+    """One speed for each learner, or None if none are given. Raises ConfigurationError."""
     if speeds is None:
         return None
     given = listed(speeds)

@@ -1,4 +1,4 @@
-"""The bookkeeping around a rule without a barrier: pure numbers, the same for the engine and the simulator."""
+"""State of the exchanges under a rule without a barrier, in numbers only. Engine and simulator share it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crossbow.types import ConfigurationError
 
 
 class Merge(NamedTuple):
-    """Contributions that are merged now, or dropped."""
+    """Contributions to merge, or to drop."""
 
     contributors: tuple[int, ...]
     arrival: Arrival
@@ -24,18 +24,18 @@ class Merge(NamedTuple):
 
 
 class Progress:
-    """Who has arrived how often, who waits, and from how many merges ago everybody's z is."""
+    """Counts the arrivals of each learner, which learners wait, and how old each learner's z is."""
 
     def __init__(self, rule: FreeRule, learners: int) -> None:
         self.rule, self.learners = rule, learners
         self.merges = 0
-        """Of all learners, since the beginning; what was dropped does not count."""
+        """Merges of all learners since the beginning, without dropped contributions."""
         self._finishers: deque[int] = deque(maxlen=rule.remembers(learners))
         self.restart()
 
     def follow(self, rule: FreeRule) -> list[int]:
-        """Go on by another rule of this class. The learners that wait, in order: they have to arrive once more, under
-        the new rule, before anybody else does anything."""
+        """Continue with another rule of the same class. Returns the waiting learners, in order: they must arrive once
+        more, under the new rule, before any other learner does anything."""
         waiting, self.rule = sorted(self.waiting), rule
         self.waiting.clear()
         for learner in waiting:
@@ -43,17 +43,18 @@ class Progress:
         return waiting
 
     def forget(self) -> None:
-        """Nobody has finished before."""
+        """Forget the learners that finished before."""
         self._finishers.clear()
 
     def restart(self) -> None:
-        """Everybody has taken z, and nobody waits."""
+        """Record that all learners have taken z, and none waits."""
         self.clocks = [0] * self.learners
         self.waiting: set[int] = set()
         self._taken = [self.merges] * self.learners
 
     def arrive(self, learner: int) -> Merge | None:
-        """The learner has done its local steps. What is merged now: None while a contribution to it is missing."""
+        """Record that the learner has done its local steps. Returns the merge to do now, or None while it is
+        incomplete."""
         self.clocks[learner] += 1
         self.waiting.add(learner)
         contributors = self.rule.contributors(learner, self.learners)
@@ -67,7 +68,7 @@ class Progress:
         return Merge(contributors, arrival, dropped)
 
     def let_go(self) -> list[int]:
-        """Those of the waiting who may start: they wait no longer, and are given z as it is now."""
+        """The waiting learners that may start. They no longer wait, and take the current z."""
         going = [i for i in sorted(self.waiting) if self.rule.may_start(self.clocks, self.waiting, i)]
         for learner in going:
             self._taken[learner] = self.merges
@@ -78,20 +79,20 @@ class Progress:
 
 
 class Masses:
-    """The masses of the learners under a rule without a base model, and of what is on its way to each."""
+    """Masses of the learners under a rule without a base model, and of the messages on their way to each."""
 
     def __init__(self, learners: int) -> None:
         self.own = [1 / learners] * learners
         self.coming = [0.0] * learners
 
     def receive(self, learner: int) -> tuple[float, float]:
-        """The learner takes what has come for it: its mass before, and that of what it takes."""
+        """Let the learner receive its messages. Returns its previous mass, and the mass received."""
         before, received = self.own[learner], self.coming[learner]
         self.own[learner], self.coming[learner] = before + received, 0.0
         return before, received
 
     def send(self, learner: int, peer: int, part: float) -> tuple[float, float]:
-        """So much of the learner's mass goes to a peer: the mass that was on its way to it before, and that sent."""
+        """Send a part of the learner's mass to a peer. Returns the mass already on its way there, and the mass sent."""
         sent, before = part * self.own[learner], self.coming[peer]
         self.own[learner] -= sent
         self.coming[peer] = before + sent
@@ -99,36 +100,36 @@ class Masses:
 
     @property
     def mean(self) -> Update:
-        """`base` ← the mean by mass of all `weights` (weights0, …) and of what is on its way (received0, …)."""
+        """`base` ← the mean by mass of all `weights` (weights0, …) and of the messages on their way (received0, …)."""
         return Update((("base", {**total("weights", self.own), **total("received", self.coming)}),))
 
 
 def left_out(probability: float, variables: int, learner: int, draw: int, seed: int) -> list[bool]:
-    """Which variables are left out of a merge (SpeeDO's --skip), as a function of the seed, the learner whose
-    contribution came last, and the number of the draw: those of its contributions that were merged before, counted from
+    """Which variables to skip in a merge (SpeeDO's --skip). It is a function of the seed, of the learner whose
+    contribution arrived last, and of the number of the draw: the learner's previous merged contributions, counted from
     the tick with which the rule began."""
     generator = np.random.Philox(key=np.array([seed % 2**64, 2**32 + learner], np.uint64), counter=draw << 64)
     return [int(drawn) < int(probability * 2**64) for drawn in generator.random_raw(variables)]
 
 
 def check_skip(probability: float, rule: Rule, solver: SolverConf) -> None:
-    """Refuse to leave variables out where that has no meaning. Raises ConfigurationError."""
+    """Reject `skip` for rules and solvers that do not support it. Raises ConfigurationError."""
     if not probability:
         return
     if not isinstance(rule, FreeRule) or not rule.skips:
         raise ConfigurationError(
-            "skip must be 0 under a rule whose learners do not add to z and go on with it. "
+            "skip must be 0 under a rule whose learners do not add to z and continue with it. "
             f"Received: skip={probability}, rule={rule}"
         )
     if rule.sends_gradient and solver.clip_gradient_norm is not None:
         raise ConfigurationError(
-            "skip must be 0 where gradients that are sent are clipped by their norm as a whole. "
+            "skip must be 0 if gradients that are sent are clipped by their norm as a whole. "
             f"Received: skip={probability}, rule={rule}"
         )
 
 
 def check_local_variables(given: Collection[object], rule: Rule) -> None:
-    """Refuse to let learners keep variables to themselves where that has no meaning. Raises ConfigurationError."""
+    """Reject local variables for rules that do not support them. Raises ConfigurationError."""
     if given and (rule.reads_base or rule.sends_gradient):
         raise ConfigurationError(
             "local_variables must be () under a rule by which learners send gradients, without a step of their own. "
@@ -137,5 +138,5 @@ def check_local_variables(given: Collection[object], rule: Rule) -> None:
 
 
 def of_all(update: Update, contributors: int) -> Update:
-    """A merge of several contributions at once: their gradients (gradient0, …) in place of `gradient`."""
+    """A merge of several contributions at once, with the sum of their gradients (gradient0, …) for `gradient`."""
     return update.expand("gradient", total("gradient", [1.0] * contributors)) if contributors > 1 else update

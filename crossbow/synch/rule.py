@@ -1,8 +1,8 @@
-"""What a synchronisation rule is: what learners send, how it is merged into the base model, what they get back.
+"""Synchronisation rules: what learners send, how it is merged into the base model, and what they receive.
 
-There are three kinds, by what holds the learners together: `BarrierRule` (a clock tick), `FreeRule` (nothing but the
-base model, and a gate that says who may start) and `PeerRule` (learners alone, which send each other their weights).
-What a rule does to vectors is said in updates (`crossbow.solver.Update`), which the engine and the simulator evaluate.
+There are three kinds, by what coordinates the learners: `BarrierRule` (a clock tick), `FreeRule` (the base model, and a
+condition on which learners may start) and `PeerRule` (only the learners, which send each other their weights). A rule
+defines its arithmetic as updates of vectors (`crossbow.solver.Update`), which the engine and the simulator evaluate.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from crossbow.solver import Pace, Update, solver_step
 from crossbow.types import ConfigurationError
 
 NOTHING = Update(())
-"""The update that does nothing."""
+"""The empty update."""
 
 
 class Rule(ABC):
-    """A rule: small pure parts over flat vectors. Learner i holds `weights`, `gradient`, `velocity`; `base` is z."""
+    """A rule: small pure functions over flat vectors. Learner i has `weights`, `gradient`, `velocity`; `base` is z."""
 
     name: ClassVar[str]
-    """On the command line."""
+    """Name on the command line."""
     tau: int
-    """A learner's tasks, each with a local step, between two exchanges."""
+    """Number of a learner's tasks, each with a local step, between two exchanges."""
     reads_base: ClassVar[bool] = False
     """Whether learners compute with z itself and have no weights of their own (w_i = z)."""
 
@@ -34,32 +34,35 @@ class Rule(ABC):
 
     @property
     def sends_gradient(self) -> bool:
-        """Whether a contribution is a gradient, to be clipped as such; else the learner clips its own, in its step."""
+        """Whether a contribution is a gradient, and clipped as such. Otherwise the learner clips its own, in its
+        step."""
         return False
 
     def at(self, pace: Pace, tick: int, time: float) -> Pace:
-        """The pace with what of the rule itself changes while training goes on. tick: its number, from 0; in a sequence
-        of rules, from the phase's first. time: since the start, as the solver's schedule counts it, in its
-        `learning_rate_step_unit`."""
+        """The pace with the rule's own schedule applied.
+
+        tick: number of the tick, from 0; in a sequence of rules, counted from the start of the phase. time: time since
+        the start as the solver's schedule counts it, in its `learning_rate_step_unit`.
+        """
         return pace
 
     def tasks_per_merge(self, learners: int) -> int:
-        """Tasks of all learners that one merge is made of."""
+        """Number of tasks, of all learners, per merge."""
         return self.tau
 
     @abstractmethod
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
-        """One of each kind that the rule makes: they show which vectors there must be."""
+        """One update of each kind that the rule makes, which shows the vectors that are needed."""
 
     def vectors(self, solver: SolverConf, pace: Pace) -> frozenset[str]:
-        """The names of all vectors that the rule's updates read or write."""
+        """Names of all vectors that the rule's updates read or write."""
         return frozenset(vector for update in self.updates(solver, pace) for vector in update.vectors)
 
     def check_learners(self, learners: int) -> None:  # noqa: B027 - most rules allow any number
-        """Refuse a number of learners for which the rule has no meaning. Raises ConfigurationError."""
+        """Reject a number of learners for which the rule is undefined. Raises ConfigurationError."""
 
     def settled(self, speeds: Sequence[float]) -> Rule:
-        """The rule for learners of these speeds, where it depends on them. Raises ConfigurationError."""
+        """The rule for learners of these speeds, if it depends on them. Raises ConfigurationError."""
         self.check_learners(len(speeds))
         return self
 
@@ -77,7 +80,7 @@ class Rule(ABC):
             raise self.refuse(name, value, f"1: {meaning}")
 
     def _check_strength(self, name: str, *, zero: bool = False, default: str = "") -> None:
-        """The field is a number in (0, 1] or, with `zero`, in [0, 1]; or None, where that is said to have a meaning."""
+        """Check that the field is a number in (0, 1] or, with `zero`, in [0, 1]; or None, if that has a meaning."""
         value = getattr(self, name)
         if value is None and default:
             return
@@ -89,14 +92,14 @@ class Rule(ABC):
 class BarrierRule(Rule):
     """A rule with a barrier.
 
-    With k learners and base model z (`base`), a clock tick is τ local steps of every learner, of which the last
-    synchronises. Every learner sends `sends`, `merge` makes the next z of their `mean`, and `reply` is what the learner
-    does once that is there.
+    With k learners and base model z (`base`), a clock tick is τ local steps of every learner, the last of which
+    synchronises. Every learner sends `sends`, `merge` computes the next z from their `mean`, and `reply` updates the
+    learner afterwards.
     """
 
     sends: ClassVar[str]
-    """What a learner contributes: its "weights" before the synchronising step, its "gradient", or its "new weights",
-    those behind that step."""
+    """Contribution of a learner: its "weights" before the synchronising step, its "gradient", or its "new weights"
+    after that step."""
 
     @property
     def sends_gradient(self) -> bool:
@@ -112,15 +115,16 @@ class BarrierRule(Rule):
 
     @abstractmethod
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
-        """A learner's step on `weights`, `gradient`, `velocity`, and `base` where it synchronises. May be empty."""
+        """A learner's step on `weights`, `gradient`, `velocity` and, if it synchronises, `base`. May be empty."""
 
     @abstractmethod
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        """z: from `base`, `base_previous`, `mean`, `base_velocity` to `base_next` (written over `base_previous`)."""
+        """z: from `base`, `base_previous`, `mean`, `base_velocity` to `base_next` (which overwrites
+        `base_previous`)."""
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        """What a learner does with its `weights` behind the merge, of `base` and `base_next`. Empty unless it sends
-        its new weights: what it does before is then not to be seen by the others."""
+        """Update of a learner's `weights` after the merge, from `base` and `base_next`. Empty unless it sends its new
+        weights, because earlier updates must not be visible to other learners."""
         return NOTHING
 
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
@@ -129,38 +133,38 @@ class BarrierRule(Rule):
 
 
 class Arrival(NamedTuple):
-    """A contribution that arrives at z, in numbers."""
+    """Numbers that describe a contribution that arrives at z."""
 
     learner: int
-    """Who sends it: of several, the last."""
+    """The learner that sends it; of several, the last."""
     learners: int
-    """Of all devices, k."""
+    """Number of learners on all devices, k."""
     contributors: int = 1
-    """How many learners' contributions are merged together."""
+    """Number of learners whose contributions are merged together."""
     staleness: int = 1
-    """Y = 1 + how many merges there were since the contributors' last z: 1 is fresh."""
+    """Y = 1 + the number of merges since the contributors' last z; 1 is fresh."""
     finishers: tuple[int, ...] = ()
-    """Who arrived before, at the most the rule's `remembers`, the latest last; those whose contribution was dropped
-    too."""
+    """Learners that arrived before, the latest last, including those whose contribution was dropped; at most the
+    rule's `remembers`."""
 
 
 class FreeRule(Rule):
-    """A rule without a barrier: learners meet z one by one, whenever they have done τ local steps.
+    """A rule without a barrier: learners exchange with z one by one, whenever they have done τ local steps.
 
-    A learner that has done them *arrives*. Once all `contributors` have, ω and `merge` say what becomes of z; then it
-    *waits* until it `may_start`, and `reply` gives it what it goes on with. Nothing depends on time, only on the order
-    of arrivals.
+    A learner that has done them *arrives*. Once all `contributors` have arrived, ω and `merge` define the new z. Then
+    the learner *waits* until it `may_start`, and `reply` defines the weights that it continues with. Nothing depends
+    on time, only on the order of arrivals.
     """
 
     locks: ClassVar[bool] = True
-    """Whether merges and replies come one after the other; else they run at the same time, over one z."""
+    """Whether merges and replies are serialised; otherwise they run concurrently on one z."""
     skips: ClassVar[bool] = False
-    """Whether variables may be left out of a merge: what a learner goes on with is then z's."""
+    """Whether variables may be skipped in a merge. This requires that learners continue with z."""
     restarts_together: ClassVar[bool] = False
-    """Whether clocks count from the last time that all learners were let go together."""
+    """Whether clocks count from the last time that all learners continued together."""
 
     def remembers(self, learners: int) -> int:
-        """How many of the last arrivals ω depends on."""
+        """Number of latest arrivals that ω depends on."""
         return 0
 
     def local_step(self, solver: SolverConf, pace: Pace) -> Update:
@@ -172,21 +176,21 @@ class FreeRule(Rule):
         return (learner,)
 
     def omega(self, arrival: Arrival) -> float:
-        """ω of the contribution; with 0 it is dropped, and z stays as it is."""
+        """ω of the contribution. If it is 0, the contribution is dropped, and z does not change."""
         return 1.0
 
     @abstractmethod
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
-        """z: `base` and `base_velocity`, of a contributor's `weights`, `taken` (what its last reply gave it),
-        `gradient` and `velocity`; of several only `gradient`, which stands for the sum. It has the same form for every
-        arrival with a weight."""
+        """z: `base` and `base_velocity`, from a contributor's `weights`, `taken` (the result of its last reply),
+        `gradient` and `velocity`. With several contributors, only `gradient` is available, and is their sum. The form
+        is the same for every arrival with a non-zero ω."""
 
     def reply(self, solver: SolverConf, pace: Pace) -> Update:
-        """What a learner starts with: its `weights`, and `taken`, of `base`. `gradient` is as the merge left it."""
+        """A learner's new `weights` and `taken`, from `base`. `gradient` is as the merge left it."""
         return NOTHING
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
-        """Whether the waiting learner may go on, where learner i has arrived clocks[i] times."""
+        """Whether the waiting learner may continue, when learner i has arrived clocks[i] times."""
         return True
 
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
@@ -194,10 +198,11 @@ class FreeRule(Rule):
 
 
 class PeerRule(Rule):
-    """A rule without a base model: after τ local steps a learner mixes in what has come for it, and may send its
-    weights to another. Every learner and every message has a mass, all together 1; z is the mean by mass.
+    """A rule without a base model. After τ local steps, a learner mixes in the messages that it has received, and may
+    send its weights to another learner. Every learner and every message has a mass; the total is 1. z is the mean
+    weighted by mass.
 
-    What is on its way to a learner is kept as one message: mixing is associative.
+    All messages on their way to a learner are stored as one, because mixing is associative.
     """
 
     def local_step(self, solver: SolverConf, pace: Pace) -> Update:
@@ -206,15 +211,15 @@ class PeerRule(Rule):
 
     @abstractmethod
     def peer(self, learner: int, learners: int, clock: int, seed: int) -> int | None:
-        """To whom a learner sends when it has arrived so often before, if to anybody."""
+        """The learner to send to, after the given number of previous arrivals; None sends to none."""
 
     def part_sent(self) -> float:
-        """The part of its mass that a sender gives away."""
+        """The fraction of its mass that a sender gives away."""
         return 0.5
 
     @abstractmethod
     def mix(self, mass: float, received: float) -> Update:
-        """`weights` (of this mass) and `received` (of that) become `weights` of both. One of them is not 0."""
+        """`weights` (of this mass) and `received` (of that mass) are combined in `weights`. One mass is not 0."""
 
     def updates(self, solver: SolverConf, pace: Pace) -> tuple[Update, ...]:
         return self.local_step(solver, pace), self.mix(0.5, 0.5)

@@ -1,4 +1,4 @@
-"""Rules one after the other."""
+"""Sequences of rules."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from crossbow.synch.rule import Rule
 from crossbow.types import ConfigurationError
 
 
-class Phase(NamedTuple):
-    """A rule, and for how many merges it is followed."""
+class RulePhase(NamedTuple):
+    """A rule and its length in merges."""
 
     rule: Rule
     merges: int
@@ -19,20 +19,20 @@ class Phase(NamedTuple):
 
 @parameters
 class RuleSequence:
-    """Rules in turn, each for so many merges, and then again from the first (SpeeDO's --hybrid).
+    """Rules in turn, each for a number of merges, repeated in a cycle (SpeeDO's --hybrid).
 
-    A phase ends with the tick in which its last merge is due, were nothing dropped; whatever is under way is finished.
-    The next begins as after a restart: all learners start from z, without velocities. All rules have the same τ, so
-    that their ticks are as long.
+    A phase ends with the tick in which its last merge would be due if none were dropped; all running tasks finish. The
+    next phase starts like a restart: all learners take z, with zero velocity. All rules have the same τ, so that their
+    ticks have the same length.
 
-    Fixed from SpeeDO: a phase's rule is that by which z is merged, too.
+    Fixed from SpeeDO: the rule of a phase also defines how z is merged.
 
     >>> from crossbow.synch import SMA, SSGD
     >>> RuleSequence(((SMA(), 100), (SSGD(), 20))).phases[1].merges
     20
     """
 
-    phases: tuple[Phase, ...]
+    phases: tuple[RulePhase, ...]
 
     def __post_init__(self) -> None:
         given = self.phases
@@ -44,7 +44,7 @@ class RuleSequence:
                 "RuleSequence: phases must be pairs of a rule and a number of merges ≥ 1, as "
                 f"((SMA(), 100), (SSGD(), 20)). Received: phases={shown(given)}"
             )
-        object.__setattr__(self, "phases", tuple(Phase(*each) for each in given))
+        object.__setattr__(self, "phases", tuple(RulePhase(*each) for each in given))
         taus = {rule.tau for rule, _ in self.phases}
         if len(taus) > 1:
             raise ConfigurationError(f"RuleSequence: rules must have the same tau. Received: {sorted(taus)}")
@@ -58,7 +58,7 @@ class RuleSequence:
         return self.phases[0].rule.tau
 
     def ends(self, learners: int, tasks_per_tick: int) -> Iterator[tuple[Rule, int]]:
-        """The phases without end: each one's rule, and the tick with which it ends."""
+        """An endless iterator over phases: the rule of each, and the tick with which it ends."""
         tick = 0
         while True:
             for rule, merges in self.phases:

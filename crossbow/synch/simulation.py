@@ -1,4 +1,4 @@
-"""Learners that are simulated: what becomes of their vectors and of z, task by task, under one rule."""
+"""Simulation of learners under one rule: their vectors and z, task by task."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from crossbow.conf import SolverConf
 from crossbow.solver import Pace, Schedule, Update
 from crossbow.solver.update import total
 from crossbow.synch.arguments import Vector
-from crossbow.synch.order import Order
+from crossbow.synch.order import FinishOrder
 from crossbow.synch.progress import Masses, Merge, Progress, left_out, of_all
 from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule
 
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What became of base model and replicas. An event is a task that a learner has finished."""
+    """Result of a simulation: base model and replicas. An event is a task that a learner has finished."""
 
     base: Vector
-    """(merges, n): z after each merge: of a tick, a contribution or a group; under a rule without a base model, the
-    learners' mean after each event. What was dropped is no merge. The initial z is not among them. Of variables that
-    every learner keeps to itself it has the mean at that time; under a rule with a barrier that of what they sent."""
+    """(merges, n): z after each merge of a tick, a contribution or a group; under a rule without a base model, the
+    learners' mean after each event. Dropped contributions and the initial z are not included. For local variables, it
+    has the mean at that time; under a rule with a barrier, the mean of what the learners sent."""
     replicas: Vector
-    """(events, learners, n): what the learners hold after each event and all that came of it; z under rules whose
-    learners compute with z itself."""
+    """(events, learners, n): the learners' weights after each event and its exchange; z under rules whose learners
+    compute with z itself."""
     staleness: NDArray[np.int64]
-    """(events,): Y of the contribution, 1 + the merges since its learner took z. 0 of an event with no contribution, or
-    with one that still waited, at the end or a restart, for others to be merged with."""
+    """(events,): Y of the contribution, 1 + the number of merges since its learner took z. 0 for events without a
+    contribution, and for contributions that still waited for others of their merge at the end or at a restart."""
     dropped: NDArray[np.bool_]
-    """(events,): whether the contribution was left out."""
+    """(events,): whether the contribution was dropped."""
     events: NDArray[np.int64]
-    """(events,): who finished. A learner that may not start, under its rule or because a restart is due, finishes
-    nothing: its event is put off until it may."""
+    """(events,): the learner that finished. The event of a learner that may not start, because of its rule or because
+    a restart is due, is postponed until it may."""
     times: Vector
-    """(events,): when, with `speeds`; else 0, 1, 2, …"""
+    """(events,): the time, with `speeds`; else 0, 1, 2, …"""
 
 
 class Given(NamedTuple):
-    """What is the same for all rules of a sequence."""
+    """Arguments that all rules of a sequence share."""
 
     gradient: Callable[[Vector, int, int], Vector]
-    """What it returns is a vector of as many numbers as the weights."""
+    """Function that returns a vector of the size of the weights."""
     learners: int
     solver: SolverConf
     tasks_per_epoch: float
     skip: float
     places: list[slice]
-    """Of the variables."""
+    """Slices of the variables."""
     local: tuple[int, ...]
-    """Which of them every learner keeps to itself."""
+    """Numbers of the local variables."""
     restart: bool
-    """Whether all start again from z where the schedule steps down."""
+    """Whether all learners restart from z when the schedule steps down."""
     seed: int
 
 
 class Simulation(ABC):
-    """What all rules have in common: learners with vectors, which start and finish tasks."""
+    """Common base for all rules: learners with vectors, which start and finish tasks."""
 
     def __init__(
         self,
@@ -86,19 +86,19 @@ class Simulation(ABC):
             for vectors in self.own:
                 vectors["weights"] = self.base["base"]
         self.steps = [0] * learners
-        """Tasks that each learner has finished."""
+        """Number of tasks that each learner has finished."""
         self.merges_before = merges_before
         self.by_merges = solver.learning_rate_step_unit == "merges"
         self.number_of_tasks = math.inf if number_of_tasks is None else number_of_tasks
         self.tasks = [0] * learners
-        """The task that each is in, or was in last."""
+        """Current or last task of each learner."""
         self.seen = [start] * learners
-        """The weights with which it began it."""
+        """Weights of each learner at the beginning of that task."""
         self.running: set[int] = set()
         self.bases: list[Vector] = []
         self.first_task = self.started = first_task
 
-    def run(self, order: Order) -> Trajectory:
+    def run(self, order: FinishOrder) -> Trajectory:
         self.order = order
         replicas: list[Vector] = []
         self.events: list[int] = []
@@ -132,7 +132,7 @@ class Simulation(ABC):
         )
 
     def start(self, learner: int) -> None:
-        """The learner begins its next task, if there is one."""
+        """Begin the learner's next task, if there is one."""
         if self.task_of(learner) >= self.number_of_tasks:
             return
         self.tasks[learner] = self.task_of(learner)
@@ -142,7 +142,7 @@ class Simulation(ABC):
         self.order.started(learner)
 
     def task_of(self, learner: int) -> int:
-        """The number of the task that the learner begins."""
+        """Number of the task that the learner begins."""
         return self.started
 
     @property
@@ -150,7 +150,8 @@ class Simulation(ABC):
         return self.learners * int(self.rule.tau)
 
     def pace(self, learner: int) -> Pace:
-        """That of the tick which the learner's task is in; or of so many merges, where the schedule goes by them."""
+        """Pace of the tick that contains the learner's task; or at the number of merges, if the schedule counts
+        these."""
         tick = self.tasks[learner] // self.tasks_per_tick
         now = self.merges if self.by_merges else tick * self.tasks_per_tick
         since = tick - self.first_task // self.tasks_per_tick
@@ -163,31 +164,31 @@ class Simulation(ABC):
 
     @property
     def time(self) -> int:
-        """What the schedule goes by when the next task begins a tick: tasks, or merges."""
+        """Time of the schedule if the next task begins a tick: tasks, or merges."""
         return self.merges if self.by_merges else self.started
 
     @property
     def merges(self) -> int:
-        """As the engine counts them: from the first rule on, where there are several in turn."""
+        """Number of merges, counted as in the engine: from the first rule of a sequence on."""
         return self.merges_before + len(self.bases)
 
     def apply(
         self, update: Update, vectors: Mapping[str, Vector], *, local: Update = NOTHING, omitted: Collection[int] = ()
     ) -> None:
-        """An update of the variables that are not omitted, and another one of those that every learner keeps."""
+        """Apply `update` to the variables that are not omitted, and `local` to local variables."""
         for number, place in enumerate(self.places):
             if number not in omitted:
                 cut = {name: vector[place] for name, vector in vectors.items()}
                 (local if number in self.local else update).apply(cut)
 
     def clip(self, gradient: Vector) -> float:
-        """What is left of a gradient of that norm, min(1, clip_gradient_norm / ‖g‖): a learner's own, or, under a rule
-        that sends gradients, the mean of those that are merged. As in the engine, over all variables together."""
+        """Factor of a clipped gradient, min(1, clip_gradient_norm / ‖g‖). The gradient is the learner's own or, under a
+        rule that sends gradients, the mean of the merged ones; its norm is over all variables, as in the engine."""
         limit, norm = self.solver.clip_gradient_norm, float(np.linalg.norm(gradient))
         return 1.0 if limit is None or norm <= limit else limit / norm
 
     def restart(self) -> None:
-        """w_i ← z, without velocities."""
+        """w_i ← z, with zero velocity."""
         base = self.base["base"]
         self.base["base_velocity"][...] = 0
         for own in self.own:
@@ -199,11 +200,11 @@ class Simulation(ABC):
 
     @abstractmethod
     def finish(self, learner: int) -> None:
-        """All that comes of a task."""
+        """Do all that follows the end of a task."""
 
 
 class BarrierSimulation(Simulation):
-    """Under a rule with a barrier: a tick ends when all have contributed."""
+    """Simulation of a rule with a barrier: a tick ends when all learners have contributed."""
 
     rule: BarrierRule
 
@@ -264,17 +265,17 @@ class BarrierSimulation(Simulation):
 
 
 class _WithoutBarrier(Simulation):
-    """Learners that begin a task when they may; but no task of a tick in which the schedule has stepped down before all
-    others are finished. Then all start again from z."""
+    """Learners that begin a task when they may. No task of a tick in which the schedule has stepped down begins before
+    all other tasks have finished. Then all learners restart from z."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.draws = [self.first_task // self.tasks_per_tick] * self.learners
-        """The number of each learner's next draw of what is random in an exchange."""
+        """Number of each learner's next random draw in an exchange."""
 
-    def run(self, order: Order) -> Trajectory:
+    def run(self, order: FinishOrder) -> Trajectory:
         self.restarts = self.schedule.restarts(self.time)
-        """Of the schedule so far."""
+        """Number of restarts of the schedule so far."""
         made = super().run(order)
         self.settle()
         return made
@@ -303,7 +304,7 @@ class _WithoutBarrier(Simulation):
         self.restarts = self.schedule.restarts(self.time)
 
     def settle(self) -> None:
-        """z of what every learner keeps: the mean."""
+        """Set z's local variables to the learners' mean."""
         weights = {f"weights{i}": own["weights"] for i, own in enumerate(self.own)}
         mean = Update((("base", total("weights", [1 / self.learners] * self.learners)),))
         self.apply(NOTHING, {**weights, **self.base}, local=mean)
@@ -314,11 +315,11 @@ class _WithoutBarrier(Simulation):
 
     @abstractmethod
     def exchange(self, learner: int) -> None:
-        """All that comes of a task, but for a restart."""
+        """Do all that follows the end of a task, except for a restart."""
 
 
 class FreeSimulation(_WithoutBarrier):
-    """Learners that meet z one by one, or in groups."""
+    """Simulation of learners that exchange with z one by one, or in groups."""
 
     rule: FreeRule
 
@@ -366,7 +367,7 @@ class FreeSimulation(_WithoutBarrier):
 
 
 class PeerSimulation(_WithoutBarrier):
-    """Learners that meet each other."""
+    """Simulation of learners that exchange with each other."""
 
     rule: PeerRule
 

@@ -1,6 +1,6 @@
-"""A rule on vectors, in the order in which learners are said to finish: no threads, no time, no network.
+"""Simulation of a rule on vectors, in a given order of finishing: without threads, time or network.
 
-It runs the very rules that the engine runs, by their own updates.
+It uses the same rule objects and updates as the engine.
 """
 
 from __future__ import annotations
@@ -46,24 +46,29 @@ def simulate(
     restart: bool = True,
     seed: int = 0,
 ) -> Trajectory:
-    """Run a rule, all learners starting from the weights `initial` (n,).
+    """Run a rule, with all learners starting from the weights `initial` (n,).
 
-    gradient: `gradient(weights, learner, task)`, (n,), of the weights (n,) that the learner took before the task; tasks
-    are numbered as they start, and under a rule with a barrier task n is learner n mod k's.
-    events: the order in which learners finish their tasks; or, with `speeds`, how many tasks are finished: None is all
-    `tasks`.
-    speeds: of each learner, in tasks per unit of time; who finishes at the same time does so in the learners' order.
-    rule: of several in turn, each begins with all learners at z, when all tasks of the one before are finished.
-    tasks: how many there are, as in a run of the engine: a learner that finds none left stops. None: enough.
-    solver: its schedule is followed from tick to tick, a tick being k · τ tasks. Where it steps down the learners
-    restart; without a barrier nobody begins a task of that tick before all those under way are finished, in the order
-    that `events` or `speeds` say. Gradients are clipped as in training: where they are sent, the mean of those that are
-    merged; else each learner's own. tasks_per_epoch: for a schedule in epochs.
-    skip: the probability with which each variable is left out of a merge, as `ModelConf.skip`. variables: their sizes,
-    in order; None is one. local_variables: the numbers, from 0 on, of those that every learner keeps to itself, as
-    `ModelConf.local_variables`. restart: as `ModelConf.restart`. seed: of what is drawn.
+    rule: for a sequence, each rule begins with all learners at z, when all tasks of the previous rule are finished.
+    gradient: `gradient(weights, learner, task)` returns (n,), for the weights (n,) that the learner had before the
+    task. Tasks are numbered in the order in which they start; under a rule with a barrier, task n belongs to learner
+    n mod k.
+    events: the order in which learners finish their tasks; or, with `speeds`, the number of tasks to finish, where None
+    is all `tasks`.
+    speeds: of each learner, in tasks per unit of time. Learners that finish at the same time do so in learner order.
+    tasks: number of tasks, as in a run of the engine; a learner that finds none left stops. None is unlimited.
+    solver: its schedule is evaluated for every tick, which is k · τ tasks. When it steps down, the learners restart;
+    without a barrier, no task of that tick begins before all running tasks have finished, in the order of `events` or
+    `speeds`. Gradients are clipped as in training: if they are sent, the mean of the merged ones; else each learner's
+    own.
+    tasks_per_epoch: for a schedule in epochs.
+    skip: probability with which each variable is skipped in a merge, as `ModelConf.skip`.
+    variables: their sizes, in order; None is one variable.
+    local_variables: numbers, from 0, of the variables that every learner keeps to itself, as
+    `ModelConf.local_variables`.
+    restart: as `ModelConf.restart`.
+    seed: of the random draws.
 
-    Raises ConfigurationError, also where `gradient` returns anything but a vector of n real numbers.
+    Raises ConfigurationError, also if `gradient` does not return a vector of n real numbers.
 
     >>> from crossbow.synch import SSGD
     >>> halve = simulate(SSGD(), initial=[8.0], gradient=lambda w, learner, task: w, learners=2, events=[0, 1, 1, 0],
@@ -106,7 +111,7 @@ def _in_turn(
     tasks: int | None,
     run: Callable[[Rule, Vector, int, int | None, int], tuple[Trajectory, Vector, int]],
 ) -> Trajectory:
-    """The trajectories of the rules in turn, one behind the other."""
+    """The concatenated trajectories of the rules in turn."""
     per_tick, parts, first, merges = learners * sequence.tau, list[Trajectory](), 0, 0
     for rule, end in sequence.ends(learners, per_tick):
         last = end * per_tick if tasks is None else min(end * per_tick, tasks)

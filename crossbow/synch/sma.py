@@ -10,16 +10,16 @@ from crossbow.synch.elastic import AlphaSteps, Elastic
 from crossbow.synch.rule import BarrierRule
 
 ROUNDING = 1e-12
-"""A coefficient this small is the rounding error of one that is zero."""
+"""Threshold below which a coefficient is the rounding error of 0."""
 
 
 class _Synchronous(Elastic, BarrierRule):
-    """Replicas and z are drawn to each other, all at once."""
+    """Replicas and z are pulled towards each other, all at the same time."""
 
     sends: ClassVar[str] = "weights"
 
     def _check_stable(self, learners: int, base_momentum: float) -> None:
-        """Raises ConfigurationError where, without gradients, z and replicas do not come together."""
+        """Raises ConfigurationError if z and the replicas would not converge without gradients."""
         mu, k = base_momentum, learners
         given = [("alpha", self.alpha), *(("alpha_steps", alpha) for _, alpha in self.alpha_steps)]
         for name, alpha in given:
@@ -36,7 +36,7 @@ class _Synchronous(Elastic, BarrierRule):
         # z + Σ α (w_i − z) + μ (z − z_prev)
         drawn = learners * self.strength(pace, learners)
         kept = 1 - drawn + base_momentum
-        # With α = 1/k and μ = 0 nothing of z is kept: then it is not read either.
+        # With α = 1/k and μ = 0 the coefficient of z is 0; then z is not read.
         terms = {"base": kept} if abs(kept) > ROUNDING or self.alpha_steps else {}
         terms["mean"] = drawn
         if base_momentum:
@@ -48,21 +48,26 @@ class _Synchronous(Elastic, BarrierRule):
 class SMA(_Synchronous):
     """Synchronous model averaging (Koliousis et al., VLDB 2019, Algorithm 1; sma.c and sma.cu of the original).
 
-    With w_i before the last of the τ local steps and v_i the solver's step::
+    With w_i before the last of the τ local steps and the solver's step v_i::
 
         c_i = α (w_i − z)
         w_i ← w_i + v_i − c_i
         z   ← z + Σ c_i + μ (z − z_prev)
 
-    α: strength of the correction, in (0, 1]; None is 1/k with k learners, with which z is the mean of the replicas
-    before their step (1/2 with one learner). alpha_steps: pairs (time, α), in order: from that time on α is that. Times
-    are in the solver's `learning_rate_step_unit`. τ: local steps in a tick, ≥ 1. base_momentum: μ, in [0, 1).
+    α: strength of the correction, in (0, 1]; None is 1/k with k learners, which makes z the mean of the replicas before
+    their step (1/2 with one learner). alpha_steps: ascending pairs (time, α); α has the given value from that time on,
+    in the solver's `learning_rate_step_unit`. τ: local steps per tick, ≥ 1. base_momentum: μ, in [0, 1).
 
-    Without gradients, d, the mean of the replicas less z, and what z has moved by, e, follow the linear map
-    d ← (1 − α (k + 1)) d − μ e, e ← α k d + μ e. It dies out where α < 2 (1 + μ) / (k + 1 + μ): from there on z and the
-    replicas swing around each other.
+    Without gradients, the mean of the replicas minus z, d, and the last change of z, e, follow the linear map
+    d ← (1 − α (k + 1)) d − μ e, e ← α k d + μ e. It converges to 0 if α < 2 (1 + μ) / (k + 1 + μ); from there on, z and
+    the replicas oscillate around each other.
+
+    Use it by default: every learner keeps a small batch, and z is better than any replica. `base_momentum` speeds up
+    training with few learners.
 
     Fixed from the original: μ and τ are used (μ was 0.9 whenever the solver had momentum, τ was ignored).
+
+    See also: `EASGD`, `SynchronousEASGD`, `SSGD`.
     """
 
     name: ClassVar[str] = "sma"
@@ -92,10 +97,14 @@ class SynchronousEASGD(_Synchronous):
 
         c_i = α (w_i − z),   w_i ← w_i + v_i − c_i,   z ← z + Σ c_i
 
-    α, its steps and τ are as for SMA, and so is what is needed of α.
+    α, its steps, its bound and τ are the same as for SMA.
 
-    Fixed from the original: c_i is of the weights before the step on any number of devices (on one GPU it was of those
-    behind it).
+    Use it for comparison with `EASGD`.
+
+    Fixed from the original: c_i uses the weights before the step on any number of devices (on one GPU, it used those
+    after the step).
+
+    See also: `SMA`, `EASGD`.
     """
 
     name: ClassVar[str] = "synchronous-easgd"

@@ -13,11 +13,15 @@ from crossbow.synch.rule import NOTHING, BarrierRule
 class SSGD(BarrierRule):
     """Synchronous SGD (update model WORKER of the original): z steps along the mean of the learners' gradients at z.
 
-    With one learner this is plain SGD; with k it is SGD with a batch k times as large::
+    With one learner this is plain SGD; with k learners it is SGD with a batch k times as large::
 
         z ← solver(z, (1/k) Σ g_i),   w_i = z
 
+    Use it for comparison, or to follow an existing recipe.
+
     Fixed from the original: it works on one device, and the weight decay is not averaged with the gradients.
+
+    See also: `SMA`, `AsynchronousSGD`, `Grouping`.
     """
 
     name: ClassVar[str] = "ssgd"
@@ -34,5 +38,5 @@ class SSGD(BarrierRule):
         return NOTHING
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        # Not in place: a merge that some learners have done and others given up must leave z as it was.
+        # Not in place: a merge that only some learners complete before an error must leave z unchanged.
         return solver_step(solver, pace, weights="base", gradient="mean", velocity="base_velocity", into="base_next")

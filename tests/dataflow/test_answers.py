@@ -91,9 +91,7 @@ def train(*kernels: Kernel) -> None:
 
 NO_SHAPE = "expected output_shape to return a tuple of integers ≥ 0. Received: "
 NO_SPECS = "expected variables to return a tuple of VariableSpec. Received: "
-NO_NAMES = (
-    "expected variables whose names differ, and that no other buffer has, as 'output' or 'x_gradient'. Received: "
-)
+NO_NAMES = "expected variables with unique names that no other buffer has, unlike 'output' or 'x_gradient'. Received: "
 
 
 @pytest.mark.parametrize(
@@ -153,7 +151,7 @@ def test_lists_and_numpys_integers_are_answers() -> None:
 )
 def test_initial_values_that_do_not_fit_their_variable(change: Answer, received: str) -> None:
     kernel = InnerProduct(number_of_outputs=3, weight_initialiser=Drawing(change=change))
-    text = f"expected initial values of shape (3, 6) that are real numbers. Received: those of Drawing, {received}"
+    text = f"expected initial values of shape (3, 6) that are real numbers. Received: values of Drawing, {received}"
     with pytest.raises(ConfigurationError) as caught:
         train(kernel)
     assert str(caught.value) == f"innerproduct.weights: {text}"

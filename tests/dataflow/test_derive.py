@@ -251,7 +251,7 @@ def test_operators_without_gradient_on_the_way_are_all_named() -> None:
     chain(ip, half, total, node("loss", EuclideanLoss()))
     with pytest.raises(GraphError) as error:
         training(ip)
-    text = "it stands between variables and the loss, so it needs a gradient; it has none"
+    text = "expected a gradient, because it lies between variables and the loss. Received: none"
     assert set(error.value.faults) >= {f"node {name!r} (Square): {text}" for name in ("square", "half")}
 
 

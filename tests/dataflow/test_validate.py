@@ -242,7 +242,7 @@ def test_a_shared_operator_with_inputs_that_differ() -> None:
     ip = inner_product(outputs=3)
     head = chain(ip, node("relu", ReLU()), ip.shallow_copy())
     assert faults(head, (4, 5)) == (
-        "node 'ip' (InnerProduct): expected inputs that give the shared operator the same variables everywhere: "
+        "node 'ip' (InnerProduct): expected inputs for which the shared operator has the same variables at every node: "
         "[(3, 5), (3,)]. Received: [(3, 3), (3,)]",
     )
 
@@ -389,7 +389,7 @@ def test_without_an_optimiser_nothing_would_step() -> None:
     net = HandWired()
     chain(net.loss_gradient, net.ip2_gradient, net.relu_gradient, net.ip1_gradient)
     assert net.faults() == (
-        "expected one GradientDescentOptimiser behind the gradient operators wired by hand. Received: 0",
+        "expected one GradientDescentOptimiser after the gradient operators that the user connects. Received: 0",
     )
 
 
@@ -397,7 +397,7 @@ def test_a_gradient_without_peer_in_the_graph() -> None:
     net = HandWired()
     stranger = node("stranger", ReLUGradient(), node("another", ReLU()))
     chain(net.loss_gradient, net.ip2_gradient, stranger, net.ip1_gradient, net.end)
-    text = "expected a peer that stands once in this graph. Call set_peer with the forward operator"
+    text = "expected a peer that occurs once in this graph. Call set_peer with the forward operator"
     assert f"node 'stranger' (ReLUGradient): {text}" in net.faults()
     net = HandWired()
     chain(net.loss_gradient, net.ip2_gradient, node("orphan", ReLUGradient()), net.ip1_gradient, net.end)
@@ -411,8 +411,8 @@ def test_a_gradient_of_an_operator_that_stands_twice() -> None:
     chain(ip, relu, relu.shallow_copy(), loss, gradient := node("lossGradient", EuclideanLossGradient(), loss))
     chain(gradient, node("second", ReLUGradient(), relu), node("first", ReLUGradient(), relu))
     found = faults(ip, (4, 5), values(4, 3), Phase.TRAIN)
-    text = "(ReLUGradient): expected a peer that stands once in this graph. Call set_peer with the forward operator"
-    assert [fault for fault in found if "stands once" in fault] == [f"node 'second' {text}", f"node 'first' {text}"]
+    text = "(ReLUGradient): expected a peer that occurs once in this graph. Call set_peer with the forward operator"
+    assert [fault for fault in found if "occurs once" in fault] == [f"node 'second' {text}", f"node 'first' {text}"]
 
 
 def test_a_gradient_before_its_peer() -> None:
@@ -427,7 +427,7 @@ def test_a_gradient_before_its_peer() -> None:
     chain(relu, ip, softmax, loss)
     found = faults(relu, (4, 5), classes(), Phase.TRAIN)
     assert any(
-        fault.startswith("node 'early' (InnerProductGradient): expected a place behind its peer 'ip'.")
+        fault.startswith("node 'early' (InnerProductGradient): expected a position after its peer 'ip'.")
         for fault in found
     )
 
@@ -475,7 +475,7 @@ def test_the_softmax_is_not_differentiated_twice() -> None:
     chain(net.ip2_gradient, net.end)
     assert net.faults() == (
         "node 'softmaxGradient' (SoftMaxGradient): the gradient of SoftMaxLoss is already with respect to the input of "
-        "'softmax'; connect it to the gradient of what comes before",
+        "'softmax'; connect it to the gradient of the preceding operator",
     )
 
 

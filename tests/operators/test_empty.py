@@ -173,7 +173,7 @@ def test_what_is_computed(kernel: Kernel, shapes: Sequence[Shape], expected: Arr
 @pytest.mark.parametrize(
     ("kernel", "shape", "expected"),
     [
-        (Classify(), (3, 0), "Classify: expected an input with a class at least. Received: (3, 0), with axis=1"),
+        (Classify(), (3, 0), "Classify: expected an input with at least one class. Received: (3, 0), with axis=1"),
         (SoftMaxLoss(), (3, 0), "SoftMaxLoss: expected an input of shape (N, classes) or"),
         (BatchNorm(), (0, 3), "BatchNorm: expected more than one value per channel to train on. Received: an input of"),
         (Pool(global_pooling=True), (2, 3, 0, 4), "Pool: expected an input at least as large as the window."),

@@ -22,7 +22,7 @@ def test_shapes(axis: int, expected: Shape) -> None:
 
 
 def test_an_axis_that_is_not_there() -> None:
-    with pytest.raises(ValueError, match=r"an input that can be cut at axis=3\. Received: \(4, 5\)"):
+    with pytest.raises(ValueError, match=r"an input that can be split at axis=3\. Received: \(4, 5\)"):
         Flatten(axis=3).output_shape((4, 5))
     with pytest.raises(ValueError, match="axis=-3"):
         Flatten(axis=-3).output_shape((4, 5))

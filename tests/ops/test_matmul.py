@@ -47,7 +47,7 @@ def test_shapes_that_cannot_be_multiplied(a: Any, b: Any, message: str) -> None:
 
 
 def test_a_vector_is_not_transposed() -> None:
-    with pytest.raises(ValueError, match=r"at least two dimensions where transpose_b=True\. Received: .* and \(4,\)"):
+    with pytest.raises(ValueError, match=r"at least two dimensions with transpose_b=True\. Received: .* and \(4,\)"):
         MatMul(transpose_b=True).output_shape((3, 4), (4,))
     with pytest.raises(ConfigurationError, match="transpose_a must be True or False"):
         MatMul(transpose_a=1)  # type: ignore[arg-type]

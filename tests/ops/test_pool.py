@@ -84,13 +84,13 @@ def test_geometry_of_global_pooling_is_the_whole_image() -> None:
         (Pool(kernel_size=3, rounding="floor"), (1, 1, 2, 5), "as large as the window. Received: input 2×5"),
         (Pool(stride=1, dilation=5), (1, 1, 5, 9), "as large as the window. Received: input 5×9"),
         # Elements at −1 and 1 of an input of one: there is no largest, and no mean.
-        (Pool(dilation=2, padding=1), (1, 1, 1), "every window holds an element. Received: input 1"),
+        (Pool(dilation=2, padding=1), (1, 1, 1), "an element in every window. Received: input 1"),
         (
             Pool(method="average", count_padding=False, dilation=2, padding=1),
             (1, 1, 1),
-            "every window holds an element",
+            "an element in every window",
         ),
-        (Pool(method="stochastic", dilation=2, padding=1), (1, 1, 1), "every window holds an element"),
+        (Pool(method="stochastic", dilation=2, padding=1), (1, 1, 1), "an element in every window"),
     ],
 )
 def test_wrong_shapes(layer: Pool, x: Shape, message: str) -> None:
@@ -272,7 +272,7 @@ def test_windows_that_step_over_the_input_are_found() -> None:
         pool = Pool(kernel_size=(k,), stride=s, dilation=d, padding=((before, after),), rounding="floor")
         seen.add(empty)
         if empty:
-            with pytest.raises(ValueError, match="every window holds an element"):
+            with pytest.raises(ValueError, match="an element in every window"):
                 pool.output_shape((1, 1, size))
         else:
             assert pool.output_shape((1, 1, size)) == (1, 1, windows)

@@ -15,7 +15,7 @@ def test_shapes() -> None:
 
 @pytest.mark.parametrize("shape", [(5, 2), (-1, 5), (13,)])
 def test_other_numbers_of_elements(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"whose examples have the elements of .*\. Received: \(5, 2, 6\)"):
+    with pytest.raises(ValueError, match=r"whose examples have as many elements as .*\. Received: \(5, 2, 6\)"):
         Reshape(shape=shape).output_shape((5, 2, 6))
 
 

@@ -47,7 +47,7 @@ def test_learning_rate_multipliers_go_with_their_variables() -> None:
     [
         (Scale(axis=4), IMAGE, r"number_of_axes=1 from axis=4 on.*Received: \(2, 3, 4, 5\)"),
         (Scale(axis=2, number_of_axes=3), IMAGE, "number_of_axes=3 from axis=2 on"),
-        (Scale(axis=-4), IMAGE, "the axis of the examples not among them"),
+        (Scale(axis=-4), IMAGE, "excluding the axis of the examples"),
         (Scale(axis=-5), IMAGE, "from axis=-5 on"),
         (Scale(), (3,), r"Received: \(3,\)"),
     ],

@@ -547,7 +547,7 @@ def test_ctrl_c_while_a_learner_waits_for_another() -> None:
         ({"rule": None, "skip": 0.1}, "skip must be 0 under a rule whose learners do not add to z"),
         (
             {"rule": SSP(), "skip": 0.1, "solver": SolverConf(clip_gradient_norm=1)},
-            "skip must be 0 where gradients that are sent are clipped",
+            "skip must be 0 if gradients that are sent are clipped",
         ),
         ({"rule": Grouping(3)}, "groups must be at most the number of learners, 2"),
     ],

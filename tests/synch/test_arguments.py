@@ -104,7 +104,7 @@ def test_what_is_no_gradient_is_refused(rule: Rule, returned: Any, shown: str) -
     def of_task(weights: Any, learner: int, number: int) -> Any:
         return returned if number == task else weights
 
-    text = f"^simulate: gradient must return a vector of as many numbers as initial has, 2. Received: {shown}, "
+    text = f"^simulate: gradient must return a vector of as many numbers as initial, 2. Received: {shown}, "
     with pytest.raises(ConfigurationError, match=text + f"for learner 1's task {task}$"):
         simulate(rule, initial=[1.0, 2.0], gradient=of_task, learners=2, events=[1, 0, 1, 0])
 
