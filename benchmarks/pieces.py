@@ -22,13 +22,14 @@ from numpy.typing import NDArray
 from benchmarks.machine import describe_machine
 from benchmarks.report import markdown, paired, spread
 from crossbow import SolverConf
-from crossbow.kernels.interface import Assignment, Buffers, ConvolutionGeometry, PreparedKernel, Variable
+from crossbow.kernels.interface import Buffers, ConvolutionGeometry, PreparedKernel, Variable
 from crossbow.kernels.native import TaskList
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn import convolution
 from crossbow.kernels.onednn.library import FLOAT32, OneDNN
 from crossbow.solver.schedule import Pace
 from crossbow.solver.step import solver_step
+from crossbow.solver.update import Assignment
 from crossbow.types import Tensor, aligned_zeros
 
 Vector = NDArray[np.float32]

@@ -4,15 +4,16 @@ from crossbow import interruption
 
 # isort: split
 
-from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
 from crossbow.runtime.summary import RunSummary
+from crossbow.solver import SolverConf
 from crossbow.synch import SMA, SSGD
 from crossbow.types import (
     ConfigurationError,

@@ -14,7 +14,7 @@ import safetensors
 import safetensors.numpy
 
 from crossbow.compile.model import check_names
-from crossbow.conf import ModelConf, SolverConf, SystemConf, is_number, shown
+from crossbow.conf import is_number, shown
 from crossbow.data import Dataset
 from crossbow.data.dataset import check_finite
 from crossbow.dataflow import Dataflow
@@ -24,10 +24,12 @@ from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.files import checked_path, reason, write_whole
 from crossbow.runtime.changing_engine import AnyEngine, new_engine
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.summary import RunSummary
+from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from crossbow.conf import SystemConf, is_integer, shown
+from crossbow.conf import is_integer, shown
 from crossbow.data.dataset import checked_images
 from crossbow.dataflow import SubGraph
 from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
+from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.predicting import NetworkPrediction
 from crossbow.types import Array, ConfigurationError, CrossbowError, Shape
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Dataflow, Gaussian
+from crossbow import Dataflow, Gaussian, SolverConf
 from crossbow.ops import Conv, DataTransform, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
@@ -83,12 +83,14 @@ SCRIPT = ModelScript(
     defaults=Defaults(
         epochs={"cifar10": 10, "synthetic": 3},
         batch_size=128,
-        learning_rate=0.001,
-        policy="multistep",
-        step_values=(8,),
-        learning_rate_step_unit="epochs",
-        momentum=0.9,
-        weight_decay=0.004,
+        solver=SolverConf(
+            learning_rate=0.001,
+            policy="multistep",
+            step_values=(8,),
+            learning_rate_step_unit="epochs",
+            momentum=0.9,
+            weight_decay=0.004,
+        ),
     ),
     add_options=_add_options,
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Constant, Dataflow, Gaussian, Xavier
+from crossbow import Constant, Dataflow, Gaussian, SolverConf, Xavier
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
@@ -93,11 +93,7 @@ SCRIPT = ModelScript(
     defaults=Defaults(
         epochs={"digits": 30, "mnist": 8, "synthetic": 3},
         batch_size=16,
-        learning_rate=0.02,
-        policy="inv",
-        gamma=3e-4,
-        momentum=0.9,
-        weight_decay=5e-4,
+        solver=SolverConf(learning_rate=0.02, policy="inv", gamma=3e-4, momentum=0.9, weight_decay=5e-4),
         image_shape=(1, 28, 28),
     ),
     add_options=_add_options,

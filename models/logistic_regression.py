@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crossbow import Constant, Dataflow, DataflowNode, Gaussian, Operator, Phase, SubGraph
+from crossbow import Constant, Dataflow, DataflowNode, Gaussian, Operator, Phase, SolverConf, SubGraph
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss
 from crossbow.scripts import Defaults, ModelScript
 
@@ -36,7 +36,10 @@ SCRIPT = ModelScript(
     title="Trains a logistic regression on handwritten digits.",
     build=lambda options: logistic_regression(number_of_outputs=options.classes),
     defaults=Defaults(
-        epochs={"digits": 20, "mnist": 5, "synthetic": 3}, batch_size=8, learning_rate=0.1, image_shape=(1, 28, 28)
+        epochs={"digits": 20, "mnist": 5, "synthetic": 3},
+        batch_size=8,
+        solver=SolverConf(learning_rate=0.1),
+        image_shape=(1, 28, 28),
     ),
 )
 

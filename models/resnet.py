@@ -33,7 +33,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crossbow import Dataflow, DataflowNode, Gaussian, Xavier
+from crossbow import Dataflow, DataflowNode, Gaussian, SolverConf, Xavier
 from crossbow.conf import is_integer, shown
 from crossbow.ops import BatchNorm, Concat, Conv, DataTransform, ElementWiseOp, Initialiser, InnerProduct, Pool, ReLU
 from crossbow.scripts import Defaults, ModelScript
@@ -234,26 +234,28 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
     add_augmentation(group)
 
 
+def _stepping_at(*epochs: int) -> SolverConf:
+    """The learning rate falls to a tenth at each of these epochs."""
+    return SolverConf(
+        learning_rate=0.1,
+        policy="multistep",
+        step_values=epochs,
+        learning_rate_step_unit="epochs",
+        momentum=0.9,
+        weight_decay=1e-4,
+    )
+
+
 CIFAR = Defaults(
     epochs={"cifar10": 160, "synthetic": 3},
     batch_size=64,
-    learning_rate=0.1,
-    policy="multistep",
-    step_values=(80, 120),
-    learning_rate_step_unit="epochs",
-    momentum=0.9,
-    weight_decay=1e-4,
+    solver=_stepping_at(80, 120),
 )
 """Those of scripts/benchmarks/resnet-32.sh, with the batch of ResNetv1ForCifar.java (the script's is 512 for a GPU)."""
 IMAGENET = Defaults(
     epochs={"synthetic": 3, "cifar10": 90},
     batch_size=16,
-    learning_rate=0.1,
-    policy="multistep",
-    step_values=(30, 60, 80),
-    learning_rate_step_unit="epochs",
-    momentum=0.9,
-    weight_decay=1e-4,
+    solver=_stepping_at(30, 60, 80),
     image_shape=(3, 224, 224),
     number_of_classes=1000,
 )

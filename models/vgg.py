@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from crossbow import Dataflow, Xavier
+from crossbow import Dataflow, SolverConf, Xavier
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
@@ -120,21 +120,21 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 CIFAR = Defaults(
     epochs={"cifar10": 250, "synthetic": 3},
     batch_size=128,
-    learning_rate=0.1,
-    policy="multistep",
-    gamma=0.5,
-    step_values=tuple(range(20, 241, 20)),
-    learning_rate_step_unit="epochs",
-    momentum=0.9,
-    weight_decay=5e-4,
+    solver=SolverConf(
+        learning_rate=0.1,
+        policy="multistep",
+        gamma=0.5,
+        step_values=tuple(range(20, 241, 20)),
+        learning_rate_step_unit="epochs",
+        momentum=0.9,
+        weight_decay=5e-4,
+    ),
 )
 """Those of scripts/benchmarks/vgg.sh, with the batch of VGG.java (the script's is 256)."""
 IMAGENET = Defaults(
     epochs={"synthetic": 3, "cifar10": 74},
     batch_size=16,
-    learning_rate=0.001,
-    momentum=0.9,
-    weight_decay=5e-4,
+    solver=SolverConf(learning_rate=0.001, momentum=0.9, weight_decay=5e-4),
     image_shape=(3, 224, 224),
     number_of_classes=1000,
 )

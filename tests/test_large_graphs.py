@@ -20,11 +20,10 @@ import pytest
 import crossbow
 from crossbow import Dataflow, DataflowNode, ExecutionContext, ModelConf, Operator, Phase, SubGraph, SystemConf
 from crossbow.compile import Lifetime, memory, plan_memory
-from crossbow.conf import TrainingUnit
 from crossbow.data import synthetic
 from crossbow.ops import BatchNorm, Concat, Conv, ElementWiseOp, InnerProduct, Kernel, Noop, Pool, ReLU, SoftMax
 from crossbow.ops import SoftMaxLoss as Loss
-from crossbow.types import Shape
+from crossbow.types import Shape, TrainingUnit
 from tests.compile.execution import compile_network
 
 NODES = 100

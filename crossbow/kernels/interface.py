@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.solver.update import Assignment
 from crossbow.types import Array, Layout, Shape, Tensor
 
 if TYPE_CHECKING:
@@ -287,14 +288,6 @@ class MatrixProductGeometry:
         """The shape of the product."""
         a, b = self.factor(0), self.factor(1)
         return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
-
-
-@dataclass(frozen=True)
-class Assignment:
-    """target ← Σ coefficient × term, element by element. The target may be one of the terms."""
-
-    target: str
-    terms: tuple[str, ...]
 
 
 class MixedPrecision(Protocol):

@@ -16,9 +16,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import SolverConf, configuration, is_integer, is_number, plain, shown
+from crossbow.conf import configuration, is_integer, is_number, plain, shown
 from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
 from crossbow.ops.initialiser import Initialiser
+from crossbow.solver import SolverConf
 from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
 
 

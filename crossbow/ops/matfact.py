@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import (
-    SolverConf,
-    check_integer,
-    check_learning_rate_multipliers,
-    check_number,
-    configuration,
-    refuse,
-)
+from crossbow.conf import check_integer, check_learning_rate_multipliers, check_number, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.ops.initialiser import Gaussian, Initialiser, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.solver import SolverConf
 from crossbow.types import Array, LabelRange, Shape
 
 LARGEST_INDEX = 2**24

@@ -11,7 +11,6 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
-from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.data.dataset import Examples
 from crossbow.data.loader import Loader
@@ -21,12 +20,13 @@ from crossbow.dataflow.graph import Graph
 from crossbow.kernels.interface import KernelLibrary
 from crossbow.runtime.clock import work_clock
 from crossbow.runtime.coefficients import ANY
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.device import Device
 from crossbow.runtime.learner import Report
 from crossbow.runtime.memory import assign
 from crossbow.runtime.replica import Replica, Zeros, new_base_model, new_narrow_vectors, new_replica
 from crossbow.runtime.tick import Averaging, Flags
-from crossbow.solver import Pace
+from crossbow.solver import Pace, SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, Rule
 from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.types import Array, ConfigurationError, LabelRange, Phase, Tensor

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from typing import Any
 
 from crossbow.compile import Program
-from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.dataflow.graph import Graph
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.engine import Engine, OnResult
 from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.learner import Completed
 from crossbow.runtime.results import AnyDecision, TestResult
 from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.tuner import Tuner, TunerDecision
+from crossbow.solver import SolverConf
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError, CrossbowError
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from crossbow.conf import SolverConf
-from crossbow.solver import Pace, Update
+from crossbow.solver import Pace, SolverConf, Update
 from crossbow.synch import BarrierRule
 from crossbow.synch.rule import NOTHING
 from crossbow.types import Array

@@ -17,12 +17,12 @@ from typing import NoReturn
 import numpy as np
 
 from crossbow.compile import Program, load_vectors
-from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data import Dataset
 from crossbow.data.loader import Loader
 from crossbow.dataflow.graph import Graph, losses, measures
 from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import AnyLearner, Assembly
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.cpu_assembly import CpuAssembly
 from crossbow.runtime.device import CpuDevice, CudaDevice, parse_devices
 from crossbow.runtime.free_assembly import CpuFreeAssembly
@@ -32,7 +32,7 @@ from crossbow.runtime.prediction import Prediction, task_error
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import AnyDecision, SetMean, TestResult
 from crossbow.runtime.summary import DeviceSummary, MemorySummary, RunSummary
-from crossbow.solver import Pace, Schedule
+from crossbow.solver import Pace, Schedule, SolverConf
 from crossbow.synch import Collective, Rule, RuleSequence, has_barrier
 from crossbow.types import Array, ConfigurationError, CrossbowError, NonFiniteLossError
 

@@ -7,16 +7,17 @@ from dataclasses import replace
 import numpy as np
 
 from crossbow.compile import BatchSource, Program, check_memory, compile_graph
-from crossbow.conf import ModelConf, SolverConf, SystemConf
 from crossbow.data.dataset import Dataset
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.cpu_assembly import CpuAssembly
 from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.memory import assign
 from crossbow.runtime.prediction import Prediction
 from crossbow.runtime.replica import BaseModel
+from crossbow.solver import SolverConf
 from crossbow.synch import Collective
 from crossbow.types import Array, Phase, Shape
 

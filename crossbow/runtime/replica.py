@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from crossbow.compile import ModelLayout, Program
-from crossbow.conf import SolverConf
 from crossbow.kernels.interface import MixedPrecision
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.memory import assign
+from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
 from crossbow.types import Array, aligned_zeros
 

@@ -49,11 +49,10 @@ from typing import TypeVar, cast
 import numpy as np
 
 from crossbow.compile import BoundBlock, BoundStep, ModelLayout, Parts
-from crossbow.conf import SolverConf
 from crossbow.kernels.interface import HostLibrary, KernelLibrary, PlainStorage, State
 from crossbow.runtime.coefficients import Coefficients, PacedUpdate
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.solver import Update
+from crossbow.solver import SolverConf, Update
 from crossbow.solver.update import Terms, total
 from crossbow.synch import BarrierRule, Collective, Rule
 from crossbow.types import Array

@@ -14,13 +14,13 @@ from typing import Any
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
 from crossbow.console import run_command
 from crossbow.files import check_regular, make_directory, reason
-from crossbow.runtime.device import CpuDevice, cores_text, parse_devices
+from crossbow.runtime.device import cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
-from crossbow.synch import RuleSequence, has_barrier
+from crossbow.synch import has_barrier
 from crossbow.types import DataError
 
 __all__ = ["Defaults", "ModelScript"]
@@ -126,12 +126,12 @@ class _Run:
             return
         done = history.records[-1]
         images = done.tasks * context.model.batch_size
-        parts = context.engine.parts
+        learners = context.summary().learners
         peak = peak_memory()
         memory = "" if peak is None else f"; peak memory {peak / 1e6:,.0f} MB"
         print(
             f"{reason}trained {_count(done.epoch, 'epoch')} ({done.tasks:,} tasks) in {done.time:.1f} s; "
-            f"{images / done.time:,.0f} images/s with {_count(parts.learners, 'learner')}{memory}"
+            f"{images / done.time:,.0f} images/s with {_count(learners, 'learner')}{memory}"
         )
         best = history.best
         if best is not None and best.test is not None and best.test.accuracy is not None:
@@ -140,12 +140,12 @@ class _Run:
                 f"({_count(best.epoch, 'epoch')})"
             )
         sys.stdout.flush()  # before the picture, which may fail
-        print(f"log {self.log}; {self._draw(history)}", flush=True)
+        print(f"log {self.log}; {self._draw(context, history)}", flush=True)
 
-    def _draw(self, history: History) -> str:
+    def _draw(self, context: ExecutionContext, history: History) -> str:
         """Write the picture; returns what to say of it."""
         options = self.options
-        title = f"{self.script.name} on {options.dataset}: {options.rule}, batch {options.batch_size}"
+        title = f"{self.script.name} on {options.dataset}: {options.rule}, batch {context.model.batch_size}"
         try:
             write_learning_curves(history.records, self.picture, title)
         except DataError as error:
@@ -169,28 +169,28 @@ def _prepare_directory(directory: Path, log: Path, picture: Path) -> None:
 def _print_configuration(
     script: ModelScript, options: argparse.Namespace, context: ExecutionContext, data: Dataset
 ) -> None:
-    parts = context.engine.parts
+    summary = context.summary()
     words = script.variant(options)
     variant = f" ({words})" if words else ""
     check = 0 if data.check is None else len(data.check)
     shape = "×".join(map(str, data.image_shape))
     rows = [
-        ("model", f"{script.name}{variant}, {context.engine.program.model.parameters:,} parameters"),
+        ("model", f"{script.name}{variant}, {summary.parameters:,} parameters"),
         ("data", f"{options.dataset}, {len(data.train):,} training and {check:,} test images {shape}"),
     ]
-    for number, device in enumerate(parts.devices):
-        learners = _count(parts.device_of.count(number), "learner")
-        if isinstance(device, CpuDevice):
-            threads = _count(parts.threads[number], "thread")
+    for device in summary.devices:
+        learners = _count(device.learners, "learner")
+        if device.threads_per_learner is not None:
+            threads = _count(device.threads_per_learner, "thread")
             rows.append(("device", f"{device.name} ({cores_text(device.cores)}), {learners} × {threads}"))
         else:
             rows.append(("device", f"{device.name}, {learners}"))
     rows += [
-        ("kernels", f"{parts.library.name}, {context.system.precision}"),
+        ("kernels", f"{summary.library}, {context.system.precision}"),
         ("rule", _rule_text(context)),
-        ("batch", f"{context.model.batch_size} images a learner; {context.engine.tasks_per_epoch:.4g} tasks an epoch"),
+        ("batch", f"{context.model.batch_size} images a learner; {summary.tasks_per_epoch:.4g} tasks an epoch"),
         ("solver", solver_text(context.solver)),
-        ("length", _length_text(options)),
+        ("length", _length_text(options, context.system.seed)),
         ("output", str(options.output_directory)),
     ]
     for name, text in rows:
@@ -200,21 +200,21 @@ def _print_configuration(
 
 def _header(script: ModelScript, options: argparse.Namespace, context: ExecutionContext) -> dict[str, Any]:
     """What the log says of the run: among others all that its bits depend on."""
-    parts, system = context.engine.parts, context.system
+    summary, system = context.summary(), context.system
     devices = [
         {
             "device": device.name,
-            "learners": parts.device_of.count(number),
-            "threads_per_learner": parts.threads[number] if isinstance(device, CpuDevice) else None,
+            "learners": device.learners,
+            "threads_per_learner": device.threads_per_learner,
         }
-        for number, device in enumerate(parts.devices)
+        for device in summary.devices
     ]
     return {
         "model": script.name,
         "variant": script.variant(options),
         "dataset": options.dataset,
         "devices": devices,
-        "kernels": parts.library.name,
+        "kernels": summary.library,
         "precision": system.precision,
         "winograd": system.winograd,
         "rule": _rule_text(context),
@@ -224,21 +224,20 @@ def _header(script: ModelScript, options: argparse.Namespace, context: Execution
 
 
 def _rule_text(context: ExecutionContext) -> str:
-    parts, rule = context.engine.parts, context.model.rule
-    text = rule_text(rule if isinstance(rule, RuleSequence) else parts.given_rule, parts.learners)
-    text += exchanges_text(context.model)
-    if not has_barrier(rule):
+    summary = context.summary()
+    text = rule_text(summary.rule, summary.learners) + exchanges_text(context.model)
+    if not has_barrier(summary.rule):
         return f"{text}; what comes of it depends on timing"
-    return f"{text}, an average every {_count(parts.clock.tasks_per_tick, 'task')}"
+    return f"{text}, an average every {_count(summary.tasks_per_tick, 'task')}"
 
 
-def _length_text(options: argparse.Namespace) -> str:
+def _length_text(options: argparse.Namespace, seed: int) -> str:
     text = _count(options.epochs, "epoch")
     if options.time_limit is not None:
         text += f", at most {options.time_limit:g} s"
     if options.target_accuracy is not None:
         text += f", or test accuracy {options.target_accuracy:.2%}"
-    return f"{text}; seed {options.seed}"
+    return f"{text}; seed {seed}"
 
 
 def _count(number: float, what: str) -> str:

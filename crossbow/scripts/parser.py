@@ -10,14 +10,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossbow import ModelConf, SolverConf, SystemConf
-from crossbow.conf import STEPWISE_POLICIES
+from crossbow.conf import settings
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.scripts.data_sources import KNOWN, SYNTHETIC, DataSource
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
+from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.scripts.solver_options import add_solver, solver_conf
-from crossbow.scripts.values import expanded_path, integer, number, refuse_others, those_given
+from crossbow.scripts.values import expanded_path, integer, number
+from crossbow.solver import SolverConf
+from crossbow.solver.configuration import STEPWISE_POLICIES
 from crossbow.types import ConfigurationError, Shape
 
+MODEL = settings(ModelConf)
+SYSTEM = settings(SystemConf)
+LEARNERS = ("batch_size", "devices", "learners_per_device", "threads_per_learner")
+TESTS = ("test_interval", "test_interval_unit", "check_batch_size")
+"""Settings with a heading of their own in `--help`; the others of `MODEL` are with the rule, of `SYSTEM` last."""
 SYNTHETIC_SIZES = {
     "classes": ("number_of_classes", 10, "classes"),
     "training_examples": ("training", 2048, "training examples"),
@@ -28,20 +36,13 @@ SYNTHETIC_SIZES = {
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a model script does where nothing is said."""
+    """What a model script does without options."""
 
     epochs: Mapping[str, int]
     """By data set: those that the script can train on, of `data_sources.KNOWN`. The first is the default."""
     batch_size: int
-    learning_rate: float
-    policy: str = "fixed"
-    gamma: float = SolverConf().gamma
-    """Of that policy, with t in that unit."""
-    step_values: tuple[int, ...] = ()
-    """Of the policy "multistep", in that unit."""
-    learning_rate_step_unit: str = SolverConf().learning_rate_step_unit
-    momentum: float = 0.0
-    weight_decay: float = 0.0
+    solver: SolverConf
+    """Its schedule is the default with its policy only."""
     image_shape: Shape = (3, 32, 32)
     """Of synthetic images."""
     number_of_classes: int = 10
@@ -83,9 +84,15 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     _add_data(parser.add_argument_group("data and output"), name, defaults)
     model = parser.add_argument_group("model")
     _add_length(parser.add_argument_group("length of training (whichever comes first)"), defaults)
-    _add_learners(parser.add_argument_group("learners"), defaults)
-    add_solver(parser.add_argument_group("solver"), defaults)
-    _add_system(parser.add_argument_group("system"))
+    rest = {**MODEL, **SYSTEM}
+    learners, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, TESTS))
+    add_settings(parser.add_argument_group("learners"), learners, {"batch_size": str(defaults.batch_size)})
+    rule = parser.add_argument_group("rule")
+    add_rule(rule)
+    add_settings(rule, {name: rest.pop(name) for name in MODEL if name in rest})
+    add_solver(parser.add_argument_group("solver"), defaults.solver)
+    add_settings(parser.add_argument_group("tests"), tests)
+    add_settings(parser.add_argument_group("system"), rest)
     return parser, model
 
 
@@ -150,75 +157,6 @@ def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     )
 
 
-def _add_learners(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
-    group.add_argument(
-        "--batch-size",
-        type=integer(1),
-        metavar="N",
-        default=defaults.batch_size,
-        help="examples in the batch of one learner (default: %(default)s)",
-    )
-    group.add_argument(
-        "--devices",
-        metavar="LIST",
-        default="cpu",
-        help="cpu (all cores), slices of the cores as cpu:0/2,cpu:1/2, or GPUs as cuda:0,cuda:1 (default: %(default)s)",
-    )
-    group.add_argument(
-        "--learners",
-        type=_learners,
-        metavar="{auto,N}",
-        default="auto",
-        help="learners on each device; auto begins with one per core, four per GPU, and then finds out while training "
-        "with how many it is fastest, so that runs differ; only under a single rule, on devices of equally many "
-        "cores (default: %(default)s)",
-    )
-    group.add_argument(
-        "--threads-per-learner",
-        type=integer(1),
-        metavar="N",
-        help="threads of a learner on cpu devices, on which the weights' last bits depend (default: their cores, "
-        "shared among their learners)",
-    )
-    add_rule(group)
-
-
-def _add_system(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--kernels",
-        choices=("auto", "reference", "onednn"),
-        default="auto",
-        help="auto: the fastest that work here; reference: NumPy; onednn: fast, on the CPU (default: %(default)s)",
-    )
-    group.add_argument(
-        "--precision",
-        choices=("float32", "tf32", "bfloat16", "float16", "float64"),
-        default="float32",
-        help="of weights and arithmetic; float64 needs the reference kernels on the CPU; tf32, bfloat16 and float16 "
-        "need a GPU, which then computes with tensor cores (default: %(default)s)",
-    )
-    group.add_argument(
-        "--seed",
-        type=integer(0),
-        metavar="N",
-        default=0,
-        help="start of every random number; the same seed, learners on each device and threads of a learner give the "
-        "same weights, under a rule with a barrier (default: %(default)s)",
-    )
-    group.add_argument(
-        "--no-winograd",
-        dest="winograd",
-        action="store_false",
-        help="never compute convolutions by Winograd's filtering, whose rounding errors are larger (default: where it "
-        "is faster, with one thread a learner on the CPU)",
-    )
-    group.add_argument(
-        "--check-numerics",
-        action="store_true",
-        help="end with the names of operator and task where a number is not finite; slow (default: nobody looks)",
-    )
-
-
 # Values
 
 
@@ -227,13 +165,6 @@ def _shape(text: str) -> Shape:
     if len(sizes) != 3 or min(sizes) < 1:
         raise argparse.ArgumentTypeError(f"expected three integers ≥ 1, as 3,224,224. Received: {text!r}")
     return sizes
-
-
-def _learners(text: str) -> int | str:
-    try:
-        return text if text == "auto" else integer(1)(text)
-    except argparse.ArgumentTypeError:
-        raise argparse.ArgumentTypeError(f"expected auto or an integer ≥ 1. Received: {text!r}") from None
 
 
 # Configurations
@@ -251,29 +182,16 @@ class Configurations:
 
 def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
     """The options as configurations. Raises ConfigurationError, also for an option that would do nothing."""
-    solver = solver_conf(options, defaults)
-    if not options.restart and solver.policy not in STEPWISE_POLICIES:
-        refuse_others({"no_restart": True}, f"with --learning-rate-policy {solver.policy}")
+    solver = solver_conf(options, defaults.solver)
+    model = those_given(options, MODEL)
+    if "restart" in model and solver.policy not in STEPWISE_POLICIES:
+        typed = MODEL["restart"].typed(model["restart"])
+        raise refuse_idle(typed, f"with --learning-rate-policy {solver.policy}")
     return Configurations(
         data=_data(options, defaults),
-        model=ModelConf(
-            batch_size=options.batch_size,
-            rule=rule_conf(options),
-            skip=options.skip,
-            local_variables=options.local_variables,
-            restart=options.restart,
-        ),
+        model=ModelConf(**{"batch_size": defaults.batch_size, **model}, rule=rule_conf(options)),
         solver=solver,
-        system=SystemConf(
-            devices=options.devices,
-            learners_per_device=options.learners,
-            threads_per_learner=options.threads_per_learner,
-            kernels=options.kernels,
-            precision=options.precision,
-            winograd=options.winograd,
-            check_numerics=options.check_numerics,
-            seed=options.seed,
-        ),
+        system=SystemConf(**those_given(options, SYSTEM)),
     )
 
 
@@ -288,9 +206,11 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     if options.dataset != SYNTHETIC:
         sizes["number_of_classes"] = known.number_of_classes
     if SYNTHETIC in defaults.epochs:
-        given = those_given(options, "image_shape", *SYNTHETIC_SIZES)
+        given = those_given(options, ["image_shape", *SYNTHETIC_SIZES])
         if options.dataset != SYNTHETIC:
-            refuse_others(given, f"with --dataset {options.dataset}")
+            for name, value in given.items():
+                text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+                raise refuse_idle(f"--{name.replace('_', '-')} {text}", f"with --dataset {options.dataset}")
         shape = given.pop("image_shape", shape)
         sizes |= {SYNTHETIC_SIZES[name][0]: size for name, size in given.items()}
     return DataSource(options.dataset, options.data_directory, shape, **sizes)

@@ -1,16 +1,14 @@
-"""What stands behind an option: text to values, and refusing options that do nothing."""
+"""Values of options that no configuration has: integers, numbers and paths."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from crossbow.files import check_regular, checked_path, file_error
-from crossbow.synch.grouping import groups_text
-from crossbow.types import ConfigurationError, DataError
+from crossbow.types import DataError
 
 
 def integer(minimum: int) -> Callable[[str], int]:
@@ -29,7 +27,7 @@ def integer(minimum: int) -> Callable[[str], int]:
 
 
 def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool = False) -> Callable[[str], float]:
-    """A finite number in the range; the configurations check what belongs to them."""
+    """A finite number in the range."""
     bounds = [] if minimum == -math.inf else [f"{'>' if above else '≥'} {minimum:g}"]
     bounds += [] if maximum == math.inf else [f"≤ {maximum:g}"]
     expected = " ".join(["a number", " and ".join(bounds)]).strip()
@@ -45,13 +43,6 @@ def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool
         return value
 
     return convert
-
-
-def integers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected integers, separated by commas. Received: {text!r}") from None
 
 
 def expanded_path(text: str) -> Path:
@@ -72,42 +63,3 @@ def file_to_write(text: str) -> Path:
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(str(file_error(error, name, "the name of a file to write"))) from None
     return name
-
-
-def those_given(options: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Those of the options that were given: the others keep the configuration's default."""
-    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
-
-
-def option_text(name: str, value: Any) -> str:
-    """An option as it is typed.
-
-    >>> option_text("step_values", (3, 5)), option_text("momentum", 0.0), option_text("super_convergence", True)
-    ('--step-values 3,5', '--momentum 0', '--super-convergence')
-    """
-    option = f"--{name.replace('_', '-')}"
-    return option if value is True else f"{option} {value_text(name, value)}"
-
-
-def value_text(name: str, value: Any) -> str:
-    """What is typed behind an option.
-
-    >>> value_text("alpha_steps", ((30.0, 0.1), (1234567.0, 0.05))), value_text("groups", ((0, 1), (2,)))
-    ('30:0.1,1234567:0.05', '0,1/2')
-    """
-    if not isinstance(value, tuple):
-        return str(value).removesuffix(".0")
-    if name == "groups":
-        return groups_text(value)
-    if name == "alpha_steps":
-        return ",".join(":".join(value_text("", number) for number in step) for step in value)
-    return ",".join(map(str, value))
-
-
-def refuse_others(given: Mapping[str, Any], where: str, hint: str = "") -> None:
-    """Raise ConfigurationError for an option that was given where it is not used: "with …" or "without …"."""
-    for name, value in given.items():
-        received = option_text(name, value)
-        raise ConfigurationError(
-            f"{received.split()[0]} does nothing {where}. Received: {received}{hint and f'. {hint}'}"
-        )

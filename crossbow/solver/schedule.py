@@ -6,10 +6,7 @@ import bisect
 import math
 from typing import NamedTuple
 
-from crossbow.conf import SolverConf
-
-FINAL_PART = 1e-4
-"""Final learning rate of super-convergence unless set, as a fraction of the initial rate."""
+from crossbow.solver.configuration import FINAL_PART, SolverConf
 
 
 class Pace(NamedTuple):

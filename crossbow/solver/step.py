@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from crossbow.conf import SolverConf
+from crossbow.solver.configuration import SolverConf
 from crossbow.solver.schedule import Pace
 from crossbow.solver.update import Update
 

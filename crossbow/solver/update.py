@@ -9,11 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.interface import Assignment
 from crossbow.types import Array
 
 Terms = Mapping[str, float]
 """Coefficient of each vector, by name; the order is the order of summation."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """target ← Σ coefficient × term, element by element. The target may be one of the terms."""
+
+    target: str
+    terms: tuple[str, ...]
 
 
 @dataclass(frozen=True)

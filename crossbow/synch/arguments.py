@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import SolverConf, is_integer, is_number, shown
+from crossbow.conf import is_integer, is_number, shown
+from crossbow.solver import SolverConf
 from crossbow.synch.rule import Rule
 from crossbow.synch.sequence import RuleSequence
 from crossbow.types import ConfigurationError

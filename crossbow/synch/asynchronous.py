@@ -3,16 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from crossbow.conf import SolverConf, is_number, parameters
-from crossbow.solver import Pace, Update, solver_step
-from crossbow.synch.elastic import AlphaSteps, Elastic
+from crossbow.conf import Domain, is_number, parameters, setting
+from crossbow.domains import Choice, Integer, Number
+from crossbow.solver import Pace, SolverConf, Update, solver_step
+from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
 from crossbow.synch.rule import Arrival, FreeRule
 
 STALENESS = "1/staleness"
 """The weight 1/Y."""
+
+
+@dataclass(frozen=True)
+class Weight(Domain):
+    """Weights of contributions: numbers in (0, 1], also as fractions in text; and 1/Y."""
+
+    @property
+    def allowed(self) -> str:
+        return f"a number in (0, 1], as 0.25 or '1/4', or {STALENESS!r}"
+
+    @property
+    def placeholder(self) -> str:
+        return "W"
+
+    def canonical(self, value: Any) -> float | str:
+        if isinstance(value, str):
+            if value in ("staleness", STALENESS):
+                return STALENESS
+            try:
+                value = float(Fraction(value))
+            except ZeroDivisionError:
+                raise ValueError(value) from None
+        if not is_number(value) or not 0 < value <= 1:
+            raise ValueError(value)
+        weight: float = value
+        return weight
+
+    def read(self, text: str) -> str:
+        """The text: which is right is the rule's to check."""
+        return text
 
 
 class _Asynchronous(FreeRule):
@@ -40,17 +72,7 @@ class _Weighed(_Asynchronous):
     """Contributions have a weight, which is a number or 1/Y."""
 
     weight: float | str
-
-    def _check_weight(self) -> None:
-        value = STALENESS if self.weight == "staleness" else self.weight
-        if isinstance(value, str) and value != STALENESS:
-            try:
-                value = float(Fraction(value))
-            except (ValueError, ZeroDivisionError):
-                value = 0.0
-        if not (value == STALENESS or (is_number(value) and 0 < float(value) <= 1)):
-            raise self.refuse("weight", self.weight, f"a number in (0, 1], as 0.25 or '1/4', or {STALENESS!r}")
-        object.__setattr__(self, "weight", value)
+    """Weight of each contribution, in (0, 1], as 0.25 or 1/4; or 1/staleness."""
 
     def omega(self, arrival: Arrival) -> float:
         return 1 / arrival.staleness if isinstance(self.weight, str) else self.weight
@@ -76,17 +98,14 @@ class AsynchronousSGD(_Weighed):
 
     name: ClassVar[str] = "async"
 
-    weight: float | str = 1.0
-    sends: str = "delta"
-    tau: int = 1
+    weight: float | str = setting(Weight(), default=1.0)
+    sends: str = setting(Choice(("delta", "gradient")), default="delta")
+    """What a learner sends."""
+    tau: int = setting(Integer(at_least=1), default=1)
 
     def __post_init__(self) -> None:
-        self._check_weight()
-        if self.sends not in ("delta", "gradient"):
-            raise self.refuse("sends", self.sends, "'delta' or 'gradient'")
         if self.sends_gradient:
             self._check_one("tau", "a gradient is sent at every step")
-        self._check_integer("tau", 1)
 
     @property
     def sends_gradient(self) -> bool:
@@ -111,15 +130,13 @@ class SSP(_Weighed):
     """
 
     name: ClassVar[str] = "ssp"
-    every_step: ClassVar[bool] = True
 
-    bound: int = 0
-    weight: float | str = 1.0
+    bound: int = setting(Integer(at_least=0), default=0)
+    """Tasks by which a learner may be ahead of the slowest when it begins one."""
+    weight: float | str = setting(Weight(), default=1.0)
     tau: int = 1
 
     def __post_init__(self) -> None:
-        self._check_integer("bound", 0)
-        self._check_weight()
         self._check_one("tau", "a gradient is sent at every step")
 
     @property
@@ -144,12 +161,9 @@ class PartiallySynchronous(_Asynchronous):
     name: ClassVar[str] = "partially-synchronous"
     restarts_together: ClassVar[bool] = True
 
-    max_advance: int = 1
-    tau: int = 1
-
-    def __post_init__(self) -> None:
-        self._check_integer("max_advance", 1)
-        self._check_integer("tau", 1)
+    max_advance: int = setting(Integer(at_least=1), default=1)
+    """Contributions by which the fastest learner is ahead of the slowest when there is a barrier."""
+    tau: int = setting(Integer(at_least=1), default=1)
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
         # Another learner waits only if the barrier has begun.
@@ -174,12 +188,11 @@ class WeedOut(_Asynchronous):
 
     name: ClassVar[str] = "weed-out"
 
-    window: int = 1
-    tau: int = 1
+    window: int = setting(Integer(at_least=1), default=1, meaning="the number of learners")
+    """Number of last finishers; the contributions of all other learners are omitted.
 
-    def __post_init__(self) -> None:
-        self._check_integer("window", 1)
-        self._check_integer("tau", 1)
+    At least the number of learners is used."""
+    tau: int = setting(Integer(at_least=1), default=1)
 
     def remembers(self, learners: int) -> int:
         return max(self.window, learners)
@@ -205,10 +218,7 @@ class Default(_Asynchronous):
     name: ClassVar[str] = "default"
     restarts_together: ClassVar[bool] = True
 
-    tau: int = 1
-
-    def __post_init__(self) -> None:
-        self._check_integer("tau", 1)
+    tau: int = setting(Integer(at_least=1), default=1)
 
     def may_start(self, clocks: Sequence[int], waiting: Collection[int], learner: int) -> bool:
         return len(waiting) == len(clocks)
@@ -230,7 +240,6 @@ class Hogwild(FreeRule):
     """
 
     name: ClassVar[str] = "hogwild"
-    every_step: ClassVar[bool] = True
     reads_base: ClassVar[bool] = True
     locks: ClassVar[bool] = False
     skips: ClassVar[bool] = True
@@ -265,13 +274,9 @@ class EASGD(Elastic, FreeRule):
 
     name: ClassVar[str] = "easgd"
 
-    alpha: float = 0.5
-    tau: int = 1
-    alpha_steps: AlphaSteps = ()
-
-    def __post_init__(self) -> None:
-        self._check_alpha()
-        self._check_integer("tau", 1)
+    alpha: float = setting(Number(above=0, at_most=1), default=0.5)
+    tau: int = setting(Integer(at_least=1), default=1)
+    alpha_steps: AlphaSteps = setting(Steps(), default=(), meaning="none")
 
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
         # The gradient has been used, so its memory stores d.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, parameters
-from crossbow.solver import Pace, Update, solver_step
-from crossbow.synch.elastic import AlphaSteps, Elastic
+from crossbow.conf import parameters, setting
+from crossbow.domains import Integer, Number
+from crossbow.solver import Pace, SolverConf, Update, solver_step
+from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
 from crossbow.synch.rule import NOTHING, BarrierRule
 
 
@@ -35,10 +36,7 @@ class ModelAveraging(_Average):
 
     name: ClassVar[str] = "model-averaging"
 
-    tau: int = 1
-
-    def __post_init__(self) -> None:
-        self._check_integer("tau", 1)
+    tau: int = setting(Integer(at_least=1), default=1)
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         return Update((("base_next", {"mean": 1.0}),))
@@ -69,13 +67,9 @@ class PolyakRuppert(Elastic, _Average):
 
     name: ClassVar[str] = "polyak-ruppert"
 
-    alpha: float = 0.0
-    tau: int = 1
-    alpha_steps: AlphaSteps = ()
-
-    def __post_init__(self) -> None:
-        self._check_alpha(zero=True)
-        self._check_integer("tau", 1)
+    alpha: float = setting(Number(at_least=0, at_most=1), default=0.0, meaning="0, none")
+    tau: int = setting(Integer(at_least=1), default=1)
+    alpha_steps: AlphaSteps = setting(Steps(zero=True), default=(), meaning="none")
 
     def at(self, pace: Pace, tick: int, time: float) -> Pace:
         return super().at(pace, tick, time)._replace(clock=tick)

@@ -2,11 +2,59 @@
 
 from __future__ import annotations
 
-from crossbow.conf import is_number
+from dataclasses import dataclass
+from typing import Any
+
+from crossbow.conf import Domain, is_number
 from crossbow.solver import Pace
 from crossbow.synch.rule import Rule
 
 AlphaSteps = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Steps(Domain):
+    """Steps of α: pairs (time, α), the times ascending.
+
+    >>> Steps().write(((30.0, 0.1), (1234567.0, 0.05))), Steps().read("30:0.1")
+    ('30:0.1,1234567:0.05', ((30.0, 0.1),))
+    """
+
+    zero: bool = False
+    """Whether α may be 0."""
+
+    @property
+    def allowed(self) -> str:
+        bounds = "[0, 1]" if self.zero else "(0, 1]"
+        return f"pairs of a time > 0 and an alpha in {bounds}, the times ascending, as ((30, 0.1), (60, 0.05))"
+
+    @property
+    def placeholder(self) -> str:
+        return "T:A,…"
+
+    @property
+    def form(self) -> str:
+        return "times and numbers, as 30:0.1,60:0.05"
+
+    def canonical(self, value: Any) -> AlphaSteps:
+        pairs = isinstance(value, list | tuple) and all(
+            isinstance(step, list | tuple) and len(step) == 2 and all(map(is_number, step)) for step in value
+        )
+        if not pairs:
+            raise ValueError(value)
+        times, alphas = [time for time, _ in value], [alpha for _, alpha in value]
+        ascending = sorted(set(times)) == times and all(time > 0 for time in times)
+        if not ascending or not all(0 <= alpha <= 1 and (alpha > 0 or self.zero) for alpha in alphas):
+            raise ValueError(value)
+        return tuple((time, alpha) for time, alpha in value)
+
+    def read(self, text: str) -> AlphaSteps:
+        """Pairs of any numbers: which are right is the rule's to check."""
+        steps = [tuple(float(number) for number in step.split(":")) for step in text.split(",")]
+        return tuple((time, alpha) for time, alpha in steps)
+
+    def write(self, value: Any) -> str:
+        return ",".join(":".join(super(Steps, self).write(number) for number in step) for step in value)
 
 
 class Elastic(Rule):
@@ -17,7 +65,9 @@ class Elastic(Rule):
     """
 
     alpha: float | None
+    """Strength of the correction."""
     alpha_steps: AlphaSteps
+    """Times, in `learning_rate_step_unit`, each with the alpha from then on, as 30:0.1,60:0.05."""
 
     def at(self, pace: Pace, tick: int, time: float) -> Pace:
         reached = [alpha for since, alpha in self.alpha_steps if since <= time]
@@ -28,18 +78,3 @@ class Elastic(Rule):
         if self.alpha_steps and pace.alpha is not None:
             return pace.alpha
         return 1 / max(learners, 2) if self.alpha is None else self.alpha
-
-    def _check_alpha(self, *, zero: bool = False, default: str = "") -> None:
-        """Raises ConfigurationError."""
-        self._check_strength("alpha", zero=zero, default=default)
-        given = self.alpha_steps
-        pairs = isinstance(given, list | tuple) and all(
-            isinstance(step, list | tuple) and len(step) == 2 and all(map(is_number, step)) for step in given
-        )
-        times = [time for time, _ in given] if pairs else []
-        ascending = sorted(set(times)) == times and all(time > 0 for time in times)
-        if not (pairs and ascending and all((alpha > 0 or (zero and alpha == 0)) and alpha <= 1 for _, alpha in given)):
-            bounds = "[0, 1]" if zero else "(0, 1]"
-            allowed = f"pairs of a time > 0 and an alpha in {bounds}, the times ascending, as ((30, 0.1), (60, 0.05))"
-            raise self.refuse("alpha_steps", given, allowed)
-        object.__setattr__(self, "alpha_steps", tuple((time, alpha) for time, alpha in given))

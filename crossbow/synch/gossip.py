@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from crossbow.conf import parameters
+from crossbow.conf import parameters, setting
+from crossbow.domains import Integer, Number
 from crossbow.solver import Update
 from crossbow.synch.rule import PeerRule
 
@@ -28,12 +29,9 @@ class Gossip(PeerRule):
 
     name: ClassVar[str] = "gossip"
 
-    probability: float = 0.01
-    tau: int = 1
-
-    def __post_init__(self) -> None:
-        self._check_strength("probability", zero=True)
-        self._check_integer("tau", 1)
+    probability: float = setting(Number(at_least=0, at_most=1), default=0.01)
+    """Probability of sending to another learner."""
+    tau: int = setting(Integer(at_least=1), default=1)
 
     def peer(self, learner: int, learners: int, clock: int, seed: int) -> int | None:
         if learners == 1:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from crossbow.conf import is_integer, parameters
+from crossbow.conf import Domain, is_integer, parameters, setting
 from crossbow.synch.asynchronous import _Asynchronous
 from crossbow.synch.rule import Arrival
 
@@ -15,6 +16,43 @@ ALIKE = 1.25
 """Maximum ratio of neighbouring speeds within a group."""
 
 Groups = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class Partition(Domain):
+    """Divisions of learners into groups: lists of learners, a number of groups, or None."""
+
+    @property
+    def allowed(self) -> str:
+        return "lists of learners from 0 on, each in one, as ((0, 1), (2,)), an integer ≥ 1, or None"
+
+    @property
+    def placeholder(self) -> str:
+        return "G"
+
+    @property
+    def form(self) -> str:
+        return "groups of learners, as 0,1/2,3, or their number"
+
+    def canonical(self, value: Any) -> Groups | int | None:
+        if isinstance(value, list | tuple):
+            whole = [tuple(group) if isinstance(group, list | tuple) else () for group in value]
+            members = [learner for group in whole for learner in group]
+            if value and all(whole) and all(map(is_integer, members)) and sorted(members) == [*range(len(members))]:
+                return tuple(whole)
+        elif value is None or (is_integer(value) and value >= 1):
+            number: int | None = value
+            return number
+        raise ValueError(value)
+
+    def read(self, text: str) -> Groups | int:
+        """Groups of any learners: which are right is the rule's to check."""
+        if text.isdigit():
+            return int(text)
+        return tuple(tuple(int(learner) for learner in group.split(",")) for group in text.split("/"))
+
+    def write(self, value: Any) -> str:
+        return groups_text(value) if isinstance(value, tuple) else super().write(value)
 
 
 @parameters
@@ -36,25 +74,13 @@ class Grouping(_Asynchronous):
     """
 
     name: ClassVar[str] = "grouping"
-    every_step: ClassVar[bool] = True
 
-    groups: Groups | int | None = None
+    groups: Groups | int | None = setting(Partition(), default=None, meaning="by speed")
+    """Learners of each group, as 0,1/2,3, or a number of groups."""
     tau: int = 1
 
     def __post_init__(self) -> None:
         self._check_one("tau", "a gradient is sent at every step")
-        groups = self.groups
-        if isinstance(groups, list | tuple):
-            whole = [tuple(group) if isinstance(group, list | tuple) else () for group in groups]
-            members = [learner for group in whole for learner in group]
-            if groups and all(whole) and all(map(is_integer, members)) and sorted(members) == [*range(len(members))]:
-                object.__setattr__(self, "groups", tuple(whole))
-                return
-        elif groups is None or (is_integer(groups) and groups >= 1):
-            return
-        raise self.refuse(
-            "groups", groups, "lists of learners from 0 on, each in one, as ((0, 1), (2,)), an integer ≥ 1, or None"
-        )
 
     @property
     def sends_gradient(self) -> bool:

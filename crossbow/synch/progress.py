@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossbow.conf import SolverConf
-from crossbow.solver import Update
+from crossbow.solver import SolverConf, Update
 from crossbow.solver.update import total
 from crossbow.synch.rule import Arrival, FreeRule, Rule
 from crossbow.types import ConfigurationError

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import ClassVar, NamedTuple
 
-from crossbow.conf import SolverConf, is_integer, is_number, shown
-from crossbow.solver import Pace, Update, solver_step
+from crossbow.conf import is_integer, shown
+from crossbow.solver import Pace, SolverConf, Update, solver_step
 from crossbow.types import ConfigurationError
 
 NOTHING = Update(())
@@ -28,9 +28,6 @@ class Rule(ABC):
     """Number of a learner's tasks, each with a local step, between two exchanges."""
     reads_base: ClassVar[bool] = False
     """Whether learners compute with z itself and have no weights of their own (w_i = z)."""
-
-    every_step: ClassVar[bool] = False
-    """Whether τ is always 1."""
 
     @property
     def sends_gradient(self) -> bool:
@@ -69,24 +66,10 @@ class Rule(ABC):
     def refuse(self, name: str, value: object, allowed: str) -> ConfigurationError:
         return ConfigurationError(f"{type(self).__name__}: {name} must be {allowed}. Received: {name}={shown(value)}")
 
-    def _check_integer(self, name: str, minimum: int, meaning: str = "") -> None:
-        value = getattr(self, name)
-        if not is_integer(value) or value < minimum:
-            raise self.refuse(name, value, f"an integer ≥ {minimum}{meaning}")
-
     def _check_one(self, name: str, meaning: str) -> None:
         value = getattr(self, name)
         if not is_integer(value) or value != 1:
             raise self.refuse(name, value, f"1: {meaning}")
-
-    def _check_strength(self, name: str, *, zero: bool = False, default: str = "") -> None:
-        """Check that the field is a number in (0, 1] or, with `zero`, in [0, 1]; or None, if that has a meaning."""
-        value = getattr(self, name)
-        if value is None and default:
-            return
-        if not (is_number(value) and (value >= 0 if zero else value > 0) and value <= 1):
-            bounds = "[0, 1]" if zero else "(0, 1]"
-            raise self.refuse(name, value, f"a number in {bounds}" + f" or None ({default})" * bool(default))
 
 
 class BarrierRule(Rule):

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import SolverConf
-from crossbow.solver import Pace, Schedule, Update
+from crossbow.solver import Pace, Schedule, SolverConf, Update
 from crossbow.solver.update import total
 from crossbow.synch.arguments import Vector
 from crossbow.synch.order import FinishOrder

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.conf import SolverConf, plain
+from crossbow.conf import plain
+from crossbow.solver import SolverConf
 from crossbow.synch.arguments import (
     GradientOf,
     Vector,

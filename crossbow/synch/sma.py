@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, is_number, parameters
-from crossbow.solver import Pace, Update, solver_step
-from crossbow.synch.elastic import AlphaSteps, Elastic
+from crossbow.conf import parameters, setting
+from crossbow.domains import Integer, Number
+from crossbow.solver import Pace, SolverConf, Update, solver_step
+from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
 from crossbow.synch.rule import BarrierRule
 
+ONE_OVER_K = "1/k with k learners, 1/2 with one"
+"""The default α."""
 ROUNDING = 1e-12
 """Threshold below which a coefficient is the rounding error of 0."""
 
@@ -72,16 +75,11 @@ class SMA(_Synchronous):
 
     name: ClassVar[str] = "sma"
 
-    alpha: float | None = None
-    tau: int = 1
-    base_momentum: float = 0.0
-    alpha_steps: AlphaSteps = ()
-
-    def __post_init__(self) -> None:
-        self._check_alpha(default="1/k")
-        self._check_integer("tau", 1)
-        if not (is_number(self.base_momentum) and 0 <= self.base_momentum < 1):
-            raise self.refuse("base_momentum", self.base_momentum, "a number in [0, 1)")
+    alpha: float | None = setting(Number(above=0, at_most=1, optional=True), default=None, meaning=ONE_OVER_K)
+    tau: int = setting(Integer(at_least=1), default=1)
+    base_momentum: float = setting(Number(at_least=0, below=1), default=0.0)
+    """Momentum of the average model."""
+    alpha_steps: AlphaSteps = setting(Steps(), default=(), meaning="none")
 
     def check_learners(self, learners: int) -> None:
         self._check_stable(learners, self.base_momentum)
@@ -109,13 +107,9 @@ class SynchronousEASGD(_Synchronous):
 
     name: ClassVar[str] = "synchronous-easgd"
 
-    alpha: float | None = None
-    tau: int = 1
-    alpha_steps: AlphaSteps = ()
-
-    def __post_init__(self) -> None:
-        self._check_alpha(default="1/k")
-        self._check_integer("tau", 1)
+    alpha: float | None = setting(Number(above=0, at_most=1, optional=True), default=None, meaning=ONE_OVER_K)
+    tau: int = setting(Integer(at_least=1), default=1)
+    alpha_steps: AlphaSteps = setting(Steps(), default=(), meaning="none")
 
     def check_learners(self, learners: int) -> None:
         self._check_stable(learners, 0.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import SolverConf, parameters
-from crossbow.solver import Pace, Update, solver_step
+from crossbow.conf import parameters
+from crossbow.solver import Pace, SolverConf, Update, solver_step
 from crossbow.synch.rule import NOTHING, BarrierRule
 
 
@@ -25,7 +25,6 @@ class SSGD(BarrierRule):
     """
 
     name: ClassVar[str] = "ssgd"
-    every_step: ClassVar[bool] = True
     sends: ClassVar[str] = "gradient"
     reads_base: ClassVar[bool] = True
 

@@ -172,7 +172,7 @@ def test_what_is_said_makes_the_same_groups() -> None:
         decision = until_grouped(running, {(1, 2), (0,)})[-1]
         rule = running.engine.parts.rule
     groups = str(decision).partition(":")[0].removeprefix("groups ")
-    defaults = Defaults(epochs={"digits": 1}, batch_size=4, learning_rate=0.1)
+    defaults = Defaults(epochs={"digits": 1}, batch_size=4, solver=SolverConf(learning_rate=0.1))
     options = new_parser("example", "", defaults)[0].parse_args(["--rule", "grouping", "--groups", groups])
     assert configurations(options, defaults).model.rule == rule
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from crossbow import Dataflow, JsonLinesMonitor
+from crossbow import Dataflow, JsonLinesMonitor, SolverConf
 from crossbow.data import digits
 from crossbow.runtime.device import available_cores
 from crossbow.scripts.model_script import ModelScript
@@ -267,7 +267,7 @@ def test_logistic_regression(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--alpha", "1.5"], "SMA: alpha must be a number in (0, 1] or None (1/k). Received: alpha=1.5"),
+        (["--alpha", "1.5"], "SMA: alpha must be a finite number > 0 and ≤ 1 or None. Received: alpha=1.5"),
         (["--batch-size", "5000"], "batch_size must be at most the number of training examples, 1501"),
         (["--devices", "tpu"], "Received: 'tpu'"),
         (["--devices", "tpu", "--dataset", "mnist", "--data-directory", "/nowhere/mnist"], "Received: 'tpu'"),
@@ -342,7 +342,9 @@ def test_the_operator_whose_numbers_are_not_finite(tmp_path: Path, capsys: pytes
 
 
 def broken(dataflow: Dataflow, **options: object) -> ModelScript:
-    return ModelScript("broken", "Breaks.", lambda _: dataflow, Defaults({"digits": 2}, 50, 0.1))
+    return ModelScript(
+        "broken", "Breaks.", lambda _: dataflow, Defaults({"digits": 2}, 50, SolverConf(learning_rate=0.1))
+    )
 
 
 def test_a_broken_operator_shows_its_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

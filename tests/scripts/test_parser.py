@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
-from crossbow.conf import LEARNING_RATE_POLICIES, idle_fields
 from crossbow.scripts import rule_options as rule_options_module
-from crossbow.scripts import values as values_module
+from crossbow.scripts import setting_options as setting_options_module
 from crossbow.scripts.data_sources import KNOWN, DataSource, Known
 from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
-from crossbow.scripts.rule_options import PARAMETERS, rule_text
+from crossbow.scripts.rule_options import rule_settings, rule_text
 from crossbow.scripts.solver_options import solver_text
+from crossbow.solver.configuration import LEARNING_RATE_POLICIES, idle_fields
 from crossbow.synch import (
     EASGD,
     RULES,
@@ -35,7 +35,7 @@ from crossbow.synch import (
 )
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
-DEFAULTS = Defaults(epochs={"digits": 7, "mnist": 3}, batch_size=9, learning_rate=0.25, momentum=0.5)
+DEFAULTS = Defaults(epochs={"digits": 7, "mnist": 3}, batch_size=9, solver=SolverConf(learning_rate=0.25, momentum=0.5))
 
 REQUIRED = {
     "--dataset",
@@ -209,7 +209,8 @@ def test_a_solver_in_words(solver: SolverConf, text: str) -> None:
     ],
 )
 def test_a_models_own_policy(arguments: str, policy: str, gamma: float) -> None:
-    defaults = Defaults(epochs={"digits": 7}, batch_size=9, learning_rate=0.25, policy="inv", gamma=0.003)
+    solver = SolverConf(learning_rate=0.25, policy="inv", gamma=0.003)
+    defaults = Defaults(epochs={"digits": 7}, batch_size=9, solver=solver)
     parser, _ = new_parser("example", "Trains an example.", defaults)
     solver = configurations(parser.parse_args(arguments.split()), defaults).solver
     assert (solver.policy, solver.gamma) == (policy, gamma)
@@ -230,8 +231,8 @@ def test_a_models_own_policy(arguments: str, policy: str, gamma: float) -> None:
     ],
 )
 def test_a_models_own_steps(arguments: str, expected: SolverConf) -> None:
-    steps = {"policy": "multistep", "gamma": 0.5, "step_values": (3, 5), "learning_rate_step_unit": "epochs"}
-    defaults = Defaults(epochs={"digits": 7}, batch_size=9, learning_rate=0.01, **steps)  # type: ignore[arg-type]
+    solver = SolverConf(policy="multistep", gamma=0.5, step_values=(3, 5), learning_rate_step_unit="epochs")
+    defaults = Defaults(epochs={"digits": 7}, batch_size=9, solver=solver)
     assert confs(arguments, defaults).solver == expected
     text = " ".join(new_parser("example", "Trains an example.", defaults)[0].format_help().split())
     for part in (
@@ -242,7 +243,9 @@ def test_a_models_own_steps(arguments: str, expected: SolverConf) -> None:
         assert part in text
 
 
-PICTURES = Defaults(epochs={"cifar10": 7, "mnist": 5, "synthetic": 2}, batch_size=9, learning_rate=0.25)
+PICTURES = Defaults(
+    epochs={"cifar10": 7, "mnist": 5, "synthetic": 2}, batch_size=9, solver=SolverConf(learning_rate=0.25)
+)
 
 
 def test_the_first_data_set_is_the_default() -> None:
@@ -344,7 +347,7 @@ def test_whatever_does_nothing_is_refused_whatever_its_value(policy: str) -> Non
 
 
 def test_an_option_as_it_is_typed() -> None:
-    for module in (values_module, rule_options_module):
+    for module in (setting_options_module, rule_options_module):
         assert doctest.testmod(module).failed == 0
 
 
@@ -393,7 +396,7 @@ def test_the_alpha_in_words_is_the_rules(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_every_rule_and_every_parameter_is_an_option() -> None:
     options = vars(parser().parse_args([]))
-    assert set(PARAMETERS) <= set(options)
+    assert set(rule_settings()) <= set(options)
     help_text = parser().format_help()
     assert all(name in help_text for name in RULES)
 
@@ -401,10 +404,10 @@ def test_every_rule_and_every_parameter_is_an_option() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--alpha 0", "SMA: alpha must be a number in (0, 1]"),
+        ("--alpha 0", "SMA: alpha must be a finite number > 0 and ≤ 1"),
         ("--alpha 1.5", "Received: alpha=1.5"),
         ("--alpha-steps 30:2", "SMA: alpha_steps must be pairs of a time > 0 and an alpha in (0, 1]"),
-        ("--base-momentum 1", "base_momentum must be a number in [0, 1)"),
+        ("--base-momentum 1", "base_momentum must be a finite number ≥ 0 and < 1"),
         ("--momentum 1", "SolverConf: momentum must be a finite number ≥ 0 and < 1. Received: momentum=1.0"),
         ("--learning-rate 0", "learning_rate must be a finite number > 0"),
         ("--weight-decay -1", "weight_decay"),
@@ -482,8 +485,8 @@ def test_bad_configurations(arguments: str, message: str) -> None:
         ("--alpha-steps 30", "expected times and numbers, as 30:0.1,60:0.05. Received: '30'"),
         ("--alpha-steps 30:x", "expected times and numbers, as 30:0.1,60:0.05. Received: '30:x'"),
         ("--rule ssgd:x", "expected numbers of merges ≥ 1"),
-        ("--learners 0", "argument --learners: expected auto or an integer ≥ 1. Received: '0'"),
-        ("--learners many", "expected auto or an integer ≥ 1. Received: 'many'"),
+        ("--learners 0", "argument --learners: expected an integer ≥ 1 or 'auto'. Received: '0'"),
+        ("--learners many", "expected an integer ≥ 1 or 'auto'. Received: 'many'"),
         ("--epochs 0", "argument --epochs: expected an integer ≥ 1. Received: '0'"),
         ("--epochs 1.5", "expected an integer ≥ 1. Received: '1.5'"),
         ("--batch-size x", "argument --batch-size: expected an integer ≥ 1. Received: 'x'"),

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossbow.kernels.interface import Assignment
 from crossbow.kernels.reference import Reference
 from crossbow.solver import Update
-from crossbow.solver.update import total
+from crossbow.solver.update import Assignment, total
 
 NAMES = "abcd"
 

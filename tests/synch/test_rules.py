@@ -109,10 +109,10 @@ NAN, INFINITY = float("nan"), float("inf")
 NO_INTEGERS = (1.5, True, None, "2")
 WEIGHTS = (0, -1, 2, NAN, None, True, "none", "1/0", "2")
 BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
-    "alpha": (SMA, "alpha", (0, -0.5, 1.5, NAN, INFINITY, "0.5", True), r"a number in \(0, 1\] or None \(1/k\)"),
-    "alpha of easgd": (EASGD, "alpha", (0, 1.5, None, NAN), r"a number in \(0, 1\]"),
-    "alpha of synchronous": (SynchronousEASGD, "alpha", (0, 1.5), r"a number in \(0, 1\] or None \(1/k\)"),
-    "alpha of polyak": (PolyakRuppert, "alpha", (-0.1, 1.5, None), r"a number in \[0, 1\]"),
+    "alpha": (SMA, "alpha", (0, -0.5, 1.5, NAN, INFINITY, "0.5", True), "a finite number > 0 and ≤ 1 or None"),
+    "alpha of easgd": (EASGD, "alpha", (0, 1.5, None, NAN), "a finite number > 0 and ≤ 1"),
+    "alpha of synchronous": (SynchronousEASGD, "alpha", (0, 1.5), "a finite number > 0 and ≤ 1 or None"),
+    "alpha of polyak": (PolyakRuppert, "alpha", (-0.1, 1.5, None), "a finite number ≥ 0 and ≤ 1"),
     "alpha_steps": (
         SMA,
         "alpha_steps",
@@ -126,18 +126,18 @@ BAD: dict[str, tuple[type, str, tuple[object, ...], str]] = {
         r"pairs of a time > 0 and an alpha in \[0, 1\], the times ascending, as .*",
     ),
     "tau": (SMA, "tau", (0, -1, *NO_INTEGERS), "an integer ≥ 1"),
-    "mu": (SMA, "base_momentum", (-0.1, 1, 1.5, NAN, None, "0.9", True), r"a number in \[0, 1\)"),
+    "mu": (SMA, "base_momentum", (-0.1, 1, 1.5, NAN, None, "0.9", True), "a finite number ≥ 0 and < 1"),
     "tau of ssgd": (SSGD, "tau", (0, 2, None, True, 1.0), "1: gradients are merged at every step"),
     "tau of averaging": (ModelAveraging, "tau", (0, *NO_INTEGERS), "an integer ≥ 1"),
     "tau of hogwild": (Hogwild, "tau", (0, 2), "1: z is stepped at every task"),
     "tau of ssp": (SSP, "tau", (0, 2), "1: a gradient is sent at every step"),
     "weight": (AsynchronousSGD, "weight", WEIGHTS, r"a number in \(0, 1\], as 0.25 or '1/4', or '1/staleness'"),
     "weight of ssp": (SSP, "weight", WEIGHTS, r"a number in \(0, 1\], as 0.25 or '1/4', or '1/staleness'"),
-    "sends": (AsynchronousSGD, "sends", ("weights", None, ""), "'delta' or 'gradient'"),
+    "sends": (AsynchronousSGD, "sends", ("weights", None, ""), "one of 'delta', 'gradient'"),
     "bound": (SSP, "bound", (-1, *NO_INTEGERS), "an integer ≥ 0"),
     "max_advance": (PartiallySynchronous, "max_advance", (0, *NO_INTEGERS), "an integer ≥ 1"),
     "window": (WeedOut, "window", (0, *NO_INTEGERS), "an integer ≥ 1"),
-    "probability": (Gossip, "probability", (-0.1, 1.1, None, NAN), r"a number in \[0, 1\]"),
+    "probability": (Gossip, "probability", (-0.1, 1.1, None, NAN), "a finite number ≥ 0 and ≤ 1"),
     "groups": (
         Grouping,
         "groups",

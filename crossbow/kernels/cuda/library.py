@@ -33,7 +33,6 @@ from crossbow.kernels.cuda import (
 from crossbow.kernels.cuda.launch import REALS
 from crossbow.kernels.cuda.mixed import Mixed, narrow_type
 from crossbow.kernels.interface import (
-    Assignment,
     BatchNormSetting,
     ConvolutionGeometry,
     ImageTransform,
@@ -43,6 +42,7 @@ from crossbow.kernels.interface import (
     ResponseGeometry,
     Variable,
 )
+from crossbow.solver.update import Assignment
 from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import BLOCK, Kernel
-from crossbow.kernels.interface import Assignment, Buffers, Call, PreparedKernel
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.reference.vector import check_lengths
+from crossbow.solver.update import Assignment
 from crossbow.types import Array, address
 
 PACK = 16

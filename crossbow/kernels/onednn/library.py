@@ -8,7 +8,6 @@ import numpy as np
 
 from crossbow.kernels import compiled
 from crossbow.kernels.interface import (
-    Assignment,
     BatchNormSetting,
     ConvolutionGeometry,
     ImageTransform,
@@ -46,6 +45,7 @@ from crossbow.kernels.onednn import (
 )
 from crossbow.kernels.onednn.fallback import with_fallbacks
 from crossbow.kernels.reference.library import Reference
+from crossbow.solver.update import Assignment
 from crossbow.types import Layout, Phase, Shape, Tensor
 
 FLOAT32 = np.dtype(np.float32)

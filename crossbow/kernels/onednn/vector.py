@@ -12,9 +12,10 @@ from numba import types
 from numba.core import cgutils
 
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at, native
-from crossbow.kernels.interface import Assignment, Buffers, Call, PreparedKernel
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.reference.vector import check_lengths
+from crossbow.solver.update import Assignment
 from crossbow.types import Array, address
 
 CHUNK = 1024

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from crossbow.kernels.interface import (
-    Assignment,
     BatchNormSetting,
     ConvolutionGeometry,
     ImageTransform,
@@ -45,6 +44,7 @@ from crossbow.kernels.reference import (
 )
 from crossbow.kernels.reference.prepare import prepare
 from crossbow.kernels.strides import moves_nothing
+from crossbow.solver.update import Assignment
 from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.interface import Assignment, Buffers, Call, PreparedKernel
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.reference.prepare import Floats, prepare
+from crossbow.solver.update import Assignment
 from crossbow.types import Array
 
 CHUNK = 8192

@@ -17,7 +17,8 @@ import pytest
 from crossbow.kernels.cuda.launch import NARROW, OPTIONS, SOURCES, options_for, source_of
 from crossbow.kernels.cuda.mixed import narrow_type
 from crossbow.kernels.cuda.vector import combination_source, norm_source
-from crossbow.kernels.interface import Assignment, State
+from crossbow.kernels.interface import State
+from crossbow.solver.update import Assignment
 
 PACKAGES = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 SMA = combination_source([Assignment("v", ("v", "g", "sign")), Assignment("w", ("w", "v", "z"))], {"sign": "w"})

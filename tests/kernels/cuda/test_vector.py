@@ -11,8 +11,9 @@ import pytest
 from crossbow.kernels.cuda.launch import BLOCK
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.vector import MOST_PACKED, NORM_BLOCKS, packed_part
-from crossbow.kernels.interface import Assignment, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference import Reference
+from crossbow.solver.update import Assignment
 from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.reference.running import DTYPES, Numbers, draw, run

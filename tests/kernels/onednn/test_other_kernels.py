@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.kernels.interface import Assignment, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.native import NativeError
 from crossbow.kernels.reference import Reference
+from crossbow.solver.update import Assignment
 from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, close, draw, execute, memory, state, tensor
 

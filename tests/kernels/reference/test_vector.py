@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import Assignment
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.reference.vector import CHUNK
+from crossbow.solver.update import Assignment
 from tests.kernels.reference.running import DTYPES, Numbers, draw, run
 
 # The step of SMA: velocity, weights with the correction, and nothing in between.

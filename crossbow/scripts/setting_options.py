@@ -1,0 +1,81 @@
+"""Options made of the settings of configurations: names, help, values and defaults are the fields' own."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from crossbow.conf import Domain, Setting
+from crossbow.domains import Flag
+from crossbow.types import ConfigurationError
+
+
+def add_settings(
+    group: argparse._ArgumentGroup, settings: Mapping[str, Setting], defaults: Mapping[str, str] | None = None
+) -> None:
+    """An option for each setting. Its value is None where it was not given.
+
+    defaults  texts that the help has instead of a setting's own default, by name.
+    """
+    for name, setting in settings.items():
+        default = (defaults or {}).get(name, setting.meaning)
+        add_setting(group, setting, [setting.domain], help_text(setting, default))
+
+
+def add_setting(group: argparse._ArgumentGroup, setting: Setting, domains: Sequence[Domain], text: str) -> None:
+    """An option of that help, for a value of one of the domains."""
+    option, text = f"--{setting.option}", text.replace("%", "%%")
+    if isinstance(setting.domain, Flag):
+        group.add_argument(option, dest=setting.name, action=argparse.BooleanOptionalAction, help=text)
+    else:
+        metavar = setting.domain.placeholder
+        group.add_argument(option, dest=setting.name, type=reader(domains), metavar=metavar, help=text)
+
+
+def help_text(setting: Setting, default: str) -> str:
+    """The setting's text, its bounds, and the default.
+
+    >>> from crossbow.conf import settings
+    >>> from crossbow.solver import SolverConf
+    >>> help_text(settings(SolverConf)["momentum"], "0.9")
+    'fraction of the last step that is kept, ≥ 0 and < 1 (default: 0.9)'
+    """
+    text = ", ".join(filter(None, (as_help(setting.text), setting.domain.bounds)))
+    return f"{text} (default: {default})" if default else text
+
+
+def as_help(text: str) -> str:
+    """A docstring's paragraph in the style of help: small letters, no full stop at the end, and fields as options.
+
+    >>> as_help("Penalty of `weight_decay`."), as_help("L2 norm."), as_help("γ at the start.")
+    ('penalty of --weight-decay', 'L2 norm', 'γ at the start')
+    """
+    text = re.sub(r"`(\w+)`", lambda match: f"--{match[1].replace('_', '-')}", text.removesuffix("."))
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+
+
+def reader(domains: Sequence[Domain]) -> Callable[[str], Any]:
+    """Reads a value of the first of the domains in which the text has a meaning."""
+
+    def read(text: str) -> Any:
+        for domain in domains:
+            try:
+                return domain.read(text)
+            except (KeyError, ValueError):
+                continue
+        forms = " or ".join(dict.fromkeys(domain.form for domain in domains))
+        raise argparse.ArgumentTypeError(f"expected {forms}. Received: {text!r}")
+
+    return read
+
+
+def those_given(options: argparse.Namespace, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that were given: the others keep the configuration's default."""
+    return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+
+
+def refuse_idle(received: str, where: str, hint: str = "") -> ConfigurationError:
+    """The error for an option, as it was typed, that has no effect there: "with …" or "without …"."""
+    return ConfigurationError(f"{received.split()[0]} does nothing {where}. Received: {received}{hint and f'. {hint}'}")

@@ -1,0 +1,219 @@
+"""`SolverConf`: how a learner steps, and which of its fields have no effect beside the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from crossbow.conf import check_number, check_unused, configuration, is_number, refuse, setting
+from crossbow.domains import Choice, Flag, Integer, Integers, Number
+
+FINAL_PART = 1e-4
+"""Final learning rate of super-convergence unless set, as a fraction of the initial rate."""
+LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
+MOMENTUM_METHODS = ("polyak", "nesterov")
+STEPWISE_POLICIES = ("step", "multistep", "lsr")
+"""Those whose rate steps down."""
+REGULARISATIONS = ("l2", "l1")
+USED_BY = {
+    "gamma": ("inv", "step", "multistep", "exp", "lsr"),
+    "power": ("inv",),
+    "step_size": ("step", "clr"),
+    "step_values": ("multistep", "lsr"),
+    "maximum_learning_rate": ("clr",),
+    "minimum_momentum": ("clr",),
+    "super_convergence": ("clr",),
+}
+"""Fields of SolverConf that only some policies use."""
+SCHEDULE_FIELDS = (*USED_BY, "warmup_steps", "annihilation_steps", "final_learning_rate")
+"""Fields whose values belong to a policy and a unit of time."""
+
+
+def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The fields of a SolverConf with these values that do nothing: by name, the fields that are the reason.
+
+    >>> idle_fields({**vars(SolverConf()), "policy": "inv", "gamma": 0, "momentum": 0.9, "weight_decay": 1e-4})["power"]
+    ('policy', 'gamma')
+    """
+    policy = values["policy"]
+    idle: dict[str, tuple[str, ...]] = {name: ("policy",) for name, used in USED_BY.items() if policy not in used}
+    if not values["super_convergence"]:
+        idle |= dict.fromkeys(("annihilation_steps", "final_learning_rate"), ("super_convergence",))
+    if values["momentum"] == 0:
+        idle["momentum_method"] = ("momentum",)
+    if values["weight_decay"] == 0:
+        idle["regularisation"] = ("weight_decay",)
+    if policy == "inv" and values["gamma"] == 0:
+        idle["power"] = ("policy", "gamma")
+    elif policy == "inv" and values["power"] == 0:
+        idle["gamma"] = ("policy", "power")
+    return idle
+
+
+def constant_rate(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that are the reason why a SolverConf with these values has the same learning rate all the time; none
+    where it has not.
+
+    >>> constant_rate(vars(SolverConf())), constant_rate(vars(SolverConf(warmup_steps=2)))
+    (('policy', 'warmup_steps'), ())
+    """
+    one = {"inv": [name for name in ("gamma", "power") if values[name] == 0], "exp": ["gamma"] * (values["gamma"] == 1)}
+    reasons = one.get(values["policy"], [])[:1]
+    if values["warmup_steps"] or not (reasons or values["policy"] == "fixed"):
+        return ()
+    return ("policy", *reasons, "warmup_steps")
+
+
+@configuration
+class SolverConf:
+    """How a learner steps along its gradient g, of all variables together, from weights w, with a velocity v::
+
+        g ← g · min(1, clip_gradient_norm / ‖g‖)
+        d = g + weight_decay · w  (l2)   or   g + weight_decay · sign(w)  (l1)
+        v ← momentum · v − γ d
+        w ← w + v  (polyak)   or   w + momentum · v − γ d  (nesterov)
+
+    A variable's γ is the learning rate times the multiplier that its operator gives it. γ(t) is the learning rate of
+    the round whose first task is number t (from 0, counting the tasks of all learners):
+
+    ========== =======================================================================================
+    fixed      γ = learning_rate
+    inv        γ = learning_rate · (1 + gamma · t)^(−power)
+    step       γ = learning_rate · gamma^⌊t / step_size⌋
+    multistep  γ = learning_rate · gamma^#{s in step_values: t ≥ s}
+    exp        γ = learning_rate · gamma^t
+    lsr        γ = learning_rate · (t + 1) / warmup_steps for t < warmup_steps, then as multistep
+    clr        γ swings from learning_rate to maximum_learning_rate and back, each in step_size
+    ========== =======================================================================================
+
+    With `warmup_steps` > 0 the rate of any other policy but clr rises linearly during the first `warmup_steps`, as
+    γ(t) · (t + 1) / warmup_steps. So lsr (large batches: Goyal et al., 2017) is multistep with a warm-up, which it
+    demands, and during which nothing is stepped down.
+
+    clr is the triangular cycle of Smith (2017): with a height h that rises from 0 to 1 in `step_size` and falls in
+    another, γ = learning_rate + h · (maximum_learning_rate − learning_rate), and, where `minimum_momentum` is given,
+    the momentum goes the other way, momentum − h · (momentum − minimum_momentum). With `super_convergence` (Smith and
+    Topin, 2018) there is one cycle only; then γ falls linearly to `final_learning_rate` in `annihilation_steps`, and
+    stays there.
+
+    `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and the t of inv, exp and clr are counted in
+    `learning_rate_step_unit`: tasks, epochs (a fraction of one, for inv, exp and clr), or merges.
+
+    A field that would do nothing beside the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
+    `momentum_method` without momentum) must be left at its default. A step with gamma = 1 is not nothing: at every step
+    of step, multistep and lsr the learners start again from the base model, without velocity.
+
+    Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
+    1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most); clr, Nesterov's
+    momentum, L1, clipping on every device, and the multipliers work. The original's min-learning-rate and max-momentum
+    are learning_rate and momentum, where a cycle begins; its learning-rate-increment and momentum-increment follow from
+    the ends and step_size; its clip-gradient-threshold −1 is None.
+    """
+
+    learning_rate: float = setting(Number(above=0), default=0.01)
+    """γ at the start."""
+    policy: str = setting(Choice(LEARNING_RATE_POLICIES), default="fixed", option="learning-rate-policy")
+    """γ at time t: fixed: γ; inv: γ (1 + gamma t)^−power; step: γ gamma^⌊t / step size⌋; multistep: γ gamma^(step
+    values ≤ t); exp: γ gamma^t; lsr: γ (t + 1) / warm-up, then multistep; clr: cycles from γ to a maximum and back."""
+    gamma: float = setting(Number(at_least=0), default=0.1)
+    """Factor or slope of the policy.
+
+    A factor with step, multistep, lsr and exp, in (0, 1]; the slope of inv."""
+    power: float = setting(Number(at_least=0), default=0.75)
+    """Exponent of the policy inv."""
+    step_size: int = setting(Integer(at_least=0), default=0, meaning="")
+    """Length of a step of the policy step, or of half a cycle of clr.
+
+    ≥ 1 with these policies."""
+    step_values: tuple[int, ...] = setting(Integers(at_least=1), default=(), meaning="")
+    """Times at which the policies multistep and lsr step, increasing.
+
+    At least one with these policies."""
+    warmup_steps: int = setting(Integer(at_least=0), default=0, meaning="0, none")
+    """Length of the linear warm-up.
+
+    ≥ 1 with the policy lsr."""
+    learning_rate_step_unit: str = setting(Choice(("tasks", "epochs", "merges")), default="tasks")
+    """Unit of t, `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and a rule's `alpha_steps`.
+
+    Merges are the rule's: ticks, under a rule with a barrier."""
+    maximum_learning_rate: float | None = setting(Number(above=0, optional=True), default=None, meaning="")
+    """clr: highest γ, in the middle of a cycle.
+
+    > `learning_rate` with this policy."""
+    minimum_momentum: float | None = setting(
+        Number(at_least=0, below=1, optional=True), default=None, meaning="constant momentum"
+    )
+    """clr: lowest momentum, in the middle of a cycle.
+
+    < `momentum`."""
+    super_convergence: bool = setting(Flag(), default=False, meaning="cycles without end")
+    """clr: train for one cycle, then anneal γ far below `learning_rate`."""
+    annihilation_steps: int = setting(Integer(at_least=0), default=0, meaning="")
+    """Super-convergence: length of the annihilation, in which γ falls below `learning_rate`.
+
+    ≥ 1 with super-convergence."""
+    final_learning_rate: float | None = setting(
+        Number(at_least=0, optional=True), default=None, meaning=f"learning rate / {1 / FINAL_PART:,.0f}"
+    )
+    """Super-convergence: γ at the end.
+
+    < `learning_rate`."""
+    momentum: float = setting(Number(at_least=0, below=1), default=0.0)
+    """Fraction of the last step that is kept."""
+    momentum_method: str = setting(Choice(MOMENTUM_METHODS), default="polyak")
+    """Kind of momentum; nesterov: the step looks ahead along the velocity."""
+    weight_decay: float = setting(Number(at_least=0), default=0.0)
+    """λ of the penalty ½ λ |w|² (l2) or λ Σ |w_i| (l1)."""
+    regularisation: str = setting(Choice(REGULARISATIONS), default="l2")
+    """Penalty of `weight_decay`."""
+    clip_gradient_norm: float | None = setting(Number(above=0, optional=True), default=None, meaning="none")
+    """Largest L2 norm of the gradient; a longer gradient is scaled down to it.
+
+    It is the learner's own gradient under a rule that sends weights, and the learners' mean under one that sends
+    gradients."""
+
+    def __post_init__(self) -> None:
+        if self.policy in ("step", "multistep", "lsr", "exp"):
+            check_number(self, "gamma", minimum=0, maximum=1, above=True)
+        self._check_steps()
+        self._check_cycle()
+        self._check_use()
+
+    def _check_steps(self) -> None:
+        """The fields of the policies that step down."""
+        policy, values = self.policy, self.step_values
+        if policy in ("step", "clr") and self.step_size == 0:
+            raise refuse(self, "step_size", self.step_size, f"an integer ≥ 1 with policy={policy!r}")
+        if policy in ("multistep", "lsr") and not values:
+            raise refuse(self, "step_values", values, f"a tuple of integers ≥ 1, not empty, with policy={policy!r}")
+        if list(values) != sorted(set(values)):
+            raise refuse(self, "step_values", values, "strictly increasing")
+        if policy == "lsr" and self.warmup_steps == 0:
+            raise refuse(self, "warmup_steps", self.warmup_steps, "an integer ≥ 1 with policy='lsr'")
+        if policy == "clr" and self.warmup_steps:
+            raise refuse(self, "warmup_steps", self.warmup_steps, "0 with policy='clr', whose cycles begin low")
+
+    def _check_cycle(self) -> None:
+        """The fields of the policy clr."""
+        highest, lowest, last = self.maximum_learning_rate, self.minimum_momentum, self.final_learning_rate
+        if self.policy != "clr":
+            return
+        if highest is None or highest <= self.learning_rate:
+            allowed = f"> learning_rate={self.learning_rate:g} with policy='clr'"
+            raise refuse(self, "maximum_learning_rate", highest, allowed)
+        if lowest is not None and lowest >= self.momentum:
+            allowed = f"< momentum={self.momentum:g} or None with policy='clr'"
+            raise refuse(self, "minimum_momentum", lowest, allowed)
+        if self.super_convergence and self.annihilation_steps == 0:
+            raise refuse(self, "annihilation_steps", 0, "an integer ≥ 1 with super_convergence=True")
+        if self.super_convergence and last is not None and last >= self.learning_rate:
+            allowed = f"< learning_rate={self.learning_rate:g} or None with super_convergence=True"
+            raise refuse(self, "final_learning_rate", last, allowed)
+
+    def _check_use(self) -> None:
+        """No field is set that does nothing beside the others: whoever sets it expects something of it."""
+        values = vars(self)
+        texts = {name: f"{float(value):g}" if is_number(value) else repr(value) for name, value in values.items()}
+        for name, reasons in idle_fields(values).items():
+            check_unused(self, " and ".join(f"{reason}={texts[reason]}" for reason in reasons), name)
