@@ -46,8 +46,7 @@ from crossbow.types import address
 
 TILES = {3: (4, 2), 5: (2,)}
 """For a kernel, the tiles that are tried; larger ones would lose digits. 4×4 outputs of a 3×3 kernel take 1.2 to 1.5
-times as long in tiles of 2×2, with a third of the error, as long as the weights' points lie in the cache; where they
-do not, as long, and then only the smallest tiles are tried."""
+times as long in tiles of 2×2, with a third of the error (`python -m benchmarks.winograd_tiles`)."""
 BLOCK = 64
 """Tiles of a block, about: so many that a product is worth its call, so few that the points lie in the cache."""
 
@@ -59,6 +58,8 @@ CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
 where all of them lie in the cache, and where not."""
 GAIN = 1.15
 """By what the work has to be less than with windows."""
+LARGER_GAIN = 1.2
+"""By what the work of larger tiles has to be less than the smallest ones'."""
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,11 @@ def gains(sizes: ImageConvolution) -> bool:
 gains_in_weights = gains
 
 
+def larger_tiles_pay(tiling: Tiling, smallest: Tiling) -> bool:
+    """Whether tiles that are not the smallest save enough work for their larger errors."""
+    return LARGER_GAIN * tiling.work <= smallest.work
+
+
 @functools.cache
 def _tiling(sizes: ImageConvolution) -> Tiling | None:
     """The tiles with the least work, where that is less than the library's."""
@@ -127,7 +133,8 @@ def _tiling(sizes: ImageConvolution) -> Tiling | None:
     if min(sizes.channels, sizes.outputs) < LANES:
         return None
     *larger, smallest = (Tiling(sizes, outputs) for outputs in TILES[kernel])
-    best = min((*(tiling for tiling in larger if tiling.in_cache), smallest), key=lambda tiling: tiling.work)
+    tried = [smallest, *(tiling for tiling in larger if larger_tiles_pay(tiling, smallest))]
+    best = min(tried, key=lambda tiling: tiling.work)
     return best if GAIN * best.work <= _library_work(sizes) else None
 
 
