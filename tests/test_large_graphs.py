@@ -26,7 +26,7 @@ from crossbow.ops import SoftMaxLoss as Loss
 from crossbow.types import Shape, TrainingUnit
 from tests.compile.execution import compile_network
 
-NODES = 100
+NODES = 60
 RATIO = 2.6
 """Of the lines with twice the nodes: 2, with something for logarithms; steps over all nodes for each would be 4."""
 

@@ -42,8 +42,17 @@ def compare(x: Numbers, y_shape: Shape, g: PoolingGeometry) -> None:
     close(actual_dx, dx, g.kernel[0] * g.kernel[1])
 
 
-def drawn_pool(data: st.DataObject) -> tuple[Pool, Shape]:
-    kernel = data.draw(st.tuples(st.integers(1, 4), st.integers(1, 4)), "kernel")
+Windows = st.SearchStrategy[tuple[int, int]]
+FEW: Windows = st.sampled_from([(2, 2), (3, 2), (4, 4)])
+ANY: Windows = st.tuples(st.integers(1, 4), st.integers(1, 4))
+windows = pytest.mark.parametrize(
+    "windows", [pytest.param(FEW, id="few windows"), pytest.param(ANY, id="any window", marks=pytest.mark.slow)]
+)
+"""Max pooling is compiled for each small window: by default few are drawn, of each kind."""
+
+
+def drawn_pool(data: st.DataObject, windows: Windows) -> tuple[Pool, Shape]:
+    kernel = data.draw(windows, "kernel")
     dilation = data.draw(st.one_of(st.just((1, 1)), st.tuples(st.integers(1, 3), st.integers(1, 3))), "dilation")
     reaches = [st.integers(0, d * (k - 1)) for k, d in zip(kernel, dilation, strict=True)]
     method = data.draw(st.sampled_from(["max", "average"]))
@@ -62,17 +71,19 @@ def drawn_pool(data: st.DataObject) -> tuple[Pool, Shape]:
     return pool, (batch, channels, height, width)
 
 
+@windows
 @settings(max_examples=150, deadline=None)
-@given(st.data())
-def test_random_shapes(data: st.DataObject) -> None:
-    pool, shape = drawn_pool(data)
+@given(data=st.data())
+def test_random_shapes(windows: Windows, data: st.DataObject) -> None:
+    pool, shape = drawn_pool(data, windows)
     compare(draw(shape), pool.output_shape(shape), pool.geometry(shape))
 
 
+@windows
 @settings(max_examples=40, deadline=None)
-@given(st.data())
-def test_the_first_of_equal_maxima_gets_the_gradient(data: st.DataObject) -> None:
-    pool, shape = drawn_pool(data)
+@given(data=st.data())
+def test_the_first_of_equal_maxima_gets_the_gradient(windows: Windows, data: st.DataObject) -> None:
+    pool, shape = drawn_pool(data, windows)
     few_values = np.random.default_rng(data.draw(st.integers(0, 9))).integers(0, 2, shape).astype(np.float32)
     g = pool.geometry(shape)
     compare(few_values, pool.output_shape(shape), replace(g, method="max"))
@@ -97,10 +108,10 @@ def test_other_numbers_of_axes_run_in_numpy(axes: int, method: str) -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.data())
+@given(data=st.data())
 def test_stochastic_pooling_picks_what_the_reference_picks(data: st.DataObject) -> None:
     """Output, kept and gradient, bit for bit."""
-    pool, shape = drawn_pool(data)
+    pool, shape = drawn_pool(data, ANY)
     x, y_shape, g = draw(shape), pool.output_shape(shape), replace(pool.geometry(shape), method="stochastic")
     tx, ty, results = tensor(shape), tensor(y_shape), []
     for library in (REFERENCE, ONEDNN):
