@@ -108,8 +108,9 @@ def native(function: Pass) -> NativeFunction:
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: make a function that passes call. A division by zero in it is no error, as in NumPy (a loop that had
-    to look for one would not become vector code)."""
-    made: Callable[..., Any] = numba.njit(error_model="numpy")(function)
+    to look for one would not become vector code). Only passes call it: wrappers for other callers are not compiled."""
+    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    made: Callable[..., Any] = numba.njit(**options)(function)
     return made
 
 
