@@ -12,7 +12,7 @@ from crossbow import Phase
 from crossbow.synch import SMA, RulePhase, RuleSequence
 
 ROOT = Path(__file__).parent.parent
-PENDING = {"Kernel", "Matrix", "Place", "Progress", "Record", "Site", "Step", "Steps", "Constant"}
+PENDING = {"Kernel", "Matrix", "Progress", "Record", "Site", "Steps"}
 """Names that are still defined twice."""
 
 

@@ -393,12 +393,12 @@ def test_results_are_the_callers() -> None:
         ("forward forgets one", r"every element of 'output',.*4 of 12 elements unwritten"),
         ("forward adds", r"every element of 'output',.*12 of 12"),
         ("forward changes its input", "changed input0"),
-        ("forward runs over", "changed memory beside output"),
+        ("forward runs over", "changed memory next to output"),
         ("forward asks for too much", "kernel 'identity forward' to use roles among .*Received: biases"),
         ("backward forgets", "every element of 'input_gradient0',"),
         ("backward adds", "every element of 'input_gradient0',"),
         ("backward changes its input", "changed output_gradient"),
-        ("backward runs over", "changed memory beside input_gradient0"),
+        ("backward runs over", "changed memory next to input_gradient0"),
     ],
 )
 def test_broken_kernels_are_found(fault: str, message: str) -> None:
@@ -470,7 +470,7 @@ def test_bad_arguments(kernel: Kernel, inputs: Any, options: dict[str, Any], mes
     [
         ("forgets", "every element of 'output',.*11 of 12 elements unwritten"),
         ("changes its input", "a changed input0"),
-        ("runs over", "a changed memory beside output"),
+        ("runs over", "a changed memory next to output"),
     ],
 )
 def test_broken_kernels_are_found_on_a_gpu(fault: str, message: str) -> None:
@@ -513,7 +513,7 @@ def test_rows_of_the_table_run_on_the_gpu_that_is_named() -> None:
     assert " passed" in done.stdout
     done = run([*command, "cuda:7"])
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--device: device: expected GPUs that are there, cuda:0 to cuda:0. Received: 'cuda:7'" in done.stderr
+    assert "--device: device: expected an available GPU, cuda:0 to cuda:0. Received: 'cuda:7'" in done.stderr
 
 
 def test_the_fast_library_has_no_float64() -> None:

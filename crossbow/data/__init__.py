@@ -1,4 +1,4 @@
-"""Data sets, the order of their examples, and the loader that fills the learners' batches ahead."""
+"""Data sets, the order of their examples, and the loader that fills batches ahead of the learners."""
 
 from crossbow.data.cifar import cifar10
 from crossbow.data.dataset import Dataset

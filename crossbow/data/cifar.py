@@ -26,22 +26,22 @@ from crossbow.files import checked_path, file_error, reason
 from crossbow.types import Array, DataError, bytes_text
 
 FILES = {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"}
-"""Name and sha256 of the archive that is downloaded."""
+"""Name and sha256 of the archive to download."""
 
 MIRRORS = ("https://www.cs.toronto.edu/~kriz/",)
-"""The data set's home."""
+"""The data set's website."""
 
 SHAPE = (3, 32, 32)
 LARGEST_FILE = 64 << 20
-"""Bytes of a file of 10,000 images: the originals have 31 million."""
+"""Maximum size in bytes of a file of 10,000 images; the originals have 31 million."""
 LARGEST_ARCHIVE = 512 << 20
-"""Bytes of an archive, unpacked: the originals have 185 million."""
+"""Maximum size in bytes of an unpacked archive; the originals have 185 million."""
 MOST_MEMBERS = 1000
-"""Files in an archive: the originals have 8."""
+"""Maximum number of files in an archive; the originals have 8."""
 MOST_IMAGES = 200_000
-"""In an .npz, for each of training and checking."""
+"""Maximum number of training or test images in an .npz."""
 IMAGES = 10_000
-"""In each of the original files."""
+"""Number of images in each original file."""
 CLASSES = 10
 
 Bytes = NDArray[np.uint8]
@@ -50,24 +50,25 @@ Part = tuple[Bytes, Array]
 
 
 def cifar10(data_directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """CIFAR-10: images uint8 (N, 3, 32, 32), pixels in [0, 1] when batched; 50,000 to train with, 10,000 to check with.
+    """CIFAR-10: uint8 images (N, 3, 32, 32), pixels in [0, 1] when batched; 50,000 for training, 10,000 for checks.
 
-    Of what a directory holds, the first of these is read:
+    In a directory, the first of these that is present is read:
 
-    1. the original binaries, `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin`: there, in the folder
-       `cifar-10-batches-bin`, or in `cifar-10-binary.tar.gz`;
-    2. the Python files, `data_batch_1` … `test_batch`: there, in `cifar-10-batches-py`, or in `cifar-10-python.tar.gz`.
-       Of a pickle only arrays, lists and numbers are taken; nothing that it names is run;
-    3. an .npz of JPEG files whose name begins with `cifar10` or `cifar-10`, the first by name: for each of `train` and
-       `test` the arrays `…_jpeg` (uint8: all files end to end), `…_offsets` (n + 1 integers: where each begins, and the
-       end) and `…_labels`, with up to 200,000 images. It needs simplejpeg. Pixels differ a little from the originals'.
+    1. the original binaries, `data_batch_1.bin` … `data_batch_5.bin` and `test_batch.bin`: in the directory itself, in
+       its subdirectory `cifar-10-batches-bin`, or in `cifar-10-binary.tar.gz`;
+    2. the Python files, `data_batch_1` … `test_batch`: in the directory itself, in `cifar-10-batches-py`, or in
+       `cifar-10-python.tar.gz`. From a pickle, only arrays, lists and numbers are read; none of its code is run;
+    3. an .npz of JPEG files whose name begins with `cifar10` or `cifar-10`, the first by name. For each of `train` and
+       `test`, it has the arrays `…_jpeg` (uint8: all files, concatenated), `…_offsets` (n + 1 integers: the beginning
+       of each file, and the end) and `…_labels`, with up to 200,000 images. It requires simplejpeg. Pixels differ
+       slightly from the originals'.
 
-    An archive or an .npz may also be named itself. Without a directory the binaries are downloaded once into the
-    user's cache folder, 170 MB, and their hash checked.
+    The argument may also be the path of an archive or an .npz. Without an argument, the binaries are downloaded once to
+    the user's cache directory (170 MB), and their hash is checked.
 
     Classes: airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck.
 
-    Raises DataError where a file is missing or damaged, or cannot be downloaded.
+    Raises DataError if a file is missing or damaged, or cannot be downloaded.
     """
     if data_directory is None:
         otherwise = (
@@ -85,7 +86,7 @@ def cifar10(data_directory: str | os.PathLike[str] | None = None) -> Dataset:
 
 
 def _read(path: Path) -> tuple[Part, Part]:
-    """The training and the check examples of what lies there."""
+    """The training and check examples in a file or directory."""
     if path.is_file():
         return _read_npz(path) if path.suffix == ".npz" else _read_archive(path)
     if not path.is_dir():
@@ -102,22 +103,22 @@ def _read(path: Path) -> tuple[Part, Part]:
     raise DataError(f"{path}: expected CIFAR-10's {expected}. Received: none of them is there")
 
 
-# The original files: five to train with, one to check with.
+# The original files: five for training, one for checks.
 
 
 @dataclass(frozen=True)
 class _Form:
-    """One of the two forms in which the data set is given away."""
+    """One of the two formats in which the data set is distributed."""
 
     files: Sequence[str]
     folder: str
     archive: str
     read: Callable[[bytes, str], Part]
-    """The content of a file, and what errors call it, to its images and labels."""
+    """Function from a file's content, and its name in errors, to its images and labels."""
 
 
 def _assemble(where: Path, form: _Form, contents: Iterator[tuple[str, bytes]]) -> tuple[Part, Part]:
-    """The files' images one behind the other, whatever the order in which they come."""
+    """The images of the files, concatenated in the right order, whatever order they arrive in."""
     *_, last = form.files
     images, labels = (
         np.empty((len(form.files), IMAGES, *SHAPE), np.uint8),
@@ -142,7 +143,7 @@ def _in_folder(folder: Path, form: _Form) -> Iterator[tuple[str, bytes]]:
 
 
 def _in_archive(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, bytes]]:
-    """The files of the original names, as they come: to go back would be to decompress everything once more."""
+    """The files with original names, in archive order, because going back would decompress everything again."""
     wanted = {*BINARY.files, *PYTHON.files}
     for number, member in enumerate(archive):
         if number == MOST_MEMBERS:
@@ -155,7 +156,7 @@ def _in_archive(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, byt
 
 
 def _whole(file: Readable, source: object) -> bytes:
-    """All of a file, which is none of this data set's where it is much larger."""
+    """The whole content of a file. Raises DataError if it is too large for this data set."""
     content = read_at_most(file, LARGEST_FILE + 1)
     if len(content) > LARGEST_FILE:
         raise DataError(f"{source}: expected at most {bytes_text(LARGEST_FILE)}. Received: more than that")
@@ -163,7 +164,7 @@ def _whole(file: Readable, source: object) -> bytes:
 
 
 def _read_archive(path: Path) -> tuple[Part, Part]:
-    """A .tar.gz, whose first file of an original name says which form it is of."""
+    """A .tar.gz. The first file with an original name determines the format."""
     try:
         with gzip.open(path) as packed:
             file = Bounded(packed, LARGEST_ARCHIVE, str(path))
@@ -171,26 +172,26 @@ def _read_archive(path: Path) -> tuple[Part, Part]:
                 return _read_contents(_in_archive(archive, path), file, path)
     except DataError:
         raise
-    except Exception as error:  # whatever damaged bytes lead to: tarfile documents no list of errors
+    except Exception as error:  # damaged files: tarfile does not document the exceptions that they raise
         if isinstance(error, OSError) and error.errno is not None:
             raise  # not the file's content
         raise DataError(f"{path}: expected an intact .tar.gz. Received: {reason(error)}") from error
 
 
 def _read_contents(contents: Iterator[tuple[str, bytes]], file: Bounded, path: Path) -> tuple[Part, Part]:
-    """The examples in the files of an archive, and then the rest of it."""
+    """The examples in the files of an archive. The rest of the archive is read, too."""
     first = next(contents, None)
     if first is None:
         raise DataError(f"{path}: expected an archive with {BINARY.files[0]} or {PYTHON.files[0]}. Received: none")
     form = BINARY if first[0] in BINARY.files else PYTHON
     train, check = _assemble(path, form, itertools.chain([first], contents))
-    while file.read():  # the checksum stands at the end
+    while file.read():  # the checksum is at the end
         pass
     return train, check
 
 
 def _read_binary(content: bytes, source: str) -> Part:
-    """Of each image its label, one byte, and its pixels: red, green, blue, each row by row."""
+    """For each image, one byte for its label, and its pixels: red, green, blue, each row by row."""
     record = 1 + int(np.prod(SHAPE))
     if len(content) != IMAGES * record:
         raise DataError(
@@ -202,7 +203,7 @@ def _read_binary(content: bytes, source: str) -> Part:
 
 
 def _read_python(content: bytes, source: str) -> Part:
-    """A pickled dictionary of `data` (N, 3072) and `labels`."""
+    """A pickled dictionary with `data` (N, 3072) and `labels`."""
     held = read_pickle(content, source)
     found = {_text(key): value for key, value in held.items()} if isinstance(held, dict) else {}
     data, shape = found.get("data"), (IMAGES, int(np.prod(SHAPE)))
@@ -246,7 +247,7 @@ def _read_npz(path: Path) -> tuple[Part, Part]:
                         arrays[name] = _read_array(packed, min(member.file_size, room))
     except DataError:
         raise
-    except Exception as error:  # whatever damaged bytes lead to: NumPy and zipfile document no list of errors
+    except Exception as error:  # damaged files: NumPy and zipfile do not document the exceptions that they raise
         if isinstance(error, OSError) and error.errno is not None:
             raise  # not the file's content
         raise DataError(f"{path}: expected an intact .npz of arrays. Received: {reason(error)}") from error
@@ -257,7 +258,7 @@ def _read_npz(path: Path) -> tuple[Part, Part]:
 
 
 def _read_array(file: IO[bytes], size: int) -> Array:
-    """An array of an .npz. `size`: bytes that it has, as the archive says, or may have. Raises ValueError."""
+    """An array of an .npz. `size`: its maximum size in bytes, or its size by the archive. Raises ValueError."""
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     shape, fortran, dtype = read_header[version](file)
@@ -265,7 +266,7 @@ def _read_array(file: IO[bytes], size: int) -> Array:
     if dtype.hasobject or min(shape, default=0) < 0 or nbytes > size:
         raise ValueError(f"one of shape {shape}, {dtype}, in {bytes_text(size)}")
     content = read_at_most(file, nbytes)
-    if len(content) < nbytes or read_at_most(file, 1):  # the checksum stands at the end
+    if len(content) < nbytes or read_at_most(file, 1):  # the checksum is at the end
         raise ValueError(f"one of {nbytes:,} bytes, and other content")
     return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
 
@@ -274,12 +275,12 @@ def _decode(path: Path, phase: str, arrays: dict[str, Array]) -> Part:
     content, offsets = arrays[f"{phase}_jpeg"], arrays[f"{phase}_offsets"]
     if content.dtype != np.uint8 or content.ndim != 1:
         raise DataError(
-            f"{path}: expected {phase}_jpeg, all files end to end, uint8. "
+            f"{path}: expected {phase}_jpeg, all files concatenated, uint8. "
             f"Received: shape {content.shape}, {content.dtype}"
         )
     if offsets.dtype.kind not in "iu" or offsets.ndim != 1 or len(offsets) < 2:
         raise DataError(
-            f"{path}: expected {phase}_offsets, an integer more than there are images. "
+            f"{path}: expected {phase}_offsets, with one integer more than there are images. "
             f"Received: shape {offsets.shape}, {offsets.dtype}"
         )
     places = offsets.astype(np.int64)
@@ -297,7 +298,7 @@ def _decode(path: Path, phase: str, arrays: dict[str, Array]) -> Part:
 
 
 def _labels(given: object, count: int, source: str) -> Array:
-    """The labels as an array, each that of a class."""
+    """The labels as an array. Raises DataError unless each is a class."""
     if isinstance(given, list) and all(is_integer(label) for label in given):
         given = np.array(given)
     if not isinstance(given, np.ndarray) or given.dtype.kind not in "iu" or given.shape != (count,):

@@ -1,4 +1,4 @@
-"""A data set in memory: arrays that were checked once, so that nothing needs checking while training."""
+"""A data set in memory: arrays that are checked once, so that training needs no further checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crossbow.conf import is_integer, plain
 from crossbow.types import Array, DataError, Phase, Shape
 
 LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
-"""Labels are stored as int32."""
+"""Maximum number of classes, because labels are stored as int32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,26 +32,26 @@ class Examples:
 
     @property
     def label_shape(self) -> Shape:
-        """Shape of an example's label: () for a class, (H, W) for a class of every pixel."""
+        """Shape of an example's label: () for one class, (H, W) for a class of every pixel."""
         return self.labels.shape[1:]
 
 
 class Dataset:
-    """Training examples and, unless None, examples to check with, given as NumPy arrays.
+    """Training examples and, optionally, check examples, as NumPy arrays.
 
-    Images are (N, C, H, W) or (N, features); (N, H, W) are gray images and become (N, 1, H, W). uint8 images stay
-    uint8 and are multiplied by `scale` = 1/255 when they are batched, so that the model sees [0, 1]; floating-point
-    images are taken as they are (`scale` = 1). Labels decide by their type what is learnt: integers are classes and
-    become int32, (N,) for one class an example, or (N, …) for several, as (N, H, W) for a class of every pixel;
-    floating-point numbers (N, …) are targets of a regression. Arrays that are fine already (contiguous, of these types)
-    are not copied, and must not change while they are in use. One-hot rows are refused: an integer matrix of which
-    every row is zeros and a single one.
+    Images are (N, C, H, W) or (N, features); grayscale images (N, H, W) become (N, 1, H, W). uint8 images stay uint8,
+    and are multiplied by `scale` = 1/255 when they are batched, so that the model sees [0, 1]. Floating-point images
+    are used as they are (`scale` = 1). The type of the labels determines the task. Integers are classes and become
+    int32: (N,) for one class per example, or (N, …) for several, as (N, H, W) for a class of every pixel.
+    Floating-point numbers (N, …) are targets of a regression. One-hot labels (an integer matrix whose rows are zeros
+    and a single one) are rejected. Arrays that already have the right type and are contiguous are not copied, and must
+    not change while they are in use.
 
-    `number_of_classes`: labels are 0 ≤ label < number_of_classes; None takes the largest label + 1.
-    `ignored_label`: a label that is allowed besides those, as −1 or 255, for the examples that a loss leaves out.
-
-    `channels_last`: whether images may be (N, H, W, C), as they are: for a network that takes such and begins with a
-    Transpose, as Keras' do. They are refused else, where they look like it, because no other operator would notice.
+    `number_of_classes`: labels are 0 ≤ label < number_of_classes; None is the largest label + 1.
+    `ignored_label`: an additional valid label, as −1 or 255, for examples that a loss ignores.
+    `channels_last`: whether images may be (N, H, W, C). They are used as they are, for a network that begins with a
+    Transpose, as those of Keras do. Otherwise images that look like this are rejected, because no operator would
+    detect the mistake.
 
     Raises DataError with the array's name, what was expected and what was received.
 
@@ -66,7 +66,7 @@ class Dataset:
     number_of_classes: int | None
     """None for a regression."""
     scale: float
-    """What images are multiplied by when they are batched."""
+    """Factor of images when they are batched."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Dataset:
         return self.train.label_shape
 
     def examples(self, phase: Phase) -> Examples:
-        """The examples of a phase. Raises DataError where the data set has none to check with."""
+        """The examples of a phase. Raises DataError if the data set has no check examples."""
         if phase is Phase.TRAIN:
             return self.train
         if self.check is None:
@@ -140,12 +140,12 @@ def _array(name: str, value: object) -> Array:
     if array.ndim == 0:
         raise DataError(f"{name}: expected an array whose first dimension counts the examples. Received: a scalar")
     if array.size == 0:
-        raise DataError(f"{name}: expected at least one example, none of them empty. Received: {_describe(array)}")
+        raise DataError(f"{name}: expected at least one example, and no empty ones. Received: {_describe(array)}")
     return array
 
 
 def _finite(name: str, array: Array) -> Array:
-    """The floating-point array in native float32 or float64, contiguous; a copy only where it was not so already."""
+    """The floating-point array as contiguous native float32 or float64; copied only if necessary."""
     dtype = np.dtype(np.float32 if array.dtype.itemsize < 4 else array.dtype.newbyteorder("="))
     array = np.ascontiguousarray(array, dtype=dtype)
     check_finite(name, array)
@@ -153,8 +153,8 @@ def _finite(name: str, array: Array) -> Array:
 
 
 def check_finite(name: str, array: NDArray[Any]) -> None:
-    """Raises DataError where a floating-point array (N, …) has a number that is not finite; it names the example."""
-    # The extremes tell of NaN and infinity without a temporary array of the data's size.
+    """Raises DataError, which names the example, if a floating-point array (N, …) has a non-finite number."""
+    # Minimum and maximum reveal NaN and infinity without a temporary array of the data's size.
     if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
         example = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
         values = array[example].ravel()
@@ -163,18 +163,18 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
 
 
 def checked_images(name: str, value: object, *, channels_last: bool = False) -> Array:
-    """The images as training and prediction take them. Raises DataError."""
+    """The images in the form that training and prediction use. Raises DataError."""
     array = _array(name, value)
     if array.dtype != np.uint8 and array.dtype.kind != "f":
         raise DataError(
-            f"{name}: expected uint8 (pixels, scaled to [0, 1]) or floating point (taken as they are); "
+            f"{name}: expected uint8 (pixels, scaled to [0, 1]) or floating point (used as they are); "
             f"convert with .astype(). Received: {_describe(array)}"
         )
     if array.ndim == 3:
         if min(array.shape[1:]) <= 4:  # (N, channels, length) or (N, length, channels) look like this
             raise DataError(
-                f"{name}: expected (N, C, H, W) or (N, features); gray images (N, H, W) this small may be something "
-                f"else, so add the channel yourself: {name}[:, None]. Received: {_describe(array)}"
+                f"{name}: expected (N, C, H, W) or (N, features); grayscale images (N, H, W) this small are ambiguous, "
+                f"so add the channel explicitly: {name}[:, None]. Received: {_describe(array)}"
             )
         array = array[:, None]
     if array.ndim not in (2, 4):
@@ -182,8 +182,8 @@ def checked_images(name: str, value: object, *, channels_last: bool = False) -> 
     looks_so = array.ndim == 4 and array.shape[1] == array.shape[2] > 4 and array.shape[3] in (1, 3)
     if looks_so and not channels_last:
         raise DataError(
-            f"{name}: expected (N, C, H, W); these look like channels-last images: {name}.transpose(0, 3, 1, 2), or "
-            f"channels_last=True for a network that takes such. Received: {_describe(array)}"
+            f"{name}: expected (N, C, H, W); these look like channels-last images: use {name}.transpose(0, 3, 1, 2), "
+            f"or channels_last=True for a channels-last network. Received: {_describe(array)}"
         )
     return _finite(name, array) if array.dtype.kind == "f" else np.ascontiguousarray(array)
 
@@ -200,14 +200,14 @@ def _labels(name: str, value: object, number_of_images: int, images_name: str) -
     if array.ndim == 2 and _is_one_hot(array):
         raise DataError(
             f"{name}: expected integer classes (N, …) or floating-point targets (N, …); "
-            f"for classes given as one-hot rows take .argmax(axis=1). Received: {_describe(array)}"
+            f"for one-hot classes use .argmax(axis=1). Received: {_describe(array)}"
         )
     return array
 
 
 def _is_one_hot(array: NDArray[Any]) -> bool:
     """Whether every row is zeros and a single one."""
-    first = array[0]  # of a million label rows, most are told by the first
+    first = array[0]  # usually decides, even with a million rows
     if array.shape[1] < 2 or np.count_nonzero(first) != 1:
         return False
     return bool(array.min() == 0 and array.max() == 1 and (np.count_nonzero(array, axis=1) == 1).all())
@@ -223,7 +223,7 @@ def _examples(phase: str, pair: object, channels_last: bool) -> Examples:
 
 
 def _check_agreement(train: Examples, check: Examples) -> None:
-    """The phases hold the same kind of examples: one model reads both."""
+    """Raises DataError unless both phases have the same kind of examples, because one model reads both."""
     if check.image_shape != train.image_shape:
         raise DataError(
             f"x_check: expected images of shape {train.image_shape}, as in x_train. Received: {check.image_shape}"
@@ -240,7 +240,7 @@ def _check_agreement(train: Examples, check: Examples) -> None:
 
 
 def _check_classes(given: dict[str, Examples], number_of_classes: int | None, ignored_label: int | None) -> int | None:
-    """The number of classes, every label being one of them or ignored; None for a regression."""
+    """The number of classes, or None for a regression. Raises DataError unless labels are classes or ignored."""
     if given["train"].labels.dtype.kind == "f":
         for name, value in (("number_of_classes", number_of_classes), ("ignored_label", ignored_label)):
             if value is not None:
@@ -265,5 +265,5 @@ def _check_classes(given: dict[str, Examples], number_of_classes: int | None, ig
     if number_of_classes is not None:
         return int(number_of_classes)
     if largest < 0:
-        raise DataError(f"y_train: expected a label besides ignored_label={ignored_label}. Received: none")
+        raise DataError(f"y_train: expected a label other than ignored_label={ignored_label}. Received: none")
     return largest + 1

@@ -1,4 +1,4 @@
-"""Real handwritten digits that need no network: the 1,797 images bundled with scikit-learn."""
+"""Handwritten digits without a download: the 1,797 images bundled with scikit-learn."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from crossbow.data.dataset import Dataset
 from crossbow.types import DataError
 
 SIZE = 28
-"""Height and width that the 8×8 images are enlarged to, those of MNIST."""
+"""Height and width to which the 8×8 images are enlarged, as in MNIST."""
 
 CHECK_EVERY = 6
-"""Of each class, every so many-th image is for checking."""
+"""In each class, every sixth image is for checks."""
 
 
 def digits() -> Dataset:
-    """Handwritten digits: uint8 (N, 1, 28, 28), pixels in [0, 1] when batched; 1,501 to train with, 296 to check with.
+    """Handwritten digits: uint8 (N, 1, 28, 28), pixels in [0, 1] when batched; 1,501 for training, 296 for checks.
 
-    The split is fixed: of each class, in the order of the file, every sixth image is for checking. So both parts have
-    the classes in equal shares, and the same writers (the file is ordered by writer). One image of 296 is 0.34 %.
+    The split is fixed: in each class, in file order, every sixth image is for checks. So both parts have the classes in
+    equal proportions, and the same writers (the file is ordered by writer). One image of 296 is 0.34 %.
 
-    The images are those of E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits (UCI, 1998), its test
-    set: 8×8 counts from 0 to 16, enlarged to 28×28 (`enlarge`), so that a model for MNIST reads them unchanged.
+    The images are from E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits (UCI, 1998), test set: 8×8
+    counts from 0 to 16, enlarged to 28×28 (`enlarge`), so that a model for MNIST accepts them.
 
-    Raises DataError where scikit-learn is not installed.
+    Raises DataError if scikit-learn is not installed.
     """
     counts, labels = _bundled()
     images = enlarge(counts / 16, SIZE)
@@ -39,9 +39,9 @@ def digits() -> Dataset:
 
 
 def enlarge(images: NDArray[np.floating], size: int) -> NDArray[np.float32]:
-    """Bilinear interpolation of (N, h, w) to (N, size, size): y = A x Bᵀ, values beyond the border repeated.
+    """Bilinear interpolation of (N, h, w) to (N, size, size): y = A x Bᵀ, with values at the border repeated.
 
-    Pixels are areas: centre i of the large image lies at (i + ½) · h / size − ½ of the small one.
+    Pixels are areas: centre i of the large image is at (i + ½) · h / size − ½ in the small one.
     """
     rows, columns = (_interpolation(length, size) for length in images.shape[1:])
     enlarged: NDArray[np.float32] = rows @ images.astype(np.float32) @ columns.T
@@ -57,8 +57,8 @@ def _interpolation(length: int, size: int) -> NDArray[np.float32]:
 
 def _bundled() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Counts (N, 8, 8) from 0 to 16 and labels (N,)."""
-    # Importing scikit-learn takes a second and some 100 MB (SciPy), which training never needs again. So only its
-    # folder is looked up, and the table in it read; load_digits is asked where the table has moved.
+    # Importing scikit-learn takes a second and some 100 MB (SciPy), which training does not need. So only its directory
+    # is located, and the table in it read; load_digits is the fallback if the table has moved.
     package = importlib.util.find_spec("sklearn")
     if package is None or package.origin is None:
         raise DataError("the handwritten digits come with scikit-learn: pip install 'crossbow[zoo]'")

@@ -1,4 +1,4 @@
-"""Files that are downloaded once into the user's cache folder, and whose hashes are checked."""
+"""Downloads to the user's cache directory, with verified hashes."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 from crossbow.types import DataError, bytes_text
 
 SECONDS_TO_CONNECT = 5.0
-"""How long a mirror may take to answer at all."""
+"""Time limit for a mirror's first answer."""
 
 LARGEST_FILE = 1 << 30
-"""Bytes that are downloaded of a file at the most."""
+"""Maximum size of a downloaded file in bytes."""
 
 SECONDS_TO_READ = 30.0
-"""How long a download may stand still."""
+"""Time limit for a stalled download."""
 
 
 def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequence[str], otherwise: str) -> list[Path]:
-    """The files of a data set (sha256 by name) in the cache; those that are not there, or are damaged, come from a
-    mirror, the next one when one fails.
+    """The paths of a data set's files (sha256 by name) in the cache. Missing or damaged files are downloaded from the
+    first mirror that works.
 
-    Raises DataError in one sentence, which ends with what to do `otherwise`.
+    Raises DataError, a sentence that ends with the advice `otherwise`.
     """
     try:
         import pooch
@@ -46,11 +46,11 @@ def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequenc
 def _retrieve(
     pooch: ModuleType, mirrors: Sequence[str], name: str, sha256: str, cache: Path, progress: _Progress
 ) -> tuple[Path | None, list[str], Exception | None]:
-    """The file, or why each mirror failed and the last failure."""
+    """The file's path, or the reason why each mirror failed and the last exception."""
 
     def fetch(url: str, path: str, unused: object) -> None:
-        # Called by pooch only when the file is not in the cache. `path` is a temporary file beside it, which takes the
-        # file's name once its hash is right, and is removed otherwise.
+        # pooch calls this only if the file is not in the cache. `path` is a temporary file in the same directory, which
+        # is renamed once its hash is verified, and removed otherwise.
         _check_reachable(url)
         _fetch(url, Path(path), progress.begin(name))
 
@@ -66,7 +66,7 @@ def _retrieve(
 
 
 def _fetch(url: str, path: Path, show: Callable[[int, int], None]) -> None:
-    """Write what is at the address into the file. (pooch's own downloader leaves its connection open on failure.)"""
+    """Download a URL to a file. (pooch's own downloader does not close its connection on failure.)"""
     import requests
 
     timeout = (SECONDS_TO_CONNECT, SECONDS_TO_READ)
@@ -87,10 +87,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_reachable(url: str) -> None:
-    """Raise ConnectionError unless something answers at this address within SECONDS_TO_CONNECT.
+    """Raises ConnectionError unless the server answers within SECONDS_TO_CONNECT.
 
-    The time limit of a connection does not cover looking up the name, and counts for each of a server's addresses
-    anew: behind a firewall that drops packets that would be minutes. So a thread asks, and is left behind if need be.
+    The timeout of a connection excludes the name lookup, and applies to each address of a server separately: behind a
+    firewall that drops packets, that would take minutes. So a thread sends a request, and is abandoned if necessary.
     """
     import requests
 
@@ -113,7 +113,7 @@ def _check_reachable(url: str) -> None:
 
 @contextmanager
 def _quiet(logger: logging.Logger) -> Iterator[None]:
-    """Without pooch's own lines, which would tear the progress bar."""
+    """Suppress pooch's messages, which would break the progress bar."""
     level = logger.level
     logger.setLevel(logging.WARNING)
     try:
@@ -123,7 +123,7 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
 
 
 class _Progress:
-    """Bars of the downloads, on standard error; nothing is drawn before one begins."""
+    """Progress bars of downloads on standard error. Nothing is drawn before a download begins."""
 
     def __init__(self) -> None:
         self._bars: Any = None
@@ -136,7 +136,7 @@ class _Progress:
             self._bars.stop()
 
     def begin(self, name: str) -> Callable[[int, int], None]:
-        """A new bar; returns what moves it to (bytes done, bytes in all)."""
+        """Add a bar. Returns a function that sets it to (bytes done, total bytes)."""
         if self._bars is None:
             from rich.console import Console
             from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn

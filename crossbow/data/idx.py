@@ -17,15 +17,15 @@ from crossbow.types import Array, DataError, Shape, bytes_text
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-"""The third byte of the magic number to the element type."""
+"""Element type by the third byte of the magic number."""
 
 
 def read_idx(path: str | os.PathLike[str]) -> Array:
-    """The array in an IDX file, gzipped or not (its content tells, not its name).
+    """The array in an IDX file, which may be gzipped (detected by its content, not its name).
 
-    The file is: two zero bytes, a byte for the element type, a byte d for the number of dimensions, d sizes (uint32),
-    the elements in row-major order; everything big-endian. Returned in native byte order. The array of a file of bytes
-    is read-only (it lies over what was read).
+    The file consists of two zero bytes, a byte for the element type, a byte d for the number of dimensions, d sizes
+    (uint32), and the elements in row-major order; everything is big-endian. The array is returned in native byte order.
+    For a file of bytes it is read-only, because it shares memory with the file's content.
 
     Raises DataError with the file's name, what was expected and what was received.
     """
@@ -42,7 +42,7 @@ def read_idx(path: str | os.PathLike[str]) -> Array:
 
 
 def _read(file: Readable, path: Path) -> tuple[bytes, int, Shape, np.dtype[Any]]:
-    """The content of a file, the length of its header, and what it says: shape and type."""
+    """A file's content, the length of its header, and the shape and type in the header."""
     content = read_at_most(file, 4)
     if len(content) < 4:
         raise DataError(f"{path}: expected an IDX file (a magic number of 4 bytes). Received: {len(content)} bytes")
@@ -65,7 +65,7 @@ def _read(file: Readable, path: Path) -> tuple[bytes, int, Shape, np.dtype[Any]]
     expected = header + math.prod(shape) * dtype.itemsize
     what = f"{expected} bytes for shape {shape} of {dtype.newbyteorder('=')}"
     if expected > LARGEST_ARRAY:
-        raise DataError(f"{path}: expected at most {bytes_text(LARGEST_ARRAY)}. Received: a header that says {what}")
+        raise DataError(f"{path}: expected at most {bytes_text(LARGEST_ARRAY)}. Received: a header for {what}")
     content += read_at_most(file, expected - header + PIECE)
     received = len(content)
     if received != expected:

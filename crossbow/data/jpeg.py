@@ -1,4 +1,4 @@
-"""Many small JPEG files in one array, decoded by several threads."""
+"""Multithreaded decoding of many small JPEG files in one array."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from crossbow.types import DataError, Shape
 
 TOGETHER = 256
-"""Images that a thread takes at a time."""
+"""Number of images that a thread decodes at a time."""
 
 
 def decode_images(
     content: NDArray[np.uint8], offsets: NDArray[np.int64], shape: Shape, source: str
 ) -> NDArray[np.uint8]:
-    """RGB images (N, 3, H, W), all of one shape; that of number n is the file content[offsets[n] : offsets[n + 1]].
+    """RGB images (N, 3, H, W), all of one shape; image n is decoded from content[offsets[n] : offsets[n + 1]].
 
-    Raises DataError that begins with `source`, also where simplejpeg is not installed.
+    Raises DataError, which begins with `source`, also if simplejpeg is not installed.
     """
     try:
         import simplejpeg
@@ -33,7 +33,7 @@ def decode_images(
             file = content[offsets[n] : offsets[n + 1]]
             try:
                 size = simplejpeg.decode_jpeg_header(file)[:2]
-                if size != (height, width):  # before there is memory for what it says
+                if size != (height, width):  # before memory of this size is allocated
                     expected, received = f"{height}×{width}", "×".join(map(str, size))
                     raise DataError(f"{source}: expected images of {expected} pixels. Received: {received} (image {n})")
                 pixels = simplejpeg.decode_jpeg(file, "RGB")
@@ -43,7 +43,7 @@ def decode_images(
                 raise DataError(f"{source}: expected an intact JPEG file as image {n}. Received: {error}") from error
             images[n] = pixels.transpose(2, 0, 1)
 
-    # The decoder does not hold the interpreter's lock. The first error, in the order of images, is raised.
+    # The decoder releases the GIL. The first error, in the order of images, is raised.
     with ThreadPoolExecutor(_cores(), "crossbow-decode") as threads:
         for _ in threads.map(decode, range(0, len(images), TOGETHER)):
             pass
@@ -51,5 +51,5 @@ def decode_images(
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The loader: a thread that fills batches ahead of the learners, into memory that is never allocated again."""
+"""The loader: a thread that fills batches ahead of the learners, in memory that is allocated once."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from crossbow.data.ring import Batch, BatchRing
 from crossbow.types import Array, DataError, Shape, Tensor, aligned_zeros
 
 Source = Callable[[Indices, Array, Array], None]
-"""Writes the examples with these indices (B,) into a slot's images (B, …) and labels (B, …)."""
+"""Function that writes the examples with the given indices (B,) to a slot's images (B, …) and labels (B, …)."""
 
 SECONDS_TO_STOP = 0.5
 
 
 def gather(examples: Examples) -> Source:
-    """The source that copies from the arrays in memory."""
+    """The source that copies from arrays in memory."""
 
     def source(indices: Indices, images: Array, labels: Array) -> None:
-        # mode="clip" writes straight into `out` ("raise" would go through a temporary), without the GIL.
+        # mode="clip" writes directly to `out`, without the GIL; "raise" would use a temporary array.
         examples.images.take(indices, axis=0, out=images, mode="clip")
         examples.labels.take(indices, axis=0, out=labels, mode="clip")
 
@@ -33,23 +33,23 @@ def gather(examples: Examples) -> Source:
 
 
 def batch_tensors(examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What a slot holds: images, labels and positions."""
+    """Contents of a slot: images, labels and positions."""
     images = Tensor((batch_size, *examples.image_shape), examples.images.dtype)
     labels = Tensor((batch_size, *examples.label_shape), examples.labels.dtype)
     return images, labels, Tensor((batch_size, 2), np.dtype(np.int64))
 
 
 class Loader:
-    """Batches of `examples` in `order`, in `slots` slots filled ahead by one thread; task n lies in slot n mod S.
+    """Loads batches of `examples` in `order`, ahead of time, in one thread; task n uses slot n mod `slots`.
 
-    `images` is (S, B, C, H, W) or (S, B, features) and `labels` (S, B, …), of the data set's types, with the order's
-    batch size B: kernels may be bound to them. So they may to `positions` (S, B, 2), int64: the epoch that each
-    example is seen in and its index, of which random transforms are a function. `source` replaces the copying from
-    memory (transformed or generated examples; tests inject failures).
+    `images` is (S, B, C, H, W) or (S, B, features) and `labels` is (S, B, …), with S slots, the order's batch size B
+    and the data set's types; kernels may be bound to them. The same applies to `positions` (S, B, 2), int64: the epoch
+    and the index of each example, which determine random transforms. `source` replaces copying from memory
+    (transformed or generated examples; tests inject failures).
 
-    One thread (the scheduler's) calls `next` and gets the batches in task order; whichever thread has read a batch
-    calls `release`. At least as many slots are needed as batches are held at a time. What goes wrong in the source is
-    raised by `next`, at once. Which batch is which depends on the order alone, never on timing.
+    One thread (the scheduler's) calls `next` and receives the batches in task order; any thread that has read a batch
+    calls `release`. There must be at least as many slots as batches held at the same time. `next` raises errors of the
+    source as soon as they occur. The contents of the batches depend only on the order, never on timing.
 
     >>> from crossbow.data.order import CheckOrder
     >>> examples = Examples(np.arange(3, dtype=np.float32)[:, None], np.arange(3, dtype=np.int32))
@@ -73,8 +73,8 @@ class Loader:
         memory: Sequence[Array] | None = None,
         in_turn: bool = True,
     ) -> None:
-        """memory: where images, labels and positions of the slots lie, unless in memory of their own. in_turn: False
-        lets task n lie in any slot that is free, so that one which is held for long keeps nobody waiting."""
+        """memory: arrays for images, labels and positions of the slots; by default they are allocated. in_turn: if
+        False, task n uses any free slot, so that one slot in use delays no other task."""
         if not is_integer(slots) or slots < 1:
             raise DataError(f"slots: expected an integer ≥ 1. Received: {slots!r}")
         self.order = order
@@ -91,9 +91,9 @@ class Loader:
         self._thread: threading.Thread | None = None
 
     def start(self, first_task: int = 0, tasks: int | None = None) -> None:
-        """Fill the batches of `tasks` tasks (None: all that the order has) from `first_task` on.
+        """Start to fill the batches of `tasks` tasks (None: all tasks of the order) from `first_task` on.
 
-        Starts afresh: after a stop, a failure or Ctrl-C, and from wherever it was. Nobody may still read a slot.
+        It also restarts a loader after a stop, a failure or Ctrl-C. No thread may still read a slot.
         """
         if not is_integer(first_task) or first_task < 0:
             raise DataError(f"first_task: expected an integer ≥ 0. Received: {first_task!r}")
@@ -104,45 +104,45 @@ class Loader:
             raise DataError(f"tasks: expected at most the {available} from task {first_task} on. Received: {tasks}")
         self.stop()
         if self._thread is not None:
-            # A source that `stop` could not wait for still writes into a slot. Two threads never do.
+            # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.
             self._thread.join()
         self._ring = BatchRing(self.slots, first_task, tasks, in_turn=self._in_turn)
         self._thread = threading.Thread(target=self._fill, args=(self._ring,), name=self.name, daemon=True)
         self._thread.start()
 
     def next(self) -> Batch:
-        """The next task's (slot, task, number of real examples); blocks until it is filled.
+        """The next task's (slot, task, number of real examples). Blocks until it is filled.
 
-        Raises what the source raised; Aborted when another thread stops the loader; IndexError after the last task.
+        Raises the source's error; Aborted if another thread stops the loader; IndexError after the last task.
         """
         if self._ring is None:
             raise RuntimeError("the loader was not started")
         return self._ring.next()
 
     def batches(self, total: int) -> Iterator[Batch]:
-        """The next `total` batches. Each is to be released."""
+        """The next `total` batches. Each must be released."""
         for _ in range(total):
             yield self.next()
 
     def release(self, slot: int) -> None:
-        """The batch in the slot was read. Any thread, in any order; does nothing once the loader was stopped."""
+        """Allow the slot to be refilled. Any thread may call this, in any order; no effect on a stopped loader."""
         ring = self._ring
         if ring is not None:
             ring.release(slot)
 
     def interrupt(self) -> None:
-        """Give no more batches: whoever waits in `next` gets Aborted. Any thread; returns at once."""
+        """Deliver no more batches: a thread that waits in `next` gets Aborted. Any thread; returns at once."""
         ring = self._ring
         if ring is not None:
             ring.close()
 
     def stop(self) -> None:
-        """End the thread. Returns within half a second, even if the source does not (its thread then ends later)."""
+        """End the thread. Returns within half a second; if the source blocks, its thread ends later."""
         ring, self._ring = self._ring, None
         if ring is not None:
             ring.close()
         if self._thread is not None:
-            # Ctrl-C may have split `start`: a thread that has not begun cannot be joined, and finds its ring closed.
+            # Ctrl-C may have interrupted `start`: an unstarted thread cannot be joined, and will find its ring closed.
             with contextlib.suppress(RuntimeError):
                 self._thread.join(SECONDS_TO_STOP)
             if not self._thread.is_alive():
@@ -157,7 +157,7 @@ class Loader:
         self.stop()
 
     def _fill(self, ring: BatchRing) -> None:
-        """The thread: fill slots until the ring is closed, the tasks are done, or the source fails."""
+        """Body of the thread: fill slots until the ring is closed, the tasks are done, or the source fails."""
         indices: Indices = np.zeros(self.order.batch_size, np.intp)
         memory = [(self.images[slot], self.labels[slot]) for slot in range(self.slots)]
         positions = [(self.positions[slot, :, 0], self.positions[slot, :, 1]) for slot in range(self.slots)]

@@ -25,17 +25,17 @@ MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
 )
-"""Where the files are; the next one is tried when one fails."""
+"""Locations of the files, tried in order."""
 
 
 def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
-    """MNIST: images uint8 (N, 1, 28, 28), pixels in [0, 1] when batched; 60,000 to train with, 10,000 to check with.
+    """MNIST: uint8 images (N, 1, 28, 28), pixels in [0, 1] when batched; 60,000 for training, 10,000 for checks.
 
-    With a directory, its four IDX files are read (`train-images-idx3-ubyte`, gzipped or not, with or without `.gz`;
-    `train-images.idx3-ubyte` is understood too). Without, they are downloaded once into the user's cache folder, and
-    their hashes checked.
+    From a directory, the four IDX files are read (`train-images-idx3-ubyte`, gzipped or not, with or without `.gz`;
+    `train-images.idx3-ubyte` is also accepted). Without one, they are downloaded once to the user's cache directory,
+    and their hashes are checked.
 
-    Raises DataError where a file is missing or damaged, or cannot be downloaded.
+    Raises DataError if a file is missing or damaged, or cannot be downloaded.
     """
     if directory is None:
         otherwise = (
@@ -66,7 +66,7 @@ def _read(path: Path, *, images: bool) -> Array:
 
 
 def _find(directory: Path, name: str) -> Path:
-    """The file in the directory, in any of its usual spellings."""
+    """The file in the directory, with any of its usual spellings."""
     plain = name.removesuffix(".gz")
     dotted = plain.replace("-idx", ".idx")
     spellings = (plain, name, dotted, dotted + ".gz")

@@ -1,4 +1,4 @@
-"""In which order examples are seen: pure functions of the seed and of positions, never of timing."""
+"""The order of examples: pure functions of the seed and of positions, never of timing."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Indices = NDArray[np.intp]
 Epochs = NDArray[np.int64]
 
 _PURPOSE = 0x6F72646572
-"""Separates these random numbers ("order") from others drawn with the same seed."""
+"""Separates these random numbers ("order") from others with the same seed."""
 
 
 def permutation(number_of_examples: int, seed: int, epoch: int) -> Indices:
     """The order of the examples in an epoch: the ranks of as many random words of Philox4x64-10, key (seed, epoch).
 
-    Sorting words, rather than asking a generator to shuffle, makes the order the same for every version of NumPy: it
-    promises that for the words only. (Two equal words, chance N² / 2⁶⁵, keep the order of their indices.)
+    Sorting words instead of shuffling with a generator gives the same order in every version of NumPy, which
+    guarantees only the words. (Two equal words, with probability N² / 2⁶⁵, keep the order of their indices.)
     """
     mask = 2**64 - 1
     key = np.array([seed & mask, epoch & mask], np.uint64)
@@ -29,26 +29,26 @@ def permutation(number_of_examples: int, seed: int, epoch: int) -> Indices:
 
 
 class Order(Protocol):
-    """Which examples each task's batch holds. `indices` is called by one thread at a time."""
+    """Defines the examples of each task's batch. Only one thread at a time calls `indices`."""
 
     batch_size: int
 
     @property
     def tasks(self) -> int | None:
-        """How many tasks there are; None is endless."""
+        """Number of tasks; None is unlimited."""
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
-        """Write the example indices of a task into `out` (batch_size,); returns how many of them are real.
+        """Write the example indices of a task to `out` (batch_size,). Returns the number of real examples.
 
-        The rest is padding: valid indices whose examples nobody counts. The epoch that each is seen in, from 0, is
-        written into `epochs` (batch_size,), if that is given.
+        The rest is padding: valid indices whose examples do not count. The epoch of each example, from 0, is written
+        to `epochs` (batch_size,), if given.
         """
 
 
 class TrainingOrder:
-    """The endless stream of the epochs' permutations, one after the other; task n takes positions [n·B, (n+1)·B).
+    """The endless sequence of the epochs' permutations; task n takes positions [n·B, (n+1)·B).
 
-    So every example comes once in an epoch, and a batch that an epoch cannot fill is filled from the next one.
+    So every example occurs once per epoch, and a batch at the end of an epoch is completed from the next one.
 
     >>> order = TrainingOrder(number_of_examples=5, batch_size=2, seed=0)
     >>> out = np.empty(2, np.intp)
@@ -66,7 +66,7 @@ class TrainingOrder:
         self.number_of_examples = number_of_examples
         self.batch_size = batch_size
         self.seed = seed
-        # The one permutation in use. Tasks come in order, so an epoch's is not asked for again once the next began.
+        # The current permutation. Tasks come in order, so an epoch is not needed again once the next has begun.
         self._epoch = -1
         self._permutation: Indices = np.empty(0, np.intp)
 
@@ -76,15 +76,15 @@ class TrainingOrder:
 
     @property
     def tasks_per_epoch(self) -> float:
-        """N / B: an epoch need not end with a task."""
+        """N / B, not necessarily an integer: an epoch may end within a task."""
         return self.number_of_examples / self.batch_size
 
     def tasks_in_epochs(self, count: int) -> int:
-        """Tasks that `count` epochs take from the stream's start: ⌈count · N / B⌉."""
+        """Number of tasks in the first `count` epochs: ⌈count · N / B⌉."""
         return -(-count * self.number_of_examples // self.batch_size)
 
     def epochs_in_tasks(self, tasks: int) -> int:
-        """Whole epochs that the first `tasks` tasks hold: ⌊tasks · B / N⌋."""
+        """Number of complete epochs in the first `tasks` tasks: ⌊tasks · B / N⌋."""
         return tasks * self.batch_size // self.number_of_examples
 
     def indices(self, task: int, out: Indices, epochs: Epochs | None = None) -> int:
@@ -103,7 +103,7 @@ class TrainingOrder:
 
 
 class CheckOrder:
-    """Every example once, as they lie. The last batch may be short; its padding repeats the last example.
+    """Every example once, in the order of the data set. A short last batch is padded with the last example.
 
     >>> order, out = CheckOrder(number_of_examples=5, batch_size=2), np.empty(2, np.intp)
     >>> order.tasks, order.indices(2, out), out.tolist()

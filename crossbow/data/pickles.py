@@ -1,4 +1,4 @@
-"""Pickled dictionaries of NumPy arrays, read without running what a pickle may ask to be run."""
+"""Safe reading of pickled dictionaries of NumPy arrays, without running any code of the pickle."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from crossbow.types import Array, DataError
 
 
 def read_pickle(content: bytes, source: str) -> object:
-    """What the bytes of a pickle hold: numbers, texts, bytes, lists, dictionaries and arrays of numbers.
+    """The contents of a pickle: numbers, strings, bytes, lists, dictionaries and arrays of numbers.
 
-    The texts of a Python-2 pickle become bytes. A pickle is a program, and may call any function that it names. Here
-    none is called, not even NumPy's: the few names that a pickled array consists of stand for the harmless classes
-    below, and every other name is refused.
+    Strings of a Python-2 pickle become bytes. A pickle is a program, and may call any function that it names. Here no
+    function is called, not even NumPy's: the few names that a pickled array uses map to the harmless classes below, and
+    every other name is rejected.
 
-    Raises DataError that begins with `source`.
+    Raises DataError, which begins with `source`.
     """
     try:
         _check_places(content)
         return _plain(_Unpickler(io.BytesIO(content), encoding="bytes").load(), {})
     except _NotAllowedError as error:
         raise DataError(f"{source}: expected a pickle of arrays, lists and numbers only. Received: {error}") from error
-    except Exception as error:  # whatever damaged bytes lead to: the unpickler documents no list of errors
+    except Exception as error:  # damaged files: the unpickler does not document the exceptions that they raise
         reason = str(error) or type(error).__name__
         raise DataError(f"{source}: expected an intact pickle. Received: {len(content):,} bytes ({reason})") from error
 
 
 class _NotAllowedError(Exception):
-    """The pickle names something that is not an array's."""
+    """The pickle uses a name that does not belong to an array."""
 
 
 class _Type:
-    """What a pickle says of an array's type: numpy.dtype(name, …), then a state that holds the order of bytes."""
+    """An array's type in a pickle: numpy.dtype(name, …), then a state with the byte order."""
 
     def __init__(self, name: object, *unused: object) -> None:
         self.name = name.decode("ascii") if isinstance(name, bytes) else str(name)
@@ -55,9 +55,9 @@ class _Type:
 
 
 class _Array:
-    """An array in a pickle: made empty, then given a state (version, shape, type, whether in Fortran's order, bytes).
+    """An array in a pickle: created empty, then given a state (version, shape, type, Fortran order, bytes).
 
-    An array of objects has a list in place of the bytes.
+    An array of objects has a list instead of the bytes.
     """
 
     def __init__(self, *unused: object) -> None:
@@ -76,14 +76,14 @@ def _array(content: Any, dtype: Any, shape: Any, order: str) -> Array:
 
 
 class _Buffer(_Array):
-    """An array in a pickle of protocol 5: made of bytes, type, shape and order."""
+    """An array in a pickle of protocol 5: created from bytes, type, shape and order."""
 
     def __init__(self, content: Any, dtype: Any, shape: Any, order: Any) -> None:
         self.array = _array(content, dtype, shape, order)
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """How protocol 2 writes bytes."""
+    """Replacement for the function that protocol 2 uses for bytes."""
     if encoding not in ("latin1", b"latin1"):
         raise _NotAllowedError(f"text to be encoded as {encoding}")
     return text.encode("latin1")
@@ -94,7 +94,7 @@ _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Type,
     ("_codecs", "encode"): _encode,
 }
-for _core in ("numpy.core", "numpy._core"):  # the name of the second changed with NumPy 2
+for _core in ("numpy.core", "numpy._core"):  # before and after NumPy 2
     _ALLOWED[f"{_core}.multiarray", "_reconstruct"] = _Array
     _ALLOWED[f"{_core}.numeric", "_frombuffer"] = _Buffer
 
@@ -110,17 +110,18 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_places(content: bytes) -> None:
-    """Refuse a pickle that stores values in places beyond any that it can need: the unpickler would make room for all
-    the places before."""
+    """Reject a pickle that stores values at indices beyond its length, because the unpickler would allocate memory for
+    all smaller indices."""
     for operation, argument, _ in pickletools.genops(content):
         if operation.name in _STORING and int(str(argument)) > len(content):
-            raise _NotAllowedError(f"a value stored in place {argument}")
+            raise _NotAllowedError(f"a value stored at index {argument}")
 
 
 def _plain(value: object, done: dict[int, object]) -> object:
-    """With every array as NumPy's. What is in several places stays one object: copies could be any number.
+    """The value with every array replaced by NumPy's. A value that occurs several times stays one object, because
+    there could be any number of copies.
 
-    done: by its identity, what has become of a value.
+    done: converted values by their id.
     """
     if isinstance(value, _Array):
         if value.array is None:

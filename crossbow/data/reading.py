@@ -1,4 +1,4 @@
-"""Reading files of which nothing is known yet: in pieces, and no more than their format needs."""
+"""Reading of untrusted files: in pieces, and no more than their format needs."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Protocol
 from crossbow.types import DataError, bytes_text
 
 PIECE = 1 << 20
-"""Bytes read at a time. A larger request would take its memory before it is known whether the file has as much."""
+"""Bytes to read at a time. A larger request would allocate its memory before it is known that the file is as long."""
 LARGEST_ARRAY = 1 << 30
-"""Bytes of the largest array that a data set's file may hold."""
+"""Maximum size in bytes of an array in a data set's file."""
 
 
 class Readable(Protocol):
-    """A file, or what unpacks one."""
+    """A file, or a decompressor of one."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 def read_at_most(file: Readable, limit: int) -> bytes:
-    """The next bytes of a file up to its end, and no more than so many."""
+    """The next bytes of a file, up to its end or the limit."""
     content = bytearray()
     while len(content) < limit and (piece := file.read(min(PIECE, limit - len(content)))):
         content += piece
@@ -27,7 +27,7 @@ def read_at_most(file: Readable, limit: int) -> bytes:
 
 
 class Bounded:
-    """A file that raises DataError, which begins with `source`, where more than so many bytes are read."""
+    """A file that raises DataError, which begins with `source`, if more bytes than the limit are read."""
 
     def __init__(self, file: Readable, limit: int, source: str) -> None:
         self._file, self._limit, self._source = file, limit, source

@@ -1,4 +1,4 @@
-"""Who may touch which slot of a ring of batches: a protocol between the loader's thread and the learners'."""
+"""Ownership of the slots in a ring of batches: a protocol between the loader's thread and the learners' threads."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Batch(NamedTuple):
     slot: int
     task: int
     examples: int
-    """How many of the batch's examples are real; the rest is padding."""
+    """Number of real examples in the batch; the rest is padding."""
 
 
 class BatchRing:
-    """S slots; task n uses slot n mod S or, where not in turn, the first that is free. A slot goes from free to filled
-    to taken and back to free.
+    """S slots. Task n uses slot n mod S or, with `in_turn=False`, the first free slot. A slot is free, filled, taken,
+    and then free again.
 
     ::
 
@@ -31,25 +31,25 @@ class BatchRing:
         learners' threads                                └──► release   (in any order) ──► wait_for_space
 
     Waking a thread costs more than filling a small batch. So the loader sleeps until half of the slots are free, or
-    until somebody waits for a batch: then one slot is enough, or two learners that wait for each other might hold
-    what it waits for.
+    until a thread waits for a batch: then one free slot suffices, because two learners that wait for each other might
+    hold the others.
     """
 
     def __init__(self, slots: int, first_task: int, tasks: int | None, *, in_turn: bool = True) -> None:
-        """in_turn: filling waits for the slot whose turn it is, though others are free."""
+        """in_turn: whether a task waits for its own slot even if others are free."""
         self.slots = slots
         self._in_turn = in_turn
         self._order: deque[int] = deque()
-        """The filled slots, in task order."""
+        """Filled slots, in task order."""
         self._filling: int | None = None
-        """The slot that the loader has been given to fill."""
+        """The slot that the loader is filling."""
         self._end = None if tasks is None else first_task + tasks
         self._next_to_fill = self._next_to_take = first_task
         self._state = bytearray(slots)
         self._examples = [0] * slots
         self._number_free = slots
         self._bulk = max(1, slots // 2)
-        # Always `with self._lock`, never with a condition: entering a lock is one step that Ctrl-C cannot split.
+        # Always `with self._lock`, never with a condition: acquiring a lock is atomic with respect to Ctrl-C.
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
         self._filled = threading.Condition(self._lock)
@@ -60,7 +60,7 @@ class BatchRing:
     # The loader's side.
 
     def wait_for_space(self) -> int:
-        """Block until it is worth filling; returns the task to fill next, or −1 when there is nothing more to do."""
+        """Block until enough slots are free. Returns the next task to fill, or −1 if there is nothing more to do."""
         with self._lock:
             while not self._closed and self._next_to_fill != self._end:
                 if self._worth_filling():
@@ -71,13 +71,13 @@ class BatchRing:
             return -1
 
     def slot_to_fill(self) -> int:
-        """The slot that the loader is to fill for the next task: this one until it is published."""
+        """The slot that the loader fills for the next task, until it is published."""
         with self._lock:
             self._filling = self._next_slot()
             return self._filling
 
     def publish(self, examples: int) -> bool:
-        """The slot of the next task is filled. Returns whether the slot after it can be filled at once."""
+        """Mark the next task's slot as filled. Returns whether the next slot can be filled at once."""
         with self._lock:
             slot = self._next_slot() if self._filling is None else self._filling
             self._filling = None
@@ -91,7 +91,7 @@ class BatchRing:
             return not self._closed and self._next_to_fill != self._end and self._can_fill()
 
     def fail(self, error: BaseException) -> None:
-        """Keep the error, which `next` raises from now on, and wake whoever waits."""
+        """Store the error, which `next` raises from now on, and wake all waiting threads."""
         with self._lock:
             self._failure = error
             self._filled.notify_all()
@@ -99,7 +99,7 @@ class BatchRing:
     # The learners' side.
 
     def next(self) -> Batch:
-        """The next task's batch; blocks until it is filled. Raises what the loader raised, as soon as it did."""
+        """The next task's batch. Blocks until it is filled. Raises the loader's error as soon as it occurs."""
         with self._lock:
             while True:
                 if self._failure is not None:
@@ -118,18 +118,20 @@ class BatchRing:
             return Batch(slot, task, self._examples[slot])
 
     def release(self, slot: int) -> None:
-        """The batch in the slot was read: it may be filled again. Any thread, any order, once for each `next`."""
+        """Free a slot that has been read. Any thread may call this, in any order, once for each `next`."""
         with self._lock:
             if self._state[slot] != _TAKEN:
                 state = "free" if self._state[slot] == _FREE else "filled, but not taken"
-                raise ValueError(f"release: expected a slot that `next` gave. Received: slot {slot}, which is {state}")
+                raise ValueError(
+                    f"release: expected a slot returned by `next`. Received: slot {slot}, which is {state}"
+                )
             self._state[slot] = _FREE
             self._number_free += 1
             if self._loader_waits and self._worth_filling():
                 self._space.notify()
 
     def close(self) -> None:
-        """Wake everybody up, for good."""
+        """Wake all threads permanently."""
         with self._lock:
             self._closed = True
             self._space.notify_all()
@@ -145,7 +147,7 @@ class BatchRing:
         return slot >= 0 and self._state[slot] == _FREE
 
     def _next_slot(self) -> int:
-        """The slot of the next task to fill; −1 where not in turn and none is free."""
+        """The slot of the next task to fill; −1 if any slot may be used and none is free."""
         return self._next_to_fill % self.slots if self._in_turn else self._state.find(_FREE)
 
     def _wait_for_a_batch(self) -> None:

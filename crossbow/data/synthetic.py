@@ -1,4 +1,4 @@
-"""Images without a source: random ones of any shape that a model can nevertheless learn."""
+"""Random images of any shape, with classes that a model can learn."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from crossbow.data.dataset import Dataset
 from crossbow.types import DataError, Shape, bytes_text, physical_memory
 
 CELLS = 4
-"""A class's pattern has at most so many areas along the height, and along the width, of each channel."""
+"""Maximum number of areas of a class's pattern along the height and the width of each channel."""
 
 _PATTERNS, _TRAINING, _CHECK = 0x73796E30, 0x73796E31, 0x73796E32
-"""Separate the random numbers of the patterns and of the two phases from each other."""
+"""Separate the random numbers of the patterns and of the two phases."""
 
 
 def synthetic(
     image_shape: Shape, number_of_classes: int = 10, *, training: int = 2048, check: int = 512, seed: int = 0
 ) -> Dataset:
-    """Random images, uint8 (N, *image_shape), and their classes: for benchmarks, and for shapes without data.
+    """Random images, uint8 (N, *image_shape), with classes: for benchmarks, and for shapes without data.
 
-    Every class has a pattern of its own, the same in both phases: areas of one value from 64 to 191, 4 × 4 of them in
-    each channel of an image (C, H, W). An image is its class's pattern plus noise from −64 to 63 at every pixel. So
-    the label is a simple function of the image: the loss falls visibly within the first epochs, and the accuracy
-    approaches 1. Of how well a network learns anything else it says nothing.
+    Every class has its own pattern, the same in both phases: areas with a constant value from 64 to 191, 4 × 4 of them
+    in each channel of an image (C, H, W). An image is the pattern of its class plus noise from −64 to 63 at every
+    pixel. So the label is a simple function of the image: the loss falls visibly within the first epochs, and the
+    accuracy approaches 1. This does not indicate how well a network learns other data.
 
     image_shape   (C, H, W), or (features,), where every feature is an area of its own.
-    training      number of training examples; `check`, of those to check with (0: none). Classes take turns, so that
-                  they are as equal in number as can be.
+    training      number of training examples. Classes alternate, so that their numbers are as equal as possible.
+    check         number of check examples; 0 is none.
     seed          the same seed gives the same data set.
 
-    Raises DataError for a shape or a number that is none, and for more images than the machine's memory holds.
+    Raises DataError for an invalid shape or number, and for more images than fit into the machine's memory.
 
     >>> data = synthetic((3, 8, 8), number_of_classes=5, training=20, check=10)
     >>> data.train.images.shape, data.train.labels[:6].tolist(), len(data.check)
@@ -75,13 +75,13 @@ def _check_shape(shape: object) -> None:
 
 
 def _random_bytes(count: int, seed: int, purpose: int) -> NDArray[np.uint8]:
-    """Words of Philox4x64-10 as bytes: like the order of examples, the same for every version of NumPy."""
+    """Words of Philox4x64-10 as bytes, the same for every version of NumPy, like the order of examples."""
     key = np.array([seed & (2**64 - 1), purpose], np.uint64)
     return np.random.Philox(key=key).random_raw(-(-count // 8)).view(np.uint8)[:count]
 
 
 def _patterns(shape: Shape, number_of_classes: int, seed: int) -> NDArray[np.uint8]:
-    """What the images of each class are without noise: (classes, *shape), values from 64 to 191."""
+    """The images of each class without noise: (classes, *shape), values from 64 to 191."""
     cells = (number_of_classes, shape[0], *(min(CELLS, length) for length in shape[1:]))
     patterns = _random_bytes(math.prod(cells), seed, _PATTERNS).reshape(cells)
     patterns >>= 1
@@ -97,7 +97,7 @@ def _examples(
     shape = (count, *patterns.shape[1:])
     images = _random_bytes(math.prod(shape), seed, purpose).reshape(shape)
     images >>= 1
-    images -= np.uint8(64)  # modulo 256, as the sum that follows: together they are exact
+    images -= np.uint8(64)  # modulo 256, as is the following sum; together they are exact
     for start in range(0, count, len(patterns)):
         part = images[start : start + len(patterns)]
         part += patterns[: len(part)]

@@ -1,4 +1,4 @@
-"""Models in and out: `load` an ONNX model as a SubGraph with its weights, `save` a dataflow with its base model.
+"""ONNX: `load` converts a model to a SubGraph with its weights, `save` writes a dataflow with its base model.
 
 Needs the package onnx: `pip install 'crossbow[onnx]'`.
 """

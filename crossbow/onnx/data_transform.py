@@ -1,4 +1,4 @@
-"""DataTransform, in both directions: Sub, Slice and Mul; or Pad, Slice, Sub and Mul."""
+"""Import and export of DataTransform: as Sub, Slice and Mul; or as Pad, Slice, Sub and Mul."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.onnx.network import Step
+from crossbow.onnx.network import NetworkStep
 from crossbow.onnx.reading.node import Node, Numbers, Refused, shortest
 from crossbow.onnx.reading.table import reads_group
 from crossbow.onnx.writing.table import writes
@@ -16,7 +16,7 @@ from crossbow.ops import DataTransform, Values
 
 @writes(DataTransform)
 def write(operator: WrittenOperator) -> None:
-    """What is done in testing. A mean image is subtracted first, the mean of a channel after the window is cut."""
+    """Write the transform for testing. A mean image is subtracted first, a channel mean after cropping."""
     kernel, (x,), shape = operator.kernel, operator.inputs, operator.shapes[0]
     assert isinstance(kernel, DataTransform)
     setting = kernel.transform(shape)
@@ -25,7 +25,7 @@ def write(operator: WrittenOperator) -> None:
     border = [(max(-start, 0), max(stop - size, 0)) for start, stop, size in spans]
     by_pixel = setting.mean.shape[1:] != (1, 1)
     if by_pixel and any(map(any, border)):
-        operator.fault("expected a window inside the image where a mean image is subtracted. Received: a larger window")
+        operator.fault("expected a window inside the image if a mean image is subtracted. Received: a larger window")
         return
     if by_pixel:
         x = operator.add("Sub", x, operator.constant("mean", setting.mean[None]), part="centred")
@@ -43,8 +43,8 @@ def write(operator: WrittenOperator) -> None:
 
 
 @reads_group("DataTransform", least=1)
-def read(nodes: Sequence[Node]) -> Step:
-    """The operator that does the same in testing; what it does in training is in the model's metadata."""
+def read(nodes: Sequence[Node]) -> NetworkStep:
+    """Read the operator that is equivalent in testing. Its behaviour in training is in the model's metadata."""
     found = {node.proto.op_type: node for node in nodes}
     x = nodes[0].step()
     size, padding = list(x.shape[2:]), 0
@@ -75,6 +75,6 @@ def _constant(node: Node, index: int) -> Numbers:
 
 
 def _channels(array: Numbers) -> float | tuple[float, ...]:
-    """One number, or one for each channel."""
+    """One number, or one per channel."""
     values = [shortest(value) for value in array.reshape(-1)]
     return values[0] if len(set(values)) == 1 else tuple(values)

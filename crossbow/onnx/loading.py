@@ -1,4 +1,4 @@
-"""From an ONNX model to a SubGraph."""
+"""Import of an ONNX model as a SubGraph."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import onnx
 
 from crossbow.dataflow import SubGraph
 from crossbow.files import checked_path, reason
-from crossbow.onnx import data_transform  # noqa: F401 - it fills the tables
+from crossbow.onnx import data_transform  # noqa: F401 - registers translations
 from crossbow.onnx.network import Network, check_input_shape
-from crossbow.onnx.reading import (  # noqa: F401 - they fill the table
+from crossbow.onnx.reading import (  # noqa: F401 - register translations
     activations,
     arithmetic,
     layers,
@@ -25,42 +25,42 @@ from crossbow.onnx.reading.graph import Reader
 from crossbow.types import DataError, GraphError, Phase, Shape, bytes_text
 
 LARGEST_FILE = 1 << 31
-"""Bytes of a message in the format that models are written in."""
+"""Maximum size in bytes of a model's file, a limit of the format."""
 
 
 def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape | None = None) -> SubGraph:
-    """The network of an ONNX model, its weights as initial values: to be tested, trained on, or saved again.
+    """Load the network of an ONNX model, with its weights as initial values, to test, train or save it.
 
-    A node becomes the operator of its name. Weights, biases and running statistics become the initial values
-    (`Values`) of variables, which train like any others; every node has variables of its own, even where several
-    read one initializer. A factor that is one number for the whole tensor becomes a coefficient, which does not train.
+    Every node becomes the operator of the same name. Weights, biases and running statistics become initial values
+    (`Values`) of variables, which are trained like any others. Every node has its own variables, even if several nodes
+    read one initializer. A factor that is one number for a whole tensor becomes a coefficient, which is not trained.
 
-    A network predicts as it is with `crossbow.Predictor`. To train it, append a loss at the `tail`: a SoftMaxLoss,
-    behind a SoftMax unless the model ends with one (behind a LogSoftMax too, whose softmax are the probabilities)::
+    A `crossbow.Predictor` runs the network without changes. To train it, append a loss at the `tail`: a SoftMaxLoss,
+    after a SoftMax unless the model ends with one (also after a LogSoftMax, because the softmax of log-probabilities
+    is the probabilities)::
 
         network = crossbow.onnx.load("model.onnx")
         network.tail.connect_to(DataflowNode(Operator("softmax", SoftMax()))).connect_to(
             DataflowNode(Operator("loss", SoftMaxLoss())))
         dataflow = Dataflow(SubGraph(network.head))
 
-    The model must have one input that is no initializer, one output, and operators of opset 6 or later. What can be
-    computed without the input is computed. Reshape, Transpose, Slice, Split, Pad and their kind are read where the
-    examples stay apart. The size of the batch is free whatever the model says: exporters often write that of their
-    example.
+    The model must have one input that is not an initializer, one output, and operators of opset 6 or later. Constant
+    expressions are evaluated. Reshape, Transpose, Slice, Split, Pad and similar operators are supported if they keep
+    examples separate. The batch size in the model is ignored, because exporters often write that of their example.
 
-    A model for channels-last images, as Keras' are, begins with a Transpose here, too: its images are (N, H, W, C),
-    with `Dataset(…, channels_last=True)`. Constants that the exporter says are no parameters do not train, as the
-    factors of PyTorch's BatchNorm with affine=False.
+    A channels-last model, such as those of Keras, becomes a network that begins with a Transpose: its images are
+    (N, H, W, C), with `Dataset(…, channels_last=True)`. Constants that the exporter marks as non-parameters are not
+    trained, such as the factors of PyTorch's BatchNorm with affine=False.
 
     Args:
         model: a path, or a model in memory.
-        input_shape: the sizes of an input without the batch's, (C, H, W). It is needed where the model leaves some of
-            them open, and fills in those; the sizes that the model fixes have to be the same.
+        input_shape: the shape of the input without the batch, (C, H, W). It is needed if the model leaves sizes open,
+            and determines those; the sizes that the model fixes must agree.
 
     Raises:
-        DataError: the file is not there, or it is no ONNX model.
-        GraphError: what the model needs and Crossbow does not have: every node, operator and attribute of it; or an
-            input_shape that is not the model's.
+        DataError: the file does not exist, or is not an ONNX model.
+        GraphError: Crossbow does not support the model: all unsupported nodes, operators and attributes; or the
+            input_shape does not agree with the model's.
     """
     check_input_shape("load", input_shape)
     proto, source = _proto(model)
@@ -70,9 +70,9 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
         network = read(proto, input_shape)
     except GraphError:
         raise
-    except Exception as error:  # it is damaged where nobody would look
+    except Exception as error:  # damaged in a way that is not checked for
         raise DataError(f"{source}: expected an ONNX model. Received: {_damage(proto) or repr(error)}") from error
-    if proto is not model and (damage := _damage(proto)) is not None:  # of a file; in memory, models may be unfinished
+    if proto is not model and (damage := _damage(proto)) is not None:  # only for files; models in memory may be partial
         raise DataError(f"{source}: expected an ONNX model. Received: {damage}")
     if faults := _faults(proto, network):
         raise GraphError(faults)
@@ -80,7 +80,7 @@ def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape 
 
 
 def _faults(proto: onnx.ModelProto, network: Network) -> list[str]:
-    """Why a network that could be read is none to train on."""
+    """Reasons why a network that could be read cannot be trained."""
     faults = []
     for entry in proto.graph.input:
         kind = entry.type.tensor_type.elem_type
@@ -93,7 +93,7 @@ def _faults(proto: onnx.ModelProto, network: Network) -> list[str]:
     for step in network.steps:
         if step.phase is Phase.TRAIN:
             faults.append(
-                f"node {step.name!r}: expected a model for testing, as PyTorch exports one after model.eval(). "
+                f"node {step.name!r}: expected a model for testing, as PyTorch exports after model.eval(). "
                 f"Received: a {type(step.kernel).__name__} in training mode"
             )
         if step.shape[:1] != next(iter(network.inputs.values())).shape[:1]:
@@ -105,12 +105,12 @@ def _faults(proto: onnx.ModelProto, network: Network) -> list[str]:
 
 
 def read(model: onnx.ModelProto, input_shape: Shape | None = None) -> Network:
-    """The network of a model, which may have several inputs and outputs here. Raises GraphError."""
+    """The network of a model, which may have several inputs and outputs. Raises GraphError."""
     return Reader(model, input_shape).run()
 
 
 def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelProto, str]:
-    """The model, and what to call it."""
+    """The model, and its name in errors."""
     if isinstance(model, onnx.ModelProto):
         return model, "load"
     path = checked_path("load", model)
@@ -118,7 +118,7 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
         if not path.is_file():
             raise DataError(f"{path}: expected an ONNX model. Received: no such file")
         if path.stat().st_size > LARGEST_FILE:
-            expected = f"expected an ONNX model of at most {bytes_text(LARGEST_FILE)}, as the format has it"
+            expected = f"expected an ONNX model of at most {bytes_text(LARGEST_FILE)}, the limit of the format"
             raise DataError(f"{path}: {expected}. Received: {bytes_text(path.stat().st_size)}")
         proto = onnx.load(path, load_external_data=False)
         _check_external(proto, path)
@@ -126,12 +126,12 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
         return proto, str(path)
     except DataError:
         raise
-    except Exception as error:  # protobuf's, the system's, and those of missing external data
+    except Exception as error:  # of protobuf, of the system, and for missing external data
         raise DataError(f"{path}: expected an ONNX model. Received: {reason(error)}") from error
 
 
 def _check_external(model: onnx.ModelProto, path: Path) -> None:
-    """Raises DataError where a tensor in a file of its own does not say how long it is, and the file is longer."""
+    """Raises DataError if an external tensor has no length and its file is longer than the tensor."""
     for tensor in model.graph.initializer:
         said = {entry.key: entry.value for entry in tensor.external_data}
         if tensor.data_location != onnx.TensorProto.EXTERNAL or "length" in said:
@@ -144,7 +144,7 @@ def _check_external(model: onnx.ModelProto, path: Path) -> None:
 
 
 def _texts(model: onnx.ModelProto) -> Iterator[str | bytes]:
-    """The names that are read, which are bytes where they are broken."""
+    """All names in a model. Invalid names are bytes."""
     for function in model.functions:
         yield from (function.name, function.domain, *function.input, *function.output, *function.attribute)
         yield from _texts_of(function.node)
@@ -176,8 +176,8 @@ def _texts_of(nodes: Iterable[onnx.NodeProto]) -> Iterator[str | bytes]:
 
 
 def _damage(model: onnx.ModelProto) -> str | None:
-    """What ONNX's checker has against a model. It looks at no further operator once one is unknown to it, so that what
-    Crossbow lacks is looked for before."""
+    """The first problem that ONNX's checker finds, or None. The checker stops at unknown operators, so operators that
+    Crossbow does not support are reported before."""
     try:
         onnx.checker.check_model(model)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""A network between two languages: steps that each hold one of our operators. Reading an ONNX model ends here."""
+"""Intermediate form of an imported network: symbolic tensors, each with the operator that computes it."""
 
 from __future__ import annotations
 
@@ -11,45 +11,46 @@ from crossbow.ops import Kernel, Noop
 from crossbow.types import GraphError, Phase, Shape
 
 ANY_BATCH = 1_000_003
-"""Stands for a batch size that a model leaves open: a large prime, so that a number that depends on it shows."""
+"""Placeholder for an open batch size: a large prime, so that numbers that depend on it can be recognised."""
 MARK = "crossbow"
-"""Begins the doc_string of every node that `save` writes: "crossbow <place> <class> <operator's name>"."""
+"""Beginning of the doc_string of every node that `save` writes: "crossbow <position> <class> <operator's name>"."""
 FILLER = ":filler"
-"""Ends the name of an initializer that `save` writes for a variable that our operator does not have."""
+"""End of the name of an initializer that `save` writes for a variable that Crossbow's operator does not have."""
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
-    """An operator and where its inputs come from; or, without a kernel, an input of the network."""
+class NetworkStep:
+    """The output of an operator, with its inputs; or, without a kernel, an input of the network."""
 
     name: str
     shape: Shape
-    """Of the output. The first size is the batch's."""
+    """Shape of the output, including the batch."""
     kernel: Kernel | None = None
-    inputs: tuple[Step, ...] = ()
+    inputs: tuple[NetworkStep, ...] = ()
     phase: Phase = Phase.CHECK
-    """The phase in which the operator computes what the ONNX one does: TRAIN where that one normalises by the batch,
-    or drops elements."""
+    """Phase in which the operator equals the ONNX operator: TRAIN if that one normalises by the batch, or drops
+    elements."""
     shared: bool = False
-    """Whether steps of the same name are one operator with one set of variables."""
+    """Whether steps of the same name share one operator and its variables."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """Steps in an order in which they can run."""
+    """Steps in topological order."""
 
-    inputs: Mapping[str, Step]
-    steps: Sequence[Step]
-    outputs: Mapping[str, Step]
+    inputs: Mapping[str, NetworkStep]
+    steps: Sequence[NetworkStep]
+    outputs: Mapping[str, NetworkStep]
 
     def subgraph(self) -> SubGraph:
-        """The network as a graph of nodes; it has one input, one output and no step that leads elsewhere.
+        """The network as a graph of nodes. It must have one input and one output, and all steps must lead to the
+        output.
 
-        Where several steps read the input, or none does, a Noop of the input's name comes first.
+        If several steps read the input, or none, a Noop with the input's name is inserted.
         """
         ((name, source),) = self.inputs.items()
         readers = [step for step in self.steps for before in step.inputs if before is source]
-        nodes: dict[Step, DataflowNode] = {}
+        nodes: dict[NetworkStep, DataflowNode] = {}
         head: DataflowNode | None = None
         if len(readers) != 1:
             head = nodes[source] = DataflowNode(Operator(name, Noop()))
@@ -69,13 +70,13 @@ class Network:
 
 
 def check_input_shape(where: str, shape: Shape | None) -> None:
-    """Raises GraphError where it is not the sizes of one example."""
+    """Raises GraphError unless the shape is that of one example."""
     if shape is not None and not (isinstance(shape, tuple | list) and all(is_integer(n) and n >= 1 for n in shape)):
-        expected = "expected input_shape=(C, H, W) or (features,), each ≥ 1, without the batch's"
+        expected = "expected input_shape=(C, H, W) or (features,), each ≥ 1, without the batch"
         raise GraphError([f"{where}: {expected}. Received: {shape!r}"])
 
 
-def needed(outputs: Sequence[Step], steps: Sequence[Step]) -> list[Step]:
+def needed(outputs: Sequence[NetworkStep], steps: Sequence[NetworkStep]) -> list[NetworkStep]:
     """The steps on which the outputs depend, in order."""
     found = set(outputs)
     for step in reversed(steps):

@@ -1,6 +1,6 @@
-"""What an operator does in training only, which ONNX has no notion of: kept in the metadata of a model.
+"""Settings of operators that affect only training, and do not exist in ONNX: stored in a model's metadata.
 
-Other runtimes do not look at it; `load` finds in it what `save` has put there.
+Other runtimes ignore them; `load` reads what `save` has written.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crossbow.ops import BatchNorm, Constant, Conv, DataTransform, InnerProduct,
 from crossbow.types import Array
 
 KEY = f"{MARK}.training"
-"""Of the entry: for each operator, by its place in the graph, the fields that are not as by default, as JSON."""
+"""Key of the metadata entry: the non-default fields of each operator, by its position in the graph, as JSON."""
 _MULTIPLIERS = ("weight_learning_rate_multiplier", "bias_learning_rate_multiplier")
 FIELDS: Mapping[type[Kernel], tuple[str, ...]] = {
     BatchNorm: (*_MULTIPLIERS, "statistics"),
@@ -31,11 +31,11 @@ Settings = Mapping[str, Any]
 
 
 COUNT = "count"
-"""Among the settings: of how many batches the statistics of a BatchNorm are the mean."""
+"""Key of the number of batches in the running statistics of a BatchNorm."""
 
 
 def settings_of(kernel: Kernel, variables: Mapping[str, Array]) -> Settings:
-    """Those of an operator that are not as by default."""
+    """The non-default settings of an operator."""
     default = {field.name: field.default for field in dataclasses.fields(kernel)}  # type: ignore[arg-type]
     found = {name: getattr(kernel, name) for name in FIELDS.get(type(kernel), ())}
     settings = {name: value for name, value in found.items() if value != default[name]}
@@ -45,7 +45,7 @@ def settings_of(kernel: Kernel, variables: Mapping[str, Array]) -> Settings:
 
 
 def with_settings(kernel: Kernel, settings: Settings) -> Kernel:
-    """The operator with these settings. Raises ValueError where they are none of it."""
+    """The operator with these settings. Raises ValueError for unknown settings."""
     fields: dict[str, Any] = dict(settings)
     unknown = settings.keys() - {*FIELDS.get(type(kernel), ())}
     if isinstance(kernel, BatchNorm) and COUNT in settings:
@@ -60,14 +60,14 @@ def with_settings(kernel: Kernel, settings: Settings) -> Kernel:
 
 
 def write_settings(model: onnx.ModelProto, settings: Mapping[int, Settings]) -> None:
-    """Those of all operators, where there are any."""
+    """Write the settings of all operators, if there are any."""
     if settings:
-        text = json.dumps(settings, sort_keys=True, default=lambda number: number.item())  # NumPy's too
+        text = json.dumps(settings, sort_keys=True, default=lambda number: number.item())  # also for NumPy scalars
         onnx.helper.set_model_props(model, {KEY: text})
 
 
 def read_settings(model: onnx.ModelProto) -> Mapping[str, Settings]:
-    """By the operator's place in the graph, as its mark has it. Raises ValueError."""
+    """The settings by the operator's position in the graph, as in its mark. Raises ValueError."""
     for entry in model.metadata_props:
         if entry.key == KEY:
             try:
@@ -75,6 +75,8 @@ def read_settings(model: onnx.ModelProto) -> Mapping[str, Settings]:
             except ValueError:
                 found = None
             if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
-                raise ValueError(f"metadata {KEY!r}: expected what save has written. Received: {entry.value[:100]!r}")
+                raise ValueError(
+                    f"metadata {KEY!r}: expected settings written by save. Received: {entry.value[:100]!r}"
+                )
             return found
     return {}

@@ -1,6 +1,6 @@
-"""The operator-testing kit: run one operator on one device, and check its gradients against finite differences.
+"""Test tools for operators: run one operator on one device, and compare its gradients with finite differences.
 
-For whoever writes an operator, inside this package or outside it:
+They work for operators inside and outside this package:
 
 >>> import numpy as np
 >>> from crossbow.ops import ReLU

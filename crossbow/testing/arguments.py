@@ -1,4 +1,4 @@
-"""What the kit is given, checked: one sentence with what was expected and what was received."""
+"""Validation of arguments of the test tools, with one sentence on what was expected and what was received."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ Numbers = NDArray[Any]
 
 
 def name_of(kernel: Kernel) -> str:
-    """What messages call an operator."""
+    """The operator's name in messages."""
     return type(kernel).__name__
 
 
 def refuse_argument(kernel: Kernel, what: str, expected: str, received: str) -> ConfigurationError:
-    """The error for an argument that does not fit."""
+    """The error for an invalid argument."""
     return ConfigurationError(f"{name_of(kernel)}: {what}: expected {expected}. Received: {received}")
 
 
 def check_kernel(kernel: Kernel) -> None:
-    """Refuse what is no operator, as its class instead of an instance."""
+    """Raises ConfigurationError unless the value is an operator, for example if it is a class instead of an
+    instance."""
     if not isinstance(kernel, Kernel):
         raise ConfigurationError(f"kernel: expected an operator's configuration, as ReLU(). Received: {kernel!r}")
 
 
 def check_array(kernel: Kernel, what: str, value: ArrayLike, shape: Shape | None, dtype: np.dtype[Any]) -> Numbers:
-    """The value as a row-major array of this type: numbers, of this shape, without NaN."""
+    """The value as a row-major array of numbers with this type and shape, without NaN."""
     array: Numbers = np.asarray(value)
     if array.dtype.kind not in "fiub":
         raise refuse_argument(kernel, what, "an array of numbers", f"type {array.dtype}")
@@ -54,8 +55,8 @@ def check_array(kernel: Kernel, what: str, value: ArrayLike, shape: Shape | None
 def check_inputs(
     kernel: Kernel, inputs: Sequence[ArrayLike], dtype: np.dtype[Any]
 ) -> tuple[list[Numbers], Numbers | None]:
-    """The inputs as arrays of this type, and the labels: integers that may be classes as int32, others as
-    `dtype`. Classes are (N,), or (N, …) for a first input of shape (N, classes, …)."""
+    """The inputs as arrays of this type, and the labels: int32 for integers that may be classes, otherwise `dtype`.
+    Classes are (N,), or (N, …) for a first input of shape (N, classes, …)."""
     if not isinstance(inputs, list | tuple):
         raise refuse_argument(kernel, "inputs", "a list of arrays", type(inputs).__name__)
     edges = len(inputs) - kernel.takes_labels
@@ -76,7 +77,7 @@ def check_inputs(
 def infer(
     kernel: Kernel, shapes: Sequence[Shape], labels: Numbers | None, phase: Phase
 ) -> tuple[Shape, tuple[VariableSpec, ...], tuple[VariableSpec, ...]]:
-    """Output shape, variables and running statistics, the operator's complaints with its name."""
+    """Output shape, variables and running statistics. The operator's errors are prefixed with its name."""
     try:
         inputs = tuple(shapes)
         output, variables = answers.output_shape(kernel, inputs), answers.variables(kernel, inputs)
@@ -90,25 +91,25 @@ def infer(
 
 
 def label_range(labels: Numbers) -> LabelRange:
-    """What labels are: int32 are classes."""
+    """Type and range of labels. Labels of type int32 are classes."""
     lowest, highest = (float(labels.min()), float(labels.max())) if labels.size else (0.0, 0.0)
     return LabelRange(labels.shape, labels.dtype == np.int32, lowest, highest)
 
 
 def number_type(kernel: Kernel, dtype: DTypeLike) -> np.dtype[Any]:
-    """The type of an operator's tensors. Raises ConfigurationError where it does not compute with such."""
+    """The type of an operator's tensors. Raises ConfigurationError if the operator does not support it."""
     if isinstance(dtype, str) and dtype in NARROW:
         from crossbow.kernels.cuda.mixed import narrow_type
 
         dtype = narrow_type(dtype)
     number: np.dtype[Any] = np.dtype(dtype)
     if number.name in NARROW and not may_be_narrow(kernel):
-        raise ConfigurationError(f"{name_of(kernel)}: its tensors are never of 16 bits. Received: dtype={number}")
+        raise ConfigurationError(f"{name_of(kernel)}: expected a type of at least 32 bits. Received: dtype={number}")
     return number
 
 
 _gpus: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-"""How many there are, by the libraries in use: asking takes longer than a small operator."""
+"""Number of GPUs by the libraries in use, cached because the query takes longer than a small operator."""
 DEVICES = "'reference', 'cpu' or 'cuda:i'"
 
 
@@ -121,8 +122,8 @@ def library_of(
     deterministic: bool = True,
     winograd: bool = True,
 ) -> KernelLibrary:
-    """The kernels of a device. channels_last, tf32, deterministic: of a GPU's, as `Cuda` says; winograd: of the
-    processor's fast kernels."""
+    """The kernels of a device. channels_last, tf32, deterministic: settings of a GPU, as in `Cuda`; winograd: a setting
+    of the fast CPU kernels."""
     on_gpu = is_gpu(device)
     narrow = dtype.name in NARROW
     if dtype not in (np.float32, np.float64) and not (narrow and on_gpu):
@@ -157,7 +158,7 @@ def library_of(
 
 
 def is_gpu(device: str) -> bool:
-    """Whether a device is a GPU. Raises ConfigurationError for a name that is none of a device."""
+    """Whether a device is a GPU. Raises ConfigurationError for an invalid name."""
     if device in ("reference", "cpu"):
         return False
     if not isinstance(device, str) or not re.fullmatch(r"cuda:\d+", device):
@@ -166,20 +167,18 @@ def is_gpu(device: str) -> bool:
 
 
 def gpu_number(device: str) -> int:
-    """The number of "cuda:i". Raises ConfigurationError where there is no such GPU."""
+    """The number of "cuda:i". Raises ConfigurationError if there is no such GPU."""
     from crossbow.kernels.cuda.api import api, gpus
 
     if api() not in _gpus:
         _gpus[api()] = len(gpus())
     there, number = _gpus[api()], int(device.removeprefix("cuda:"))
     if number >= there:
-        raise ConfigurationError(
-            f"device: expected GPUs that are there, cuda:0 to cuda:{there - 1}. Received: {device!r}"
-        )
+        raise ConfigurationError(f"device: expected an available GPU, cuda:0 to cuda:{there - 1}. Received: {device!r}")
     return number
 
 
 def gpu_settings(channels_last: bool | None, tf32: bool = False, deterministic: bool = True) -> dict[str, Any]:
-    """Those of `library_of`'s settings that are not the usual ones."""
+    """The non-default settings of `library_of`."""
     known = {"channels_last": channels_last, "tf32": tf32 or None, "deterministic": None if deterministic else False}
     return {name: value for name, value in known.items() if value is not None}

@@ -1,4 +1,4 @@
-"""A bench for one operator: its kernels prepared and bound as the compiler does it, on buffers that betray mistakes."""
+"""A test bench for one operator. Kernels are prepared and bound like by the compiler, on buffers that reveal errors."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ from crossbow.compile.precision import has_narrow_variables
 from crossbow.kernels.interface import Call, KernelLibrary, PlainStorage, PreparedKernel, State, Storage, Variable
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.testing.arguments import Numbers, check_array, infer, name_of, refuse_argument
-from crossbow.testing.place import Place, Processor
+from crossbow.testing.bench_device import BenchCpu, BenchDevice
 from crossbow.tracebacks import users_error
 from crossbow.types import ConfigurationError, Phase, Shape, Tensor
 
 _GUARD = 64
-"""Bytes before and after every buffer that no kernel may touch; buffers begin on multiples of it, as the compiler's."""
+"""Guard bytes before and after every buffer, and the alignment of buffers, as in the compiler's arena."""
 _UNTOUCHED = 0xA5
-"""What is in them."""
+"""Content of the guards."""
 _SLOTS = 2
-"""Of the batch ring; the last one holds the batch."""
+"""Number of slots of the batch ring; the last one contains the batch."""
 _UNWRITTEN: dict[int, Any] = {2: np.uint16(0x7FEF), 4: np.uint32(0x7FC0BEEF), 8: np.uint64(0x7FF8BEEFBEEFBEEF)}
-"""A NaN of our own: arithmetic hands it on, so it also betrays a kernel that adds to what it should overwrite."""
+"""A specific NaN. Arithmetic propagates it, so it also reveals a kernel that adds to a buffer instead of
+overwriting."""
 
 
 class _Buffers:
-    """Memory by role, each between two guards, in one block of a place."""
+    """Memory by role, each between two guards, in one block."""
 
-    def __init__(self, place: Place, tensors: Mapping[str, Tensor]) -> None:
-        self._place, self._tensors = place, dict(tensors)
+    def __init__(self, device: BenchDevice, tensors: Mapping[str, Tensor]) -> None:
+        self._bench_device, self._tensors = device, dict(tensors)
         self._spans: dict[str, tuple[int, int, int]] = {}
-        """Where the memory made for a role begins and ends, and where the guard behind it ends."""
+        """Beginning and end of the memory allocated for a role, and end of the guard after it."""
         end = 0
         for role, tensor in tensors.items():
             start = end + _GUARD
             end = start + -(-tensor.nbytes // _GUARD) * _GUARD + _GUARD
             self._spans[role] = (start, start + tensor.nbytes, end)
-        self._host, self._device = place.allocate(end)
+        self._host, self._device = device.allocate(end)
         self._host[...] = _UNTOUCHED
         self.arrays: dict[str, Numbers] = {}
-        """As the host sees them."""
+        """Arrays in host memory."""
         self.bound: dict[str, Any] = {}
-        """As kernels get them."""
+        """Arrays for kernels."""
         self._where: dict[str, str] = {}
-        """In which role's memory a role lies."""
+        """The role whose memory a role uses."""
         for role in tensors:
             self._lay(role, role)
             self.arrays[role][...] = 0
 
     def share(self, role: str, other: str) -> Any:
-        """Put the tensor of one role into the memory of another's; returned as kernels get it."""
+        """Put the tensor of one role into the memory of another. Returns the array for kernels."""
         self._lay(role, self._where[other])
         return self.bound[role]
 
@@ -62,12 +63,12 @@ class _Buffers:
         self._where[role] = where
 
     def run(self, calls: Sequence[Call]) -> None:
-        """Make calls that were bound to the arrays; then those of the host hold what they have written."""
-        with self._place.current():
-            self._place.run(calls, self._host, self._device)
+        """Make calls that were bound to the arrays. Afterwards, the host's arrays have the results."""
+        with self._bench_device.current():
+            self._bench_device.run(calls, self._host, self._device)
 
     def damaged(self) -> list[str]:
-        """Roles beside whose buffer something was written."""
+        """Roles whose guards were overwritten."""
         host = self._host
         return [
             role
@@ -82,18 +83,18 @@ class _Group:
 
     calls: list[Call]
     written: set[str]
-    """Roles that they write."""
+    """Roles that the kernels write."""
     scratch: set[str]
-    """Their workspaces."""
+    """Workspaces of the kernels."""
 
 
 def _workspace(kernel: PreparedKernel) -> str:
-    """The role that a kernel's workspace has among a bench's buffers."""
+    """The role of a kernel's workspace among the bench's buffers."""
     return f"workspace of {kernel.name}, {kernel.workspace} bytes"
 
 
 class Bench:
-    """One operator whose kernels are prepared, and bound to buffers of their own."""
+    """One operator with prepared kernels, bound to its own buffers."""
 
     def __init__(
         self,
@@ -106,13 +107,13 @@ class Bench:
         phase: Phase = Phase.TRAIN,
         seed: int = 0,
         in_place: bool = False,
-        place: Place | None = None,
+        device: BenchDevice | None = None,
     ) -> None:
-        """place: where the library's kernels run; None is the processor."""
+        """device: the device on which the library's kernels run; None is the CPU."""
         self.kernel, self.dtype, self.seed, self.in_place = kernel, dtype, seed, in_place
         narrow = library.mixed is not None and dtype == library.mixed.dtype
         self.wide_dtype = library.dtypes[0] if narrow else dtype
-        """Of statistics, and of results."""
+        """Type of statistics and results."""
         self.variable_dtype = dtype if not narrow or has_narrow_variables(kernel) else self.wide_dtype
         output, self.specs, self.statistics = infer(kernel, shapes, labels, phase)
         self.batch = shapes[0][0] if shapes[0] else 1
@@ -128,14 +129,14 @@ class Bench:
             key=0,
             needs_input_gradient=not kernel.takes_indices,
         )
-        where = place or Processor()
+        where = device or BenchCpu()
         with where.current():
             self._prepare(
                 where, labels, [kernel.gradient(n) for n in range(len(shapes))] if phase is Phase.TRAIN else []
             )
 
-    def _prepare(self, place: Place, labels: Numbers | None, peers: Sequence[Gradient | None]) -> None:
-        """Let the kernels choose, give them memory, and bind them. peers: the gradient operator of each input."""
+    def _prepare(self, device: BenchDevice, labels: Numbers | None, peers: Sequence[Gradient | None]) -> None:
+        """Prepare the kernels, allocate their memory, and bind them. peers: the gradient operator of each input."""
         kernel = self.kernel
         forward = kernel.prepare(self.site)
         chosen = {name: storage for prepared in forward for name, storage in prepared.storages.items()}
@@ -146,7 +147,7 @@ class Bench:
         self.site = replace(self.site, variables=settled)
         gradients = [None if peer is None else peer.prepare(kernel, self.site) for peer in peers]
         later = [prepared for group in gradients for prepared in group or ()]
-        self.buffers = _Buffers(place, self._tensors([*forward, *later]))
+        self.buffers = _Buffers(device, self._tensors([*forward, *later]))
         if labels is not None:
             self.buffers.arrays["labels"][...] = labels
         for prepared in (*forward, *later):
@@ -160,7 +161,7 @@ class Bench:
         ]
 
     def _tensors(self, kernels: Sequence[PreparedKernel]) -> dict[str, Tensor]:
-        """What needs memory, by role."""
+        """All tensors that need memory, by role."""
         site, numbers, memory = self.site, np.dtype(np.int64), np.dtype(np.uint8)
         tensors: dict[str, Tensor] = {}
         for number, tensor in enumerate(site.inputs):
@@ -183,9 +184,9 @@ class Bench:
         return tensors
 
     def _bind(self, kernels: Sequence[PreparedKernel], later: Sequence[PreparedKernel], suffix: str) -> _Group:
-        """Bind some kernels, each to the roles that it names and to no others.
+        """Bind kernels, each only to the roles that it declares.
 
-        `later` are the other kernels that use the same buffers; `suffix` is that of the buffer for `input_gradient`.
+        `later` are the other kernels that use the same buffers; `suffix` is the suffix of the `input_gradient` buffer.
         """
         group = _Group([], set(), set())
         names = {"input_gradient": f"input_gradient{suffix}"} if suffix else {}
@@ -214,11 +215,11 @@ class Bench:
         return group
 
     def initial_variables(self, given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
-        """The values given, and the initialisers' for the rest."""
+        """The given values, and initial values for all other variables."""
         return self._initial("variable", self.specs, given)
 
     def initial_statistics(self, given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
-        """The values given, and those before the first task for the rest."""
+        """The given values, and initial values for all other statistics."""
         return self._initial("statistic", self.statistics, given)
 
     def _initial(self, kind: str, specs: Sequence[VariableSpec], given: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
@@ -244,8 +245,8 @@ class Bench:
         statistics: Mapping[str, Numbers] | None = None,
         positions: Numbers | None = None,
     ) -> None:
-        """Set everything that the kernels read. positions: (epoch, index) of each example; None is those of the task
-        in an epoch whose examples come in order."""
+        """Set everything that the kernels read. positions: (epoch, index) of each example; None is epoch 0 and
+        consecutive indices."""
         arrays = self.buffers.arrays
         for number, value in enumerate(inputs):
             arrays[f"input{number}"][...] = value
@@ -263,7 +264,7 @@ class Bench:
         arrays["slot_positions"][_SLOTS - 1] = positions
 
     def forward(self) -> Numbers:
-        """The output."""
+        """Run forward, and return the output."""
         self.buffers.arrays["kept"][...] = 0xFF
         self._mark("output")
         for spec in self.statistics:
@@ -272,12 +273,12 @@ class Bench:
         return self._result("output", self.buffers.arrays["output"])
 
     def observed(self) -> dict[str, Numbers]:
-        """The statistics after a training task's `forward`."""
+        """The statistics after `forward` in training."""
         roles = {spec.name: f"{spec.name}_next" for spec in self.statistics}
         return {name: self._result(role, self.buffers.arrays[role]) for name, role in roles.items()}
 
     def backward(self, output_gradient: Numbers | None) -> tuple[list[Numbers], dict[str, Numbers]]:
-        """The gradients of the inputs and of the variables; after `forward`."""
+        """The gradients of the inputs and of the variables, after `forward`."""
         arrays = self.buffers.arrays
         input_gradients: list[Numbers] = []
         variable_gradients: dict[str, Numbers] = {}
@@ -290,7 +291,7 @@ class Bench:
                 continue
             self._mark(role)
             if self.kernel.is_loss:
-                self._mark("output_gradient")  # a loss has none: let its use show
+                self._mark("output_gradient")  # a loss has none, so reading it is an error
             else:
                 arrays["output_gradient"][...] = 1 if output_gradient is None else output_gradient
             for name in self.storages if number == 0 else ():
@@ -305,7 +306,7 @@ class Bench:
         return input_gradients, variable_gradients
 
     def _mark(self, role: str, storage: Storage | None = None) -> None:
-        """Fill what is to be written. Padding of a storage stays zero."""
+        """Fill an array that kernels will write. Padding of a storage stays zero."""
         array = self.buffers.arrays[role]
         if role in self.shared:
             return
@@ -317,15 +318,15 @@ class Bench:
         storage.pack(marked.view(array.dtype), array)
 
     def _result(self, role: str, array: Numbers) -> Numbers:
-        """A copy, of which every element has been written."""
+        """A copy. Raises AssertionError unless every element has been written."""
         result = array.copy(order="C")
         mark = _UNWRITTEN[result.itemsize]
         sign = mark.dtype.type(1 << (8 * result.itemsize - 1))
         unwritten = int(np.count_nonzero((result.view(mark.dtype) & ~sign) == mark))
         if unwritten:
             raise AssertionError(
-                f"{name_of(self.kernel)}: expected kernels to write every element of {role!r}, and to read only what "
-                f"has been written. Received: {unwritten} of {result.size} elements unwritten, or made of such"
+                f"{name_of(self.kernel)}: expected kernels to write every element of {role!r}, and to read only "
+                f"written elements. Received: {unwritten} of {result.size} elements unwritten, or computed from such"
             )
         return result.astype(self.wide_dtype, copy=False)
 
@@ -337,7 +338,7 @@ class Bench:
         result = self._result(role, plain)
         packed = np.zeros_like(flat)
         storage.pack(result, packed)
-        # Where a gradient is NaN, so may be what oneDNN makes of the zeros beside it.
+        # If a gradient is NaN, oneDNN may turn the zeros next to it into NaN.
         if np.isfinite(result).all() and not np.array_equal(packed, flat):
             raise AssertionError(
                 f"{name_of(self.kernel)}: expected zeros in the padding of {role!r}, stored as {storage}. "
@@ -346,14 +347,14 @@ class Bench:
         return result
 
     def _run(self, group: _Group) -> None:
-        """Call the kernels, and see to it that they change nothing but what they say they write."""
+        """Call the kernels. Raises AssertionError if they change anything that they do not declare as written."""
         arrays, free = self.buffers.arrays, self.shared | group.written | group.scratch
         before = {role: array.tobytes() for role, array in arrays.items() if role not in free}
         self.buffers.run(group.calls)
         changed = [role for role, value in before.items() if arrays[role].tobytes() != value]
-        changed += [f"memory beside {role}" for role in self.buffers.damaged()]
+        changed += [f"memory next to {role}" for role in self.buffers.damaged()]
         if changed:
             raise AssertionError(
-                f"{name_of(self.kernel)}: expected kernels to write only what they say. "
+                f"{name_of(self.kernel)}: expected kernels to write only what they declare. "
                 f"Received: a changed {', '.join(changed)}"
             )

@@ -1,4 +1,4 @@
-"""Gradients against finite differences."""
+"""Comparison of gradients with finite differences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from crossbow.testing.arguments import (
     refuse_argument,
 )
 from crossbow.testing.bench import Bench
-from crossbow.testing.place import Place, place_of
+from crossbow.testing.bench_device import BenchDevice, bench_device
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import Shape
 
@@ -47,33 +47,34 @@ def check_gradients(
     seed: int = 0,
     channels_last: bool | None = None,
 ) -> float:
-    """Compare an operator's gradients with central differences in float64, and return the worst relative error.
+    """Compare an operator's gradients with central differences in float64, and return the largest relative error.
 
-    For a random point x, a random direction d and random weights g of the outputs, for every input and every variable
-    in turn: Σ gradient · d against the derivative of f(t) = Σ g · y(x + t·d) at 0, from two step sizes, extrapolated:
-    (4 D(h/2) − D(h)) / 3 with D(h) = (f(h) − f(−h)) / 2h. At a kink (ReLU at 0, equal maxima of a pooling window) the
-    derivative does not exist: where the two steps or the two sides disagree, the point is drawn again.
+    For a random point x, a random direction d and random weights g of the outputs, it compares, for every input and
+    every variable in turn, Σ gradient · d with the derivative of f(t) = Σ g · y(x + t·d) at 0. The derivative is
+    extrapolated from two step sizes: (4 D(h/2) − D(h)) / 3 with D(h) = (f(h) − f(−h)) / 2h. At a kink (ReLU at 0, equal
+    maxima of a pooling window), it does not exist: if the two steps or the two sides disagree, the point is redrawn.
 
-    An operator whose gradient goes past another one (`SoftMaxLoss`, past the SoftMax) is checked together with it:
-    the input is drawn for that SoftMax, f is the loss of its output, and the gradient is the one of the logits.
+    An operator whose gradient bypasses another one (`SoftMaxLoss`, which bypasses the SoftMax) is checked together with
+    it: the input is drawn for the SoftMax, f is the loss of its output, and the gradient is with respect to the logits.
 
     Random numbers of the operator (a dropout mask) are the same in every evaluation.
 
     Args:
-        input_shapes: shapes of the inputs; the labels' come last where the operator takes labels.
-        labels: None draws classes in [0, C) for labels of shape (N, …) beside a first input (N, C, …), and normal
-            numbers for any other shape, or where the operator takes no classes.
-        variables: values by name, held fixed as the point's; the others are the initialisers' plus 0.1 × normal.
-        draw: makes an input from a generator and a shape; None is standard normal. For operators with a domain.
-        directions: how many points and directions for each input and variable.
+        input_shapes: shapes of the inputs; if the operator takes labels, their shape comes last.
+        labels: None draws classes in [0, C) for labels of shape (N, …) with a first input (N, C, …), and normal
+            numbers for any other shape, or if the operator does not take classes.
+        variables: values by name, which are not redrawn; all others are the initialisers' plus 0.1 × normal.
+        draw: function that creates an input from a generator and a shape, for operators with a restricted domain; None
+            is standard normal.
+        directions: number of points and directions for each input and variable.
         step: h.
-        tolerance: the largest relative error allowed.
-        device: "reference" (NumPy) or "cuda:i" (an NVIDIA GPU): those that compute in float64.
-        channels_last: whether images lie channels-last on a GPU; None is as the engine has it.
+        tolerance: maximum relative error.
+        device: "reference" (NumPy) or "cuda:i" (an NVIDIA GPU), which support float64.
+        channels_last: whether images are channels-last on a GPU; None is the engine's choice.
 
     Raises:
-        AssertionError: a gradient is wrong; the message names operator and input or variable.
-        ConfigurationError: the operator has no gradient, or an argument does not fit.
+        AssertionError: a gradient is wrong; the message names the operator and the input or variable.
+        ConfigurationError: the operator has no gradient, or an argument is invalid.
 
     >>> from crossbow.ops import InnerProduct
     >>> check_gradients(InnerProduct(number_of_outputs=3), [(2, 5)]) < 1e-6
@@ -89,7 +90,7 @@ def check_gradients(
         values = _draw_labels(kernel, generator, shapes) if labels is None else labels
         first[-1] = check_array(kernel, "labels", values, shapes[-1], np.asarray(values).dtype)
     library = library_of(device, np.dtype(np.float64), **gpu_settings(channels_last))
-    check = _GradientCheck(kernel, library, place_of(device), first, variables or {}, seed)
+    check = _GradientCheck(kernel, library, bench_device(device), first, variables or {}, seed)
     worst = 0.0
     for target in check.targets:
         for _ in range(directions):
@@ -104,7 +105,7 @@ class _GradientCheck:
         self,
         kernel: Kernel,
         library: KernelLibrary,
-        place: Place,
+        device: BenchDevice,
         inputs: Sequence[Numbers],
         given: Mapping[str, ArrayLike],
         seed: int,
@@ -113,11 +114,11 @@ class _GradientCheck:
         arrays, labels = check_inputs(kernel, inputs, dtype)
         shapes = [array.shape for array in arrays]
         self.kernel, self.given = kernel, given
-        self.bench = Bench(kernel, library, dtype, shapes, labels, seed=seed, place=place)
+        self.bench = Bench(kernel, library, dtype, shapes, labels, seed=seed, device=device)
         self.examples = shapes[0][0] if shapes[0] else 1
         self.before: Bench | None = None
         if kernel.gradient_past is not None:
-            self.before = Bench(kernel.gradient_past(), library, dtype, shapes[:1], None, place=place)
+            self.before = Bench(kernel.gradient_past(), library, dtype, shapes[:1], None, device=device)
         peers = [kernel.gradient(number) for number in range(len(shapes))]
         differentiable = [f"input {i}" for i, peer in enumerate(peers) if peer is not None and not kernel.takes_indices]
         if all(peer is None for peer in peers):
@@ -133,7 +134,7 @@ class _GradientCheck:
             direction = generator.standard_normal(point[target].shape)
             gradient = self._gradient(point, weights, target)
             received = float(np.sum(gradient * direction))
-            # A direction may happen to lie across the gradient: its length says how large a derivative is usual.
+            # A direction may be nearly orthogonal to the gradient, whose length gives the usual size of a derivative.
             usual = 0.1 * float(np.linalg.norm(gradient))
             value = functools.partial(self._value, point, target, direction, weights)
             expected = _derivative(value, step, tolerance, usual)
@@ -141,7 +142,7 @@ class _GradientCheck:
                 continue
             largest = max(abs(expected), abs(received), usual)
             error = abs(expected - received) / largest if largest > 0 else 0.0
-            if not error <= tolerance:  # NaN too
+            if not error <= tolerance:  # also for NaN
                 raise AssertionError(
                     f"{name_of(self.kernel)}: the gradient of {self._describe(target)} is wrong. Along a random "
                     f"direction expected {expected:.10g} (central differences), received {received:.10g}; relative "
@@ -183,14 +184,14 @@ class _GradientCheck:
 
 
 def _derivative(value: Callable[[float], float], step: float, tolerance: float, usual: float) -> float | None:
-    """f'(0), or None where f has a kink within a step."""
+    """f'(0), or None if f has a kink within a step."""
     middle = value(0.0)
     sides = [(value(t), value(-t)) for t in (step, step / 2)]
     central = [(right - left) / (2 * t) for (right, left), t in zip(sides, (step, step / 2), strict=True)]
-    # right-hand minus left-hand difference: f''·h where f is smooth, so that it halves with h.
+    # Right-hand minus left-hand difference: f''·h if f is smooth, so it halves with h.
     bend = [(right - 2 * middle + left) / t for (right, left), t in zip(sides, (step, step / 2), strict=True)]
     allowed = tolerance * max(abs(central[1]), usual)
-    # Rounding of f is felt through the division by the step.
+    # Division by the step amplifies rounding errors of f.
     allowed = max(allowed, 8 * float(np.finfo(np.float64).eps) * abs(middle) / step)
     if abs(central[0] - central[1]) > allowed or abs(bend[0] - 2 * bend[1]) > 4 * allowed:
         return None
@@ -198,7 +199,7 @@ def _derivative(value: Callable[[float], float], step: float, tolerance: float, 
 
 
 def _draw_labels(kernel: Kernel, generator: np.random.Generator, shapes: Sequence[Shape]) -> Numbers:
-    """Classes where the operator takes them, else normal numbers."""
+    """Classes if the operator accepts them, else normal numbers."""
     x, shape = shapes[0], shapes[-1]
     if len(x) > 1 and shape == x[:1] + x[2:]:
         labels = generator.integers(0, max(x[1], 1), shape)

@@ -1,4 +1,4 @@
-"""Run one operator, forward and backward, on one device."""
+"""Execution of one operator, forward and backward, on one device."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from crossbow.testing.arguments import (
     refuse_argument,
 )
 from crossbow.testing.bench import Bench
-from crossbow.testing.place import place_of
+from crossbow.testing.bench_device import bench_device
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import Phase
 
 
 @dataclass(frozen=True)
 class OperatorRun:
-    """What an operator computed: arrays in logical order (NCHW, OIHW), row-major, owned by the caller."""
+    """Results of an operator: arrays in logical order (NCHW, OIHW), row-major, owned by the caller."""
 
     outputs: list[Numbers]
-    """The output; a list, as the inputs are."""
+    """The output, in a list like the inputs."""
     input_gradients: list[Numbers]
-    """One per input, labels left out; zeros for an input without a gradient. Empty where nothing has one."""
+    """One per input, without labels; zeros for an input without a gradient. Empty if no input has a gradient."""
     variables: dict[str, Numbers]
-    """The variables by name, as given or initialised."""
+    """Variables by name, as given or initialised."""
     variable_gradients: dict[str, Numbers]
-    """Their gradients by name; empty where `input_gradients` is."""
+    """Gradients of the variables by name; empty if `input_gradients` is."""
     statistics: dict[str, Numbers] = field(default_factory=dict)
-    """Running statistics by name: after the task in the training phase, else as given or initialised."""
+    """Running statistics by name: after the task in training, else as given or initialised."""
 
 
 @without_own_frames
@@ -63,37 +63,37 @@ def run_operator(
     deterministic: bool = True,
     winograd: bool = True,
 ) -> OperatorRun:
-    """Run an operator forward and, in the training phase, backward.
+    """Run an operator forward and, in training, backward.
 
-    The kernels are prepared and bound as the compiler does it. Outputs and gradients are filled with a NaN first, and
-    every buffer lies between guards, so that a kernel that leaves something unwritten, writes beside its buffers or
-    changes what it only reads is found.
+    The kernels are prepared and bound like by the compiler. Outputs and gradients are first filled with a NaN, and
+    every buffer lies between guards. So a kernel is detected that leaves elements unwritten, writes outside its buffers
+    or changes its inputs.
 
     Args:
-        inputs: the operator's inputs; the labels come last where it takes labels (integers (N,), or (N, …)
-            beside a first input (N, classes, …), are classes).
-        output_gradient: of the output's shape; None is ones. A loss starts the gradient itself, and takes None only.
-        variables: values by name; those that are not given are drawn with the operator's initialisers.
-        statistics: running statistics by name; those that are not given are as before the first task.
+        inputs: the operator's inputs; if it takes labels, they come last. Integer labels are classes, of shape (N,), or
+            (N, …) for a first input (N, classes, …).
+        output_gradient: array of the output's shape; None is ones. It must be None for a loss.
+        variables: values by name; all others are drawn by the operator's initialisers.
+        statistics: running statistics by name; all others have their initial values.
         device: "reference" (NumPy), "cpu" (the fast kernels) or "cuda:i" (an NVIDIA GPU).
-        dtype: float32 or float64; on a GPU also "float16" or "bfloat16", for operators that know tensors of 16 bits.
-            What is returned is float32 then.
-        seed: of the initialisers and of the operator's own random numbers (dropout).
-        task: number of the task, on which random numbers depend too.
-        positions: (N, 2) integers: the epoch that each example is seen in and its index in the data set, on which the
-            random numbers of a `DataTransform` depend; None is epoch 0 and the indices from task · N on.
-        examples: how many examples of the batch are real (losses, measures); None is all.
-        in_place: share memory between input and output where the kernels say that they may.
-        channels_last: whether images lie channels-last on a GPU; None is as the engine has it.
+        dtype: float32 or float64; on a GPU also "float16" or "bfloat16", for operators that support 16-bit tensors.
+            The results are then float32.
+        seed: seed of the initialisers and of the operator's own random numbers (dropout).
+        task: number of the task, on which random numbers also depend.
+        positions: (N, 2) integers: the epoch of each example and its index in the data set, on which the random numbers
+            of a `DataTransform` depend; None is epoch 0 and the indices from task · N on.
+        examples: number of real examples in the batch (for losses and metrics); None is all.
+        in_place: whether input and output share memory if the kernels allow it.
+        channels_last: whether images are channels-last on a GPU; None is the engine's choice.
         tf32: whether a GPU may round factors to TF32 in convolutions and matrix products.
-        deterministic: whether a GPU takes the algorithms of convolutions in a fixed order; else the fastest are taken.
-        winograd: whether the fast CPU kernels may compute convolutions by Winograd's filtering.
+        deterministic: whether a GPU selects convolution algorithms in a fixed order, instead of the fastest.
+        winograd: whether the fast CPU kernels may use Winograd convolutions.
 
     Raises:
-        ConfigurationError: an argument does not fit; the message says what was expected and what was received.
-        AssertionError: a kernel broke its contract (unwritten elements, writing where it should not).
+        ConfigurationError: an argument is invalid; the message says what was expected and what was received.
+        AssertionError: a kernel violated its contract (unwritten elements, or writes outside its outputs).
 
-    The gradient of `SoftMaxLoss` is the one with respect to the logits, the input of the SoftMax before it:
+    The gradient of `SoftMaxLoss` is with respect to the logits, the input of the preceding SoftMax:
 
     >>> import numpy as np
     >>> from crossbow.ops import SoftMaxLoss
@@ -112,8 +112,8 @@ def run_operator(
         raise refuse_argument(kernel, "examples", f"a number from 0 to {batch}, the batch", repr(examples))
     shapes, settings = [x.shape for x in arrays], gpu_settings(channels_last, tf32, deterministic)
     library = library_of(device, number, winograd=winograd, **settings)
-    place = place_of(device, tf32=tf32)
-    bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place, place=place)
+    made = bench_device(device, tf32=tf32)
+    bench = Bench(kernel, library, number, shapes, labels, phase=phase, seed=seed, in_place=in_place, device=made)
     values = bench.initial_variables(variables or {})
     running = bench.initial_statistics(statistics or {})
     places = None
@@ -123,7 +123,7 @@ def run_operator(
     gradient = None
     if output_gradient is not None:
         if kernel.is_loss:
-            raise refuse_argument(kernel, "output_gradient", "None: a loss starts the gradient itself", "an array")
+            raise refuse_argument(kernel, "output_gradient", "None for a loss", "an array")
         gradient = check_array(kernel, "output_gradient", output_gradient, bench.site.output.shape, number)
     output = bench.forward()
     input_gradients, variable_gradients = bench.backward(gradient)

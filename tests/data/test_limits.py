@@ -113,8 +113,8 @@ ANSWERS = {
     "many images.npz": "expected at most 200,000 images. Received: 300,000",
     "a jpeg.npz": "expected images of 32×32 pixels. Received: 65500×65500 (image 0)",
     "shared lists.pickle": "",  # they are read, as one list in many places
-    "places.pickle": "a value stored in place 1073741823",
-    "places in text.pickle": "a value stored in place 1000000000",
+    "places.pickle": "a value stored at index 1073741823",
+    "places in text.pickle": "a value stored at index 1000000000",
 }
 
 

@@ -21,7 +21,7 @@ import onnx
 from numpy.typing import NDArray
 
 from crossbow.onnx.loading import read
-from crossbow.onnx.network import Network, Step
+from crossbow.onnx.network import Network, NetworkStep
 from crossbow.onnx.reading.table import TRANSLATIONS, Translation
 from crossbow.ops import Dropout
 from crossbow.testing import OperatorRun, run_operator
@@ -128,10 +128,12 @@ def _named(case: OnnxCase, places: Callable[[Translation], set[int]]) -> set[str
     }
 
 
-def evaluate(network: Network, inputs: Mapping[str, Array], device: str) -> dict[Step, OperatorRun | Array]:
+def evaluate(network: Network, inputs: Mapping[str, Array], device: str) -> dict[NetworkStep, OperatorRun | Array]:
     """What every step computes: float64 on the reference kernels, float32 on the fast ones."""
     dtype = np.float64 if device == "reference" else np.float32
-    results: dict[Step, OperatorRun | Array] = {step: _floating(inputs[name]) for name, step in network.inputs.items()}
+    results: dict[NetworkStep, OperatorRun | Array] = {
+        step: _floating(inputs[name]) for name, step in network.inputs.items()
+    }
     for step in network.steps:
         assert step.kernel is not None
         arrays = [_output(results[before]) for before in step.inputs]

@@ -98,7 +98,7 @@ def test_it_trains_on_and_is_saved(tmp_path: Path, kernels: str) -> None:
 
 
 def test_channels_last_images_have_to_be_called_so() -> None:
-    with pytest.raises(DataError, match=r"channels_last=True for a network that takes such"):
+    with pytest.raises(DataError, match=r"channels_last=True for a channels-last network"):
         Dataset((X, np.zeros(len(X), np.int64)))
 
 

@@ -17,7 +17,7 @@ from tests.onnx.models import draw, model, node, same
 from tests.onnx.test_load import convolutional
 
 HUGE = 10**12
-TOO_LARGE = "expected a constant that can be computed. Received: one that is too large"
+TOO_LARGE = "expected a constant that can be evaluated. Received: one that is too large"
 
 
 def numbers(*values: int) -> Any:
@@ -85,11 +85,11 @@ def with_functions(count: int) -> onnx.ModelProto:
 
 def test_functions_that_call_functions() -> None:
     same(with_functions(4), draw(3, 4))
-    with pytest.raises(GraphError, match=r"at most 1,000,000 nodes\. Received: such that make 2,199,023,255,551"):
+    with pytest.raises(GraphError, match=r"at most 1,000,000 nodes\. Received: 2,199,023,255,551 nodes"):
         load(with_functions(40))
     proto = with_functions(3)
     proto.functions[2].node[0].CopyFrom(helper.make_node("F0", ["x"], ["a"], domain="f"))
-    with pytest.raises(GraphError, match="none calls itself"):
+    with pytest.raises(GraphError, match="do not call themselves"):
         load(proto)
 
 
@@ -114,7 +114,7 @@ def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DataError, match=r"m\.onnx: expected 288 B for 'w'\. Received: a file with 53\.6 GB"):
         load(tmp_path / "m.onnx")
     monkeypatch.setattr(loading, "LARGEST_FILE", 100)
-    with pytest.raises(DataError, match=r"expected an ONNX model of at most 100 B, as the format has it\. Received: "):
+    with pytest.raises(DataError, match=r"of at most 100 B, the limit of the format\. Received: "):
         load(tmp_path / "m.onnx")
 
 

@@ -332,7 +332,7 @@ def test_a_running_variance_that_is_none_is_refused(bad: float, received: str) -
 
 def test_open_sizes_are_refused_unless_they_are_given() -> None:
     proto = model([node("GlobalAveragePool", "x", "y")], ["N", 3, "H", "W"])
-    with pytest.raises(GraphError, match=r"input 'x': .* give input_shape=.* Received: \(N, 3, H, W\), open at 2, 3"):
+    with pytest.raises(GraphError, match=r"input 'x': .* pass input_shape=.* Received: \(N, 3, H, W\), open at 2, 3"):
         load(proto)
     assert run_crossbow(load(proto, input_shape=(3, 4, 4)), draw(2, 3, 4, 4)).shape == (2, 3, 1, 1)
 
@@ -354,8 +354,8 @@ def test_an_input_shape_that_is_not_the_models(sizes: list[int | str]) -> None:
     said = re.escape(f"({', '.join(map(str, sizes))})")
     with pytest.raises(
         GraphError,
-        match=rf"^input 'x': expected an input_shape with the sizes that the model fixes, those of {said} without the "
-        r"batch's. Received: \(3, 4, 5\)$",
+        match=rf"^input 'x': expected an input_shape with the sizes that the model fixes, as in {said} without the "
+        r"batch. Received: \(3, 4, 5\)$",
     ):
         load(proto, input_shape=(3, 4, 5))
 

@@ -97,10 +97,10 @@ def test_a_reduction_over_one_spatial_dimension_is_a_pooling(op_type: str) -> No
     kernel = kernel_of(same(model([node(op_type, "x", "y", "it", axes=[3])], ["N", 2, 4, 6]), draw(3, 2, 4, 6)), "it")
     assert (kernel.kernel_size, kernel.stride) == ((1, 6), (1, 6))
     with pytest.raises(
-        GraphError, match=r"'it' .* keepdims=1 where places are left. Received: keepdims=0, and \[3\] of"
+        GraphError, match=r"'it' .* keepdims=1 if spatial dimensions are left. Received: keepdims=0, and \[3\] of"
     ):
         load(model([node(op_type, "x", "y", "it", axes=[3], keepdims=0)], ["N", 2, 4, 6]))
-    with pytest.raises(GraphError, match=r"'it' .* behind the channels to be reduced. Received: \[1, 3\] of \(N, 2"):
+    with pytest.raises(GraphError, match=r"'it' .* after the channels. Received: \[1, 3\] of \(N, 2"):
         load(model([node(op_type, "x", "y", "it", axes=[1, 3])], ["N", 2, 4, 6]))
 
 

@@ -172,8 +172,8 @@ def test_settings_name_fields_of_the_operators() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{", r"^metadata 'crossbow.training': expected what save has written. Received: '\{'$"),
-        ("[]", r"^metadata 'crossbow.training': expected what save has written"),
+        ("{", r"^metadata 'crossbow.training': expected settings written by save. Received: '\{'$"),
+        ("[]", r"^metadata 'crossbow.training': expected settings written by save"),
         ('{"0": {"epsilon": 1}}', r"^node 'operator' \(BatchNorm.*\): expected settings of a BatchNorm .*: epsilon$"),
         ('{"0": {"statistics": "none"}}', r"^node 'operator' \(BatchNorm.*\): BatchNorm: statistics"),
     ],
@@ -240,7 +240,7 @@ def test_what_onnx_does_not_have_is_refused(case: Case) -> None:
 def test_windows_that_onnx_counts_in_another_way_are_refused() -> None:
     """A last window would begin behind the input along one axis, and hangs over along the other."""
     node = DataflowNode(Operator("pool", Pool(kernel_size=2, stride=3)))
-    with pytest.raises(GraphError, match=r"'pool' \(Pool\): ONNX counts other windows than \(2, 3\)"):
+    with pytest.raises(GraphError, match=r"'pool' \(Pool\): ONNX counts windows other than \(2, 3\)"):
         save(checking(SubGraph(node)), "/nowhere", input_shape=(1, 6, 7))
     proto = written(Pool(kernel_size=2, stride=3), ((1, 1, 6, 6),), {})
     assert run_onnx(proto, x0=draw(1, 1, 6, 6)).shape == (1, 1, 2, 2)

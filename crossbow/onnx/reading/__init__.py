@@ -1,1 +1,1 @@
-"""From ONNX to our operators."""
+"""Translation of ONNX operators to Crossbow's."""

@@ -1,4 +1,4 @@
-"""Sums, products, maxima and minima of tensors, and of a tensor with a constant, which becomes a Scale."""
+"""Sums, products, maxima and minima of tensors, and affine functions with constants, which become a Scale."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossbow.onnx.network import Step
+from crossbow.onnx.network import NetworkStep
 from crossbow.onnx.reading.node import LARGEST_CONSTANT, Node, Numbers, Refused, shortest
 from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import Broadcast, Constant, ElementWiseOp, Scale, Values
@@ -19,39 +19,39 @@ BINARY = (6, 7, 13, 14)
 
 
 @reads("Sum", versions=(6, 8, 13))
-def sum_of_all(node: Node) -> Step:
+def sum_of_all(node: Node) -> NetworkStep:
     return node.apply(ElementWiseOp(type="sum"), *_all(node))
 
 
 @reads("Max", versions=(6, 8, 12, 13))
-def max_of_all(node: Node) -> Step:
+def max_of_all(node: Node) -> NetworkStep:
     return node.apply(ElementWiseOp(type="max"), *_all(node))
 
 
 @reads("Min", versions=(6, 8, 12, 13))
-def min_of_all(node: Node) -> Step:
+def min_of_all(node: Node) -> NetworkStep:
     """−max(−x_i)."""
     steps = [negated(node, step, f"negated{number}") for number, step in enumerate(_all(node))]
     return negated(node, node.apply(ElementWiseOp(type="max"), *steps, part="max"))
 
 
 @reads("Mean", versions=(6, 8, 13))
-def mean_of_all(node: Node) -> Step:
+def mean_of_all(node: Node) -> NetworkStep:
     count = node.inputs
     return node.apply(ElementWiseOp(type="sum", coefficients=(1 / count,) * count), *_all(node))
 
 
 @reads("Neg", versions=(6, 13))
-def negative(node: Node) -> Step:
+def negative(node: Node) -> NetworkStep:
     return negated(node, node.step())
 
 
-def negated(node: Node, x: Step, part: str = "") -> Step:
+def negated(node: Node, x: NetworkStep, part: str = "") -> NetworkStep:
     return node.apply(ElementWiseOp(type="sum", coefficients=(-1.0,)), x, part=part)
 
 
 @reads("Add", versions=BINARY, attributes="broadcast axis")
-def add(node: Node) -> Step:
+def add(node: Node) -> NetworkStep:
     constant = node.constant_index()
     if constant is None:
         return node.apply(ElementWiseOp(type="sum"), *_all(node))
@@ -60,7 +60,7 @@ def add(node: Node) -> Step:
 
 
 @reads("Sub", versions=BINARY, attributes="broadcast axis")
-def subtract(node: Node) -> Step:
+def subtract(node: Node) -> NetworkStep:
     constant = node.constant_index()
     if constant is None:
         return node.apply(ElementWiseOp(type="sum", coefficients=(1.0, -1.0)), *_all(node))
@@ -72,8 +72,8 @@ def subtract(node: Node) -> Step:
 
 
 @reads("Mul", versions=BINARY, attributes="broadcast axis")
-def multiply(node: Node) -> Step:
-    """A product; with a constant, a Scale, the Add of another constant behind it being its bias."""
+def multiply(node: Node) -> NetworkStep:
+    """A product. With a constant, a Scale; the Add of another constant after it becomes its bias."""
     constant = node.constant_index()
     if constant is None:
         return node.apply(ElementWiseOp(type="product"), *_all(node))
@@ -82,10 +82,10 @@ def multiply(node: Node) -> Step:
 
 
 @reads("Div", versions=BINARY, attributes="broadcast axis", is_form=True)
-def divide(node: Node) -> Step:
+def divide(node: Node) -> NetworkStep:
     constant = node.constant_index()
     if constant != 1:
-        raise Refused("expected a divisor that is a constant, and a dividend that is none")
+        raise Refused("expected a divisor that is a constant, and a dividend that is not")
     x = node.step(0)
     term = Term.of(node, 1, x)
     if not term.array.all():
@@ -94,16 +94,16 @@ def divide(node: Node) -> Step:
 
 
 @reads_group("Scale", least=1)
-def scale(nodes: Sequence[Node]) -> Step:
-    """Mul, and perhaps Add."""
+def scale(nodes: Sequence[Node]) -> NetworkStep:
+    """Mul, optionally followed by Add."""
     first, x = nodes[0], nodes[0].step()
     factor, *bias = (Term.of(node, 1, x) for node in nodes)
     return _scale(first, x, factor, bias[0] if bias else None)
 
 
 @reads_group("ElementWiseOp")
-def element_wise(nodes: Sequence[Node]) -> Step:
-    """A Mul by each coefficient, then Sum; or Mul after Mul."""
+def element_wise(nodes: Sequence[Node]) -> NetworkStep:
+    """A Mul by each coefficient, then Sum; or a chain of Muls."""
     if nodes[-1].proto.op_type == "Sum":
         coefficients = tuple(node.single(1, 1.0) for node in nodes[:-1])
         return nodes[-1].apply(ElementWiseOp(type="sum", coefficients=coefficients), *(n.step() for n in nodes[:-1]))
@@ -113,15 +113,15 @@ def element_wise(nodes: Sequence[Node]) -> Step:
 
 @dataclass(frozen=True)
 class Term:
-    """A constant that is added, or multiplied with."""
+    """A constant summand or factor."""
 
     array: Numbers
     fixed: bool
-    """Whether it is a number of the model's code, and no parameter: it does not train."""
+    """Whether it is a number in the model's code instead of a parameter, and so is not trained."""
 
     @classmethod
-    def of(cls, node: Node, index: int, x: Step) -> Term:
-        """A node's input, beside x."""
+    def of(cls, node: Node, index: int, x: NetworkStep) -> Term:
+        """A node's constant input, next to x."""
         return cls(_aligned(node, node.weights(index), len(x.shape)), node.is_literal(index))
 
     @classmethod
@@ -130,14 +130,14 @@ class Term:
 
     @property
     def value(self) -> float:
-        """Of a term that is one number."""
+        """The number, for a term that is one number."""
         return shortest(self.array.reshape(-1)[0])
 
     def times(self, factor: float) -> Term:
         return Term(self.array * self.array.dtype.type(factor), self.fixed)
 
     def run(self, x: Shape) -> tuple[int, int]:
-        """The first axis of x along which it varies, and the one behind the last; (1, 2) for one number."""
+        """The range of axes of x along which it varies: first, and last + 1. (1, 2) for one number."""
         try:
             fits = np.broadcast_shapes(self.array.shape, x) == x
         except ValueError:
@@ -153,20 +153,20 @@ class Term:
         return varying[0], varying[-1] + 1
 
     def along(self, x: Shape, first: int, last: int) -> Numbers:
-        """Its values for the axes from `first` to before `last`."""
+        """Its values for the axes from `first` up to, but not including, `last`."""
         if math.prod(x[first:last]) > LARGEST_CONSTANT:
             raise Refused(f"expected a constant of at most {LARGEST_CONSTANT:,} elements. Received: {x[first:last]}")
         shape = (1,) * (len(x) - self.array.ndim) + self.array.shape
         return np.ascontiguousarray(np.broadcast_to(self.array.reshape(shape[first:last]), x[first:last]))
 
 
-def _factor_and_bias(node: Node, x: Step, factor: Term) -> Step:
-    """The factor, and as bias a constant that is added behind it."""
+def _factor_and_bias(node: Node, x: NetworkStep, factor: Term) -> NetworkStep:
+    """A factor and, as bias, a constant that a following Add adds."""
     follower = node.follower("Add")
     constant = None if follower is None else follower.constant_index()
     bias = None
     if follower is not None and constant is not None and factor.array.size > 1:
-        with contextlib.suppress(Refused):  # its own turn tells
+        with contextlib.suppress(Refused):  # reported when the follower itself is read
             term = Term.of(follower, constant, x)
             if term.run(x.shape) == factor.run(x.shape) and term.fixed == factor.fixed:
                 bias = term
@@ -174,14 +174,14 @@ def _factor_and_bias(node: Node, x: Step, factor: Term) -> Step:
     return affine(node, x, factor, bias)
 
 
-def affine(node: Node, x: Step, factor: Term | None, bias: Term | None, part: str = "") -> Step:
-    """x · factor + bias: coefficients where it is one number, else a Scale."""
+def affine(node: Node, x: NetworkStep, factor: Term | None, bias: Term | None, part: str = "") -> NetworkStep:
+    """x · factor + bias: a coefficient if the factor is one number and there is no bias, else a Scale."""
     if factor is not None and bias is None and factor.array.size == 1 and factor.run(x.shape):
         return node.apply(ElementWiseOp(type="sum", coefficients=(factor.value,)), x, part=part)
     return _scale(node, x, Term.number(1.0) if factor is None else factor, bias, part)
 
 
-def _scale(node: Node, x: Step, factor: Term, bias: Term | None, part: str = "") -> Step:
+def _scale(node: Node, x: NetworkStep, factor: Term, bias: Term | None, part: str = "") -> NetworkStep:
     if len(x.shape) < 2:
         raise Refused(f"expected an input of two dimensions or more. Received: {x.shape}")
     runs = [term.run(x.shape) for term in (factor, bias) if term is not None and term.run(x.shape) != (1, 2)]
@@ -198,13 +198,13 @@ def _scale(node: Node, x: Step, factor: Term, bias: Term | None, part: str = "")
     return node.apply(kernel, x, part=part)
 
 
-def _all(node: Node) -> list[Step]:
-    """All inputs, in one shape."""
+def _all(node: Node) -> list[NetworkStep]:
+    """All inputs, broadcast to one shape."""
     return together(node, [node.step(index) for index in range(node.inputs)])
 
 
-def together(node: Node, steps: list[Step]) -> list[Step]:
-    """The steps in one shape, some repeated to it; never from example to example."""
+def together(node: Node, steps: list[NetworkStep]) -> list[NetworkStep]:
+    """The steps, broadcast to one shape, but not along the examples."""
     if all(step.shape == steps[0].shape for step in steps):
         return steps
     try:
@@ -223,7 +223,8 @@ def together(node: Node, steps: list[Step]) -> list[Step]:
 
 
 def _aligned(node: Node, array: Numbers, rank: int) -> Numbers:
-    """The constant as it is broadcast from behind; before version 7 the attribute axis says where it begins."""
+    """The constant with trailing dimensions for broadcasting. Before version 7, the attribute axis defines its
+    position."""
     if node.version >= 7 or not node.has("axis"):
         return array
     return array.reshape(*array.shape, *(1,) * (rank - node.integer("axis", 0) % rank - array.ndim))

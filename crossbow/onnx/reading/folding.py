@@ -1,4 +1,4 @@
-"""Computing what does not depend on the input, and no more of it than a model can need."""
+"""Constant folding: evaluation of nodes that do not depend on the input, with limits on its cost."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from crossbow.onnx.reading.node import Numbers
 from crossbow.types import GraphError
 
 MOST_NODES = 1_000_000
-"""Of a graph, with the functions that it calls written out."""
+"""Maximum number of nodes of a graph after its functions are inlined."""
 
 
 def evaluate(
     proto: onnx.NodeProto, model: onnx.ModelProto, given: Mapping[str, Numbers], room: int
 ) -> Sequence[Numbers]:
-    """The outputs of a node whose inputs are known. Raises ValueError where they have more elements than there is room,
-    and whatever the evaluator of the package does."""
+    """The outputs of a node whose inputs are known. Raises ValueError if they have more elements than `room`, and any
+    exception of the package's evaluator."""
     inputs = [onnx.ValueInfoProto(name=name) for name in given]
     outputs = [onnx.ValueInfoProto(name=name) for name in proto.output if name]
     graph = onnx.helper.make_graph([proto], "constant", inputs, outputs)
     alone = onnx.helper.make_model(graph, opset_imports=model.opset_import)
     if _elements(proto, alone, given) > room:
-        raise ValueError(f"one that is too large, with less than {room:,} elements left for all")
+        raise ValueError(f"one that is too large, with less than {room:,} elements left for all constants")
     return list(onnx.reference.ReferenceEvaluator(alone).run(None, dict(given)))
 
 
 def _elements(proto: onnx.NodeProto, alone: onnx.ModelProto, given: Mapping[str, Numbers]) -> int:
-    """How many elements the outputs will have, as far as they are known before they are computed."""
+    """Number of elements of the outputs, as far as it is known before they are computed."""
     if not given:
-        return 0  # a Constant's are in the model
+        return 0  # the output of a Constant is in the model
     if proto.op_type == "Range":
         start, limit, delta = (float(given[name].reshape(-1)[0]) for name in proto.input)
         return max(0, math.ceil((limit - start) / delta)) if delta else 0
@@ -42,7 +42,7 @@ def _elements(proto: onnx.NodeProto, alone: onnx.ModelProto, given: Mapping[str,
     shaped = [onnx.helper.make_tensor_value_info(name, _kind(a), a.shape) for name, a in given.items()]
     del model.graph.input[:]
     model.graph.input.extend(shaped)
-    # Shapes, counts and the like decide about sizes; what is larger is numbers.
+    # Only small arrays, such as shapes and counts, determine sizes.
     short = {name: array for name, array in given.items() if array.size <= SHORT and array.dtype.kind in "iuf"}
     model.graph.initializer.extend(onnx.numpy_helper.from_array(array, name) for name, array in short.items())
     inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
@@ -50,7 +50,7 @@ def _elements(proto: onnx.NodeProto, alone: onnx.ModelProto, given: Mapping[str,
 
 
 SHORT = 64
-"""Elements of what may be a shape, or a count."""
+"""Maximum number of elements of an array that may be a shape or a count."""
 
 
 def _kind(array: Numbers) -> int:
@@ -58,7 +58,7 @@ def _kind(array: Numbers) -> int:
 
 
 def _size(entry: onnx.ValueInfoProto) -> int:
-    """Elements of what is inferred; 0 where it is not known."""
+    """Number of elements of an inferred tensor; 0 if it is unknown."""
     shape = entry.type.tensor_type.shape
     if not entry.type.tensor_type.HasField("shape") or not all(d.HasField("dim_value") for d in shape.dim):
         return 0
@@ -66,8 +66,7 @@ def _size(entry: onnx.ValueInfoProto) -> int:
 
 
 def check_functions(model: onnx.ModelProto) -> None:
-    """Raises GraphError where the functions of a model, which may call each other, amount to more nodes than any graph
-    needs."""
+    """Raises GraphError if a model's functions, which may call each other, expand to too many nodes."""
     functions = {(function.domain, function.name): function for function in model.functions}
     known: dict[tuple[str, str], int] = {}
 
@@ -78,7 +77,7 @@ def check_functions(model: onnx.ModelProto) -> None:
             total += 1
             if key in functions:
                 if key in calling:
-                    expected = "expected functions of which none calls itself"
+                    expected = "expected functions that do not call themselves"
                     raise GraphError([f"{expected}. Received: {node.op_type!r}, which does"])
                 if key not in known:
                     known[key] = count(functions[key].node, calling | {key})
@@ -90,5 +89,5 @@ def check_functions(model: onnx.ModelProto) -> None:
 
     nodes = count(model.graph.node, frozenset())
     if nodes > MOST_NODES:
-        expected = f"expected functions that make a graph of at most {MOST_NODES:,} nodes"
-        raise GraphError([f"{expected}. Received: such that make {nodes:,}"])
+        expected = f"expected functions that expand to at most {MOST_NODES:,} nodes"
+        raise GraphError([f"{expected}. Received: {nodes:,} nodes"])

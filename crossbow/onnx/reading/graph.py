@@ -1,4 +1,4 @@
-"""Reading an ONNX graph: constants folded, shapes tracked, every node translated, every fault collected."""
+"""Reading of an ONNX graph: constants are folded, shapes tracked, nodes translated, and all faults collected."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import onnx
 import onnx.inliner
 import onnx.shape_inference
 
-from crossbow.onnx.network import ANY_BATCH, MARK, Network, Step, needed
+from crossbow.onnx.network import ANY_BATCH, MARK, Network, NetworkStep, needed
 from crossbow.onnx.reading.folding import check_functions, evaluate
-from crossbow.onnx.reading.node import LARGEST_CONSTANT, Border, Constant, Node, Numbers, Refused
+from crossbow.onnx.reading.node import LARGEST_CONSTANT, Border, ConstantTensor, Node, Numbers, Refused
 from crossbow.onnx.reading.table import GROUPS, TRANSLATIONS, Read, Translation
 from crossbow.onnx.training_settings import Settings, read_settings
 from crossbow.types import GraphError, Shape
 
 FIRST_OPSET = 6
-"""The oldest version of the ONNX operators that is read."""
+"""Oldest supported version of the ONNX operators."""
 LOSSES = frozenset({"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"})
-"""Operators that are none of a network: what is loaded gets its loss, and the labels, from whoever trains it."""
+"""Unsupported loss operators: the user appends a loss, and the data set has the labels."""
 
 
 class Reader:
-    """One pass over the graph."""
+    """Reads a graph in one pass."""
 
     def __init__(self, model: onnx.ModelProto, input_shape: Shape | None = None) -> None:
         if model.functions:
@@ -35,14 +35,14 @@ class Reader:
         self.faults: list[str] = []
         self.opset = self._opset()
         self.constants = self._initializers()
-        self.values: dict[str, Step] = {}
-        self.steps: list[Step] = []
+        self.values: dict[str, NetworkStep] = {}
+        self.steps: list[NetworkStep] = []
         self.absorbed: dict[int, str] = {}
-        """By node: the output that stands for its own, because another node's translation has done its work."""
+        """By node: the output that replaces its own, because the translation of another node includes it."""
         self.folded: set[str] = set()
-        """First outputs of the nodes that have been computed, or are at fault."""
+        """First outputs of the nodes that were evaluated, or caused a fault."""
         self.borders: dict[str, Border] = {}
-        """By the input of a Conv: zeros to put around it besides the Conv's own padding."""
+        """By the input of a Conv: zeros to add around it, in addition to the Conv's own padding."""
         self.is_from_save = model.producer_name == MARK
         self.settings = self._settings()
         self.nodes = self._live_nodes()
@@ -60,7 +60,7 @@ class Reader:
         self._room = LARGEST_CONSTANT
 
     def run(self) -> Network:
-        """Raises GraphError with every fault."""
+        """Read the graph. Raises GraphError with all faults."""
         self._check_names()
         if not self.faults:
             for node in self.nodes:
@@ -78,7 +78,7 @@ class Reader:
             raise GraphError(self.faults)
         return Network(self.inputs, needed(list(outputs.values()), self.steps), outputs)
 
-    # What stands before the nodes
+    # Inputs, initializers and settings
 
     def _opset(self) -> int:
         found = {entry.domain or "ai.onnx": entry.version for entry in self.model.opset_import}
@@ -88,12 +88,15 @@ class Reader:
             self.faults.append(f"expected ONNX operators of opset {FIRST_OPSET} to {latest}. Received: opset {version}")
         return version
 
-    def _initializers(self) -> dict[str, Constant]:
+    def _initializers(self) -> dict[str, ConstantTensor]:
         for sparse in self.graph.sparse_initializer:
             self.faults.append(f"initializer {sparse.values.name!r}: expected a dense tensor. Received: a sparse one")
         entries = (*self.graph.input, *self.graph.value_info)
         kept = {entry.name for entry in entries if any(map(_is_buffer, entry.metadata_props))}
-        return {t.name: Constant(onnx.numpy_helper.to_array(t), literal=t.name in kept) for t in self.graph.initializer}
+        return {
+            t.name: ConstantTensor(onnx.numpy_helper.to_array(t), literal=t.name in kept)
+            for t in self.graph.initializer
+        }
 
     def _settings(self) -> Mapping[str, Settings]:
         try:
@@ -112,7 +115,7 @@ class Reader:
                 wanted.update(_reads(node))
         return live[::-1]
 
-    def _inputs(self, given: Shape | None) -> dict[str, Step]:
+    def _inputs(self, given: Shape | None) -> dict[str, NetworkStep]:
         found = {}
         for entry in self.graph.input:
             if entry.name in self.constants:
@@ -124,28 +127,28 @@ class Reader:
             if sizes and given is not None:
                 if len(given) != len(sizes) - 1:
                     self.faults.append(
-                        f"input {entry.name!r}: expected an input_shape of {len(sizes) - 1} sizes, those of "
-                        f"{_text(entry)} without the batch's. Received: {given}"
+                        f"input {entry.name!r}: expected an input_shape of {len(sizes) - 1} sizes, as in "
+                        f"{_text(entry)} without the batch. Received: {given}"
                     )
                     continue
                 if any(size not in (None, asked) for size, asked in zip(sizes[1:], given, strict=True)):
                     self.faults.append(
-                        f"input {entry.name!r}: expected an input_shape with the sizes that the model fixes, those of "
-                        f"{_text(entry)} without the batch's. Received: {given}"
+                        f"input {entry.name!r}: expected an input_shape with the sizes that the model fixes, as in "
+                        f"{_text(entry)} without the batch. Received: {given}"
                     )
                     continue
                 sizes = [sizes[0], *given]
             if unknown := [place for place, size in enumerate(sizes) if size is None and place > 0]:
                 self.faults.append(
-                    f"input {entry.name!r}: expected fixed sizes behind the batch's; give input_shape=(C, H, W), "
+                    f"input {entry.name!r}: expected fixed sizes after the batch; pass input_shape=(C, H, W), "
                     f"without the batch. Received: {_text(entry)}, open at {', '.join(map(str, unknown))}"
                 )
             shape = tuple(ANY_BATCH if size is None else size for size in sizes)
-            self.values[entry.name] = found[entry.name] = Step(entry.name, shape)
+            self.values[entry.name] = found[entry.name] = NetworkStep(entry.name, shape)
         return found
 
     def _check_names(self) -> None:
-        """What a node reads stands before it."""
+        """Check that everything that a node reads is defined before it."""
         given = {*self.constants, *(entry.name for entry in self.graph.input)}
         given.update(sparse.values.name for sparse in self.graph.sparse_initializer)  # a fault already
         for node in self.nodes:
@@ -153,15 +156,15 @@ class Reader:
                 if name and name not in given:
                     where = f"node {self._name(node)!r} ({node.op_type})"
                     self.faults.append(
-                        f"{where}: expected {name!r} to be an input, an initializer or an output of a node before it. "
-                        f"Received: none of that name"
+                        f"{where}: expected {name!r} to be an input, an initializer or an output of an earlier node. "
+                        f"Received: an undefined name"
                     )
             given.update(node.output)
 
     # Nodes
 
     def _groups(self) -> list[list[onnx.NodeProto]]:
-        """The nodes; those that `save` wrote for one operator together."""
+        """Groups of nodes: nodes that `save` wrote for one operator form one group, others have their own."""
         groups: dict[object, list[onnx.NodeProto]] = {}
         for node in self.nodes:
             mark = self._mark(node)
@@ -169,7 +172,7 @@ class Reader:
         return list(groups.values())
 
     def _mark(self, node: onnx.NodeProto) -> tuple[str, str, str] | None:
-        """Place, class and name of the operator for which `save` wrote the node."""
+        """Position, class and name of the operator for which `save` wrote the node."""
         parts = node.doc_string.split(" ", 3)
         if not self.is_from_save or len(parts) != 4 or parts[0] != MARK:
             return None
@@ -194,7 +197,7 @@ class Reader:
             return
         if proto.op_type == "Shape" and proto.input[0] in self.values:
             array = _shape_operator(proto, self.values[proto.input[0]].shape)
-            self.constants[proto.output[0]] = Constant(array, varies=True)
+            self.constants[proto.output[0]] = ConstantTensor(array, varies=True)
             return
         if proto.op_type == "If" and proto.input[0] in self.constants:
             self._read_branch(proto)
@@ -211,11 +214,11 @@ class Reader:
         self._translate(node, lambda: translation.read(node))
 
     def _read_branch(self, proto: onnx.NodeProto) -> None:
-        """The nodes of the branch that an If takes whose condition is known, as one on a shape is."""
+        """Read the taken branch of an If whose condition is constant, for example because it depends on a shape."""
         taken = bool(self.constants[proto.input[0]].array.reshape(-1)[0])
         name = "then_branch" if taken else "else_branch"
         (branch,) = (attribute.g for attribute in proto.attribute if attribute.name == name)
-        self.constants.update({t.name: Constant(onnx.numpy_helper.to_array(t)) for t in branch.initializer})
+        self.constants.update({t.name: ConstantTensor(onnx.numpy_helper.to_array(t)) for t in branch.initializer})
         for node in branch.node:
             self._read_node(node)
         for outer, inner in zip(proto.output, branch.output, strict=True):
@@ -227,7 +230,7 @@ class Reader:
     def _translate(self, node: Node, read: Callable[[], Read]) -> None:
         try:
             result = read()
-            steps = [result] if isinstance(result, Step) else result
+            steps = [result] if isinstance(result, NetworkStep) else result
             self.values.update(zip(node.proto.output, steps, strict=False))
         except (Refused, ValueError) as error:
             self.fault(node, str(error))
@@ -245,7 +248,7 @@ class Reader:
         return node
 
     def _name(self, proto: onnx.NodeProto) -> str:
-        """The node's name; without one, its type and a number."""
+        """The node's name; if it has none, its type and a number."""
         if proto.name:
             return proto.name
         if id(proto) not in self._given_names:
@@ -256,11 +259,11 @@ class Reader:
         return self._given_names[id(proto)]
 
     def _check(self, node: Node) -> Translation | None:
-        """The node's translation, or None with a fault for everything that is wrong whatever its inputs are."""
+        """The node's translation, or None after reporting all faults that do not depend on its inputs."""
         proto = node.proto
         translation = TRANSLATIONS.get(proto.op_type) if proto.domain in ("", "ai.onnx") else None
         if translation is None and proto.op_type in LOSSES:
-            self.fault(node, "expected the network without its loss; append one, as SoftMaxLoss, to what is loaded")
+            self.fault(node, "expected the network without its loss; append one, as SoftMaxLoss, after loading")
             return None
         if translation is None:
             where = f" of {proto.domain}" if proto.domain not in ("", "ai.onnx") else ""
@@ -275,7 +278,7 @@ class Reader:
                 self.fault(node, f"attribute {attribute.name!r} is not known")
         for output in () if translation.several_outputs else proto.output[1:]:
             if output and self.uses[output]:
-                self.fault(node, f"expected only the first output to be used. Received: a use of {output!r} too")
+                self.fault(node, f"expected only the first output to be used. Received: a use of {output!r}")
         for index in translation.constants:
             if node.given(index) and proto.input[index] in self.values:
                 self.fault(
@@ -290,7 +293,7 @@ class Reader:
     def _known(self, name: str) -> bool:
         return name in self.values or name in self.constants
 
-    def behind(self, node: Node, op_type: str) -> Node | None:
+    def sole_consumer(self, node: Node, op_type: str) -> Node | None:
         output = node.proto.output[0]
         found = self._readers.get(output, [])
         if self.uses[output] != 1 or len(found) != 1 or self._mark(node.proto) is not None:
@@ -300,10 +303,10 @@ class Reader:
         return self._node(found[0])
 
     def follower(self, node: Node, op_type: str) -> Node | None:
-        follower = self.behind(node, op_type)
+        follower = self.sole_consumer(node, op_type)
         count = len(self.faults)
         if follower is not None and self._check(follower) is None:
-            del self.faults[count:]  # they are found again when its turn comes
+            del self.faults[count:]  # they are reported when the follower itself is read
             return None
         return follower
 
@@ -313,7 +316,7 @@ class Reader:
         return all(not name or name in self.constants for name in proto.input)
 
     def _fold(self, proto: onnx.NodeProto) -> None:
-        """Compute a node whose inputs are constants."""
+        """Evaluate a node whose inputs are constants."""
         self.folded.add(proto.output[0])
         name = f"node {proto.name or proto.output[0]!r} ({proto.op_type})"
         given = {name: self.constants[name] for name in proto.input if name}
@@ -323,23 +326,23 @@ class Reader:
         try:
             arrays = evaluate(proto, self.model, {name: constant.array for name, constant in given.items()}, self._room)
             self._room -= sum(np.asarray(array).size for array in arrays)
-        except Exception as error:  # whatever the evaluator of the package raises
-            self.faults.append(f"{name}: expected a constant that can be computed. Received: {error}")
+        except Exception as error:  # of any type that the package's evaluator raises
+            self.faults.append(f"{name}: expected a constant that can be evaluated. Received: {error}")
             return
         varies = any(constant.varies for constant in given.values())
         literal = all(constant.literal for constant in given.values())
         for output, array in zip(proto.output, arrays, strict=False):
             if output:
-                self.constants[output] = Constant(np.asarray(array), varies, literal)
+                self.constants[output] = ConstantTensor(np.asarray(array), varies, literal)
 
     def _guess(self, proto: onnx.NodeProto) -> None:
-        """Give the outputs of a node at fault the shapes that the package infers, so that the nodes behind it are
-        checked too."""
+        """Give the outputs of a faulty node the shapes that the package infers, so that later nodes are checked,
+        too."""
         if self._inferred is None:
             self._inferred = self._infer()
         for output in proto.output:
             if output and output in self._inferred and not self._known(output):
-                self.values[output] = Step(output, self._inferred[output])
+                self.values[output] = NetworkStep(output, self._inferred[output])
 
     def _infer(self) -> dict[str, Shape]:
         model = onnx.ModelProto()
@@ -354,7 +357,7 @@ class Reader:
         del model.graph.value_info[:]
         try:
             inferred = onnx.shape_inference.infer_shapes(model, data_prop=True)
-        except Exception:  # a graph that is wrong beyond what is reported already
+        except Exception:  # the graph has further errors, beyond those reported already
             return {}
         entries = [*inferred.graph.value_info, *inferred.graph.output]
         sizes = {entry.name: _sizes(entry) for entry in entries}
@@ -366,7 +369,7 @@ class Reader:
 
 
 def _reads(node: onnx.NodeProto) -> list[str]:
-    """The names that a node reads: its inputs, and what the graphs within it take from around them."""
+    """The names that a node reads: its inputs, and names from outside that its subgraphs use."""
     names = list(node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -380,12 +383,12 @@ def _reads(node: onnx.NodeProto) -> list[str]:
 
 
 def _is_buffer(entry: onnx.StringStringEntryProto) -> bool:
-    """Whether it says, as PyTorch's exporter does, that a tensor is a buffer: no parameter."""
+    """Whether the metadata entry, by PyTorch's exporter, marks a tensor as a buffer, which is not a parameter."""
     return entry.key == "pkg.torch.export.graph_signature.InputSpec.kind" and entry.value == "BUFFER"
 
 
-def _activations(group: Sequence[onnx.NodeProto], constants: Mapping[str, Constant]) -> set[str]:
-    """What a group of nodes reads from outside."""
+def _activations(group: Sequence[onnx.NodeProto], constants: Mapping[str, ConstantTensor]) -> set[str]:
+    """The names of activations that a group of nodes reads from outside."""
     inside = {output for node in group for output in node.output}
     return {name for node in group for name in node.input if name and name not in constants and name not in inside}
 
@@ -396,7 +399,7 @@ def _shape_operator(proto: onnx.NodeProto, shape: Shape) -> Numbers:
 
 
 def _sizes(entry: onnx.ValueInfoProto) -> list[int | None] | None:
-    """The sizes of a tensor, None for one that is open; None for what is no tensor of known rank."""
+    """The sizes of a tensor, with None for open ones; None if it is not a tensor of known rank."""
     if not entry.type.HasField("tensor_type") or not entry.type.tensor_type.HasField("shape"):
         return None
     return [dim.dim_value if dim.HasField("dim_value") else None for dim in entry.type.tensor_type.shape.dim]

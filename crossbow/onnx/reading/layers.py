@@ -1,4 +1,4 @@
-"""Layers: weighted ones, normalisation, pooling, and those that put tensors together or take them apart."""
+"""Layers: weighted layers, normalisation, pooling, concatenation and others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.onnx.network import Step
+from crossbow.onnx.network import NetworkStep
 from crossbow.onnx.reading.arithmetic import Term, affine, negated, together
 from crossbow.onnx.reading.node import Border, Node, Numbers, Refused
 from crossbow.onnx.reading.table import reads, reads_group
@@ -39,8 +39,8 @@ WINDOW = "auto_pad dilations kernel_shape pads strides"
 
 
 @reads("Conv", versions=(1, 11, 22), attributes=f"{WINDOW} group", constants=(1, 2))
-def conv(node: Node) -> Step:
-    """Zeros that a Pad puts around the input are padding besides its own."""
+def conv(node: Node) -> NetworkStep:
+    """Zeros from a preceding Pad are added to the operator's own padding."""
     x, weights = node.step(), node.weights(1)
     kernel = weights.shape[2:]
     if node.integers("kernel_shape", kernel) != kernel:
@@ -65,9 +65,9 @@ def conv(node: Node) -> Step:
 
 
 @reads("Gemm", versions=(6, 7, 9, 11, 13), attributes="alpha beta broadcast transA transB", variables=(1, 2))
-def gemm(node: Node) -> Step:
-    """alpha · a · b + beta · c: an InnerProduct where b is constant, with c as bias where that is, the factors in its
-    variables. Else a MatMul, and then a sum."""
+def gemm(node: Node) -> NetworkStep:
+    """alpha · a · b + beta · c. If b is constant, an InnerProduct whose variables include the factors, and whose bias
+    is c if that is constant; otherwise a MatMul, followed by a sum."""
     x, last = node.step(), not node.given(2)
     alpha, beta = node.number("alpha", 1.0), node.number("beta", 1.0)
     part = "" if last else "product"
@@ -94,8 +94,8 @@ def gemm(node: Node) -> Step:
 
 
 @reads("MatMul", versions=(1, 9, 13))
-def matmul(node: Node) -> Step:
-    """x · W: an InnerProduct, with the Add of a bias behind it; where neither is constant, a MatMul."""
+def matmul(node: Node) -> NetworkStep:
+    """x · W: an InnerProduct, whose bias is added by a following Add. If neither is constant, a MatMul."""
     if not node.is_constant(1):
         return node.apply(MatMul(), node.step(0), node.step(1))
     x, weights = node.step(), node.weights(1)
@@ -105,7 +105,7 @@ def matmul(node: Node) -> Step:
     follower = node.follower("Add")
     constant = None if follower is None else follower.constant_index()
     if follower is not None and constant is not None:
-        with contextlib.suppress(Refused):  # its own turn tells
+        with contextlib.suppress(Refused):  # reported when the follower itself is read
             array = follower.weights(constant)
             if array.shape[-1:] == (array.size,) == weights.shape[1:]:
                 bias = array.reshape(-1)
@@ -113,8 +113,10 @@ def matmul(node: Node) -> Step:
     return inner_product(node, x, weights.T, bias)
 
 
-def inner_product(node: Node, x: Step, weights: Numbers, bias: Numbers | None, part: str = "", axis: int = -1) -> Step:
-    """The step of an InnerProduct, over the last dimension unless an axis is given."""
+def inner_product(
+    node: Node, x: NetworkStep, weights: Numbers, bias: Numbers | None, part: str = "", axis: int = -1
+) -> NetworkStep:
+    """An InnerProduct, over the last dimension unless an axis is given."""
     kernel = InnerProduct(
         number_of_outputs=len(weights),
         axis=axis % len(x.shape),
@@ -126,8 +128,8 @@ def inner_product(node: Node, x: Step, weights: Numbers, bias: Numbers | None, p
 
 
 @reads_group("MatMul")
-def transposed_matmul(nodes: Sequence[Node]) -> Step:
-    """A Transpose of the first factor, of the second or of both, then MatMul."""
+def transposed_matmul(nodes: Sequence[Node]) -> NetworkStep:
+    """A Transpose of the first, the second or both factors, then MatMul."""
     *turns, product = nodes
     turned = {turn.proto.output[0]: turn.step() for turn in turns}
     factors = [turned.get(name) or product.step(index) for index, name in enumerate(product.proto.input)]
@@ -139,8 +141,8 @@ def transposed_matmul(nodes: Sequence[Node]) -> Step:
 
 
 @reads_group("InnerProduct")
-def flattened_inner_product(nodes: Sequence[Node]) -> Step:
-    """Flatten and Gemm; or Reshape, MatMul and perhaps Add, for another axis."""
+def flattened_inner_product(nodes: Sequence[Node]) -> NetworkStep:
+    """Flatten and Gemm; or, for another axis, Reshape, MatMul and optionally Add."""
     first, product = nodes[0], nodes[1]
     weights = product.weights(1)
     if first.proto.op_type == "Flatten":
@@ -159,8 +161,9 @@ def flattened_inner_product(nodes: Sequence[Node]) -> Step:
     attributes="epsilon momentum spatial is_test training_mode",
     constants=(1, 2, 3, 4),
 )
-def batch_normalisation(node: Node) -> Step:
-    """Factors and summands that are no parameters, as those of PyTorch's BatchNorm with affine=False, do not train."""
+def batch_normalisation(node: Node) -> NetworkStep:
+    """Factors and summands that are not parameters, such as those of PyTorch's BatchNorm with affine=False, are not
+    trained."""
     if not node.integer("spatial", 1):
         raise Refused("attribute spatial=0: expected one mean and variance for each channel")
     if node.version >= 14:
@@ -187,10 +190,10 @@ def batch_normalisation(node: Node) -> Step:
 
 
 def _is_fixed(node: Node, index: int) -> bool:
-    """Whether a factor or summand of a normalisation is no parameter.
+    """Whether a factor or summand of a normalisation is not a parameter.
 
-    PyTorch's newer exporter makes initializers of ones and zeros, named "val_0" and the like, or takes another
-    initializer with the same numbers; what it exports it also keeps as text.
+    PyTorch's newer exporter creates initializers of ones and zeros, named "val_0" and the like, or reuses another
+    initializer with the same numbers; it also stores the exported call as text.
     """
     numbers = node.weights(index)
     made = re.fullmatch(r"val_\d+", node.proto.input[index]) and (numbers == (1 if index == 1 else 0)).all()
@@ -202,16 +205,16 @@ def _is_fixed(node: Node, index: int) -> bool:
 
 
 @reads("MaxPool", versions=(1, 8, 10, 11, 12, 22), attributes=f"{WINDOW} ceil_mode storage_order")
-def max_pool(node: Node) -> Step:
+def max_pool(node: Node) -> NetworkStep:
     return _pool(node, "max", True)
 
 
 @reads("AveragePool", versions=(1, 7, 10, 11, 19, 22), attributes=f"{WINDOW} ceil_mode count_include_pad")
-def average_pool(node: Node) -> Step:
+def average_pool(node: Node) -> NetworkStep:
     return _pool(node, "average", node.integer("count_include_pad", 0) == 1)
 
 
-def _pool(node: Node, method: str, count_padding: bool) -> Step:
+def _pool(node: Node, method: str, count_padding: bool) -> NetworkStep:
     x, kernel = node.step(), node.integers("kernel_shape")
     if kernel is None or len(kernel) != len(x.shape) - 2:
         raise Refused(f"expected a kernel_shape for {len(x.shape) - 2} dimensions. Received: {kernel}")
@@ -231,20 +234,20 @@ def _pool(node: Node, method: str, count_padding: bool) -> Step:
 
 
 @reads("GlobalMaxPool", versions=(1, 22))
-def global_max_pool(node: Node) -> Step:
+def global_max_pool(node: Node) -> NetworkStep:
     return node.apply(Pool(method="max", global_pooling=True), node.step())
 
 
 @reads("GlobalAveragePool", versions=(1, 22))
-def global_average_pool(node: Node) -> Step:
+def global_average_pool(node: Node) -> NetworkStep:
     return node.apply(Pool(method="average", global_pooling=True), node.step())
 
 
 class _Window:
-    """Stride, padding and dilation of a node's windows over so many spatial dimensions."""
+    """Stride, padding and dilation of a node's windows over the given number of spatial dimensions."""
 
     def __init__(self, node: Node, sizes: Shape, kernel: Shape, border: Border | None = None) -> None:
-        """border: what has been put around the input, to become padding too."""
+        """border: padding from a preceding Pad, to be included."""
         ones = (1,) * len(kernel)
         self.stride = node.integers("strides", ones) or ones
         self.dilation = node.integers("dilations", ones) or ones
@@ -278,7 +281,7 @@ class _Window:
 
 
 def one_or_all(sizes: Sequence[int]) -> Sizes:
-    """One number for what is the same in two dimensions, as people write it."""
+    """One number if two dimensions have the same size, as in the usual notation."""
     return sizes[0] if len(sizes) == 2 and len(set(sizes)) == 1 else tuple(sizes)
 
 
@@ -293,20 +296,20 @@ def paddings(pairs: Sequence[tuple[int, int]]) -> Padding:
 
 
 @reads("Softmax", versions=(1, 11, 13), attributes="axis")
-def softmax(node: Node) -> Step:
-    """Before version 13 the sum is over all dimensions from the axis on."""
+def softmax(node: Node) -> NetworkStep:
+    """Before version 13, the sum is over all dimensions from the axis on."""
     x = node.step()
     return node.apply(SoftMax(axis=_class_axis(node, x)), x)
 
 
 @reads("LogSoftmax", versions=(1, 11, 13), attributes="axis")
-def log_softmax(node: Node) -> Step:
-    """Before version 13 the sum is over all dimensions from the axis on."""
+def log_softmax(node: Node) -> NetworkStep:
+    """Before version 13, the sum is over all dimensions from the axis on."""
     x = node.step()
     return node.apply(LogSoftMax(axis=_class_axis(node, x)), x)
 
 
-def _class_axis(node: Node, x: Step) -> int:
+def _class_axis(node: Node, x: NetworkStep) -> int:
     axis = place(node, len(x.shape), -1 if node.version >= 13 else 1)
     if node.version < 13 and any(size != 1 for size in x.shape[axis + 1 :]):
         raise Refused(f"axis={axis} of version {node.version} sums over all dimensions from it on. Received: {x.shape}")
@@ -314,7 +317,7 @@ def _class_axis(node: Node, x: Step) -> int:
 
 
 @reads("Dropout", versions=(6, 7, 10, 12, 13, 22), attributes="ratio seed is_test", constants=(1, 2))
-def dropout(node: Node) -> Step:
+def dropout(node: Node) -> NetworkStep:
     ratio = node.single(1, 0.5) if node.version >= 12 else node.number("ratio", 0.5)
     flag = node.constant(2)
     training = flag is not None and bool(flag)
@@ -324,28 +327,28 @@ def dropout(node: Node) -> Step:
 
 
 @reads("Concat", versions=(4, 11, 13), attributes="axis")
-def concat(node: Node) -> Step:
+def concat(node: Node) -> NetworkStep:
     steps = [node.step(index) for index in range(node.inputs)]
     return node.apply(Concat(axis=place(node, len(steps[0].shape), 1)), *steps)
 
 
 @reads("Flatten", versions=(1, 9, 11, 13, 21, 23, 24, 25), attributes="axis")
-def flatten(node: Node) -> Step:
+def flatten(node: Node) -> NetworkStep:
     return node.apply(Flatten(axis=node.integer("axis", 1)), node.step())
 
 
 @reads("ArgMax", versions=(1, 11, 12, 13), attributes="axis keepdims select_last_index")
-def arg_max(node: Node) -> Step:
+def arg_max(node: Node) -> NetworkStep:
     return _classify(node, node.step())
 
 
 @reads("ArgMin", versions=(1, 11, 12, 13), attributes="axis keepdims select_last_index")
-def arg_min(node: Node) -> Step:
+def arg_min(node: Node) -> NetworkStep:
     """arg max −x."""
     return _classify(node, negated(node, node.step(), "negated"))
 
 
-def _classify(node: Node, x: Step) -> Step:
+def _classify(node: Node, x: NetworkStep) -> NetworkStep:
     kernel = Classify(
         axis=place(node, len(x.shape), 0),
         ties="last" if node.integer("select_last_index", 0) else "first",
@@ -355,18 +358,18 @@ def _classify(node: Node, x: Step) -> Step:
 
 
 @reads_group("Classify")
-def classify(nodes: Sequence[Node]) -> Step:
-    """ArgMax, and a Cast of the indices."""
+def classify(nodes: Sequence[Node]) -> NetworkStep:
+    """ArgMax and a Cast of the indices."""
     return arg_max(nodes[0])
 
 
 @reads("Identity", versions=(1, 13, 14, 16, 19, 21, 23, 24, 25))
-def identity(node: Node) -> Step:
+def identity(node: Node) -> NetworkStep:
     return node.apply(Noop(), node.step())
 
 
 @reads("LRN", versions=(1, 13), attributes="alpha beta bias size")
-def lrn(node: Node) -> Step:
+def lrn(node: Node) -> NetworkStep:
     kernel = LRN(
         size=node.integer("size", 0),
         alpha=node.number("alpha", 1e-4),
@@ -377,7 +380,7 @@ def lrn(node: Node) -> Step:
 
 
 def place(node: Node, rank: int, default: int) -> int:
-    """The attribute axis, counted from the front."""
+    """The attribute axis as a non-negative index."""
     axis = node.integer("axis", default)
     if not -rank <= axis < rank:
         raise Refused(f"expected an axis of {rank} dimensions. Received: axis={axis}")
@@ -389,7 +392,7 @@ def _multiplied(array: Numbers, factor: float) -> Numbers:
 
 
 def _vector(array: Numbers, size: int) -> Numbers:
-    """A bias, given in a form that is broadcast to the rows of a matrix."""
+    """A bias whose shape broadcasts to the rows of a matrix, as a vector."""
     if array.ndim > 2 or array.size not in (1, size) or (array.ndim == 2 and array.shape[0] != 1):
         raise Refused(f"expected a bias of {size} values, the same for every example. Received: {array.shape}")
     return np.ascontiguousarray(np.broadcast_to(array.reshape(-1), (size,)))

@@ -1,4 +1,4 @@
-"""An ONNX node as the function that reads it sees it."""
+"""An ONNX node, as seen by the function that translates it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from crossbow.onnx.network import FILLER, Step
+from crossbow.onnx.network import FILLER, NetworkStep
 from crossbow.onnx.training_settings import Settings, with_settings
 from crossbow.ops import Kernel
 from crossbow.types import Phase
@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[Any]
 LARGEST_CONSTANT = 1 << 28
-"""Elements of the largest constant that is made while reading, and of all that are computed together."""
+"""Maximum number of elements of a constant computed while reading, and of all constants that are evaluated."""
 Border = Sequence[tuple[int, int]]
-"""What is put around an image: before and behind, for each spatial dimension."""
+"""Padding of an image: (before, after) for each spatial dimension."""
 
 
-class Refused(Exception):  # noqa: N818 - not an error of its own: the reader makes a fault of it
-    """What a node asks for that Crossbow does not have; the message ends the sentence "node 'x' (Op): …"."""
+class Refused(Exception):  # noqa: N818 - the reader converts it to a fault
+    """A node is not supported. The message completes the sentence "node 'x' (Op): …"."""
 
 
 @dataclass(frozen=True)
-class Constant:
+class ConstantTensor:
     """A tensor that does not depend on the input."""
 
     array: Numbers
     varies: bool = False
-    """Whether it was computed from the shape of an activation, which depends on the size of the batch."""
+    """Whether it was computed from the shape of an activation, which depends on the batch size."""
     literal: bool = False
-    """Whether it stands in the graph as a number, and is no initializer."""
+    """Whether it is a number in the graph instead of an initializer."""
 
 
 class Node:
-    """An ONNX node as its translation sees it."""
+    """An ONNX node, as seen by its translation."""
 
     def __init__(self, reader: Reader, proto: onnx.NodeProto, name: str, version: int) -> None:
         self.reader, self.proto, self.name, self.version = reader, proto, name, version
         self.is_marked = False
-        """Whether `save` wrote it, which it says itself."""
+        """Whether `save` wrote the node, according to its mark."""
         self.settings: Settings = {}
-        """Of training, of the operator for which it did."""
+        """Training settings of the marked operator."""
         self._attributes = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
 
     # Attributes
@@ -60,7 +60,7 @@ class Node:
         return int(self._attributes.get(name, default))
 
     def number(self, name: str, default: float) -> float:
-        """A float attribute; ONNX stores single precision, and 0.1 comes back as the shortest number that gives it."""
+        """A float attribute. ONNX stores single precision; 0.1 becomes the shortest number with the same value."""
         return shortest(self._attributes.get(name, default))
 
     def text(self, name: str, default: str) -> str:
@@ -75,7 +75,7 @@ class Node:
 
     @property
     def inputs(self) -> int:
-        """How many there are; optional ones at the end may be missing."""
+        """Number of inputs, without missing optional inputs at the end."""
         names = list(self.proto.input)
         while names and not names[-1]:
             names.pop()
@@ -87,14 +87,14 @@ class Node:
     def is_constant(self, index: int) -> bool:
         return self.given(index) and self.proto.input[index] in self.reader.constants
 
-    def step(self, index: int = 0) -> Step:
+    def step(self, index: int = 0) -> NetworkStep:
         """The step that computes an input. Raises Refused for a constant."""
         if self.is_constant(index):
             raise Refused(f"expected input {index} to depend on the network's input. Received: a constant")
         return self.reader.values[self.proto.input[index]]
 
     def constant(self, index: int, *, varying: bool = False) -> Numbers | None:
-        """The value of an input, None where it is not given. Raises Refused where it depends on the network's input."""
+        """The value of an input, or None if it is missing. Raises Refused if it depends on the network's input."""
         if not self.given(index):
             return None
         name = self.proto.input[index]
@@ -102,7 +102,7 @@ class Node:
             raise Refused(f"expected input {index} ({name!r}) to be a constant. Received: the output of a node")
         constant = self.reader.constants[name]
         if constant.varies and not varying:
-            raise Refused(f"expected input {index} ({name!r}) not to depend on the batch size. Received: that it does")
+            raise Refused(f"expected input {index} ({name!r}) not to depend on the batch size. Received: one that does")
         return constant.array
 
     def weights(self, index: int) -> Numbers:
@@ -114,37 +114,37 @@ class Node:
             raise Refused(f"expected weights in float32 or float64. Received: {array.dtype}")
         if not np.isfinite(array).all():
             where = f"input {index} ({self.proto.input[index]!r})"
-            raise Refused(f"expected finite weights. Received: some that are not, in {where}")
+            raise Refused(f"expected finite weights. Received: non-finite values in {where}")
         return array
 
     def constant_index(self) -> int | None:
-        """Which of two inputs is a constant."""
+        """The index of the constant input of two, or None."""
         return next((index for index in range(2) if self.is_constant(index)), None)
 
     def is_literal(self, index: int) -> bool:
-        """Whether a constant input is a number of the model's code, as the mean to subtract: no parameter."""
+        """Whether a constant input is a number in the model's code, such as a mean to subtract, and not a parameter."""
         return self.reader.constants[self.proto.input[index]].literal
 
     def is_filler(self, index: int) -> bool:
-        """Whether `save` wrote an input for a variable that the operator does not have."""
+        """Whether `save` wrote the input for a variable that Crossbow's operator does not have."""
         return self.reader.is_from_save and self.proto.input[index].endswith(FILLER)
 
     def single(self, index: int, default: float) -> float:
-        """An input of one element, as a number."""
+        """An input with one element, as a number."""
         array = self.constant(index)
         return default if array is None else shortest(array.reshape(-1)[0])
 
     @property
     def border(self) -> Border | None:
-        """Zeros around the first input that are left to this node."""
+        """Padding of the first input that earlier nodes left to this node."""
         return self.reader.borders.get(self.proto.input[0])
 
     # Results
 
-    def apply(self, kernel: Kernel, *inputs: Step, part: str = "", phase: Phase = Phase.CHECK) -> Step:
-        """The step of an operator. Raises ValueError where the shapes do not fit.
+    def apply(self, kernel: Kernel, *inputs: NetworkStep, part: str = "", phase: Phase = Phase.CHECK) -> NetworkStep:
+        """Append a step with an operator, and return it. Raises ValueError if the shapes do not fit.
 
-        `part` tells the steps of one node apart; the last one has none.
+        `part` distinguishes the steps of one node; the last step has none.
         """
         if self.settings and not part:
             kernel = with_settings(kernel, self.settings)
@@ -153,29 +153,29 @@ class Node:
         kernel.variables(*shapes)
         kernel.running_statistics(*shapes)
         name = f"{self.name}.{part}" if part else self.name
-        made = Step(name, shape, kernel, inputs, phase, self.is_marked)
+        made = NetworkStep(name, shape, kernel, inputs, phase, self.is_marked)
         self.reader.steps.append(made)
         return made
 
-    def behind(self, op_type: str) -> Node | None:
-        """The node behind this one, if it is of this type and nothing else reads the output."""
-        return self.reader.behind(self, op_type)
+    def sole_consumer(self, op_type: str) -> Node | None:
+        """The node that reads the output, if it is the only one and of this type."""
+        return self.reader.sole_consumer(self, op_type)
 
     def follower(self, op_type: str) -> Node | None:
-        """That node, if nothing is wrong with it whatever its inputs are."""
+        """The `sole_consumer`, if it has no faults that are independent of its inputs."""
         return self.reader.follower(self, op_type)
 
     def leave(self, border: Border) -> None:
-        """Leave zeros around the output to the Conv that alone reads it: what this translation returns has none."""
+        """Leave padding of the output to the Conv that is its only reader; this translation returns it unpadded."""
         self.reader.borders[self.proto.output[0]] = border
 
     def absorb(self, follower: Node) -> None:
-        """Take the following node's work too: what this translation returns is its output."""
+        """Include the following node: this translation returns that node's output."""
         self.reader.absorbed[id(follower.proto)] = self.proto.output[0]
 
 
 def shortest(value: Any) -> float:
-    """The number with the fewest digits that is the same in single precision.
+    """The number with the fewest digits that has the same value in single precision.
 
     >>> shortest(np.float32(0.1)), shortest(0.9999999747378752e-5)
     (0.1, 1e-05)

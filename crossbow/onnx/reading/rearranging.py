@@ -1,11 +1,11 @@
-"""What moves the elements of a tensor, takes some of them, or puts others around them."""
+"""Operators that move, select or pad the elements of a tensor."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from crossbow.onnx.network import Step
+from crossbow.onnx.network import NetworkStep
 from crossbow.onnx.reading.node import Node, Refused
 from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import ChannelShuffle, Flatten, Pad, Reshape, Slice, Transpose
@@ -13,7 +13,7 @@ from crossbow.types import Shape
 
 
 @reads("Reshape", versions=(5, 13, 14, 19, 21, 23, 24, 25), attributes="allowzero", constants=(1,), is_form=True)
-def reshape(node: Node) -> Step:
+def reshape(node: Node) -> NetworkStep:
     x, target = node.step(), node.constant(1, varying=True)
     assert target is not None
     sizes = [int(size) for size in target.reshape(-1)]
@@ -26,7 +26,7 @@ def reshape(node: Node) -> Step:
 
 
 @reads("Squeeze", versions=(1, 11, 13, 21, 23, 24, 25), attributes="axes", constants=(1,), is_form=True)
-def squeeze(node: Node) -> Step:
+def squeeze(node: Node) -> NetworkStep:
     x = node.step()
     axes = axes_of(node, 1, len(x.shape))
     if axes is None:
@@ -35,7 +35,7 @@ def squeeze(node: Node) -> Step:
 
 
 @reads("Unsqueeze", versions=(1, 11, 13, 21, 23, 24, 25), attributes="axes", constants=(1,), is_form=True)
-def unsqueeze(node: Node) -> Step:
+def unsqueeze(node: Node) -> NetworkStep:
     x = node.step()
     given = node.integers("axes") if node.version < 13 else node.constant(1)
     axes = [] if given is None else [int(axis) % (len(x.shape) + len(given)) for axis in given]
@@ -45,12 +45,12 @@ def unsqueeze(node: Node) -> Step:
     return reshaped(node, x, tuple(sizes))
 
 
-def reshaped(node: Node, x: Step, shape: Shape) -> Step:
-    """The step itself where the shape is the same, else a Flatten or a Reshape. Raises Refused where examples would
-    not stay apart."""
+def reshaped(node: Node, x: NetworkStep, shape: Shape) -> NetworkStep:
+    """The step itself if the shape is the same, else a Flatten or a Reshape. Raises Refused if examples would not stay
+    separate."""
     if node.is_marked:
         return node.apply(Reshape(shape=shape[1:]), x)
-    while isinstance(x.kernel, Reshape):  # what stands between two shapes makes no difference
+    while isinstance(x.kernel, Reshape):  # intermediate shapes make no difference
         (x,) = x.inputs
     if shape == x.shape:
         return x
@@ -64,8 +64,8 @@ def reshaped(node: Node, x: Step, shape: Shape) -> Step:
     return node.apply(Flatten() if len(shape) == 2 else Reshape(shape=shape[1:]), x)
 
 
-def _shuffled(x: Step, shape: Shape) -> Step | None:
-    """Of (N, g, C/g, …) with groups and channels exchanged, about to become (N, C, …): what it has been made of."""
+def _shuffled(x: NetworkStep, shape: Shape) -> NetworkStep | None:
+    """The source of a channel shuffle: x is (N, C/g, g, …), made from (N, g, C/g, …), and becomes (N, C, …)."""
     rank = len(shape) + 1
     if not isinstance(x.kernel, Transpose) or x.kernel.order != (0, 2, 1, *range(3, rank)):
         return None
@@ -77,7 +77,7 @@ def _shuffled(x: Step, shape: Shape) -> Step | None:
 
 
 @reads_group("ChannelShuffle")
-def channel_shuffle(nodes: Sequence[Node]) -> Step:
+def channel_shuffle(nodes: Sequence[Node]) -> NetworkStep:
     """Reshape, Transpose, Reshape."""
     sizes = nodes[0].constant(1)
     assert sizes is not None
@@ -85,7 +85,7 @@ def channel_shuffle(nodes: Sequence[Node]) -> Step:
 
 
 @reads("Transpose", versions=(1, 13, 21, 23, 24, 25), attributes="perm", is_form=True)
-def transpose(node: Node) -> Step:
+def transpose(node: Node) -> NetworkStep:
     x = node.step()
     order = node.integers("perm", tuple(range(len(x.shape)))[::-1])
     assert order is not None
@@ -99,7 +99,7 @@ def transpose(node: Node) -> Step:
         order = tuple(x.kernel.order[axis] for axis in order)
         (x,) = x.inputs
     moved = [axis for axis in order if x.shape[axis] != 1]
-    if moved == sorted(moved):  # dimensions of size 1 alone change places
+    if moved == sorted(moved):  # only dimensions of size 1 move
         return reshaped(node, x, tuple(x.shape[axis] for axis in order))
     return node.apply(Transpose(order=order), x)
 
@@ -108,15 +108,15 @@ def transpose(node: Node) -> Step:
 
 
 @reads("Slice", versions=(1, 10, 11, 13), attributes="starts ends axes", constants=(1, 2, 3, 4), is_form=True)
-def slice_(node: Node) -> Step:
-    """A Slice for each axis of which something is left out."""
+def slice_(node: Node) -> NetworkStep:
+    """One Slice for each axis along which elements are omitted."""
     x = node.step()
     by: Sequence[int] | None = None
     starts, ends, given = (node.integers(name) for name in ("starts", "ends", "axes"))
     if node.version >= 10:
         starts, ends, given, by = (_numbers(node, index) for index in (1, 2, 3, 4))
     if starts is None or ends is None:
-        raise Refused("expected where to start and to end. Received: none")
+        raise Refused("expected starts and ends. Received: none")
     axes = range(len(starts)) if given is None else [axis % len(x.shape) for axis in given]
     strides = [1] * len(starts) if by is None else by
     parts = []
@@ -127,7 +127,7 @@ def slice_(node: Node) -> Step:
         if len(places) != x.shape[axis] or node.is_marked:
             parts.append((axis, places))
     if any(axis == 0 for axis, _ in parts):
-        raise Refused(f"expected all examples to be taken. Received: some, of {x.shape}")
+        raise Refused(f"expected all examples to be selected. Received: some, of {x.shape}")
     for number, (axis, places) in enumerate(parts):
         if not places:
             raise Refused(f"expected at least one element along axis {axis}. Received: none, of {x.shape}")
@@ -149,8 +149,8 @@ def _numbers(node: Node, index: int) -> tuple[int, ...] | None:
     is_form=True,
     several_outputs=True,
 )
-def split(node: Node) -> list[Step]:
-    """A Slice for each output."""
+def split(node: Node) -> list[NetworkStep]:
+    """One Slice for each output."""
     x, count = node.step(), len(node.proto.output)
     axis = node.integer("axis", 0)
     if not -len(x.shape) <= axis < len(x.shape) or axis % len(x.shape) == 0:
@@ -161,7 +161,7 @@ def split(node: Node) -> list[Step]:
     share = -(-size // count)
     sizes = [min(share, size - i * share) for i in range(count)] if given is None else list(given)
     if len(sizes) != count or sum(sizes) != size or min(sizes) < 1:
-        raise Refused(f"expected {count} sizes ≥ 1 that make up {size}. Received: {sizes}")
+        raise Refused(f"expected {count} sizes ≥ 1 with the sum {size}. Received: {sizes}")
     steps, start = [], 0
     for number, length in enumerate(sizes):
         kernel = Slice(axis=axis, start=start, stop=start + length)
@@ -173,8 +173,8 @@ def split(node: Node) -> list[Step]:
 @reads(
     "Pad", versions=(2, 11, 13, 18, 19, 21, 23, 24, 25), attributes="mode pads value", constants=(1, 2, 3), is_form=True
 )
-def pad(node: Node) -> Step:
-    """Zeros around an image that only a Conv reads are padding of its own."""
+def pad(node: Node) -> NetworkStep:
+    """Zeros around an image that only a Conv reads become the Conv's padding."""
     x, mode = node.step(), node.text("mode", "constant")
     border = _border(node, len(x.shape))
     value = node.number("value", 0.0) if node.version < 11 else node.single(2, 0.0)
@@ -185,27 +185,27 @@ def pad(node: Node) -> Step:
             "expected a border of one value, of 0 or more elements, around each example. "
             f"Received: mode={mode}, {', '.join(map(str, border))}"
         )
-    if not value and not any(border[1]) and node.behind("Conv") is not None:
+    if not value and not any(border[1]) and node.sole_consumer("Conv") is not None:
         node.leave(border[2:])
         return x
     return node.apply(Pad(padding=tuple(border[1:]), value=value), x)
 
 
 def _border(node: Node, rank: int) -> list[tuple[int, int]]:
-    """What is put before and behind, for each dimension."""
+    """Padding (before, after) for each dimension."""
     given = node.integers("pads") if node.version < 11 else _numbers(node, 1)
     numbers = [] if given is None else list(given)
     chosen = node.constant(3)
     axes = range(rank) if chosen is None else [int(axis) % rank for axis in chosen]
     border = [(0, 0)] * rank
     half = len(numbers) // 2
-    for axis, before, behind in zip(axes, numbers[:half], numbers[half:], strict=True):
-        border[axis] = before, behind
+    for axis, before, after in zip(axes, numbers[:half], numbers[half:], strict=True):
+        border[axis] = before, after
     return border
 
 
 def axes_of(node: Node, index: int | None, rank: int) -> set[int] | None:
-    """The axes, an attribute once and an input (at `index`) now; None where they are not given."""
+    """The axes: an attribute in old versions, an input (at `index`) in new ones; None if they are not given."""
     given = node.integers("axes")
     if given is None and index is not None and node.given(index):
         array = node.constant(index)

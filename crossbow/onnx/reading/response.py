@@ -1,21 +1,22 @@
-"""Powers, and local response normalisation as PyTorch writes it: squares, padded, pooled over channels, to a power."""
+"""Powers, and local response normalisation as exported by PyTorch: squares, padded, pooled over channels, to a
+power."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crossbow.onnx.network import Step
+from crossbow.onnx.network import NetworkStep
 from crossbow.onnx.reading.node import Node, Refused, shortest
 from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import LRN, ElementWiseOp, Pad, Pool, Reshape, Scale, Values
 
 LARGEST_EXPONENT = 8
-"""Of a power that is read as a product."""
+"""Largest exponent of a power that is read as a product."""
 
 
 @reads("Pow", versions=(1, 7, 12, 13, 15), constants=(1,), is_form=True)
-def power(node: Node) -> Step:
-    """A product, where the exponent is a small integer; with the Div behind it, the denominator of an LRN."""
+def power(node: Node) -> NetworkStep:
+    """A product if the exponent is a small integer; with a following Div, the denominator of an LRN."""
     x, exponents = node.step(), node.constant(1)
     if exponents is None or exponents.size != 1:
         raise Refused(f"expected one exponent. Received: {None if exponents is None else exponents.shape}")
@@ -23,7 +24,7 @@ def power(node: Node) -> Step:
     if exponent in range(1, LARGEST_EXPONENT + 1):
         count = int(exponent)
         return x if count == 1 else node.apply(ElementWiseOp(type="product"), *[x] * count)
-    quotient = node.behind("Div")
+    quotient = node.sole_consumer("Div")
     if quotient is not None and quotient.proto.input[1] == node.proto.output[0] and not quotient.is_constant(0):
         dividend = quotient.step(0)
         kernel = _response(x, dividend, exponent)
@@ -36,9 +37,9 @@ def power(node: Node) -> Step:
     )
 
 
-def _response(strength: Step, x: Step, beta: float) -> LRN | None:
-    """The LRN of x whose denominator is the strength to the power β, where the strength is κ + α · (a mean of squares
-    of x over neighbouring channels)."""
+def _response(strength: NetworkStep, x: NetworkStep, beta: float) -> LRN | None:
+    """The LRN of x whose denominator is `strength` to the power β, if `strength` is κ + α · (the mean of the squares of
+    x over neighbouring channels); otherwise None."""
     scaled, kappa = _summand(strength)
     mean, alpha = _coefficient(scaled)
     pooled = _unshaped(mean)
@@ -54,8 +55,8 @@ def _response(strength: Step, x: Step, beta: float) -> LRN | None:
     return LRN(size=size, alpha=alpha, beta=beta, kappa=kappa, longer_side=side)
 
 
-def _summand(step: Step) -> tuple[Step, float | None]:
-    """What one number is added to, and that number."""
+def _summand(step: NetworkStep) -> tuple[NetworkStep, float | None]:
+    """The input of an addition of one number, and that number."""
     kernel = step.kernel
     if isinstance(kernel, Scale) and isinstance(kernel.weight_initialiser, Values):
         weights, bias = kernel.weight_initialiser.array, kernel.bias_initialiser
@@ -64,24 +65,24 @@ def _summand(step: Step) -> tuple[Step, float | None]:
     return step, None
 
 
-def _coefficient(step: Step) -> tuple[Step, float | None]:
-    """What is multiplied with one number, and that number."""
+def _coefficient(step: NetworkStep) -> tuple[NetworkStep, float | None]:
+    """The input of a multiplication by one number, and that number."""
     kernel = step.kernel
     if isinstance(kernel, ElementWiseOp) and kernel.type == "sum" and len(step.inputs) == 1:
         return step.inputs[0], float(kernel.factors(1)[0])
     return step, None
 
 
-def _unshaped(step: Step) -> Step | None:
-    """What has been given another shape, as it was before."""
+def _unshaped(step: NetworkStep) -> NetworkStep | None:
+    """The step before any changes of its shape."""
     while isinstance(step.kernel, Reshape):
         (step,) = step.inputs
     return step
 
 
-def _window(pooled: Step, channels: int) -> tuple[Step, int, int] | None:
-    """What a mean over channels is of, and how far its window reaches before and behind: of (N, 1, C, …), padded along
-    the channels."""
+def _window(pooled: NetworkStep, channels: int) -> tuple[NetworkStep, int, int] | None:
+    """The input of a mean over channels, and the extent of its window before and after the element. The input is of
+    shape (N, 1, C, …), padded along the channels. None if it is not such a mean."""
     pool = pooled.kernel
     if not isinstance(pool, Pool) or pool.method != "average" or pool.global_pooling or not pool.count_padding:
         return None
@@ -99,8 +100,8 @@ def _window(pooled: Step, channels: int) -> tuple[Step, int, int] | None:
 
 
 @reads_group("LRN")
-def lrn(nodes: Sequence[Node]) -> Step:
-    """As `save` writes one whose even window is longer before its element, as PyTorch's."""
+def lrn(nodes: Sequence[Node]) -> NetworkStep:
+    """An LRN as `save` writes it if its even window is longer before the element, as in PyTorch."""
     found = {node.proto.op_type: node for node in nodes}
     kernel = LRN(
         size=(found["AveragePool"].integers("kernel_shape") or (0,))[0],

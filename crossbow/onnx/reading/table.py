@@ -1,4 +1,4 @@
-"""The functions that read ONNX operators, by operator."""
+"""Registry of the functions that read ONNX operators."""
 
 from __future__ import annotations
 
@@ -6,36 +6,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from crossbow.onnx.network import Step
+from crossbow.onnx.network import NetworkStep
 from crossbow.onnx.reading.node import Node
 
-Read = Step | Sequence[Step]
-"""What a node is read as: the step of its output, or of each of its outputs."""
+Read = NetworkStep | Sequence[NetworkStep]
+"""Result of reading a node: the step of its output, or of each of its outputs."""
 AnyRead = TypeVar("AnyRead", bound=Read)
 
 
 @dataclass(frozen=True)
 class Translation:
-    """How nodes of one ONNX operator are read."""
+    """Defines how nodes of one ONNX operator are read."""
 
     read: Callable[[Node], Read]
     versions: tuple[int, ...]
-    """Versions of the operator (opsets that changed it) that `read` knows."""
+    """Versions of the operator (opsets that changed it) that `read` supports."""
     attributes: frozenset[str]
     constants: tuple[int, ...]
-    """Inputs that must be constants, as weights."""
+    """Inputs that must be constants, such as weights."""
     variables: tuple[int, ...]
-    """Those, and inputs that become variables where they are constants."""
+    """These, and inputs that become variables if they are constants."""
     is_form: bool
-    """Whether Crossbow has no operator as general: it is read only where it amounts to one that it has, as a Reshape
-    that keeps the examples apart."""
+    """Whether Crossbow has no operator that is as general. The operator is read only if it equals one of Crossbow's,
+    for example a Reshape that keeps the examples separate."""
     several_outputs: bool
-    """Whether outputs behind the first are read, too."""
+    """Whether outputs after the first are read, too."""
 
 
 TRANSLATIONS: dict[str, Translation] = {}
-GROUPS: dict[str, tuple[Callable[[Sequence[Node]], Step], int]] = {}
-"""By our operator's class: how the nodes that `save` wrote for one operator are read, if they are at least so many."""
+GROUPS: dict[str, tuple[Callable[[Sequence[Node]], NetworkStep], int]] = {}
+"""By the class of Crossbow's operator: the function that reads the nodes that `save` wrote for it, and their minimum
+number."""
 
 
 def reads(
@@ -48,7 +49,7 @@ def reads(
     is_form: bool = False,
     several_outputs: bool = False,
 ) -> Callable[[Callable[[Node], AnyRead]], Callable[[Node], AnyRead]]:
-    """Enter a function into the table of translations."""
+    """Register a function that reads an operator."""
 
     def enter(function: Callable[[Node], AnyRead]) -> Callable[[Node], AnyRead]:
         known = frozenset(attributes.split())
@@ -61,10 +62,10 @@ def reads(
 
 def reads_group(
     name: str, least: int = 2
-) -> Callable[[Callable[[Sequence[Node]], Step]], Callable[[Sequence[Node]], Step]]:
-    """Enter a function into the table of groups."""
+) -> Callable[[Callable[[Sequence[Node]], NetworkStep]], Callable[[Sequence[Node]], NetworkStep]]:
+    """Register a function that reads the nodes of a group."""
 
-    def enter(function: Callable[[Sequence[Node]], Step]) -> Callable[[Sequence[Node]], Step]:
+    def enter(function: Callable[[Sequence[Node]], NetworkStep]) -> Callable[[Sequence[Node]], NetworkStep]:
         GROUPS[name] = function, least
         return function
 

@@ -1,1 +1,1 @@
-"""From our operators to ONNX."""
+"""Translation of Crossbow's operators to ONNX."""

@@ -1,4 +1,4 @@
-"""An ONNX model in the making."""
+"""Construction of an ONNX model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from crossbow.ops import Kernel
 from crossbow.types import Array, Shape
 
 OPSET = 19
-"""The version of the ONNX operators that is written: the first whose average pooling knows dilation."""
+"""Version of the written ONNX operators: the first whose average pooling supports dilation."""
 IR_VERSION = 9
-"""The version of the file format that goes with the operators."""
+"""Version of the file format that belongs to the operators."""
 
 
 @dataclass
 class Writer:
-    """Nodes and initializers in the making, and what cannot be written."""
+    """Collects nodes, initializers, and faults."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, Array] = field(default_factory=dict)
     settings: dict[int, Settings] = field(default_factory=dict)
-    """Of training, by the operator's place in the graph."""
+    """Training settings by the operator's position in the graph."""
     faults: list[str] = field(default_factory=list)
 
     def fault(self, name: str, kernel: Kernel, text: str) -> None:
@@ -34,7 +34,7 @@ class Writer:
 
 
 def make_model(writer: Writer, inputs: Mapping[str, Shape], outputs: Mapping[str, Shape]) -> onnx.ModelProto:
-    """The model of the nodes that have been written, checked. A first size of ANY_BATCH is left open."""
+    """The checked model of the collected nodes. A first size of ANY_BATCH is left open."""
     model = onnx.helper.make_model(
         onnx.helper.make_graph(
             writer.nodes,

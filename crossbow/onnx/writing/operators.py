@@ -1,4 +1,4 @@
-"""From our operators to ONNX ones: one small function each."""
+"""Translation of each of Crossbow's operators to ONNX, by one function each."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def conv(operator: WrittenOperator) -> None:
 
 @writes(InnerProduct)
 def inner_product(operator: WrittenOperator) -> None:
-    """Gemm; behind a Flatten where the input has more than two dimensions; MatMul and Add for another axis."""
+    """Gemm, after a Flatten if the input has more than two dimensions; MatMul and Add for another axis."""
     kernel = operator.kernel
     assert isinstance(kernel, InnerProduct)
     (x,), (shape,) = operator.inputs, operator.shapes
@@ -80,7 +80,7 @@ def inner_product(operator: WrittenOperator) -> None:
 
 @writes(MatMul)
 def matmul(operator: WrittenOperator) -> None:
-    """MatMul; behind a Transpose of what is transposed."""
+    """MatMul, after a Transpose of the transposed factors."""
     kernel = operator.kernel
     assert isinstance(kernel, MatMul)
     factors = []
@@ -121,7 +121,7 @@ def pool(operator: WrittenOperator) -> None:
     g = kernel.geometry(operator.shapes[0])
     found = _pooling_windows(operator.shapes[0][2:], operator.shape[2:], g, kernel.rounding == "ceil")
     if found is None:
-        operator.fault(f"ONNX counts other windows than {operator.shape[2:]} here; make stride at most kernel_size")
+        operator.fault(f"ONNX counts windows other than {operator.shape[2:]} here; make stride at most kernel_size")
         return
     padding, up = found
     counting: dict[str, Any] = {"count_include_pad": int(kernel.count_padding)} if kernel.method == "average" else {}
@@ -140,11 +140,11 @@ def pool(operator: WrittenOperator) -> None:
 def _pooling_windows(
     sizes: Shape, windows: Shape, g: PoolingGeometry, up: bool
 ) -> tuple[Sequence[tuple[int, int]], bool] | None:
-    """The padding, and whether sizes are rounded up, with which ONNX counts the windows as we do.
+    """The padding and the rounding (up or down) with which ONNX has the same number of windows as Crossbow.
 
-    Rounding up, we leave out a last window that would begin behind the input, and ONNX did not always. What is left of
-    the padding behind the windows is left out then, so that nothing is rounded; where there is none, sizes are rounded
-    down. None: some sizes would have to be rounded up, and others down.
+    When rounding up, Crossbow omits a last window that would begin after the input, and ONNX did not always do so. The
+    padding that remains after the windows is then omitted, so that rounding has no effect; if there is not enough
+    padding, sizes are rounded down. None if some sizes would have to be rounded up and others down.
     """
     rests = [
         (size + before + after - extent) % stride
@@ -222,20 +222,20 @@ def _leading_response(operator: WrittenOperator) -> None:
 
 @writes(Scale)
 def scale(operator: WrittenOperator) -> None:
-    """Mul, and Add for a bias; the variables lie along their axes, behind which they have ones."""
+    """Mul, and Add for a bias. The variables have trailing dimensions of size 1 after their axes."""
     kernel, (x,), rank = operator.kernel, operator.inputs, len(operator.shape)
     assert isinstance(kernel, Scale)
-    behind = rank - kernel.first_axis(operator.shape) - kernel.number_of_axes
+    trailing = rank - kernel.first_axis(operator.shape) - kernel.number_of_axes
     if not kernel.bias:
-        operator.add("Mul", x, operator.variable("weights", trailing=behind))
+        operator.add("Mul", x, operator.variable("weights", trailing=trailing))
         return
-    product = operator.add("Mul", x, operator.variable("weights", trailing=behind), part="product")
-    operator.add("Add", product, operator.variable("bias", trailing=behind))
+    product = operator.add("Mul", x, operator.variable("weights", trailing=trailing), part="product")
+    operator.add("Add", product, operator.variable("bias", trailing=trailing))
 
 
 @writes(ElementWiseOp)
 def element_wise(operator: WrittenOperator) -> None:
-    """Sum, behind a Mul for every coefficient where one is not 1; Max; Mul after Mul."""
+    """Sum, after a Mul for every coefficient unless all are 1; Max; or a chain of Muls."""
     kernel, inputs = operator.kernel, operator.inputs
     assert isinstance(kernel, ElementWiseOp)
     if kernel.type == "max":
@@ -320,7 +320,7 @@ def pad(operator: WrittenOperator) -> None:
 
 @writes(Classify)
 def classify(operator: WrittenOperator) -> None:
-    """ArgMax gives integers, our operator numbers of the network's type."""
+    """ArgMax returns integers; Crossbow's operator returns numbers of the network's type."""
     kernel, (x,) = operator.kernel, operator.inputs
     assert isinstance(kernel, Classify)
     indices = operator.add(
@@ -347,5 +347,5 @@ def noop(operator: WrittenOperator) -> None:
 
 
 def pads(padding: Sequence[tuple[int, int]]) -> list[int]:
-    """Padding as ONNX has it: before, of every dimension, and then behind."""
-    return [before for before, _ in padding] + [behind for _, behind in padding]
+    """Padding in ONNX's format: before, for every dimension, then after."""
+    return [before for before, _ in padding] + [after for _, after in padding]

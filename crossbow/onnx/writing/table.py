@@ -1,4 +1,4 @@
-"""The functions that write our operators, by class."""
+"""Registry of the functions that write Crossbow's operators."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WRITERS: dict[type[Kernel], Callable[[WrittenOperator], None]] = {}
 
 
 def writes(*kinds: type[Kernel]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Enter a function into the table."""
+    """Register a function that writes operators."""
 
     def enter(function: Callable[..., None]) -> Callable[..., None]:
         for kind in kinds:
@@ -35,7 +35,7 @@ def write_operator(
     output: str,
     variables: Mapping[str, Array],
 ) -> None:
-    """Add the nodes of one operator, or a fault where ONNX has none such."""
+    """Add the nodes of one operator, or a fault if ONNX has no counterpart."""
     write = WRITERS.get(type(kernel))
     if write is None:
         writer.fault(name, kernel, "ONNX has no such operator")

@@ -1,4 +1,4 @@
-"""One of our operators in its graph, as the function that writes it sees it."""
+"""An operator in its graph, as seen by the function that writes it."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from crossbow.types import Array, Shape
 
 @dataclass(frozen=True)
 class WrittenOperator:
-    """One of our operators in its graph, to be written as one node or several."""
+    """An operator in its graph, to be written as one or several nodes."""
 
     writer: Writer
     kernel: Kernel
     name: str
     inputs: tuple[str, ...]
     shapes: tuple[Shape, ...]
-    """Of the inputs; the first size stands for any."""
+    """Shapes of the inputs; the first size represents any batch size."""
     shape: Shape
-    """Of the output."""
+    """Shape of the output."""
     output: str
     variables: Mapping[str, Array]
     mark: str
 
     def add(self, op_type: str, *inputs: str, part: str = "", **attributes: Any) -> str:
-        """A node, and the name of its output, which is also its own. Without `part` that is the operator's output."""
+        """Add a node, and return the name of its output, which is also the node's name. Without `part`, it is the
+        operator's output."""
         output = f"{self.output}.{part}" if part else self.output
         node = onnx.helper.make_node(op_type, inputs, [output], name=output, doc_string=self.mark, **attributes)
         self.writer.nodes.append(node)
         return output
 
     def variable(self, name: str, *, transposed: bool = False, trailing: int = 0) -> str:
-        """The initializer of a variable, perhaps transposed, or with so many dimensions of size 1 behind its own."""
+        """The initializer of a variable, optionally transposed, or with trailing dimensions of size 1."""
         array = self.variables[name].T if transposed else self.variables[name]
         return self._initializer(f"{self.name}.{name}", array.reshape(array.shape + (1,) * trailing))
 
     def constant(self, name: str, values: float | Sequence[float] | Array, dtype: type = np.float32) -> str:
-        """An initializer that is no variable."""
+        """An initializer that is not a variable."""
         return self._initializer(f"{self.output}.{name}", np.asarray(values, dtype))
 
     def filler(self, name: str, size: int) -> str:

@@ -1,4 +1,4 @@
-"""Where a bench's kernels run: on the processor, or on a GPU with a mirror of the bench's memory."""
+"""The device on which a bench's kernels run: the CPU, or a GPU with a mirror of the bench's memory."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from crossbow.runtime.cuda.stream import CudaStream
 
 
-class Place(Protocol):
-    """Has memory, and runs calls that were bound to it."""
+class BenchDevice(Protocol):
+    """Allocates memory, and runs calls that were bound to it."""
 
     def current(self) -> AbstractContextManager[None]:
-        """Kernels are prepared, bound and called within."""
+        """The context in which kernels are prepared, bound and called."""
 
     def allocate(self, nbytes: int) -> tuple[Numbers, Any]:
-        """Zeroed bytes as the host sees them, and as kernels do (uint8, 1-D)."""
+        """Zeroed bytes (uint8, 1-D) for the host, and the corresponding memory for kernels."""
 
     def run(self, calls: Sequence[Call], host: Numbers, device: Any) -> None:
-        """Make the calls, on memory that holds what the host's does, and which the host's holds afterwards."""
+        """Make the calls. Host memory is copied to the device before them, and back afterwards."""
 
 
-class Processor:
-    """Kernels and host have one memory."""
+class BenchCpu:
+    """The CPU, where kernels and host share memory."""
 
     def current(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -43,8 +43,8 @@ class Processor:
             call()
 
 
-class Gpu:
-    """A GPU, with a stream of its own; all memory is copied to it before calls, and back afterwards."""
+class BenchGpu:
+    """A GPU with its own stream. All memory is copied to it before calls, and back afterwards."""
 
     def __init__(self, stream: CudaStream) -> None:
         self.stream = stream
@@ -67,24 +67,24 @@ class Gpu:
             runtime.memcpyAsync(address(device), address(host), host.nbytes, runtime.memcpyHostToDevice, stream)
             for call in calls:
                 call()
-        finally:  # also after a call that raises: the memory is not given back before the copy is done
+        finally:  # also after an exception: the memory must not be freed before the copy is done
             runtime.streamSynchronize(stream)
         runtime.memcpyAsync(address(host), address(device), host.nbytes, runtime.memcpyDeviceToHost, stream)
         runtime.streamSynchronize(stream)
 
 
 _streams: weakref.WeakKeyDictionary[Any, dict[tuple[int, bool], CudaStream]] = weakref.WeakKeyDictionary()
-"""By the libraries in use, the GPU and whether factors are rounded to TF32: handles are expensive to make."""
+"""Streams by the libraries in use, the GPU, and the use of TF32, cached because handles are expensive to create."""
 
 
-def place_of(device: str, *, tf32: bool = False) -> Place:
-    """Where the kernels of a device run. Raises ConfigurationError for a GPU that cannot be used."""
+def bench_device(device: str, *, tf32: bool = False) -> BenchDevice:
+    """The device on which a library's kernels run. Raises ConfigurationError for an unusable GPU."""
     if not device.startswith("cuda"):
-        return Processor()
+        return BenchCpu()
     from crossbow.kernels.cuda.api import api
     from crossbow.runtime.cuda.stream import CudaStream
 
     streams, number = _streams.setdefault(api(), {}), gpu_number(device)
     if (number, tf32) not in streams:
         streams[number, tf32] = CudaStream("testing", number, libraries=True, tf32=tf32)
-    return Gpu(streams[number, tf32])
+    return BenchGpu(streams[number, tf32])
