@@ -4,8 +4,8 @@
 
 A 3×3 convolution may be computed in tiles of 2×2 or of 4×4 outputs: the larger ones need fewer products and have larger
 errors. The rules are that of the kernels, which compares the estimated work; the larger tiles only where their
-transformed weights fit the cache; the smaller tiles everywhere; no Winograd at all. One learner on one thread trains with
-each in turn. Seconds are of the processor; ratios are medians of the rounds'.
+transformed weights fit the cache; the smaller tiles everywhere; no Winograd at all. One learner on one thread trains
+with each in turn. Seconds are of the processor; ratios are medians of the rounds'.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ class Choice(Domain):
 
 
 @dataclass(frozen=True)
-class Member(Domain):
+class EnumMember(Domain):
     """The members of an enumeration, written as their values."""
 
     kind: type[enum.Enum]

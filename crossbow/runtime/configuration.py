@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.conf import Domain, configuration, refuse, setting
-from crossbow.domains import Choice, Flag, Integer, Member, Names, Number
+from crossbow.domains import Choice, Flag, Integer, EnumMember, Names, Number
 from crossbow.synch import Rule, RuleSequence
 from crossbow.types import TrainingUnit
 
@@ -42,7 +42,7 @@ class ModelConf:
     rate steps down."""
     test_interval: int = setting(Integer(at_least=1), default=1)
     """Epochs or tasks between two tests, by `test_interval_unit`."""
-    test_interval_unit: TrainingUnit = setting(Member(TrainingUnit), default=TrainingUnit.EPOCHS)
+    test_interval_unit: TrainingUnit = setting(EnumMember(TrainingUnit), default=TrainingUnit.EPOCHS)
     """Unit of `test_interval`; tasks are rounded up to whole ticks."""
     check_batch_size: int | None = setting(
         Integer(at_least=1, optional=True), default=None, meaning="the larger of the batch size and 64"
