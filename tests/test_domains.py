@@ -10,7 +10,7 @@ import pytest
 
 from crossbow import TrainingUnit, domains
 from crossbow.conf import Domain
-from crossbow.domains import Choice, Flag, Integer, Integers, Member, Names, Number
+from crossbow.domains import Choice, EnumMember, Flag, Integer, Integers, Names, Number
 from crossbow.runtime.configuration import Devices
 from crossbow.synch.asynchronous import Weight
 from crossbow.synch.elastic import Steps
@@ -24,7 +24,7 @@ EXAMPLES: list[tuple[Domain, object, str]] = [
     (Number(at_least=0), 1234567.0, "1234567"),
     (Integers(at_least=1), (3, 5), "3,5"),
     (Choice(("l2", "l1")), "l1", "l1"),
-    (Member(TrainingUnit), TrainingUnit.TASKS, "tasks"),
+    (EnumMember(TrainingUnit), TrainingUnit.TASKS, "tasks"),
     (Flag(), True, "on"),
     (Flag(), False, "off"),
     (Names("*norm*"), ("*norm*", "bias"), "*norm*,bias"),
@@ -58,7 +58,7 @@ def test_what_no_field_takes(domain: Domain, value: object) -> None:
         (Number(), "one"),
         (Integers(at_least=1), "1,x"),
         (Choice(("l2", "l1")), "L2"),
-        (Member(TrainingUnit), "Epochs"),
+        (EnumMember(TrainingUnit), "Epochs"),
         (Names("*norm*"), "bias,"),
         (Steps(), "30"),
         (Steps(), "30:x"),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.conf import Domain, configuration, refuse, setting
-from crossbow.domains import Choice, Flag, Integer, EnumMember, Names, Number
+from crossbow.domains import Choice, EnumMember, Flag, Integer, Names, Number
 from crossbow.synch import Rule, RuleSequence
 from crossbow.types import TrainingUnit
 
