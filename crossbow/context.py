@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -18,12 +17,11 @@ from crossbow.conf import is_number, shown
 from crossbow.data import Dataset
 from crossbow.data.dataset import check_finite
 from crossbow.dataflow import Dataflow
-from crossbow.dataflow.dataflow import Holder
-from crossbow.dataflow.derive import derive_check
+from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.files import checked_path, reason, write_whole
-from crossbow.runtime.changing_engine import AnyEngine, new_engine
+from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import Monitor
 from crossbow.runtime.results import History, TestResult
@@ -105,14 +103,9 @@ class ExecutionContext:
             )
         graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
         self.solver = _own_solver(graph) or self.solver
-        check_graph = derive_check(build(training.subgraph.nodes)) if check is None else check.graph
-        self.engine = new_engine(graph, check_graph, data, self.model, self.solver, self.system, collective)
-        self._held: list[tuple[Dataflow, Holder]] = []
-        for dataflow, program in ((training, self.engine.program), (check, self.engine.parts.check_program)):
-            if dataflow is not None:
-                holder = Holder(program, functools.partial(_base_model, self.engine))
-                dataflow.hold(holder)
-                self._held.append((dataflow, holder))
+        check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
+        self._training, self._check = training, check
+        self.engine = new_engine(graph, check.graph, data, self.model, self.solver, self.system, collective)
         self._closed = False
 
     def __enter__(self) -> ExecutionContext:
@@ -133,8 +126,6 @@ class ExecutionContext:
         """End all threads. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
-            for dataflow, holder in self._held:
-                dataflow.release(holder)
             self.engine.close()
 
     def describe(self) -> str:
@@ -150,6 +141,14 @@ class ExecutionContext:
             for purpose, program in programs.items()
             if program is not None
         )
+
+    @without_own_frames
+    def describe_dataflows(self) -> str:
+        """The dataflows for training and testing as tables, with the memory and kernels of the compiled programs."""
+        tables = [self._training.describe(compiled=self.engine.program)]
+        if (program := self.engine.parts.check_program) is not None:
+            tables.append(self._check.describe(compiled=program))
+        return "\n\n".join(tables)
 
     def summary(self) -> RunSummary:
         """Devices, learners, threads, kernel library, parameters, memory, rule and progress of the run.
@@ -274,6 +273,19 @@ class ExecutionContext:
         self._check_open()
         return self.engine.weights
 
+    @property
+    def operator_variables(self) -> dict[tuple[int, str], Array]:
+        """The same values by the operator's id and their name in the operator: a copy."""
+        self._check_open()
+        values, program = self.engine.weights, self.engine.program
+        segments = {**program.model.segments, **program.statistics.segments}
+        return {key: values[segment.name] for key, segment in segments.items()}
+
+    @property
+    def prediction_graph(self) -> Graph:
+        """The graph that `predict` computes: the check dataflow without loss and metrics."""
+        return derive_prediction(self._check.graph)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the base model with its running statistics (safetensors).
 
@@ -324,13 +336,6 @@ def _check_header(path: Path) -> None:
     if length > LARGEST_HEADER:
         received = f"a header of {bytes_text(length)}, more than {bytes_text(LARGEST_HEADER)}"
         raise DataError(f"{path}: expected a saved model (safetensors). Received: {received}")
-
-
-def _base_model(engine: AnyEngine) -> dict[tuple[int, str], Array]:
-    """A copy of the base model's variables and statistics by the operator's id and their name."""
-    values, program = engine.weights, engine.program
-    segments = {**program.model.segments, **program.statistics.segments}
-    return {key: values[segment.name] for key, segment in segments.items()}
 
 
 def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:

@@ -309,7 +309,7 @@ def test_a_check_dataflow_of_ones_own() -> None:
         assert first.accuracy is not None
         assert second.accuracy is not None
         assert first.accuracy >= second.accuracy
-        assert check.describe().count("arena+") == 4
+        assert running.describe_dataflows().split("\n\n")[1].count("arena+") == 4
 
 
 def test_a_check_dataflow_without_a_loss() -> None:
@@ -850,11 +850,12 @@ def test_a_fault_of_the_check_dataflow_leaves_no_thread() -> None:
 
 def test_describing_a_dataflow_that_was_compiled() -> None:
     dataflow = perceptron()
-    with context(dataflow):
-        table = dataflow.describe()
+    with context(dataflow) as running:
+        table = running.describe_dataflows()
     assert "InnerProduct0.gradient" in table
     assert "4×8" in table
     assert "arena+" in table
+    assert "arena+" not in dataflow.describe((4, 6))
 
 
 # Operators from outside, gradients wired by hand

@@ -47,8 +47,9 @@ def test_a_relu_is_in_the_kernel_of_the_convolution(kernels: str) -> None:
 @pytest.mark.parametrize("kernels", [FAST])
 def test_the_table_of_the_dataflow_shows_it_too(kernels: str) -> None:
     dataflow = training(*NETWORK)
-    with context(dataflow, data=pictures(), kernels=kernels):
-        rows = {line.split()[1]: line for line in dataflow.describe().splitlines()[2:]}
+    with context(dataflow, data=pictures(), kernels=kernels) as running:
+        training_table = running.describe_dataflows().split("\n\n")[0]
+    rows = {line.split()[1]: line for line in training_table.splitlines()[2:]}
     assert "  convolution_forward relu " in rows["Conv0"]
     assert rows["ReLU1"].endswith("  (in that of 'Conv0')")
 

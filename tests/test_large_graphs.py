@@ -213,7 +213,7 @@ def test_reading_and_writing_onnx(tmp_path: Path) -> None:
         ]
         graph = onnx.helper.make_graph(nodes, "network", [x], [y], [weights])
         network = crossbow.onnx.load(onnx.helper.make_model(graph))
-        crossbow.onnx.save(Dataflow(network), tmp_path / "saved.onnx", input_shape=VECTOR)
+        crossbow.onnx.save(network, tmp_path / "saved.onnx", input_shape=VECTOR)
 
     check_linear(work)
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from crossbow.conf import is_integer, shown
@@ -16,7 +13,7 @@ from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.files import checked_path, write_whole
 from crossbow.ops.kernel import Gradient
 from crossbow.tracebacks import without_own_frames
-from crossbow.types import Array, GraphError, Phase, Shape
+from crossbow.types import GraphError, Phase, Shape
 
 
 class Compiled(Protocol):
@@ -32,19 +29,10 @@ class Compiled(Protocol):
         """Names of the kernels that compute the vertex; in brackets, the other kernel that includes it."""
 
 
-@dataclass(frozen=True, eq=False)
-class Holder:
-    """What an open context has made of a dataflow."""
-
-    compiled: Compiled | None
-    base_model: Callable[[], Mapping[tuple[int, str], Array]]
-    """The base model by operator (its id) and variable: a copy."""
-
-
 class Dataflow:
     """A subgraph with a phase. For Phase.TRAIN, the gradient operators and the optimiser are derived.
 
-    Several contexts may hold one dataflow, one after the other or at once: each compiles it and has a model of its own.
+    A dataflow is a description: it has no values, and several contexts may train it, each with its own model.
     """
 
     def __init__(self, subgraph: SubGraph) -> None:
@@ -53,10 +41,6 @@ class Dataflow:
         self.subgraph = subgraph
         self.phase = Phase.TRAIN
         self._graph: Graph | None = None
-        self._compiled: Compiled | None = None
-        self._was_held = False
-        self._holders: list[weakref.ref[Holder]] = []
-        """In the order in which they came. Weak: a context may be gone without having been closed."""
 
     def set_phase(self, phase: Phase) -> Dataflow:
         """Set the phase, and return the dataflow."""
@@ -74,60 +58,16 @@ class Dataflow:
             self._graph = derive_training(wired) if self.phase is Phase.TRAIN else derive_check(wired)
         return self._graph
 
-    def hold(self, holder: Holder) -> None:
-        """Note that a context has the dataflow, and its program: none where it has no examples to test with."""
-        self._holders.append(weakref.ref(holder))
-        self._was_held = True
-        if holder.compiled is not None:
-            self._compiled = holder.compiled
-
-    def release(self, holder: Holder) -> None:
-        """Note that the context is closed."""
-        self._holders = [reference for reference in self._holders if reference() not in (None, holder)]
-
-    @property
-    def was_held(self) -> bool:
-        """Whether a context holds the dataflow, or has. It may have been trained then, compiled or not: a dataflow for
-        checks is not where there is no check set."""
-        return self._was_held
-
-    @property
-    def compiled(self) -> Compiled | None:
-        """The program that a context has made of this dataflow: the last of those that are open, or, where none is, the
-        last of all. `describe` then shows memory."""
-        holders = self._present()
-        if not holders:
-            return self._compiled
-        return next((holder.compiled for holder in reversed(holders) if holder.compiled is not None), None)
-
-    @property
     @without_own_frames
-    def base_model(self) -> Callable[[], Mapping[tuple[int, str], Array]] | None:
-        """Gives the base model by operator (its id) and variable, while an open context holds the dataflow.
-
-        Raises GraphError while several do: nobody knows whose is meant.
-        """
-        holders = self._present()
-        if len(holders) > 1:
-            expected = "expected a dataflow that one open context holds, whose base model is meant"
-            advice = "close the others, or give each context a dataflow of its own, Dataflow(dataflow.subgraph)"
-            raise GraphError([f"{expected}. Received: one that {len(holders)} hold; {advice}"])
-        return holders[0].base_model if holders else None
-
-    def _present(self) -> list[Holder]:
-        return [holder for reference in self._holders if (holder := reference()) is not None]
-
-    @without_own_frames
-    def describe(self, batch: Shape | None = None) -> str:
+    def describe(self, batch: Shape | None = None, *, compiled: Compiled | None = None) -> str:
         """A table: order, node, operator, inputs, output shape, variables, bytes, buffer, kernels.
 
-        Shapes need the shape of a batch, (N, …): the argument, or that of the program that a context compiled. Bytes,
-        buffer and kernels are those of the compiled program, in the same notation as in `ExecutionContext.describe`.
-        Raises GraphError if the shape is invalid or does not fit.
+        batch: the shape of a batch, (N, …), from which the shapes follow; by default that of the program.
+        compiled: a program of this dataflow, which has bytes, buffers and kernels; see
+        `ExecutionContext.describe_dataflows`. Raises GraphError if the shape is invalid or does not fit.
         """
         if batch is not None:
             batch = _checked_shape(batch)
-        compiled = self.compiled
         if batch is None and compiled is not None:
             batch = compiled.batch
         graph = self.graph

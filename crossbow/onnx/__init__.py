@@ -1,4 +1,4 @@
-"""ONNX: `load` converts a model to a SubGraph with its weights, `save` writes a dataflow with its base model.
+"""ONNX: `load` converts a model to a SubGraph with its weights, `save` writes a context's base model.
 
 Needs the package onnx: `pip install 'crossbow[onnx]'`.
 """

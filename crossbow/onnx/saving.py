@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 
-from crossbow.dataflow import Dataflow
+from crossbow.conf import shown
+from crossbow.context import ExecutionContext
+from crossbow.dataflow import SubGraph
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.validate import infer_shapes, input_shapes
@@ -22,63 +24,50 @@ from crossbow.ops import Constant, Values
 from crossbow.ops.kernel import VariableSpec
 from crossbow.types import Array, GraphError, Shape
 
-_NO_CONTEXT = "a dataflow that no open context holds; save it inside `with ExecutionContext([dataflow, …]) as context:`"
 
+def save(model: ExecutionContext | SubGraph, path: str | os.PathLike[str], *, input_shape: Shape | None = None) -> None:
+    """Write a network with its variables as an ONNX model: what a context predicts, or a network without one.
 
-def save(dataflow: Dataflow, path: str | os.PathLike[str], *, input_shape: Shape | None = None) -> None:
-    """Write the network that predicts, with the base model's variables, as an ONNX model.
+    Of an `ExecutionContext` the base model is written, between calls of `train` or in `Monitor.record`, and the graph
+    that `context.predict` computes: the check dataflow without loss and metrics. A `SubGraph` can be written if the
+    initial values of all variables are known (`Values`, like those of a loaded model, or `Constant`).
 
-    It is the check dataflow without loss and accuracy: what `context.predict` computes. The input is called "input" and
-    has the shape (N, …) with N free; it is what the first operator gets, so uint8 images have to be converted first, as
-    the data set does (divided by 255). Of a DataTransform what it does in testing is written. The output is called like
-    the node that computes it, and every node like ours. Numbers are in single precision, operators those of opset 19.
-    The file is whole or not there; missing directories are made.
+    The input is called "input" and has the shape (N, …) with N free; it is what the first operator receives, so uint8
+    images must be converted first, like a data set's (divided by 255). A DataTransform is written as it is in testing.
+    The output is called like the node that computes it, and every node like ours. Numbers are in single precision,
+    operators those of opset 19. The file is written atomically; missing directories are created.
 
-    The variables are the base model's of the context that holds the dataflow: between calls of `train`, or in
-    `Monitor.record`. A dataflow that no context has held yet can be saved where every variable has initial values that
-    are known (`Values`, as those of a loaded model, or `Constant`). Weights are a context's, not an operator's: another
-    dataflow of the same operators, held by none, is saved as they began.
-
-    What is for training only and ONNX has no notion of is kept in the model's metadata, where `load` finds it and other
-    runtimes do not look: multipliers of the learning rate, random windows and mirrors, and that a BatchNorm takes the
-    plain mean of all batches ("cma"), and of how many so far. Dropout predicts nothing, and is left out.
+    Settings for training that ONNX lacks are kept in the model's metadata, where `load` finds them and other runtimes
+    ignore them: multipliers of the learning rate, random windows and mirrors, and the cumulative statistics of a
+    BatchNorm ("cma") with their number of batches. Dropout has no effect in prediction, and is omitted.
 
     Args:
-        input_shape: (C, H, W) or (features,): of one example. Where a context has compiled the dataflow, it is known;
-            another one is allowed where the variables are the same, as those of convolutions for images of any size.
+        input_shape: (C, H, W) or (features,): of one example. A context's is known; another one is allowed if the
+            variables are the same, as those of convolutions for images of any size.
 
     Raises:
-        GraphError: an operator has no counterpart in ONNX, the shape is missing or does not fit the variables, or
-            these are not known: what a context has trained is gone when it is closed; or two open contexts hold the
-            dataflow, each with a base model of its own.
-        CrossbowError: the context is training.
+        GraphError: an operator has no counterpart in ONNX, the shape is missing or does not fit the variables, or a
+            subgraph has variables whose values are not known.
+        CrossbowError: the context is training, or closed.
         DataError: the file cannot be written.
+        TypeError: the model is neither a context nor a subgraph.
     """
-    if not isinstance(dataflow, Dataflow):
-        raise TypeError(f"save: expected a Dataflow. Received: {dataflow!r}")
+    if not isinstance(model, ExecutionContext | SubGraph):
+        expected = "expected an ExecutionContext, whose base model is written, or a SubGraph with known initial values"
+        raise TypeError(f"save: {expected}. Received: {shown(model)}")
     path = checked_path("save", path)
     check_input_shape("save", input_shape)
-    base_model = dataflow.base_model
-    if dataflow.was_held and base_model is None:
-        # Its initial values may be known, but whoever has trained it does not mean those.
-        raise GraphError([f"save: expected a dataflow whose base model is there. Received: {_NO_CONTEXT}"])
-    graph = derive_prediction(build(dataflow.subgraph.nodes))
-    batch = _batch(dataflow, input_shape)
-    model = _write(graph, batch, None if base_model is None else base_model())
-    write_whole(path, model.SerializeToString())
+    if isinstance(model, ExecutionContext):
+        graph, known = model.prediction_graph, model.operator_variables
+        shape = model.data.image_shape if input_shape is None else input_shape
+    else:
+        if input_shape is None:
+            raise GraphError(["save: expected input_shape=(C, H, W) or (features,) of a SubGraph. Received: none"])
+        graph, known, shape = derive_prediction(build(model.nodes)), None, input_shape
+    write_whole(path, _onnx_model(graph, (ANY_BATCH, *shape), known).SerializeToString())
 
 
-def _batch(dataflow: Dataflow, input_shape: Shape | None) -> Shape:
-    if input_shape is not None:
-        return (ANY_BATCH, *input_shape)
-    if dataflow.compiled is None:
-        raise GraphError(
-            ["save: expected a dataflow that a context has compiled, or input_shape=(C, H, W). Received: neither"]
-        )
-    return (ANY_BATCH, *dataflow.compiled.batch[1:])
-
-
-def _write(graph: Graph, batch: Shape, known: Mapping[tuple[int, str], Array] | None) -> onnx.ModelProto:
+def _onnx_model(graph: Graph, batch: Shape, known: Mapping[tuple[int, str], Array] | None) -> onnx.ModelProto:
     """The model of a graph whose last vertex is the output."""
     try:
         shapes = infer_shapes(graph, batch)
@@ -103,7 +92,9 @@ def _write(graph: Graph, batch: Shape, known: Mapping[tuple[int, str], Array] | 
         variables = {spec.name: _value(spec, id(vertex.operator), known) for spec in specs}
         unknown = ", ".join(repr(name) for name, value in variables.items() if value is None)
         if unknown:
-            writer.fault(vertex.name, kernel, f"expected {unknown} to have a value. Received: {_NO_CONTEXT}")
+            writer.fault(
+                vertex.name, kernel, f"expected {unknown} to have known values. Received: random initial values"
+            )
             continue
         found = {name: value for name, value in variables.items() if value is not None}
         others = [spec for spec in specs if found[spec.name].shape != spec.shape]

@@ -90,17 +90,20 @@ def test_with_the_shape_of_a_batch_it_shows_shapes_and_variables() -> None:
 
 def test_after_compiling_it_shows_memory_and_kernels() -> None:
     dataflow = Dataflow(SubGraph(perceptron()))
-    with context(dataflow, None):
-        assert dataflow.describe() == COMPILED
-        assert dataflow.describe((4, 5)) == COMPILED
-        assert dataflow.describe((8, 5)) == WITH_SHAPES  # of another batch nothing is compiled
+    with context(dataflow, None) as running:
+        assert running.describe_dataflows().split("\n\n")[0] == COMPILED
+        program = running.engine.program
+        assert dataflow.describe(compiled=program) == COMPILED
+        assert dataflow.describe((4, 5), compiled=program) == COMPILED
+        assert dataflow.describe((8, 5), compiled=program) == WITH_SHAPES  # of another batch nothing is compiled
+    assert dataflow.describe() == UNCOMPILED
 
 
 def test_the_check_dataflow_shows_its_own_memory() -> None:
     head = perceptron()
     check = Dataflow(SubGraph(head)).set_phase(Phase.CHECK)
-    with context(Dataflow(SubGraph(head)), check):
-        assert check.describe() == CHECK
+    with context(Dataflow(SubGraph(head)), check) as running:
+        assert running.describe_dataflows().split("\n\n")[1] == CHECK
 
 
 def test_many_inputs_are_cut_short() -> None:

@@ -91,7 +91,7 @@ def test_it_trains_on_and_is_saved(tmp_path: Path, kernels: str) -> None:
     with context(dataflow, data=Dataset((X, y), channels_last=True), kernels=kernels) as run:
         history = run.train(5)
         assert history.records[-1].loss < history.records[0].loss
-        save(dataflow, tmp_path / "tuned.onnx")
+        save(run, tmp_path / "tuned.onnx")
         tuned = run_onnx(onnx.load(tmp_path / "tuned.onnx"), input=X)
         np.testing.assert_allclose(tuned, run.predict(X), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(run_crossbow(load(tmp_path / "tuned.onnx"), X), tuned, rtol=1e-4, atol=1e-5)

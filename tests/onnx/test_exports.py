@@ -164,7 +164,7 @@ def test_it_predicts_trains_and_is_saved(name: str, way: str, tmp_path: Path) ->
     with context(dataflow, data=examples, kernels="reference", learners=1) as run:
         history = run.train(6)
         assert history.records[-1].loss < history.records[0].loss
-        save(dataflow, tmp_path / "tuned.onnx")
+        save(run, tmp_path / "tuned.onnx")
         tuned = run_onnx(onnx.load(tmp_path / "tuned.onnx"), input=x)
         np.testing.assert_allclose(tuned, run.predict(x), rtol=1e-4, atol=1e-5)
     again = load(tmp_path / "tuned.onnx")

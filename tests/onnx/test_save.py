@@ -56,7 +56,7 @@ from crossbow.ops import (
 from crossbow.testing import run_operator
 from crossbow.types import Shape
 from tests.onnx.adapter import evaluate
-from tests.onnx.models import checking, draw, kernel_of, operators, run_crossbow, run_onnx
+from tests.onnx.models import draw, kernel_of, operators, run_crossbow, run_onnx
 from tests.operators.table import CASES, Case
 from tests.support import blobs, chain, context, perceptron, pictures, training
 
@@ -188,7 +188,7 @@ def test_metadata_that_save_has_not_written(text: str, expected: str) -> None:
 def test_a_window_larger_than_an_image_with_a_mean_of_its_own_is_refused() -> None:
     node = DataflowNode(Operator("it", DataTransform(crop_size=8, padding=1, mean_image=MEAN_IMAGE)))
     with pytest.raises(GraphError, match=r"^node 'it' \(DataTransform\): expected a window inside the image"):
-        save(checking(SubGraph(node)), "/nowhere", input_shape=PICTURE[1:])
+        save(SubGraph(node), "/nowhere", input_shape=PICTURE[1:])
 
 
 def check(kernel: Kernel, case: Case, inputs: list[Array], values: Mapping[str, Array], expected: Array) -> None:
@@ -234,14 +234,14 @@ def test_every_operator_that_predicts_can_be_written() -> None:
 def test_what_onnx_does_not_have_is_refused(case: Case) -> None:
     node = DataflowNode(Operator("it", case.kernel))
     with pytest.raises(GraphError, match=r"^node 'it' \(.*\): ONNX has no "):
-        save(checking(SubGraph(node)), "/nowhere", input_shape=case.shapes[0][1:])
+        save(SubGraph(node), "/nowhere", input_shape=case.shapes[0][1:])
 
 
 def test_windows_that_onnx_counts_in_another_way_are_refused() -> None:
     """A last window would begin behind the input along one axis, and hangs over along the other."""
     node = DataflowNode(Operator("pool", Pool(kernel_size=2, stride=3)))
     with pytest.raises(GraphError, match=r"'pool' \(Pool\): ONNX counts windows other than \(2, 3\)"):
-        save(checking(SubGraph(node)), "/nowhere", input_shape=(1, 6, 7))
+        save(SubGraph(node), "/nowhere", input_shape=(1, 6, 7))
     proto = written(Pool(kernel_size=2, stride=3), ((1, 1, 6, 6),), {})
     assert run_onnx(proto, x0=draw(1, 1, 6, 6)).shape == (1, 1, 2, 2)
 
@@ -286,7 +286,7 @@ def test_a_trained_network(tmp_path: Path, learners: int) -> None:
     path = tmp_path / "model.onnx"
     with context(dataflow, data=data, learners=learners) as training:
         training.train(3)
-        save(dataflow, path)
+        save(training, path)
         x, predicted, variables = data.check.images, training.predict(data.check.images), training.variables  # type: ignore[union-attr]
         before = derive_prediction(build(dataflow.subgraph.nodes))
     proto = onnx.load(path)
@@ -303,7 +303,7 @@ def test_a_trained_network(tmp_path: Path, learners: int) -> None:
     for name, value in initial_values(network, x.shape[1:]).items():
         np.testing.assert_array_equal(value, variables[name])
 
-    save(checking(network), tmp_path / "again.onnx", input_shape=x.shape[1:])
+    save(network, tmp_path / "again.onnx", input_shape=x.shape[1:])
     assert (tmp_path / "again.onnx").read_bytes() == path.read_bytes()
 
 
@@ -348,7 +348,7 @@ def test_the_check_dataflow_of_a_user(tmp_path: Path) -> None:
     start.connect_to(DataflowNode(Operator("largest", Classify(axis=-1))))
     check = Dataflow(SubGraph(start)).set_phase(Phase.CHECK)
     with context(dataflow, check=check) as training:
-        save(check, tmp_path / "model.onnx")
+        save(training, tmp_path / "model.onnx")
         hidden = training.variables["InnerProduct0.weights"]
     x = blobs().check.images.astype(np.float32)  # type: ignore[union-attr]
     received = run_onnx(onnx.load(tmp_path / "model.onnx"), input=x)
@@ -362,7 +362,7 @@ def test_a_cumulative_mean_stays_one(tmp_path: Path) -> None:
     dataflow, data, path = training(*kernels), pictures(), tmp_path / "model.onnx"
     with context(dataflow, data=data) as first:
         first.train(2)
-        save(dataflow, path)
+        save(first, path)
         x, predicted, variables = data.check.images, first.predict(data.check.images), first.variables  # type: ignore[union-attr]
     network = load(path)
     assert kernel_of(network, "BatchNorm1").statistics == "cma"
@@ -378,8 +378,8 @@ def test_a_cumulative_mean_stays_one(tmp_path: Path) -> None:
 
 def test_any_batch_size(tmp_path: Path) -> None:
     dataflow = training(Conv(number_of_outputs=2, kernel_size=3), InnerProduct(number_of_outputs=3))
-    with context(dataflow, data=pictures()):
-        save(dataflow, tmp_path / "model.onnx")
+    with context(dataflow, data=pictures()) as running:
+        save(running, tmp_path / "model.onnx")
     proto = onnx.load(tmp_path / "model.onnx")
     assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "N"
     for batch in (1, 7):
@@ -391,14 +391,14 @@ def test_known_initial_values_need_no_context(tmp_path: Path) -> None:
     (node,) = chain(
         InnerProduct(number_of_outputs=2, weight_initialiser=Values(weights), bias_initialiser=Constant(1.0))
     )
-    save(checking(SubGraph(node)), tmp_path / "model.onnx", input_shape=(3,))
+    save(SubGraph(node), tmp_path / "model.onnx", input_shape=(3,))
     x = draw(4, 3)
     assert_close(run_onnx(onnx.load(tmp_path / "model.onnx"), input=x), x @ weights.T + 1)
 
 
 def test_an_operator_called_input(tmp_path: Path) -> None:
     node = DataflowNode(Operator("input", ReLU()))
-    save(checking(SubGraph(node)), tmp_path / "model.onnx", input_shape=(3,))
+    save(SubGraph(node), tmp_path / "model.onnx", input_shape=(3,))
     proto = onnx.load(tmp_path / "model.onnx")
     assert (proto.graph.input[0].name, proto.graph.output[0].name) == ("input_", "input")
     assert operators(load(tmp_path / "model.onnx")) == [("input", "ReLU")]
@@ -418,36 +418,39 @@ class Square(Kernel):
 def test_everything_that_cannot_be_written_is_named_at_once(tmp_path: Path) -> None:
     nodes = chain(Square(), InnerProduct(number_of_outputs=2), Square())
     with pytest.raises(GraphError) as caught:
-        save(checking(SubGraph(nodes[0])), tmp_path / "model.onnx", input_shape=(3,))
+        save(SubGraph(nodes[0]), tmp_path / "model.onnx", input_shape=(3,))
     assert [fault.partition(":")[0] for fault in caught.value.faults] == [
         "node 'Square0' (Square)",
         "node 'InnerProduct1' (InnerProduct)",
         "node 'Square2' (Square)",
     ]
-    assert "expected 'weights' to have a value. Received: a dataflow that no open context holds" in str(caught.value)
+    assert "expected 'weights' to have known values. Received: random initial values" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dataflow_without_a_shape() -> None:
-    with pytest.raises(GraphError, match="a context has compiled, or input_shape="):
-        save(perceptron(), "/nowhere")
+def test_a_subgraph_without_a_shape() -> None:
+    with pytest.raises(GraphError, match=r"save: expected input_shape=\(C, H, W\) .* of a SubGraph\. Received: none"):
+        save(perceptron().subgraph, "/nowhere")
 
 
 @pytest.mark.parametrize("shape", ["3", (0,), (4.0,)])
 def test_an_input_shape_that_is_none(shape: Any, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"save: expected input_shape=\(C, H, W\) or \(features,\), each ≥ 1"):
-        save(perceptron(), tmp_path / "model.onnx", input_shape=shape)
+        save(perceptron().subgraph, tmp_path / "model.onnx", input_shape=shape)
 
 
-def test_only_dataflows_are_saved(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"save: expected a Dataflow\. Received: <crossbow.dataflow.subgraph.SubGraph"):
-        save(perceptron().subgraph, tmp_path / "model.onnx")  # type: ignore[arg-type]
+@pytest.mark.parametrize("model", [perceptron(), None, "model"])
+def test_only_contexts_and_subgraphs_are_saved(model: Any, tmp_path: Path) -> None:
+    """A dataflow has no values: the context that trains it has."""
+    expected = "expected an ExecutionContext, whose base model is written, or a SubGraph with known initial values"
+    with pytest.raises(TypeError, match=rf"^save: {expected}\. Received: {re.escape(repr(model))}$"):
+        save(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_directory_is_not_written_over(tmp_path: Path) -> None:
-    dataflow = perceptron()
-    with context(dataflow), pytest.raises(DataError, match="expected the name of a file to write"):
-        save(dataflow, tmp_path)
+    with context(perceptron()) as running, pytest.raises(DataError, match="expected the name of a file to write"):
+        save(running, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -457,14 +460,15 @@ def test_a_directory_is_not_written_over(tmp_path: Path) -> None:
 )
 def test_an_input_shape_that_the_variables_do_not_fit(tmp_path: Path, shape: Shape, received: str) -> None:
     dataflow = training(Conv(number_of_outputs=2, kernel_size=3), InnerProduct(number_of_outputs=3))
-    with context(dataflow, data=pictures()), pytest.raises(GraphError, match=re.escape(f"Received: {received}")):
-        save(dataflow, tmp_path / "model.onnx", input_shape=shape)
+    expected = re.escape(f"Received: {received}")
+    with context(dataflow, data=pictures()) as running, pytest.raises(GraphError, match=expected):
+        save(running, tmp_path / "model.onnx", input_shape=shape)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_images_of_another_size(tmp_path: Path) -> None:
     """A network of convolutions has the same variables."""
     dataflow = training(Conv(number_of_outputs=3, kernel_size=3), Pool(method="average", global_pooling=True))
-    with context(dataflow, data=pictures()):
-        save(dataflow, tmp_path / "model.onnx", input_shape=(1, 12, 10))
+    with context(dataflow, data=pictures()) as running:
+        save(running, tmp_path / "model.onnx", input_shape=(1, 12, 10))
     assert run_onnx(onnx.load(tmp_path / "model.onnx"), input=draw(2, 1, 12, 10)).shape == (2, 3, 1, 1)

@@ -107,7 +107,7 @@ def test_a_network_from_pytorch_predicts_the_same_and_trains_on(tmp_path: Path, 
         history = context.train(5)
         assert context.test().loss < before
         assert history.records[-1].loss < history.records[0].loss
-        save(dataflow, tmp_path / "tuned.onnx")
+        save(context, tmp_path / "tuned.onnx")
         tuned = run_onnx(onnx.load(tmp_path / "tuned.onnx"), input=x.astype(np.float32) / 255)
         np.testing.assert_allclose(tuned, context.predict(x), rtol=1e-5, atol=1e-6)
 
