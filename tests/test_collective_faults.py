@@ -16,7 +16,7 @@ import pytest
 
 from crossbow import SMA, SSGD, CrossbowError, ExecutionContext, NonFiniteLossError, TaskError
 from crossbow.runtime import assembly, engine
-from crossbow.synch import Failure, FakeCollective, Stall, WrongSize
+from crossbow.testing import Failure, FakeCollective, Stall, WrongSize
 from tests.support import context, same_weights, within
 from tests.test_faults import (
     RULES,

@@ -39,7 +39,7 @@ from crossbow.ops import (
     ReLU,
     VariableSpec,
 )
-from crossbow.synch import FakeCollective
+from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, DataError, NonFiniteError, Shape
 from tests.combinations import pairwise
 from tests.support import (

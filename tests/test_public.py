@@ -31,8 +31,8 @@ NAMES = {
         "Classify Flatten FlattenGradient MatFact MatFactGradient MatMul MatMulGradient Noop NoopGradient"
     ),
     "crossbow.data": "Dataset cifar10 digits mnist synthetic",
-    "crossbow.synch": "SMA SSGD Collective FakeCollective HostCollective Rule rule_class",
-    "crossbow.testing": "run_operator check_gradients",
+    "crossbow.synch": "SMA SSGD Collective HostCollective Rule rule_class",
+    "crossbow.testing": "run_operator check_gradients FakeCollective Failure Stall WrongSize",
     "crossbow.onnx": "load save",
 }
 

@@ -11,7 +11,7 @@ from crossbow.synch.asynchronous import (
     WeedOut,
 )
 from crossbow.synch.averaging import ModelAveraging, PolyakRuppert
-from crossbow.synch.collective import Collective, Failure, FakeCollective, HostCollective, Stall, WrongSize
+from crossbow.synch.collective import Collective, HostCollective
 from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
@@ -73,8 +73,6 @@ __all__ = [
     "BarrierRule",
     "Collective",
     "Default",
-    "Failure",
-    "FakeCollective",
     "FreeRule",
     "Gossip",
     "Grouping",
@@ -88,11 +86,9 @@ __all__ = [
     "Rule",
     "RulePhase",
     "RuleSequence",
-    "Stall",
     "SynchronousEASGD",
     "Trajectory",
     "WeedOut",
-    "WrongSize",
     "has_barrier",
     "rule_class",
     "simulate",

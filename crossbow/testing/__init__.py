@@ -1,6 +1,6 @@
-"""Test tools for operators: run one operator on one device, and compare its gradients with finite differences.
+"""Test tools: run one operator on one device, compare its gradients with finite differences, inject faults of devices.
 
-They work for operators inside and outside this package:
+The tools for operators work inside and outside this package:
 
 >>> import numpy as np
 >>> from crossbow.ops import ReLU
@@ -12,7 +12,8 @@ They work for operators inside and outside this package:
 True
 """
 
+from crossbow.testing.collective import Failure, FakeCollective, Stall, WrongSize
 from crossbow.testing.gradients import check_gradients
 from crossbow.testing.operator import OperatorRun, run_operator
 
-__all__ = ["OperatorRun", "check_gradients", "run_operator"]
+__all__ = ["Failure", "FakeCollective", "OperatorRun", "Stall", "WrongSize", "check_gradients", "run_operator"]

@@ -18,7 +18,8 @@ from crossbow.runtime.changing_engine import TunedEngine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.free_engine import FreeEngine
 from crossbow.runtime.tuner import Decision
-from crossbow.synch import SSP, AsynchronousSGD, FakeCollective, Rule, RuleSequence
+from crossbow.synch import SSP, AsynchronousSGD, Rule, RuleSequence
+from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, CrossbowError, bytes_text
 from tests.support import SECONDS, blobs, context, within
 

@@ -34,7 +34,6 @@ from crossbow.synch import (
     SSP,
     AsynchronousSGD,
     Default,
-    FakeCollective,
     Gossip,
     Grouping,
     Hogwild,
@@ -46,6 +45,7 @@ from crossbow.synch import (
     WeedOut,
     simulate,
 )
+from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError
 from tests.combinations import in_turn, pairwise
 from tests.support import (

@@ -33,7 +33,8 @@ from crossbow.kernels.interface import Aborted, State
 from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, Noop, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.ops.initialiser import Constant
 from crossbow.ops.kernel import VariableSpec
-from crossbow.synch import FakeCollective, ModelAveraging
+from crossbow.synch import ModelAveraging
+from crossbow.testing import FakeCollective
 from crossbow.types import DataError, GraphError, NonFiniteLossError, Shape, TaskError
 from tests.combinations import pairwise
 from tests.runtime.test_determinism import RULES, disturbed

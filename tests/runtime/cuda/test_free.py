@@ -29,7 +29,6 @@ from crossbow.synch import (
     SSP,
     AsynchronousSGD,
     Default,
-    FakeCollective,
     Gossip,
     Grouping,
     Hogwild,
@@ -41,6 +40,7 @@ from crossbow.synch import (
     has_barrier,
     simulate,
 )
+from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
 from tests.conftest import _ours
 from tests.kernels.cuda.fake import fake_cuda
