@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from types import TracebackType
+
+import numpy as np
 
 from crossbow.conf import is_integer, shown
 from crossbow.data.dataset import checked_images
@@ -11,7 +14,8 @@ from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
 from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.predicting import NetworkPrediction
-from crossbow.types import Array, ConfigurationError, CrossbowError, Shape
+from crossbow.tracebacks import without_own_frames
+from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, Shape
 
 
 class Predictor:
@@ -25,9 +29,10 @@ class Predictor:
     `predict` uses the trained model.
 
     The predictor uses all cores of the first of the system's devices. Use it as a context manager, or `close` it,
-    because it owns a thread.
+    because it owns a thread. In a forked process a predictor that has predicted raises CrossbowError.
     """
 
+    @without_own_frames
     def __init__(self, network: SubGraph, *, batch_size: int = 64, system: SystemConf | None = None) -> None:
         """batch_size: maximum number of images to compute at once."""
         if not isinstance(network, SubGraph):
@@ -43,6 +48,8 @@ class Predictor:
         self._made_for: tuple[Shape, object] | None = None
         self.batch = 0
         """Number of images for which the network is compiled."""
+        self._process = 0
+        """The process that owns the prediction's thread."""
         self._closed = False
 
     def __enter__(self) -> Predictor:
@@ -53,6 +60,7 @@ class Predictor:
     ) -> None:
         self.close()
 
+    @without_own_frames
     def predict(self, images: Array) -> Array:
         """The network's output for images (N, C, H, W) or (N, features), or (N, H, W, C) for a channels-last network.
 
@@ -65,12 +73,18 @@ class Predictor:
         """
         if self._closed:
             raise CrossbowError("the predictor is closed")
+        self._check_process()
         given = checked_images("images", images, channels_last=True)
+        if np.ndim(images) == 3:  # (N, channels, length) would be computed as (N, 1, height, width)
+            raise DataError(
+                "images: expected (N, C, H, W) or (N, features); add the channel of grayscale images explicitly: "
+                f"images[:, None]. Received: shape {np.shape(images)}"
+            )
         made_for, batch = (given.shape[1:], given.dtype), min(self._batch_size, len(given))
         if self._prediction is None or made_for != self._made_for or batch > self.batch:
             self._release()
             self._prediction = NetworkPrediction(self._graph, (batch, *given.shape[1:]), given.dtype, self._system)
-            self._made_for, self.batch = made_for, batch
+            self._made_for, self.batch, self._process = made_for, batch, os.getpid()
         return self._prediction(given)
 
     def close(self) -> None:
@@ -78,7 +92,20 @@ class Predictor:
         self._closed = True
         self._release()
 
+    @property
+    def _is_forked(self) -> bool:
+        """Whether another process owns the prediction's thread; this one would wait for it forever."""
+        return self._prediction is not None and os.getpid() != self._process
+
+    def _check_process(self) -> None:
+        """Raise CrossbowError in a forked process."""
+        if self._is_forked:
+            raise CrossbowError(
+                f"the predictor belongs to process {self._process}; a forked process, as this one ({os.getpid()}), "
+                "does not have its thread. Make a predictor in every process"
+            )
+
     def _release(self) -> None:
-        if self._prediction is not None:
+        if self._prediction is not None and not self._is_forked:
             self._prediction.close()
         self._prediction = None

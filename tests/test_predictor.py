@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from crossbow import ConfigurationError, CrossbowError, DataError, GraphError, Predictor, SubGraph, SystemConf
-from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss, Values
+from crossbow.ops import LRN, BatchNorm, Conv, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss, Values
 from tests.kernels.cuda.fake import fake_cuda
 from tests.onnx.models import draw, run_crossbow
 from tests.support import KERNELS, chain
@@ -69,6 +73,60 @@ def test_no_thread_is_left() -> None:
     assert threading.active_count() == before
     with pytest.raises(CrossbowError, match="the predictor is closed"):
         predictor.predict(X)
+
+
+FORKS = """
+import os
+import numpy as np
+from crossbow import CrossbowError, Predictor, SubGraph
+from crossbow.ops import InnerProduct
+from tests.support import chain
+
+def attempt(what, work):
+    try:
+        work()
+        print(what, "done", flush=True)
+    except CrossbowError as error:
+        assert str(os.getpid()) in str(error) and "Make a predictor in every process" in str(error), error
+        print(what, "refused", flush=True)
+
+used, new = (Predictor(SubGraph(chain(InnerProduct(number_of_outputs=2))[0])) for _ in range(2))
+x = np.ones((4, 3), np.float32)
+used.predict(x[:2])
+process = os.fork()
+if process == 0:
+    attempt("predict", lambda: used.predict(x[:2]))
+    attempt("more images", lambda: used.predict(x))
+    attempt("close", used.close)
+    attempt("a new one", lambda: new.predict(x))
+    new.close()
+    raise SystemExit(3)
+print("fork", os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+attempt("the parent", lambda: used.predict(x[:2]))
+used.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork processes")
+def test_a_forked_process_has_no_thread_to_predict_on() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS]
+    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, encoding="utf-8", timeout=60)
+    assert done.stderr == ""
+    child = ["predict refused", "more images refused", "close done", "a new one done"]
+    assert done.stdout.splitlines() == [*child, "fork 3", "the parent done"]
+
+
+def test_three_dimensions_are_not_taken_for_images() -> None:
+    """Of a network for signals (N, channels, length) the result would be another one."""
+    network = SubGraph(chain(LRN(size=3))[0])
+    with Predictor(network) as predictor, pytest.raises(DataError, match=r"images\[:, None\]\. Received: shape \(2, 8"):
+        predictor.predict(draw(2, 8, 8))
+
+
+def test_errors_in_the_graph_show_the_users_frames_only() -> None:
+    with Predictor(network()) as predictor, pytest.raises(GraphError) as raised:
+        predictor.predict(X[:, :1])
+    assert {str(entry.path) for entry in raised.traceback} == {__file__}
 
 
 def test_what_does_not_fit() -> None:
