@@ -14,6 +14,8 @@ from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object]
 
+IMPORTING = ("importlib._bootstrap", "_frozen_importlib")
+"""The module that imports; the second is its name until the package `importlib` has been imported."""
 INTERRUPTED = 130
 """Exit status of an interrupted command."""
 
@@ -56,16 +58,24 @@ def package_is_imported() -> None:
 
 
 def _end_if_importing(number: int, frame: FrameType | None) -> None:
-    outer = frame
+    outer, started = frame, False
     while outer is not None:
-        if outer.f_globals.get("__name__") == "importlib._bootstrap":
-            # Not an exception: a package that is being imported might mistake it for another one.
-            try:
-                os.write(2, f"{command_name()}: interrupted\n".encode())
-            finally:  # even without standard error
-                os._exit(INTERRUPTED)
+        name = outer.f_globals.get("__name__")
+        if name in IMPORTING:
+            _end()
+        started = started or name == "__main__"
         outer = outer.f_back
+    if not started:  # `python -m` has imported the package, and still reads the command's module
+        _end()
     signal.default_int_handler(number, frame)
+
+
+def _end() -> None:
+    """End the process: an exception might be mistaken for another one by a package that is being imported."""
+    try:
+        os.write(2, f"{command_name()}: interrupted\n".encode())
+    finally:  # even without standard error
+        os._exit(INTERRUPTED)
 
 
 end_quietly_while_importing()

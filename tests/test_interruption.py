@@ -27,6 +27,19 @@ try:
 except BaseException as error:  # as some packages do
     raise ImportError("broken") from error
 """
+SLOW_TO_READ = """
+import os, time
+from importlib.machinery import SourceFileLoader
+get_code = SourceFileLoader.get_code
+
+def get_code_slowly(loader, name):
+    if name in ("models.lenet", "crossbow.__main__"):
+        os.write(1, b"importing\\n")
+        time.sleep(60)
+    return get_code(loader, name)
+
+SourceFileLoader.get_code = get_code_slowly
+"""
 SCRIPT = "import sys\nfrom crossbow.cli import main\nsys.exit(main())\n"
 
 
@@ -66,6 +79,13 @@ def test_a_command_ends_with_one_line(arguments: list[str], slow: Path) -> None:
         arguments = [str(slow / "crossbow"), *arguments[1:]]
     name = "crossbow" if arguments[0] != "-m" else f"python -m {arguments[1]}"
     assert interrupted(slow, *arguments) == (130, f"{name}: interrupted\n")
+
+
+@pytest.mark.parametrize("module", ["models.lenet", "crossbow"])
+def test_a_command_whose_module_is_being_read_does_too(module: str, tmp_path: Path) -> None:
+    """Its package has been imported then, and nothing else is."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_TO_READ)
+    assert interrupted(tmp_path, "-m", module) == (130, f"python -m {module}: interrupted\n")
 
 
 def test_somebody_elses_program_gets_its_exception(slow: Path) -> None:
