@@ -16,10 +16,17 @@ from crossbow.kernels import select_library, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
+from crossbow.scripts.data_command import add_data_command
 from crossbow.types import ConfigurationError
 
 EXTRAS = {
-    "zoo": {"scikit-learn": "the digits", "pooch": "downloads", "matplotlib": "pictures"},
+    "zoo": {
+        "scikit-learn": "the digits",
+        "pooch": "downloads",
+        "matplotlib": "pictures",
+        "simplejpeg": "JPEG files",
+        "pillow": "image files",
+    },
 }
 """Optional packages by extra, and the purpose of each."""
 
@@ -40,9 +47,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     info = commands.add_parser(
         "info", help="print version, devices, threads, and which kernel libraries are in use, or why one is not"
     )
-    info.set_defaults(run=lambda: print(information()))
+    info.set_defaults(run=lambda options: print(information()))
+    add_data_command(commands)
     options = parser.parse_args(arguments)
-    options.run()
+    options.run(options)
     return 0
 
 

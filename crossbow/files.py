@@ -8,7 +8,9 @@ import re
 import secrets
 import stat
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from crossbow.conf import shown
 from crossbow.types import DataError
@@ -69,30 +71,45 @@ def check_regular(path: Path) -> os.stat_result | None:
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a regular file atomically: an existing file is replaced at the end. Missing directories are created.
+    """Write a regular file atomically, as `file_to_fill` does."""
+    with file_to_fill(path) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def file_to_fill(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file that is written atomically: it gets its name, and replaces an existing file, at the end of the block. If
+    the block raises, nothing changes. Missing directories are created.
 
     Symbolic links are followed. An existing file keeps its permissions and, if the system permits, its owner. Partial
     files of killed writers in the same directory are removed. Raises DataError, which names the path, if the file
-    cannot be written.
+    cannot be written. An OSError of the block that names no file counts as one of writing.
     """
     path = checked_path("writing a file", path)
+    in_block = False
     try:
         older = check_regular(path)
         target = Path(os.path.realpath(path))  # otherwise the link would be replaced
         make_directory(target.parent)
         _remove_abandoned(target.parent)
-        _replace(target, data, older)
+        with _replaced(target, older) as file:
+            in_block = True
+            yield file
+            in_block = False
     except DataError:
         raise
     except (OSError, ValueError) as error:
+        if in_block and (isinstance(error, ValueError) or error.filename is not None):
+            raise  # the block's own
         raise DataError(f"{path}: expected to write this file. Received: {reason(error)}") from error
 
 
-def _replace(path: Path, data: bytes, older: os.stat_result | None) -> None:
+@contextlib.contextmanager
+def _replaced(path: Path, older: os.stat_result | None) -> Iterator[BinaryIO]:
     partial, descriptor = _new_partial(path.parent, 0o666 if older is None else 0o600)
     try:
         with open(descriptor, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             if older is not None:
                 _take_over(file.fileno(), older)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from crossbow.files import checked_path, file_error, make_directory, reason, write_whole
+from crossbow.files import checked_path, file_error, file_to_fill, make_directory, reason, write_whole
 from crossbow.types import DataError
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="permissions, links, pipes and locks are those of POSIX")
@@ -225,3 +225,30 @@ def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     for path, received in ((tmp_path / "file", "a file"), (tmp_path / "file" / "below", "Not a directory")):
         with pytest.raises(DataError, match=rf"^{path}: expected a directory to write to\. Received: {received}$"):
             make_directory(path)
+
+
+# Files that are filled by a block
+
+
+def test_a_file_has_its_name_at_the_end_of_the_block(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with file_to_fill(path) as file:
+        file.write(b"data")
+        assert not path.exists()
+    assert path.read_bytes() == b"data"
+    with pytest.raises(UnicodeEncodeError), file_to_fill(path) as file:
+        file.write("é".encode("ascii"))
+    assert path.read_bytes() == b"data"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_whose_error_it_is(tmp_path: Path) -> None:
+    full = OSError(28, "No space left on device")
+    message = r"/file: expected to write this file\. Received: No space left on device$"
+    with pytest.raises(DataError, match=message), file_to_fill(tmp_path / "file"):
+        raise full
+    for error in (OSError(2, "No such file", "another"), ValueError("of the block"), DataError("of the block")):
+        with pytest.raises(type(error)) as caught, file_to_fill(tmp_path / "file"):
+            raise error
+        assert caught.value is error
+    assert list(tmp_path.iterdir()) == []

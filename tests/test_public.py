@@ -13,7 +13,7 @@ import pytest
 
 import crossbow
 
-OPTIONAL = ("sklearn", "scipy", "matplotlib", "pooch", "simplejpeg", "torch", "cupy", "onnx", "mpi4py")
+OPTIONAL = ("sklearn", "scipy", "matplotlib", "pooch", "simplejpeg", "PIL", "torch", "cupy", "onnx", "mpi4py")
 """Packages of the extras, and of comparisons."""
 
 NAMES = {
@@ -30,7 +30,9 @@ NAMES = {
         "PoolGradient ReLU ReLUGradient SoftMax SoftMaxGradient SoftMaxLoss SoftMaxLossGradient VariableSpec "
         "Classify Flatten FlattenGradient MatFact MatFactGradient MatMul MatMulGradient Noop NoopGradient"
     ),
-    "crossbow.data": "Dataset cifar10 digits mnist synthetic",
+    "crossbow.data": (
+        "BatchFiles Dataset Record RecordFile cifar10 decode_image digits mnist read_idx synthetic write_records"
+    ),
     "crossbow.synch": "SMA SSGD Collective HostCollective Rule rule_class",
     "crossbow.testing": "run_operator check_gradients FakeCollective Failure Stall WrongSize",
     "crossbow.onnx": "load save",

@@ -1,10 +1,25 @@
 """Data sets, the order of their examples, and the loader that fills batches ahead of the learners."""
 
+from crossbow.data.batch_files import BatchFiles
 from crossbow.data.cifar import cifar10
 from crossbow.data.dataset import Dataset
 from crossbow.data.digits import digits
 from crossbow.data.idx import read_idx
+from crossbow.data.images import decode_image
 from crossbow.data.mnist import mnist
+from crossbow.data.records import Record, RecordFile, write_records
 from crossbow.data.synthetic import synthetic
 
-__all__ = ["Dataset", "cifar10", "digits", "mnist", "read_idx", "synthetic"]
+__all__ = [
+    "BatchFiles",
+    "Dataset",
+    "Record",
+    "RecordFile",
+    "cifar10",
+    "decode_image",
+    "digits",
+    "mnist",
+    "read_idx",
+    "synthetic",
+    "write_records",
+]

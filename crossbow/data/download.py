@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
+from crossbow.data.progress import Progress
 from crossbow.types import DataError, bytes_text
 
 SECONDS_TO_CONNECT = 5.0
@@ -33,7 +33,7 @@ def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequenc
     except ImportError as error:
         raise DataError(f"downloading {title} needs pooch: pip install 'crossbow[zoo]', or {otherwise}") from error
     cache = Path(pooch.os_cache("crossbow")) / folder
-    with _Progress() as progress, _quiet(pooch.get_logger()):
+    with Progress() as progress, _quiet(pooch.get_logger()):
         paths = []
         for name, sha256 in files.items():
             path, reasons, failure = _retrieve(pooch, mirrors, name, sha256, cache, progress)
@@ -44,7 +44,7 @@ def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequenc
 
 
 def _retrieve(
-    pooch: ModuleType, mirrors: Sequence[str], name: str, sha256: str, cache: Path, progress: _Progress
+    pooch: ModuleType, mirrors: Sequence[str], name: str, sha256: str, cache: Path, progress: Progress
 ) -> tuple[Path | None, list[str], Exception | None]:
     """The file's path, or the reason why each mirror failed and the last exception."""
 
@@ -120,29 +120,3 @@ def _quiet(logger: logging.Logger) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-class _Progress:
-    """Progress bars of downloads on standard error. Nothing is drawn before a download begins."""
-
-    def __init__(self) -> None:
-        self._bars: Any = None
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
-
-    def begin(self, name: str) -> Callable[[int, int], None]:
-        """Add a bar. Returns a function that sets it to (bytes done, total bytes)."""
-        if self._bars is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-            columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-            self._bars = Progress(*columns, console=Console(stderr=True))
-            self._bars.start()
-        row = self._bars.add_task(name, total=None)
-        return lambda done, total: self._bars.update(row, completed=done, total=total or None)

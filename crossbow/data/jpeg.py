@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.data.images import decode_pixels
 from crossbow.types import DataError, Shape
 
 TOGETHER = 256
@@ -19,28 +20,21 @@ def decode_images(
 ) -> NDArray[np.uint8]:
     """RGB images (N, 3, H, W), all of one shape; image n is decoded from content[offsets[n] : offsets[n + 1]].
 
-    Raises DataError, which begins with `source`, also if simplejpeg is not installed.
+    Raises DataError, which begins with `source` and names the image.
     """
-    try:
-        import simplejpeg
-    except ImportError as error:
-        raise DataError(f"{source}: decoding JPEG files needs simplejpeg: pip install 'crossbow[zoo]'") from error
     _, height, width = shape
     images = np.empty((len(offsets) - 1, *shape), np.uint8)
 
+    def check_size(*size: int) -> None:
+        if size != (height, width):
+            raise DataError(f"expected {height}×{width} pixels. Received: {size[0]}×{size[1]}")
+
     def decode(start: int) -> None:
         for n in range(start, min(start + TOGETHER, len(images))):
-            file = content[offsets[n] : offsets[n + 1]]
             try:
-                size = simplejpeg.decode_jpeg_header(file)[:2]
-                if size != (height, width):  # before memory of this size is allocated
-                    expected, received = f"{height}×{width}", "×".join(map(str, size))
-                    raise DataError(f"{source}: expected images of {expected} pixels. Received: {received} (image {n})")
-                pixels = simplejpeg.decode_jpeg(file, "RGB")
-            except ValueError as error:
-                if isinstance(error, DataError):
-                    raise
-                raise DataError(f"{source}: expected an intact JPEG file as image {n}. Received: {error}") from error
+                pixels = decode_pixels(content[offsets[n] : offsets[n + 1]], check_size)
+            except DataError as error:
+                raise DataError(f"{source}: image {n}: {error}") from error
             images[n] = pixels.transpose(2, 0, 1)
 
     # The decoder releases the GIL. The first error, in the order of images, is raised.

@@ -1,0 +1,358 @@
+"""Batch-aligned files: examples and labels as the original maps them into memory, batch by batch.
+
+A data set is three kinds of files: `PREFIX.metadata`, text (`batch_metadata.py`), and `PREFIX.examples.N` and
+`PREFIX.labels.N`, N from 1. A file is a sequence of batches, each `batch size` examples (or labels) end to end, then
+zeros up to the next page of 4,096 bytes. Elements are little-endian int32 or float32. All files but the last have the
+same number of batches; a file of labels has as many as the file of examples of the same number. A last batch that is
+short is filled with the first examples of the data set, which are counted as `fill`.
+
+This is the original's format (`preprocess/Encoder.java`, `DatasetMetadata.java`). It ties the files to one batch size;
+here they may be read at any.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.data.batch_metadata import (
+    LARGEST,
+    TYPES,
+    Metadata,
+    pad_to_page,
+    read_metadata,
+    tuple_bytes,
+    write_metadata,
+)
+from crossbow.files import checked_path, file_error, file_to_fill, make_directory
+from crossbow.types import Array, DataError, Shape, bytes_text
+
+DEFAULT_PARTITION = 1 << 30
+"""Bytes of a file at most, as in the original."""
+PIECE = 16 << 20
+"""Bytes that are copied at a time, unless one example has more."""
+
+Indices = NDArray[np.intp]
+
+
+class BatchFiles:
+    """A data set in batch-aligned files: `len(files)`, `files[i]`, and `files.read(indices, examples, labels)`.
+
+    Files are mapped into memory, and never read as a whole. Their lengths are checked when they are opened. Examples
+    that only fill the last batch are not counted.
+
+    The files are looked up by their name beside the metadata file, then where it says that they are.
+
+    Raises DataError with the file's name, what was expected and what was received.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = checked_path("BatchFiles", path)
+        self.metadata = metadata = read_metadata(self.path)
+        if metadata.examples == metadata.labels:
+            raise DataError(
+                f"{self.path}: expected examples and labels in different files, as batch-aligned files are. "
+                f"Received: {metadata.examples} for both, as of record files"
+            )
+        self._examples = _map_files(self, "examples")
+        self._labels = _map_files(self, "labels")
+        for number, (x, y) in enumerate(zip(self._examples, self._labels, strict=True), start=1):
+            if len(x) != len(y):
+                raise DataError(
+                    f"{self.path}: expected as many batches of labels as of examples in partition {number}, "
+                    f"{len(x):,}. Received: {len(y):,}"
+                )
+        batches = [len(part) for part in self._examples]
+        if sum(batches) != metadata.batches:
+            raise DataError(
+                f"{self.path}: expected {metadata.batches:,} batches (elements {metadata.elements:,}, batch size "
+                f"{metadata.batch_size:,}) in {metadata.partitions:,} files. Received: {sum(batches):,}"
+            )
+        self._first_batches = np.cumsum([0, *batches])
+
+    def __len__(self) -> int:
+        return self.metadata.number_of_examples
+
+    def __getitem__(self, index: int) -> tuple[Array, Array]:
+        """The example and its label, copied."""
+        number = int(index) + (len(self) if index < 0 else 0)
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self.path}: expected an example from 0 to {len(self) - 1}. Received: {index}")
+        examples, labels = self.slice(number, number + 1)
+        return examples[0], labels[0]
+
+    def __repr__(self) -> str:
+        meta = self.metadata
+        return f"BatchFiles({str(self.path)!r}: {len(self):,} examples {meta.example_shape} {meta.example_type})"
+
+    def slice(self, start: int, stop: int) -> tuple[Array, Array]:
+        """The examples and labels from `start` to `stop`, copied."""
+        examples, labels = self.empty(stop - start)
+        self.read(np.arange(start, stop), examples, labels)
+        return examples, labels
+
+    def empty(self, count: int) -> tuple[Array, Array]:
+        """Uninitialised arrays for the examples and labels of `count` indices."""
+        meta = self.metadata
+        return (
+            np.empty((count, *meta.example_shape), TYPES[meta.example_type]),
+            np.empty((count, *meta.label_shape), TYPES[meta.label_type]),
+        )
+
+    def read(self, indices: Indices, examples: Array, labels: Array) -> None:
+        """Copy the examples with these indices (B,) into `examples` (B, …), and their labels into `labels` (B, …)."""
+        if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
+            raise IndexError(f"{self.path}: expected indices from 0 to {len(self) - 1}. Received: {indices}")
+        batches, rows = np.divmod(indices, self.metadata.batch_size)
+        parts = np.searchsorted(self._first_batches, batches, side="right") - 1
+        for position in range(len(indices)):
+            part = parts[position]
+            place = batches[position] - self._first_batches[part], rows[position]
+            examples[position] = self._examples[part][place]
+            labels[position] = self._labels[part][place]
+
+    def paths(self) -> list[tuple[Path, Path]]:
+        """The files of examples and of labels, in order."""
+        meta = self.metadata
+        return [
+            (find_partition(self.path, meta.examples, number), find_partition(self.path, meta.labels, number))
+            for number in range(1, meta.partitions + 1)
+        ]
+
+    def remainders(self, number: int) -> tuple[Array, Array]:
+        """The bytes after each batch of partition `number` (from 0): (batches, pad), of examples and of labels."""
+        return self._examples[number].pads, self._labels[number].pads
+
+    def filling(self) -> tuple[Array, Array]:
+        """The examples and labels that only fill the last batch."""
+        count = self.metadata.batch_size - (self.metadata.fill or 0)
+        return self._examples[-1].batches[-1, count:], self._labels[-1].batches[-1, count:]
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A mapped file: its batches (n, batch size, …), and the bytes after each (n, pad)."""
+
+    batches: Array
+    pads: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, place: tuple[Any, Any]) -> Any:
+        return self.batches[place]
+
+
+def find_partition(metadata_path: Path, prefix: str, number: int) -> Path:
+    """Where partition `number`, from 1, of a prefix in a metadata file is: beside that file, or where it says."""
+    beside = metadata_path.parent / f"{Path(prefix).name}.{number}"
+    if beside.is_file():
+        return beside
+    stated = Path(f"{prefix}.{number}")
+    if stated.is_file():
+        return stated
+    raise DataError(f"{metadata_path}: expected the file {stated}, or {stated.name} beside it. Received: none")
+
+
+def _map_files(files: BatchFiles, kind: str) -> list[_Part]:
+    meta = files.metadata
+    if kind == "examples":
+        prefix, shape, element, pad = meta.examples, meta.example_shape, meta.example_type, meta.example_pad
+    else:
+        prefix, shape, element, pad = meta.labels, meta.label_shape, meta.label_type, meta.label_pad
+    batch = meta.batch_size * tuple_bytes(shape, element)
+    parts = []
+    for number in range(1, meta.partitions + 1):
+        path = find_partition(files.path, prefix, number)
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size == 0 or size % (batch + pad):
+                    raise DataError(
+                        f"{path}: expected a whole number of batches of {batch + pad:,} bytes, {meta.batch_size:,} "
+                        f"× {element} {shape} and a pad of {pad:,} bytes. Received: {size:,} bytes"
+                    )
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise file_error(error, path, "a readable file") from error
+        parts.append(_view(mapped, meta.batch_size, shape, TYPES[element], pad))
+    return parts
+
+
+def _view(mapped: mmap.mmap, batch_size: int, shape: Shape, dtype: np.dtype[Any], pad: int) -> _Part:
+    strides = [math.prod(shape[axis:]) * dtype.itemsize for axis in range(len(shape) + 1)]
+    batch = batch_size * strides[0]
+    count = len(mapped) // (batch + pad)
+    batches: Array = np.ndarray((count, batch_size, *shape), dtype, mapped, 0, (batch + pad, *strides))
+    pads: NDArray[np.uint8] = np.ndarray((count, pad), np.uint8, mapped, batch if pad else 0, (batch + pad, 1))
+    return _Part(batches, pads)
+
+
+# Writing
+
+
+class Source(Protocol):
+    """Examples to be written, of the types that files hold."""
+
+    example_shape: Shape
+    label_shape: Shape
+    example_type: str
+    label_type: str
+
+    def __len__(self) -> int: ...
+
+    def slice(self, start: int, stop: int) -> tuple[Array, Array]:
+        """Examples and labels from `start` to `stop`."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which batches are written to which file."""
+
+    number_of_examples: int
+    batch_size: int
+    example_bytes: int
+    """Of a batch, without its pad."""
+    label_bytes: int
+    batches_per_file: int
+
+    @property
+    def batches(self) -> int:
+        return -(-self.number_of_examples // self.batch_size)
+
+    @property
+    def partitions(self) -> int:
+        return -(-self.batches // self.batches_per_file)
+
+    @property
+    def fill(self) -> int:
+        return self.batches * self.batch_size - self.number_of_examples
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files but the metadata."""
+        batch = self.example_bytes + pad_to_page(self.example_bytes) + self.label_bytes + pad_to_page(self.label_bytes)
+        return self.batches * batch
+
+
+def plan(source: Source, batch_size: int, partition_size: int = DEFAULT_PARTITION) -> Plan:
+    """How the examples are distributed over files of at most `partition_size` bytes. Raises DataError."""
+    sizes = [
+        batch_size * tuple_bytes(source.example_shape, source.example_type),
+        batch_size * tuple_bytes(source.label_shape, source.label_type),
+    ]
+    largest = max(size + pad_to_page(size) for size in sizes)
+    elements = -(-len(source) // batch_size) * batch_size
+    if elements > LARGEST:
+        raise DataError(f"expected at most {LARGEST:,} examples, as a metadata file can state. Received: {elements:,}")
+    if partition_size < largest:
+        raise DataError(
+            f"expected a partition size of at least one batch, {largest:,} bytes with batch size {batch_size:,}. "
+            f"Received: {partition_size:,}"
+        )
+    return Plan(len(source), batch_size, sizes[0], sizes[1], partition_size // largest)
+
+
+def write_batch_files(
+    directory: Path, name: str, source: Source, batch_size: int, partition_size: int = DEFAULT_PARTITION
+) -> Path:
+    """Write `NAME.examples.N`, `NAME.labels.N` and `NAME.metadata` into the directory. Returns the metadata's path.
+
+    Older files of these names are replaced. The metadata is removed first and written last: without it, nobody takes
+    the files for a data set. What was written is removed if anything fails.
+
+    Raises DataError, also where the file system has no space for the files.
+    """
+    planned = plan(source, batch_size, partition_size)
+    path = directory / f"{name}.metadata"
+    metadata = Metadata(
+        examples=str(directory / f"{name}.examples"),
+        labels=str(directory / f"{name}.labels"),
+        partitions=planned.partitions,
+        elements=planned.batches * batch_size,
+        batch_size=batch_size,
+        example_shape=source.example_shape,
+        label_shape=source.label_shape,
+        example_type=source.example_type,
+        label_type=source.label_type,
+        example_pad=pad_to_page(planned.example_bytes),
+        label_pad=pad_to_page(planned.label_bytes),
+        fill=planned.fill,
+    )
+    make_directory(directory)
+    remove_older(path)
+    check_space(directory, planned.nbytes)
+    written: list[Path] = []
+    try:
+        for number in range(planned.partitions):
+            _write_partition(metadata, planned, source, number, written)
+        write_metadata(path, metadata)
+    except BaseException:
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise
+    return path
+
+
+def remove_older(path: Path) -> None:
+    """Remove a metadata file, then the files of its name that it may describe."""
+    own = re.compile(re.escape(path.stem) + r"\.(examples|labels)\.[1-9][0-9]*")
+    try:
+        path.unlink(missing_ok=True)
+        for file in path.parent.iterdir():
+            if own.fullmatch(file.name):
+                file.unlink()
+    except OSError as error:
+        raise file_error(error, path, "to replace this file") from error
+
+
+def _write_partition(metadata: Metadata, planned: Plan, source: Source, number: int, written: list[Path]) -> None:
+    first = number * planned.batches_per_file
+    last = min(first + planned.batches_per_file, planned.batches)
+    paths = [Path(f"{prefix}.{number + 1}") for prefix in (metadata.examples, metadata.labels)]
+    with file_to_fill(paths[0]) as examples, file_to_fill(paths[1]) as labels:
+        for batch in range(first, last):
+            start = batch * planned.batch_size
+            stop = min(start + planned.batch_size, len(source))
+            spans = [(start, stop)]
+            if missing := start + planned.batch_size - stop:
+                spans.append((0, min(missing, len(source))))
+            for x, y in _pieces(source, spans):
+                examples.write(x)
+                labels.write(y)
+            for file, bytes_of_batch in ((examples, planned.example_bytes), (labels, planned.label_bytes)):
+                # Where there are fewer examples than a batch has places, the original leaves zeros after them.
+                end = (batch - first + 1) * (bytes_of_batch + pad_to_page(bytes_of_batch))
+                file.write(bytes(end - file.tell()))
+        written += paths
+
+
+def _pieces(source: Source, spans: Sequence[tuple[int, int]]) -> Any:
+    """Examples and labels of these ranges as bytes, some at a time."""
+    step = max(1, PIECE // tuple_bytes(source.example_shape, source.example_type))
+    for start, stop in spans:
+        for at in range(start, stop, step):
+            examples, labels = source.slice(at, min(at + step, stop))
+            yield (
+                np.ascontiguousarray(examples, TYPES[source.example_type]).data,
+                np.ascontiguousarray(labels, TYPES[source.label_type]).data,
+            )
+
+
+def check_space(directory: Path, nbytes: int) -> None:
+    """Raise DataError where the directory's file system has no space for so many bytes."""
+    status = os.statvfs(directory) if hasattr(os, "statvfs") else None
+    if status is not None and status.f_bavail * status.f_frsize < nbytes:
+        free = bytes_text(status.f_bavail * status.f_frsize)
+        raise DataError(f"{directory}: expected {bytes_text(nbytes)} of free space. Received: {free}")

@@ -1,0 +1,241 @@
+"""ImageNet in TFRecord files, as TensorFlow's `build_imagenet_data.py` writes them, to Crossbow's record files.
+
+The original does this with TensorFlow (`scripts/datasets/imagenet/parse-records.py`), in a random order. Here records
+keep the order of the files and of their names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crossbow.data.batch_metadata import LARGEST, Metadata, write_metadata
+from crossbow.data.progress import Progress
+from crossbow.data.records import Record, RecordFile, write_records
+from crossbow.data.tfrecords import Feature, parse_example, read_frames
+from crossbow.files import checked_path, file_error, make_directory, reason, write_whole
+from crossbow.types import DataError
+
+RECORDS_PER_FILE = 2048
+"""As in the original."""
+METADATA = {"train": "imagenet-train.metadata", "validation": "imagenet-test.metadata"}
+"""The metadata's file name by subset, as in the original."""
+IMAGE_SHAPE = (3, 224, 224)
+"""What the original's metadata state of images, which are of any size in the files."""
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
+
+_VERSION = 1
+"""Of the state that a conversion leaves for the next."""
+
+Position = tuple[int, int]
+"""A record's file, and its number in that, both from 0."""
+
+
+def convert_imagenet(
+    tfrecords: str | os.PathLike[str], output: str | os.PathLike[str], subset: str | None = None
+) -> list[Path]:
+    """Convert the files `train-00000-of-01024` … and `validation-…-of-…` of a directory, or of its folders `train` and
+    `validation`. Returns the paths of the metadata files.
+
+    Writes `crossbow-SUBSET.records.N`, N from 1, each with 2,048 records but the last, and a metadata file that names
+    them. Every checksum is checked. Labels, 1 to 1,000 in TFRecord files, become 0 to 999.
+
+    A conversion that was stopped continues after the last file that it finished, if the TFRecord files have not
+    changed, and ends with the same files as one that was not. The metadata file is written last.
+
+    subset: "train" or "validation"; None: both, as far as they are there.
+
+    Raises DataError with the name of the file and the record's number from 0.
+    """
+    source, target = checked_path("tfrecords", tfrecords), checked_path("output", output)
+    if subset is not None and subset not in METADATA:
+        raise DataError(f"subset: expected {' or '.join(METADATA)}. Received: {subset!r}")
+    inputs = {name: _inputs(source, name) for name in ([subset] if subset else METADATA)}
+    if not any(inputs.values()):
+        names = " or ".join(f"{name}-00000-of-…" for name in inputs)
+        raise DataError(f"{source}: expected TFRecord files named {names}. Received: none")
+    make_directory(target)
+    return [_Conversion(target, name, files).run() for name, files in inputs.items() if files]
+
+
+def _inputs(directory: Path, subset: str) -> list[Path]:
+    """The TFRecord files of a subset, in order; none is missing in between."""
+    pattern = re.compile(rf"{subset}-(\d{{5,}})-of-(\d{{5,}})")
+    try:
+        for folder in (directory, directory / subset):
+            if folder != directory and not folder.is_dir():
+                continue
+            found = {path.name: path for path in folder.iterdir() if pattern.fullmatch(path.name) and path.is_file()}
+            if found:
+                total = next(iter(found)).rpartition("-")[2]
+                expected = [f"{subset}-{number:0{len(total)}}-of-{total}" for number in range(int(total))]
+                if sorted(found) != expected:
+                    missing = sorted({*expected} ^ {*found})
+                    raise DataError(
+                        f"{folder}: expected {int(total):,} files {subset}-*-of-{total}. "
+                        f"Received: {len(found):,}, where {missing[0]} is missing or of another set"
+                    )
+                return [found[name] for name in expected]
+    except OSError as error:
+        raise file_error(error, directory, "a directory of TFRecord files") from error
+    return []
+
+
+@dataclass(frozen=True)
+class _Conversion:
+    """Of the files of one subset."""
+
+    directory: Path
+    subset: str
+    inputs: list[Path]
+
+    @property
+    def prefix(self) -> Path:
+        return self.directory / f"crossbow-{self.subset}.records"
+
+    @property
+    def state_path(self) -> Path:
+        return self.directory / f".crossbow-{self.subset}.conversion.json"
+
+    @property
+    def metadata_path(self) -> Path:
+        return self.directory / METADATA[self.subset]
+
+    def output(self, number: int) -> Path:
+        """The file of records of number `number`, from 0."""
+        return Path(f"{self.prefix}.{number + 1}")
+
+    def run(self) -> Path:
+        identity = self._identity()
+        starts = self._resume(identity)
+        total = sum(size for _, size, _ in identity)
+        before = np.cumsum([0, *(size for _, size, _ in identity)])
+        with Progress() as progress:
+            show = progress.begin(f"{self.subset} images")
+            stream = self._records(starts[-1], lambda file, end: show(int(before[file]) + end, total))
+            first = next(stream, None)
+            while first is not None:
+                write_records(self.output(len(starts) - 1), _chunk(first[1], stream))
+                first = next(stream, None)
+                starts.append(first[0] if first is not None else (len(self.inputs), 0))
+                self._save(identity, starts)
+        self._finish(len(starts) - 1)
+        return self.metadata_path
+
+    def _identity(self) -> list[tuple[str, int, int]]:
+        """Name, size and time of change of each input."""
+        try:
+            status = [(path.name, path.stat()) for path in self.inputs]
+        except OSError as error:
+            raise file_error(error, self.inputs[0], "a readable TFRecord file") from error
+        return [(name, one.st_size, one.st_mtime_ns) for name, one in status]
+
+    def _resume(self, identity: list[tuple[str, int, int]]) -> list[Position]:
+        """The first record of every file that is finished, and of the next."""
+        starts = self._load(identity)
+        finished = 0
+        while finished < len(starts) - 1 and self._is_finished(finished, last=finished == len(starts) - 2):
+            finished += 1
+        try:
+            self.metadata_path.unlink(missing_ok=True)
+            for path in self.directory.glob(f"{self.prefix.name}.*"):
+                number = path.name.rpartition(".")[2]
+                if re.fullmatch("[1-9][0-9]*", number) and int(number) > finished:
+                    path.unlink()
+        except OSError as error:
+            raise file_error(error, self.directory, "a directory to write to") from error
+        starts = starts[: finished + 1]
+        self._save(identity, starts)
+        return starts
+
+    def _is_finished(self, number: int, *, last: bool) -> bool:
+        try:
+            with RecordFile(self.output(number)) as file:
+                return len(file) == RECORDS_PER_FILE or (last and len(file) > 0)
+        except DataError:
+            return False
+
+    def _load(self, identity: list[tuple[str, int, int]]) -> list[Position]:
+        try:
+            state = json.loads(self.state_path.read_bytes())
+            if [state["version"], state["inputs"]] == [_VERSION, [list(one) for one in identity]]:
+                return [(int(file), int(record)) for file, record in state["starts"]] or [(0, 0)]
+        except (OSError, ValueError, KeyError, TypeError):  # there is none, or not one of this program
+            pass
+        return [(0, 0)]
+
+    def _save(self, identity: list[tuple[str, int, int]], starts: list[Position]) -> None:
+        state = {"version": _VERSION, "inputs": identity, "starts": starts}
+        write_whole(self.state_path, json.dumps(state).encode())
+
+    def _records(self, start: Position, show: Any) -> Iterator[tuple[Position, Record]]:
+        """The records from one on, each with its position."""
+        for file in range(start[0], len(self.inputs)):
+            path = self.inputs[file]
+            skipped = start[1] if file == start[0] else 0
+            for number, (content, end) in enumerate(read_frames(path, skipped), start=skipped):
+                where = f"{path}: record {number}"
+                yield (file, number), record_of(parse_example(content, where), where)
+                show(file, end)
+
+    def _finish(self, partitions: int) -> None:
+        elements = 0
+        for number in range(partitions):
+            with RecordFile(self.output(number)) as file:
+                elements += len(file)
+        if not 1 <= elements <= LARGEST:
+            raise DataError(f"{self.inputs[0].parent}: expected from 1 to {LARGEST:,} records. Received: {elements:,}")
+        metadata = Metadata(
+            examples=str(self.prefix),
+            labels=str(self.prefix),
+            partitions=partitions,
+            elements=elements,
+            batch_size=1,
+            example_shape=IMAGE_SHAPE,
+            label_shape=(1,),
+            example_type="float",
+            label_type="int",
+        )
+        write_metadata(self.metadata_path, metadata)
+        try:
+            self.state_path.unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.state_path}: expected to remove this file. Received: {reason(error)}") from error
+
+
+def _chunk(first: Record, stream: Iterator[tuple[Position, Record]]) -> Iterator[Record]:
+    yield first
+    for _, record in islice(stream, RECORDS_PER_FILE - 1):
+        yield record
+
+
+def record_of(features: dict[str, Feature], where: str) -> Record:
+    """The record of an example's features. Raises DataError, which begins with `where`."""
+    label, height, width = (
+        _one(features, key, int, where) for key in ("image/class/label", "image/height", "image/width")
+    )
+    if label < 1:
+        raise DataError(f"{where}: expected image/class/label ≥ 1. Received: {label}")
+    sides = [features.get(f"image/object/bbox/{side}", []) for side in BOX_SIDES]
+    counts = [len(side) for side in sides]
+    if len(set(counts)) != 1 or not all(isinstance(value, float) for side in sides for value in side):
+        raise DataError(
+            f"{where}: expected as many numbers of image/object/bbox/xmin as of ymin, xmax and ymax. Received: {counts}"
+        )
+    boxes = np.array(sides, np.float32).T.reshape(-1, 4)
+    return Record(label - 1, boxes, height, width, _one(features, "image/encoded", bytes, where))
+
+
+def _one(features: dict[str, Feature], key: str, kind: type, where: str) -> Any:
+    values = features.get(key, [])
+    if len(values) != 1 or not isinstance(values[0], kind):
+        raise DataError(f"{where}: expected one {kind.__name__} of {key}. Received: {len(values)} values")
+    return values[0]

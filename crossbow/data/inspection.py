@@ -1,0 +1,165 @@
+"""What is in a file of one of Crossbow's formats, and whether all of it is intact."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.data.batch_files import BatchFiles, find_partition
+from crossbow.data.batch_metadata import Metadata, read_metadata
+from crossbow.data.images import decode_pixels
+from crossbow.data.records import RecordFile
+from crossbow.files import file_error
+from crossbow.types import Array, DataError
+
+AT_ONCE = 1 << 20
+"""Numbers that are checked at a time, unless one example has more."""
+
+Show = Callable[[int, int], None]
+"""Shows how many examples of how many are done."""
+
+
+def is_metadata(path: Path) -> bool:
+    """Whether a file is metadata, which are text, and not records, whose first four bytes count them."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except (OSError, ValueError) as error:
+        raise file_error(error, path, "a metadata file or a record file") from error
+    if not start:
+        raise DataError(f"{path}: expected a metadata file or a record file. Received: an empty file")
+    return 0 not in start
+
+
+def open_record_files(path: Path, metadata: Metadata) -> Iterator[RecordFile]:
+    """The record files of a metadata file, in order. Raises DataError where they do not hold as many as it says."""
+    count = 0
+    for number in range(1, metadata.partitions + 1):
+        file = RecordFile(find_partition(path, metadata.examples, number))
+        count += len(file)
+        yield file
+    if count != metadata.elements:
+        raise DataError(
+            f"{path}: expected {metadata.elements:,} records (elements) in {metadata.partitions:,} files. "
+            f"Received: {count:,}"
+        )
+
+
+def inspect(path: Path) -> dict[str, Any]:
+    """A summary of a metadata file and the files that it names, or of a record file: names and values for printing.
+
+    Raises DataError where lengths, counts or keys are wrong.
+    """
+    if not is_metadata(path):
+        with RecordFile(path) as file:
+            return {"format": "records", "bytes": file.nbytes, **_summary([file])}
+    metadata = read_metadata(path)
+    stated = {name.replace("_", " "): value for name, value in dataclasses.asdict(metadata).items()}
+    if metadata.examples == metadata.labels:
+        files = list(open_record_files(path, metadata))
+        try:
+            size = sum(file.nbytes for file in files)
+            return {"format": "metadata of records", **stated, "bytes": size, **_summary(files)}
+        finally:
+            for file in files:
+                file.close()
+    opened = BatchFiles(path)
+    sizes = [tuple(file.stat().st_size for file in pair) for pair in opened.paths()]
+    return {
+        "format": "metadata of batch-aligned files",
+        **stated,
+        "examples without fill": len(opened),
+        "batches": metadata.batches,
+        "bytes of examples": sum(x for x, _ in sizes),
+        "bytes of labels": sum(y for _, y in sizes),
+    }
+
+
+def _summary(files: list[RecordFile]) -> dict[str, Any]:
+    headers = [file.header(number) for file in files for number in range(len(file))]
+    columns = {
+        "label": [record.label for record, _ in headers],
+        "boxes": [len(record.boxes) for record, _ in headers],
+        "height": [record.height for record, _ in headers],
+        "width": [record.width for record, _ in headers],
+        "bytes of an image": [size for _, size in headers],
+    }
+    ranges = {name: {"least": min(values), "most": max(values)} for name, values in columns.items() if values}
+    return {"records": len(headers), "different labels": len(set(columns["label"])), **ranges}
+
+
+def verify(path: Path, show: Show = lambda done, total: None) -> Iterator[str]:
+    """What is wrong with each example of a data set, one sentence each. Reads everything, decodes every image.
+
+    Raises DataError where lengths, counts or keys are wrong, so that examples cannot be told from each other.
+    """
+    if not is_metadata(path):
+        with RecordFile(path) as file:
+            yield from _verify_records(file, show, 0, len(file))
+        return
+    metadata = read_metadata(path)
+    if metadata.examples != metadata.labels:
+        yield from _verify_batches(BatchFiles(path), show)
+        return
+    done = 0
+    for file in open_record_files(path, metadata):
+        with file:
+            yield from _verify_records(file, show, done, metadata.elements)
+            done += len(file)
+
+
+def _verify_records(file: RecordFile, show: Show, done: int, total: int) -> Iterator[str]:
+    for number in range(len(file)):
+        try:
+            record = file[number]
+        except DataError as error:
+            yield str(error)
+            continue
+        try:
+            height, width, _ = decode_pixels(record.jpeg).shape
+            if (height, width) != (record.height, record.width):
+                stated = f"{record.height} × {record.width}"
+                raise DataError(f"expected an image of {stated} pixels. Received: {height} × {width}")
+        except DataError as error:
+            yield f"{file.path}: record {number}: {error}"
+        show(done + number + 1, total)
+
+
+def _verify_batches(files: BatchFiles, show: Show) -> Iterator[str]:
+    meta = files.metadata
+    pairs = files.paths()
+    for part, paths in enumerate(pairs):
+        for path, pads in zip(paths, files.remainders(part), strict=True):
+            if pads.any():
+                batch, byte = np.argwhere(pads)[0]
+                value = pads[batch, byte]
+                yield f"{path}: expected zeros after batch {batch}. Received: {value} as byte {byte}"
+    step = max(1, AT_ONCE // max(1, int(np.prod(meta.example_shape))))
+    for start in range(0, len(files), step):
+        examples, labels = files.slice(start, min(start + step, len(files)))
+        for kind, given in (("example", examples), ("label", labels)):
+            values: NDArray[Any] = given
+            wrong = ~np.isfinite(values) if values.dtype.kind == "f" else values < 0
+            for number in np.flatnonzero(wrong.reshape(len(values), -1).any(axis=1)):
+                value = values[number][wrong[number]].ravel()[0]
+                expected = "finite numbers" if values.dtype.kind == "f" else "integers ≥ 0"
+                yield f"{files.path}: expected {expected} in {kind} {start + number}. Received: {value}"
+        show(start + len(labels), len(files))
+    yield from _verify_fill(files)
+
+
+def _verify_fill(files: BatchFiles) -> Iterator[str]:
+    fill = files.metadata.fill or 0
+    repeated = files.slice(0, min(fill, len(files)))
+    for kind, first, filling in zip(("examples", "labels"), repeated, files.filling(), strict=True):
+        if not _same(first, filling[: len(first)]):
+            yield f"{files.path}: expected the last batch to be filled with the first {kind}. Received: others"
+
+
+def _same(first: Array, second: Array) -> bool:
+    return first.tobytes() == second.tobytes()

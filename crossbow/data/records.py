@@ -1,0 +1,287 @@
+"""Record files: images in their encoded form with label, boxes and size, the format that Crossbow reads ImageNet from.
+
+A file is the number of records (int32), then the records one after the other, everything little-endian. A record is
+
+    n       int32        length in bytes, these four included: 20 + 16 k + length of the image file
+    label   int32        from 0
+    k       int32        number of bounding boxes
+    xmin    k × float32  relative to the width
+    ymin    k × float32  relative to the height
+    xmax    k × float32
+    ymax    k × float32
+    height  int32        pixels
+    width   int32
+    image   the bytes of a JPEG file
+
+This is the original's format (`scripts/datasets/imagenet/parse-records.py`, `clib-multigpu/image/record.c`).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import weakref
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import is_integer
+from crossbow.files import checked_path, file_error, file_to_fill
+from crossbow.types import DataError
+
+HEADER = 4
+"""Bytes of a file before its first record."""
+FIXED = 20
+"""Bytes of a record besides its boxes and its image."""
+BOX = 16
+"""Bytes of a box."""
+LARGEST = 2**31 - 1
+"""Of the integers in a file, and so the length of a record."""
+
+_START = struct.Struct("<iii")
+_SIZE = struct.Struct("<ii")
+
+_SEEKING = threading.Lock()
+"""Held while a file is read on a system without `pread`."""
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """An image in its encoded form, with its label.
+
+    label          class, from 0
+    boxes          bounding boxes of the object, float32 (k, 4): xmin, ymin, xmax, ymax, relative to the image's size
+    height, width  of the image in pixels, as the file states them
+    jpeg           the bytes of the image file
+    """
+
+    label: int
+    boxes: NDArray[np.float32]
+    height: int
+    width: int
+    jpeg: bytes
+
+
+class RecordFile:
+    """The records of a file, read one at a time: `len(file)` and `file[i]`.
+
+    Opening reads the lengths of all records, and checks that they add up to the file's; `file[i]` reads and checks one
+    record. Boxes outside [0, 1] are clipped. Any number of threads may read. The file stays open until `close`, the end
+    of a `with` block, or the last reference.
+
+    Raises DataError with the file's name, the record's number from 0, what was expected and what was received.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = checked_path("RecordFile", path)
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except (OSError, ValueError) as error:
+            raise file_error(error, self.path, "a record file") from error
+        self._descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
+        try:
+            self._offsets = self._read_offsets()
+        except BaseException:
+            self.close()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, index: int) -> Record:
+        number = self._number(index)
+        start = self._offsets[number]
+        content = self._read(start, self._offsets[number + 1] - start)
+        header = self._header(content, number)
+        return replace(header, jpeg=content[FIXED + BOX * len(header.boxes) :])
+
+    def header(self, index: int) -> tuple[Record, int]:
+        """A record without its image file, and the length of that. Only the beginning of the record is read."""
+        number = self._number(index)
+        start = self._offsets[number]
+        length = self._offsets[number + 1] - start
+        content = self._read(start, min(length, FIXED))
+        if len(content) == FIXED:
+            boxes = _START.unpack_from(content)[2]
+            content += self._read(start + FIXED, min(length - FIXED, BOX * max(boxes, 0)))
+        header = self._header(content, number)
+        return header, length - FIXED - BOX * len(header.boxes)
+
+    def _number(self, index: int) -> int:
+        number = int(index) + (len(self) if index < 0 else 0)
+        if not 0 <= number < len(self):
+            raise IndexError(f"{self.path}: expected a record from 0 to {len(self) - 1}. Received: {index}")
+        return number
+
+    def __iter__(self) -> Iterator[Record]:
+        return (self[number] for number in range(len(self)))
+
+    def __enter__(self) -> RecordFile:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[type[RecordFile], tuple[Path]]:
+        return RecordFile, (self.path,)
+
+    def __repr__(self) -> str:
+        return f"RecordFile({str(self.path)!r}: {len(self):,} records)"
+
+    def close(self) -> None:
+        """Close the file. Closing twice does nothing."""
+        self._close()
+
+    @property
+    def nbytes(self) -> int:
+        """Length of the file."""
+        return self._offsets[-1]
+
+    def _read(self, start: int, count: int) -> bytes:
+        """`count` bytes from `start` on, fewer at the end of the file."""
+        if not self._close.alive:
+            raise ValueError(f"{self.path}: the record file is closed")
+        pieces = []
+        try:
+            while count > 0 and (piece := _read_at(self._descriptor, count, start)):
+                pieces.append(piece)
+                start, count = start + len(piece), count - len(piece)
+        except OSError as error:
+            raise file_error(error, self.path, "a readable record file") from error
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_offsets(self) -> array[int]:
+        """The offsets of the records, and the end of the last."""
+        try:
+            size = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            raise file_error(error, self.path, "a record file") from error
+        header = self._read(0, HEADER)
+        if len(header) < HEADER:
+            raise DataError(
+                f"{self.path}: expected a record file, which begins with the number of records (4 bytes). "
+                f"Received: {len(header)} bytes"
+            )
+        (count,) = struct.unpack("<i", header)
+        if not 0 <= count <= (size - HEADER) // FIXED:
+            raise DataError(
+                f"{self.path}: expected a number of records from 0 to {(size - HEADER) // FIXED:,}, as fit into "
+                f"{size:,} bytes. Received: {count:,}"
+            )
+        offsets = array("q", [HEADER])
+        for number in range(count):
+            offsets.append(offsets[-1] + self._read_length(number, offsets[-1], size))
+        if offsets[-1] != size:
+            raise DataError(
+                f"{self.path}: expected the file to end after {count:,} records, at byte {offsets[-1]:,}. "
+                f"Received: {size:,} bytes"
+            )
+        return offsets
+
+    def _read_length(self, number: int, offset: int, size: int) -> int:
+        start = self._read(offset, _START.size)
+        if len(start) < _START.size:
+            raise DataError(
+                f"{self.path}: expected record {number} at byte {offset:,}. Received: the end of the file, at {size:,}"
+            )
+        length, _, boxes = _START.unpack(start)
+        if boxes < 0:
+            raise DataError(f"{self.path}: expected a number of boxes ≥ 0 in record {number}. Received: {boxes}")
+        least, most = FIXED + BOX * boxes, size - offset
+        if not least <= length <= most:
+            raise DataError(
+                f"{self.path}: expected a length from {least:,} bytes ({boxes} boxes) to {most:,} bytes (the rest of "
+                f"the file) of record {number}. Received: {length:,}"
+            )
+        return int(length)
+
+    def _header(self, content: bytes, number: int) -> Record:
+        """What the beginning of a record says, checked again: the file may have changed since it was opened."""
+        expected = self._offsets[number + 1] - self._offsets[number]
+        length, label, boxes = _START.unpack_from(content) if len(content) >= FIXED else (len(content), 0, 0)
+        end = FIXED + BOX * boxes
+        if length != expected or not 0 <= boxes <= (expected - FIXED) // BOX or len(content) < end:
+            raise DataError(
+                f"{self.path}: expected {expected:,} bytes in record {number}, as when the file was opened. "
+                f"Received: {length:,} bytes and {boxes} boxes"
+            )
+        coordinates = np.frombuffer(content, "<f4", 4 * boxes, _START.size)
+        height, width = _SIZE.unpack_from(content, end - _SIZE.size)
+        check_fields(f"{self.path}: record {number}", label, coordinates, height, width)
+        limited = np.clip(coordinates.reshape(4, boxes).T, 0, 1).astype(np.float32, order="C")
+        return Record(label, limited, height, width, b"")
+
+
+def _read_at(descriptor: int, count: int, offset: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, min(count, LARGEST), offset)
+    with _SEEKING:  # Windows
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, min(count, LARGEST))
+
+
+def check_fields(where: str, label: int, boxes: NDArray[np.float32], height: int, width: int) -> None:
+    """Raise DataError, which begins with `where`, for a label or a size out of range or a coordinate that is not a
+    finite number."""
+    if not 0 <= label <= LARGEST:
+        raise DataError(f"{where}: expected a label from 0 to {LARGEST}. Received: {label}")
+    for name, size in (("height", height), ("width", width)):
+        if not 1 <= size <= LARGEST:
+            raise DataError(f"{where}: expected a {name} from 1 to {LARGEST} pixels. Received: {size}")
+    finite = np.isfinite(boxes)
+    if not finite.all():
+        raise DataError(f"{where}: expected finite coordinates of boxes. Received: {boxes[~finite][0]}")
+
+
+def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
+    """Write a record file. It is whole or not there: an older file is replaced at the end.
+
+    Boxes are written as they are. The records may come from a generator; one at a time is held in memory.
+
+    Raises DataError for a record that the format cannot hold, with its number from 0, and where the file cannot be
+    written.
+    """
+    with file_to_fill(path) as file:
+        file.write(bytes(HEADER))
+        count = 0
+        for record in records:
+            if count == LARGEST:
+                raise DataError(f"{path}: expected at most {LARGEST:,} records. Received: more")
+            file.write(record_bytes(record, f"{path}: record {count}"))
+            count += 1
+        file.seek(0)
+        file.write(struct.pack("<i", count))
+
+
+def record_bytes(record: Record, where: str = "record") -> bytes:
+    """A record as it is stored. Raises DataError, which begins with `where`."""
+    if not isinstance(record, Record):
+        raise DataError(f"{where}: expected a Record. Received: {type(record).__name__}")
+    for name in ("label", "height", "width"):
+        if not is_integer(getattr(record, name)):
+            raise DataError(f"{where}: expected {name} to be an integer. Received: {getattr(record, name)!r}")
+    if not isinstance(record.jpeg, bytes | bytearray | memoryview):
+        raise DataError(f"{where}: expected jpeg to be bytes. Received: {type(record.jpeg).__name__}")
+    try:
+        boxes = np.asarray(record.boxes, dtype="<f4")
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{where}: expected boxes of numbers (k, 4). Received: {type(record.boxes).__name__}"
+        ) from error
+    if boxes.size == 0 and boxes.ndim <= 2:
+        boxes = boxes.reshape(0, 4)
+    if boxes.ndim != 2 or boxes.shape[1] != 4:
+        raise DataError(f"{where}: expected boxes of shape (k, 4). Received: shape {boxes.shape}")
+    check_fields(where, record.label, boxes, record.height, record.width)
+    jpeg = bytes(record.jpeg)
+    length = FIXED + BOX * len(boxes) + len(jpeg)
+    if length > LARGEST:
+        raise DataError(f"{where}: expected at most {LARGEST:,} bytes. Received: {length:,}")
+    start = _START.pack(length, record.label, len(boxes))
+    return start + boxes.T.tobytes() + _SIZE.pack(record.height, record.width) + jpeg

@@ -1,0 +1,182 @@
+"""The command `crossbow data`: data sets to Crossbow's formats, and what is in their files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from crossbow.data.batch_files import DEFAULT_PARTITION
+from crossbow.data.batch_metadata import LARGEST
+from crossbow.data.encoding import ENCODINGS, encode, rebatch
+from crossbow.data.inspection import inspect, verify
+from crossbow.data.progress import Progress
+from crossbow.scripts.data_sources import KNOWN, DataSource
+from crossbow.scripts.values import expanded_path, integer
+from crossbow.types import ConfigurationError, DataError
+
+MOST_PROBLEMS = 20
+"""Lines that `verify` prints; the others are counted."""
+
+
+def add_data_command(commands: Any) -> None:
+    """Add `data` and its own commands to the commands of `crossbow`."""
+    data = commands.add_parser("data", help="convert data sets to Crossbow's file formats, inspect and verify files")
+    actions = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_encode(actions)
+    _add_rebatch(actions)
+    _add_inspect(actions)
+    _add_verify(actions)
+    _add_imagenet(actions)
+
+
+def _add_encode(actions: Any) -> None:
+    parser = actions.add_parser(
+        "encode",
+        help="write a data set as batch-aligned files",
+        description="Writes NAME-train and NAME-test, each as NAME.metadata, NAME.examples.N and NAME.labels.N: MNIST "
+        "and CIFAR with the names, the pixels' scale, the border and the mean images of the original's encoders.",
+    )
+    parser.add_argument("dataset", choices=tuple(ENCODINGS), metavar="DATASET", help=", ".join(ENCODINGS))
+    files = "; or ".join(known.files for name, known in KNOWN.items() if name in ENCODINGS and known.files)
+    parser.add_argument(
+        "--data-directory",
+        type=expanded_path,
+        metavar="DIR",
+        help=f"directory of the data set's files: {files} (default: they are downloaded)",
+    )
+    _add_output(parser)
+    parser.set_defaults(run=_encode)
+
+
+def _add_rebatch(actions: Any) -> None:
+    parser = actions.add_parser("rebatch", help="write batch-aligned files once more, with another batch size")
+    parser.add_argument("file", type=expanded_path, metavar="FILE.metadata", help="metadata of the data set")
+    _add_output(parser)
+    parser.set_defaults(run=_rebatch)
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--output",
+        type=expanded_path,
+        metavar="DIR",
+        required=True,
+        help="directory to write to; older files are replaced",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=_integer_to_largest,
+        metavar="N",
+        required=True,
+        help="examples in a batch, each of which is aligned to pages of 4,096 bytes",
+    )
+    parser.add_argument(
+        "--partition-size",
+        type=integer(1),
+        metavar="BYTES",
+        default=DEFAULT_PARTITION,
+        help="size of a file at most (default: %(default)s)",
+    )
+
+
+def _integer_to_largest(text: str) -> int:
+    value = integer(1)(text)
+    if value > LARGEST:
+        raise argparse.ArgumentTypeError(f"expected an integer ≤ {LARGEST}. Received: {text!r}")
+    return value
+
+
+def _add_inspect(actions: Any) -> None:
+    parser = actions.add_parser("inspect", help="print what is in a metadata file or a record file")
+    parser.add_argument("file", type=expanded_path, metavar="FILE", help="metadata file or record file")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_inspect)
+
+
+def _add_verify(actions: Any) -> None:
+    parser = actions.add_parser(
+        "verify",
+        help="check everything in a metadata file and its files, or in a record file",
+        description="Reads every example, decodes every image, and prints what is wrong.",
+        epilog="Exit status: 0 if everything is intact, else 2.",
+    )
+    parser.add_argument("file", type=expanded_path, metavar="FILE", help="metadata file or record file")
+    parser.set_defaults(run=_verify)
+
+
+def _add_imagenet(actions: Any) -> None:
+    parser = actions.add_parser(
+        "imagenet",
+        help="convert ImageNet in TFRecord files to record files",
+        description="Writes crossbow-SUBSET.records.N and their metadata. Started again after it was stopped, it "
+        "continues, and ends with the same files.",
+    )
+    parser.add_argument(
+        "--tfrecords",
+        type=expanded_path,
+        metavar="DIR",
+        required=True,
+        help="directory of train-00000-of-01024 … and validation-00000-of-00128 …, or of folders train and validation",
+    )
+    parser.add_argument("--output", type=expanded_path, metavar="DIR", required=True, help="directory to write to")
+    parser.add_argument(
+        "--subset",
+        choices=("train", "validation"),
+        help="the files to convert (default: both, as far as they are there)",
+    )
+    parser.set_defaults(run=_imagenet)
+
+
+def _encode(options: argparse.Namespace) -> None:
+    known = KNOWN[options.dataset]
+    if options.data_directory is not None and not known.files:
+        raise ConfigurationError(f"--data-directory does nothing with {options.dataset}: {known.summary}")
+    assert known.image_shape is not None
+    source = DataSource(options.dataset, options.data_directory, known.image_shape, known.number_of_classes, 0, 0)
+    encoding = ENCODINGS[options.dataset]
+    for path in encode(source.load(), encoding, options.output, options.batch_size, options.partition_size):
+        print(path)
+
+
+def _rebatch(options: argparse.Namespace) -> None:
+    print(rebatch(options.file, options.output, options.batch_size, options.partition_size))
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    summary = {"file": str(options.file), **inspect(options.file)}
+    if options.json:
+        print(json.dumps(summary))
+        return
+    width = max(map(len, summary)) + 2
+    for name, value in summary.items():
+        print(f"{name:{width}}{_text(value)}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"from {value['least']:,} to {value['most']:,}"
+    if isinstance(value, tuple | list):
+        return " × ".join(map(str, value))
+    return "not stated" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _verify(options: argparse.Namespace) -> None:
+    path: Path = options.file
+    problems = 0
+    with Progress("examples") as progress:
+        for problem in verify(path, progress.begin(path.name)):
+            problems += 1
+            if problems <= MOST_PROBLEMS:
+                print(problem, flush=True)
+    if problems:
+        raise DataError(f"{path}: expected everything to be intact. Received: {problems:,} errors")
+    print(f"{path}: intact")
+
+
+def _imagenet(options: argparse.Namespace) -> None:
+    from crossbow.data.imagenet import convert_imagenet  # imports numba, which no other command needs
+
+    for path in convert_imagenet(options.tfrecords, options.output, options.subset):
+        print(path)
