@@ -1,13 +1,13 @@
-"""Batch-aligned files: examples and labels as the original maps them into memory, batch by batch.
+"""Batch-aligned files: a data set as batches of a fixed size, aligned to pages of memory.
 
-A data set is three kinds of files: `PREFIX.metadata`, text (`batch_metadata.py`), and `PREFIX.examples.N` and
-`PREFIX.labels.N`, N from 1. A file is a sequence of batches, each `batch size` examples (or labels) end to end, then
-zeros up to the next page of 4,096 bytes. Elements are little-endian int32 or float32. All files but the last have the
-same number of batches; a file of labels has as many as the file of examples of the same number. A last batch that is
-short is filled with the first examples of the data set, which are counted as `fill`.
+A data set consists of `PREFIX.metadata`, a text file (`batch_metadata.py`), and the files `PREFIX.examples.N` and
+`PREFIX.labels.N`, N from 1. Each is a sequence of batches: `batch size` examples (or labels) without gaps, then zeros
+up to the next page of 4,096 bytes. Elements are little-endian int32 or float32. All files except the last have the same
+number of batches, and a label file has as many as the example file of the same number. If the last batch is short, it
+is filled with the first examples of the data set; their number is `fill`.
 
-This is the original's format (`preprocess/Encoder.java`, `DatasetMetadata.java`). It ties the files to one batch size;
-here they may be read at any.
+This is the original's format (`preprocess/Encoder.java`, `DatasetMetadata.java`). The original can only train with the
+batch size of the files; here they can be read at any batch size.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from crossbow.files import checked_path, file_error, file_to_fill, make_director
 from crossbow.types import Array, DataError, Shape, bytes_text
 
 DEFAULT_PARTITION = 1 << 30
-"""Bytes of a file at most, as in the original."""
+"""Default maximum size of a file in bytes, as in the original."""
 PIECE = 16 << 20
-"""Bytes that are copied at a time, unless one example has more."""
+"""Bytes that are copied at a time, if an example is not larger."""
 
 Indices = NDArray[np.intp]
 
 
 class BatchFiles:
-    """A data set in batch-aligned files: `len(files)`, `files[i]`, and `files.read(indices, examples, labels)`.
+    """Random access to a data set in batch-aligned files: `len(files)`, `files[i]`, `files.read(…)`.
 
-    Files are mapped into memory, and never read as a whole. Their lengths are checked when they are opened. Examples
-    that only fill the last batch are not counted.
+    The files are mapped into memory, and never read as a whole. Opening checks their lengths. Examples that are
+    repeated to fill the last batch are not counted.
 
-    The files are looked up by their name beside the metadata file, then where it says that they are.
+    Each file is searched for by its name in the directory of the metadata file, then at the path in the metadata.
 
     Raises DataError with the file's name, what was expected and what was received.
     """
@@ -129,18 +129,18 @@ class BatchFiles:
         ]
 
     def remainders(self, number: int) -> tuple[Array, Array]:
-        """The bytes after each batch of partition `number` (from 0): (batches, pad), of examples and of labels."""
+        """The padding after each batch of file `number` (from 0), (batches, pad), of examples and of labels."""
         return self._examples[number].pads, self._labels[number].pads
 
     def filling(self) -> tuple[Array, Array]:
-        """The examples and labels that only fill the last batch."""
+        """The repeated examples and labels that fill the last batch."""
         count = self.metadata.batch_size - (self.metadata.fill or 0)
         return self._examples[-1].batches[-1, count:], self._labels[-1].batches[-1, count:]
 
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """A mapped file: its batches (n, batch size, …), and the bytes after each (n, pad)."""
+    """A mapped file: its batches (n, batch size, …), and the padding after each (n, pad)."""
 
     batches: Array
     pads: NDArray[np.uint8]
@@ -153,7 +153,7 @@ class _Part:
 
 
 def find_partition(metadata_path: Path, prefix: str, number: int) -> Path:
-    """Where partition `number`, from 1, of a prefix in a metadata file is: beside that file, or where it says."""
+    """The path of file `number`, from 1, of a prefix: in the directory of the metadata file, or as the prefix says."""
     beside = metadata_path.parent / f"{Path(prefix).name}.{number}"
     if beside.is_file():
         return beside
@@ -203,7 +203,7 @@ def _view(mapped: mmap.mmap, batch_size: int, shape: Shape, dtype: np.dtype[Any]
 
 
 class Source(Protocol):
-    """Examples to be written, of the types that files hold."""
+    """Examples to write, in the types that files can store."""
 
     example_shape: Shape
     label_shape: Shape
@@ -218,12 +218,12 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """Which batches are written to which file."""
+    """The distribution of batches over files."""
 
     number_of_examples: int
     batch_size: int
     example_bytes: int
-    """Of a batch, without its pad."""
+    """Of a batch, without padding."""
     label_bytes: int
     batches_per_file: int
 
@@ -241,13 +241,13 @@ class Plan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all files but the metadata."""
+        """Size of all files except the metadata."""
         batch = self.example_bytes + pad_to_page(self.example_bytes) + self.label_bytes + pad_to_page(self.label_bytes)
         return self.batches * batch
 
 
 def plan(source: Source, batch_size: int, partition_size: int = DEFAULT_PARTITION) -> Plan:
-    """How the examples are distributed over files of at most `partition_size` bytes. Raises DataError."""
+    """Distribute the examples over files of at most `partition_size` bytes. Raises DataError."""
     sizes = [
         batch_size * tuple_bytes(source.example_shape, source.example_type),
         batch_size * tuple_bytes(source.label_shape, source.label_type),
@@ -269,10 +269,10 @@ def write_batch_files(
 ) -> Path:
     """Write `NAME.examples.N`, `NAME.labels.N` and `NAME.metadata` into the directory. Returns the metadata's path.
 
-    Older files of these names are replaced. The metadata is removed first and written last: without it, nobody takes
-    the files for a data set. What was written is removed if anything fails.
+    Existing files with these names are replaced. The metadata file is removed first and written last, so an incomplete
+    data set has none. If writing fails, all new files are removed.
 
-    Raises DataError, also where the file system has no space for the files.
+    Raises DataError, also if the file system does not have enough space.
     """
     planned = plan(source, batch_size, partition_size)
     path = directory / f"{name}.metadata"
@@ -306,7 +306,7 @@ def write_batch_files(
 
 
 def remove_older(path: Path) -> None:
-    """Remove a metadata file, then the files of its name that it may describe."""
+    """Remove a metadata file, then the example and label files that belong to its name."""
     own = re.compile(re.escape(path.stem) + r"\.(examples|labels)\.[1-9][0-9]*")
     try:
         path.unlink(missing_ok=True)
@@ -332,14 +332,14 @@ def _write_partition(metadata: Metadata, planned: Plan, source: Source, number: 
                 examples.write(x)
                 labels.write(y)
             for file, bytes_of_batch in ((examples, planned.example_bytes), (labels, planned.label_bytes)):
-                # Where there are fewer examples than a batch has places, the original leaves zeros after them.
+                # With fewer examples than a batch holds, the original leaves zeros after them.
                 end = (batch - first + 1) * (bytes_of_batch + pad_to_page(bytes_of_batch))
                 file.write(bytes(end - file.tell()))
         written += paths
 
 
 def _pieces(source: Source, spans: Sequence[tuple[int, int]]) -> Any:
-    """Examples and labels of these ranges as bytes, some at a time."""
+    """The bytes of examples and labels in these ranges, in pieces."""
     step = max(1, PIECE // tuple_bytes(source.example_shape, source.example_type))
     for start, stop in spans:
         for at in range(start, stop, step):
@@ -351,7 +351,7 @@ def _pieces(source: Source, spans: Sequence[tuple[int, int]]) -> Any:
 
 
 def check_space(directory: Path, nbytes: int) -> None:
-    """Raise DataError where the directory's file system has no space for so many bytes."""
+    """Raise DataError if the directory's file system has less than `nbytes` of free space."""
     status = os.statvfs(directory) if hasattr(os, "statvfs") else None
     if status is not None and status.f_bavail * status.f_frsize < nbytes:
         free = bytes_text(status.f_bavail * status.f_frsize)

@@ -1,4 +1,4 @@
-"""The metadata file of batch-aligned files: text lines `key : value`, by which the original finds a data set."""
+"""Metadata files: text files with lines `key : value` that describe a data set in batch-aligned files or records."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from crossbow.files import checked_path, file_error, write_whole
 from crossbow.types import DataError, Shape, bytes_text
 
 PAGE = 4096
-"""Bytes that a batch is aligned to."""
+"""Alignment of batches in bytes."""
 LARGEST_METADATA = 1 << 20
-"""Bytes of a metadata file: the original's have some 400."""
+"""Maximum size of a metadata file in bytes. Files of the original have about 400."""
 LARGEST = 2**31 - 1
-"""Of the integers in a metadata file."""
+"""Maximum of the integers in a metadata file."""
 MOST_PARTITIONS = 1_000_000
 
 TYPES = {"int": np.dtype("<i4"), "float": np.dtype("<f4")}
-"""Element types by their name in a metadata file."""
+"""Element types by name in a metadata file."""
 
 _KEYS = (
     *("examples", "labels", "partitions", "elements", "batch size", "example shape", "label shape"),
     *("example type", "label type", "example pad", "label pad", "fill"),
 )
 _OPTIONAL = {"example pad": "0", "label pad": "0", "fill": None}
-"""Keys that may be missing, and their values then."""
+"""Defaults of the keys that may be missing."""
 
 
 @dataclass(frozen=True)
 class Metadata:
-    """What a metadata file says.
+    """The content of a metadata file.
 
-    examples, labels          prefixes of the files: partition N, from 1, is `PREFIX.N`
-    partitions                number of files of examples, and of labels
-    elements                  number of examples, `fill` included
-    batch_size                examples in a batch, a number that divides `elements`
-    example_shape, …_type     of one example, and its elements: "int" (int32) or "float" (float32); likewise of a label
-    example_pad, label_pad    bytes after each batch
-    fill                      examples at the end that only fill the last batch; None: not stated
+    examples, labels          prefixes of the files; file N, from 1, is `PREFIX.N`
+    partitions                number of example files and of label files
+    elements                  number of examples, including `fill`
+    batch_size                examples per batch; divides `elements`
+    example_shape, …_type     shape and element type of one example: "int" (int32) or "float" (float32)
+    label_shape, …_type       the same of one label
+    example_pad, label_pad    bytes of padding after each batch
+    fill                      number of repeated examples that fill the last batch; None: not given
     """
 
     examples: str
@@ -62,7 +63,7 @@ class Metadata:
 
     @property
     def number_of_examples(self) -> int:
-        """Examples without those that only fill the last batch."""
+        """Number of examples without repetitions."""
         return self.elements - (self.fill or 0)
 
     @property
@@ -70,7 +71,7 @@ class Metadata:
         return self.elements // self.batch_size
 
     def text(self) -> str:
-        """The content of the file, byte for byte as the original writes it."""
+        """The text of the file, byte for byte as the original writes it."""
         values = {
             key: _value_text(getattr(self, _field(key))) for key in _KEYS if getattr(self, _field(key)) is not None
         }
@@ -87,28 +88,28 @@ def _value_text(value: object) -> str:
 
 
 def tuple_bytes(shape: Shape, element_type: str) -> int:
-    """Bytes of one example or label."""
+    """Size of one example or label in bytes."""
     return math.prod(shape) * TYPES[element_type].itemsize
 
 
 def pad_to_page(nbytes: int) -> int:
-    """Bytes from the end of a batch to the next page."""
+    """Bytes of padding after a batch of this size."""
     return -nbytes % PAGE
 
 
 def write_metadata(path: Path, metadata: Metadata) -> None:
-    """Write a metadata file. Raises DataError for a prefix that the format cannot hold."""
+    """Write a metadata file. Raises DataError if the format cannot represent a prefix."""
     for prefix in (metadata.examples, metadata.labels):
         if prefix != prefix.strip() or re.search(r"[:\n\r]", prefix) or prefix.startswith("#"):
             raise DataError(
-                f"{path}: expected a path without colons, line breaks and surrounding spaces, as a metadata file "
-                f"cannot hold others. Received: {prefix!r}"
+                f"{path}: expected a path without colons, line breaks or surrounding spaces, as metadata files "
+                f"require. Received: {prefix!r}"
             )
     write_whole(path, metadata.text().encode())
 
 
 def read_metadata(path: str | os.PathLike[str]) -> Metadata:
-    """What the metadata file says. Empty lines and those that begin with # are comments; keys may have any case.
+    """Read a metadata file. Empty lines and lines that begin with # are ignored, and so is the case of keys.
 
     Raises DataError with the file's name and the key, what was expected and what was received.
     """

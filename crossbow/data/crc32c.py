@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli), the checksum of TFRecord files, over eight bytes at a time."""
+"""CRC-32C (Castagnoli), the checksum of TFRecord files, computed for eight bytes at a time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from crossbow.kernels.native import NativeCall
 from crossbow.types import address
 
 POLYNOMIAL = 0x82F63B78
-"""With its bits reversed."""
+"""In reversed bit order."""
 AT_ONCE = 8
-"""Bytes of one step."""
+"""Bytes per step."""
 
 
 def crc32c(content: bytes) -> int:

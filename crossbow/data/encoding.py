@@ -1,4 +1,4 @@
-"""Data sets to batch-aligned files, with the pixels, borders, names and means of the original's encoders."""
+"""Encoding of data sets as batch-aligned files, with the scales, borders, file names and means of the original."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 
 AT_ONCE = 4096
-"""Images whose mean is computed at a time."""
+"""Images that are added up at a time."""
 
 
 def by_256(pixels: Pixels) -> Floats:
-    """x / 256: from 0 to 255/256, as the original's encoder of MNIST."""
+    """x / 256, from 0 to 255/256, as in the original's encoder of MNIST."""
     return pixels.astype(np.float32) * np.float32(0.00390625)
 
 
 def centred(pixels: Pixels) -> Floats:
-    """x / 127.5 − 1: from −1 to 1, as the original's encoders of CIFAR."""
+    """x / 127.5 − 1, from −1 to 1, as in the original's encoders of CIFAR."""
     return pixels.astype(np.float32) / np.float32(127.5) - np.float32(1)
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """How a data set is encoded.
+    """The encoding of a data set.
 
-    name     begins the files' names: NAME-train.examples.1, NAME-test.metadata, …
-    convert  pixels to the numbers that are written
-    border   pixels of zeros around each image
-    mean     whether NAME-train.mean is written as well: the mean of each pixel of the image with its border, before
-             `convert`, as float32
+    name     prefix of the file names: NAME-train.examples.1, NAME-test.metadata, …
+    convert  conversion of uint8 pixels
+    border   width of a border of zeros around each image, in pixels
+    mean     whether NAME-train.mean and NAME-test.mean are written: the mean image with its border, before `convert`,
+             as float32
     """
 
     name: str
@@ -56,11 +56,11 @@ ENCODINGS = {
     "cifar10": Encoding("cifar", centred, border=4, mean=True),
     "cifar100": Encoding("cifar", centred, mean=True),
 }
-"""By the data set's name. MNIST, CIFAR-10 and CIFAR-100 are encoded as by the original, with its default options."""
+"""Encodings by data set. Those of MNIST, CIFAR-10 and CIFAR-100 are the original's, with its default options."""
 
 
 class EncodedExamples:
-    """Examples in memory as they are written: float32 images, int32 or float32 labels."""
+    """Examples in memory as a source of float32 images and int32 or float32 labels."""
 
     def __init__(self, examples: Examples, encoding: Encoding) -> None:
         images, labels = examples.images, examples.labels
@@ -96,9 +96,9 @@ class EncodedExamples:
 def encode(
     data: Dataset, encoding: Encoding, directory: Path, batch_size: int, partition_size: int = DEFAULT_PARTITION
 ) -> list[Path]:
-    """Write the training examples as NAME-train and those to check with as NAME-test. Returns the metadata's paths.
+    """Write the training examples as NAME-train and the check examples as NAME-test. Returns the metadata's paths.
 
-    Raises DataError where a batch does not fit into a file, or a file cannot be written.
+    Raises DataError if a batch does not fit into a file, or a file cannot be written.
     """
     paths = []
     for phase, examples in (("train", data.train), ("test", data.check)):
@@ -111,7 +111,7 @@ def encode(
 
 
 class _Rebatched:
-    """The examples of batch-aligned files, without those that fill the last batch."""
+    """The examples of batch-aligned files as a source."""
 
     def __init__(self, files: BatchFiles) -> None:
         meta = files.metadata
@@ -127,10 +127,10 @@ class _Rebatched:
 
 
 def rebatch(path: Path, directory: Path, batch_size: int, partition_size: int = DEFAULT_PARTITION) -> Path:
-    """Write the data set of a metadata file once more, with another batch size, under the same name in another
-    directory. Returns the path of its metadata.
+    """Copy the data set of a metadata file to another directory, with another batch size and the same name. Returns
+    the path of the new metadata.
 
-    Raises DataError, also where the directory is the one that the data set is in.
+    Raises DataError, also if the data set is in the same directory.
     """
     files = BatchFiles(path)
     own = {path.parent.resolve(), *(file.parent.resolve() for pair in files.paths() for file in pair)}

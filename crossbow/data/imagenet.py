@@ -1,7 +1,7 @@
-"""ImageNet in TFRecord files, as TensorFlow's `build_imagenet_data.py` writes them, to Crossbow's record files.
+"""Conversion of ImageNet from TFRecord files, as TensorFlow's `build_imagenet_data.py` writes them, to record files.
 
 The original does this with TensorFlow (`scripts/datasets/imagenet/parse-records.py`), in a random order. Here records
-keep the order of the files and of their names.
+keep the order of the files, by name, and within the files.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from crossbow.types import DataError
 RECORDS_PER_FILE = 2048
 """As in the original."""
 METADATA = {"train": "imagenet-train.metadata", "validation": "imagenet-test.metadata"}
-"""The metadata's file name by subset, as in the original."""
+"""Names of the metadata files by subset, as in the original."""
 IMAGE_SHAPE = (3, 224, 224)
-"""What the original's metadata state of images, which are of any size in the files."""
+"""The shape in the original's metadata. Images in the files have any size."""
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 
 _VERSION = 1
-"""Of the state that a conversion leaves for the next."""
+"""Version of the state file of an unfinished conversion."""
 
 Position = tuple[int, int]
-"""A record's file, and its number in that, both from 0."""
+"""Index of a TFRecord file, and of a record in it."""
 
 
 def convert_imagenet(
@@ -45,13 +45,13 @@ def convert_imagenet(
     """Convert the files `train-00000-of-01024` … and `validation-…-of-…` of a directory, or of its folders `train` and
     `validation`. Returns the paths of the metadata files.
 
-    Writes `crossbow-SUBSET.records.N`, N from 1, each with 2,048 records but the last, and a metadata file that names
-    them. Every checksum is checked. Labels, 1 to 1,000 in TFRecord files, become 0 to 999.
+    Writes `crossbow-SUBSET.records.N`, N from 1, with 2,048 records each (the last may have fewer), and a metadata
+    file. All checksums are checked. Labels 1 to 1,000 in TFRecord files become 0 to 999.
 
-    A conversion that was stopped continues after the last file that it finished, if the TFRecord files have not
-    changed, and ends with the same files as one that was not. The metadata file is written last.
+    After an interruption, the conversion continues after the last complete output file, unless the TFRecord files have
+    changed. The resulting files are the same. The metadata file is written last.
 
-    subset: "train" or "validation"; None: both, as far as they are there.
+    subset: "train" or "validation"; None: both, or the one that exists.
 
     Raises DataError with the name of the file and the record's number from 0.
     """
@@ -67,7 +67,7 @@ def convert_imagenet(
 
 
 def _inputs(directory: Path, subset: str) -> list[Path]:
-    """The TFRecord files of a subset, in order; none is missing in between."""
+    """The TFRecord files of a subset in order, all of them."""
     pattern = re.compile(rf"{subset}-(\d{{5,}})-of-(\d{{5,}})")
     try:
         for folder in (directory, directory / subset):
@@ -91,7 +91,7 @@ def _inputs(directory: Path, subset: str) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Conversion:
-    """Of the files of one subset."""
+    """The conversion of one subset."""
 
     directory: Path
     subset: str
@@ -110,7 +110,7 @@ class _Conversion:
         return self.directory / METADATA[self.subset]
 
     def output(self, number: int) -> Path:
-        """The file of records of number `number`, from 0."""
+        """The path of output file `number`, from 0."""
         return Path(f"{self.prefix}.{number + 1}")
 
     def run(self) -> Path:
@@ -131,7 +131,7 @@ class _Conversion:
         return self.metadata_path
 
     def _identity(self) -> list[tuple[str, int, int]]:
-        """Name, size and time of change of each input."""
+        """Name, size and modification time of each input file."""
         try:
             status = [(path.name, path.stat()) for path in self.inputs]
         except OSError as error:
@@ -139,7 +139,7 @@ class _Conversion:
         return [(name, one.st_size, one.st_mtime_ns) for name, one in status]
 
     def _resume(self, identity: list[tuple[str, int, int]]) -> list[Position]:
-        """The first record of every file that is finished, and of the next."""
+        """Positions of the first records of all complete output files, and of the next one."""
         starts = self._load(identity)
         finished = 0
         while finished < len(starts) - 1 and self._is_finished(finished, last=finished == len(starts) - 2):
@@ -168,7 +168,7 @@ class _Conversion:
             state = json.loads(self.state_path.read_bytes())
             if [state["version"], state["inputs"]] == [_VERSION, [list(one) for one in identity]]:
                 return [(int(file), int(record)) for file, record in state["starts"]] or [(0, 0)]
-        except (OSError, ValueError, KeyError, TypeError):  # there is none, or not one of this program
+        except (OSError, ValueError, KeyError, TypeError):  # missing, damaged, or of another version
             pass
         return [(0, 0)]
 
@@ -177,7 +177,7 @@ class _Conversion:
         write_whole(self.state_path, json.dumps(state).encode())
 
     def _records(self, start: Position, show: Any) -> Iterator[tuple[Position, Record]]:
-        """The records from one on, each with its position."""
+        """The records from `start` on, each with its position."""
         for file in range(start[0], len(self.inputs)):
             path = self.inputs[file]
             skipped = start[1] if file == start[0] else 0
@@ -218,7 +218,7 @@ def _chunk(first: Record, stream: Iterator[tuple[Position, Record]]) -> Iterator
 
 
 def record_of(features: dict[str, Feature], where: str) -> Record:
-    """The record of an example's features. Raises DataError, which begins with `where`."""
+    """Convert the features of an example to a record. Raises DataError, which begins with `where`."""
     label, height, width = (
         _one(features, key, int, where) for key in ("image/class/label", "image/height", "image/width")
     )

@@ -1,4 +1,4 @@
-"""Image files to pixels: JPEG files by simplejpeg, fast, and whatever that does not take by Pillow."""
+"""Decoding of image files: JPEG files with simplejpeg, which is fast, and all others with Pillow."""
 
 from __future__ import annotations
 
@@ -32,20 +32,21 @@ _FORMATS = {
 _FORMAT_NAMES = "JPEG, PNG, GIF, BMP or WebP"
 
 _THREE_CHANNELS = ("YCbCr", "RGB", "Gray")
-"""The colours of JPEG files whose conversion to RGB is libjpeg's, and so the same in both packages."""
+"""Colour spaces of JPEG files that libjpeg converts to RGB, with equal results in both packages."""
 
 CheckSize = Callable[[int, int], None]
-"""Raises DataError for a height and width that are not those of this image: before there is memory for them."""
+"""Raises DataError if an image must not have this height and width, before memory for it is allocated."""
 
 
 def decode_image(content: bytes) -> Pixels:
-    """The image in a JPEG, PNG, GIF, BMP or WebP file as RGB, uint8 (3, H, W): of an animation, the first image.
+    """Decode a JPEG, PNG, GIF, BMP or WebP file as RGB, uint8 (3, H, W). Of an animation, the first image is decoded.
 
-    The format is known by the content. Pixels equal those of Pillow, `Image.open(…).convert("RGB")`. An orientation
-    that EXIF data state is ignored. Damage of which libjpeg only warns, such as bytes between segments, does not
-    matter; a truncated file is an error.
+    The content determines the format. Pixels equal Pillow's, `Image.open(…).convert("RGB")`. The orientation in EXIF
+    data is ignored. JPEG files with defects that libjpeg only warns of, such as bytes between segments, are decoded;
+    truncated files are errors.
 
-    Needs simplejpeg or Pillow, which decodes all formats, and CMYK and slightly damaged JPEG files.
+    simplejpeg decodes most JPEG files. Pillow decodes the others (CMYK, and those with defects) and all other formats,
+    and replaces simplejpeg if that is not installed.
 
     Raises DataError with what was expected and what was received.
     """
@@ -53,7 +54,7 @@ def decode_image(content: bytes) -> Pixels:
 
 
 def decode_pixels(content: bytes | Pixels, check_size: CheckSize | None = None) -> Pixels:
-    """The same as (H, W, 3), as files have them. The content may be an array of bytes."""
+    """Decode an image file as `decode_image` does, but return (H, W, 3). The content may be an array of bytes."""
     if not isinstance(content, bytes | bytearray | memoryview | np.ndarray):
         raise DataError(f"expected the bytes of an image file. Received: {type(content).__name__}")
     start = bytes(content[:16])
@@ -75,7 +76,7 @@ def decode_pixels(content: bytes | Pixels, check_size: CheckSize | None = None) 
         except ValueError as error:
             if isinstance(error, DataError):
                 raise
-            problem = error  # Pillow tells those that are bad from those that only cause a warning
+            problem = error  # or a warning only: Pillow tells the two apart
     return _decode_by_pillow(bytes(content), form, check_size, problem)
 
 
@@ -84,17 +85,17 @@ def _decode_by_pillow(content: bytes, form: str, check_size: CheckSize | None, p
     if _package("PIL.Image") is None:
         received = name if problem is None else f"{name} ({problem})"
         raise DataError(f"decoding this image file needs Pillow: pip install 'crossbow[zoo]'. Received: {received}")
-    # The plug-in itself: Image.open would warn of files of several images, and of large ones.
+    # Image.open would warn of files with several images, and of large ones.
     opened = getattr(_package(f"PIL.{form}ImagePlugin"), f"{form}ImageFile")
     try:
         with opened(io.BytesIO(content)) as image:
             _check(image.height, image.width, check_size)
             image.load()
-            image.info.pop("transparency", None)  # changes no pixel of RGB, but may cause a warning
+            image.info.pop("transparency", None)  # it would cause a warning, and does not change RGB
             return np.asarray(image.convert("RGB"))
     except DataError:
         raise
-    except Exception as error:  # whatever damaged bytes lead to: Pillow documents no list of errors
+    except Exception as error:  # Pillow does not document which exceptions damaged files cause
         received = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"expected an intact {name} file. Received: {received}") from error
 
@@ -108,7 +109,7 @@ def _check(height: int, width: int, check_size: CheckSize | None) -> None:
 
 @functools.cache
 def _package(name: str) -> ModuleType | Any | None:
-    """A package, or None where it is not installed."""
+    """A package, or None if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

@@ -1,4 +1,4 @@
-"""What is in a file of one of Crossbow's formats, and whether all of it is intact."""
+"""Summaries and complete checks of files in Crossbow's formats."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from crossbow.files import file_error
 from crossbow.types import Array, DataError
 
 AT_ONCE = 1 << 20
-"""Numbers that are checked at a time, unless one example has more."""
+"""Numbers that are checked at a time, if an example does not have more."""
 
 Show = Callable[[int, int], None]
-"""Shows how many examples of how many are done."""
+"""Shows progress: (examples done, examples in total)."""
 
 
 def is_metadata(path: Path) -> bool:
-    """Whether a file is metadata, which are text, and not records, whose first four bytes count them."""
+    """Whether a file contains metadata (text) rather than records, which begin with their number in four bytes."""
     try:
         with path.open("rb") as file:
             start = file.read(4)
@@ -37,7 +37,7 @@ def is_metadata(path: Path) -> bool:
 
 
 def open_record_files(path: Path, metadata: Metadata) -> Iterator[RecordFile]:
-    """The record files of a metadata file, in order. Raises DataError where they do not hold as many as it says."""
+    """The record files of a metadata file in order. Raises DataError if the number of records is not as stated."""
     count = 0
     for number in range(1, metadata.partitions + 1):
         file = RecordFile(find_partition(path, metadata.examples, number))
@@ -51,9 +51,9 @@ def open_record_files(path: Path, metadata: Metadata) -> Iterator[RecordFile]:
 
 
 def inspect(path: Path) -> dict[str, Any]:
-    """A summary of a metadata file and the files that it names, or of a record file: names and values for printing.
+    """Summarise a record file, or a metadata file with its files, as names and values for printing.
 
-    Raises DataError where lengths, counts or keys are wrong.
+    Raises DataError if a length, count or key is wrong.
     """
     if not is_metadata(path):
         with RecordFile(path) as file:
@@ -94,9 +94,9 @@ def _summary(files: list[RecordFile]) -> dict[str, Any]:
 
 
 def verify(path: Path, show: Show = lambda done, total: None) -> Iterator[str]:
-    """What is wrong with each example of a data set, one sentence each. Reads everything, decodes every image.
+    """Read and check all examples of a data set, and decode all images. Yields one sentence for each error.
 
-    Raises DataError where lengths, counts or keys are wrong, so that examples cannot be told from each other.
+    Raises DataError if a length, count or key is wrong, so that the examples cannot be located.
     """
     if not is_metadata(path):
         with RecordFile(path) as file:

@@ -1,4 +1,4 @@
-"""Bars that show on standard error how far a download or a conversion is."""
+"""Progress bars of downloads and conversions on standard error."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Progress:
-    """Bars on standard error, one a call of `begin`; nothing is drawn before the first.
+    """Progress bars on standard error, one per call of `begin`. Nothing is drawn before the first call.
 
-    unit: what is counted, as "images"; None: bytes of a download.
+    unit: name of the counted things, as "images"; None for bytes.
     """
 
     def __init__(self, unit: str | None = None) -> None:
@@ -24,7 +24,7 @@ class Progress:
             self._bars.stop()
 
     def begin(self, name: str) -> Callable[[int, int], None]:
-        """A new bar; returns a function that sets it to (done, total), where a total of 0 is unknown."""
+        """Add a bar. Returns a function that sets it to (done, total); a total of 0 is unknown."""
         if self._bars is None:
             self._bars = _bars(self._unit)
             self._bars.start()

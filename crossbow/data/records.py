@@ -1,8 +1,8 @@
-"""Record files: images in their encoded form with label, boxes and size, the format that Crossbow reads ImageNet from.
+"""Record files: encoded images with label, bounding boxes and size. ImageNet is stored in this format.
 
-A file is the number of records (int32), then the records one after the other, everything little-endian. A record is
+A file contains the number of records (int32), then the records without gaps, all little-endian. A record is
 
-    n       int32        length in bytes, these four included: 20 + 16 k + length of the image file
+    n       int32        length of the record in bytes, with n itself: 20 + 16 k + length of the image file
     label   int32        from 0
     k       int32        number of bounding boxes
     xmin    k × float32  relative to the width
@@ -11,7 +11,7 @@ A file is the number of records (int32), then the records one after the other, e
     ymax    k × float32
     height  int32        pixels
     width   int32
-    image   the bytes of a JPEG file
+    image   bytes        a JPEG file
 
 This is the original's format (`scripts/datasets/imagenet/parse-records.py`, `clib-multigpu/image/record.c`).
 """
@@ -41,7 +41,7 @@ FIXED = 20
 BOX = 16
 """Bytes of a box."""
 LARGEST = 2**31 - 1
-"""Of the integers in a file, and so the length of a record."""
+"""Maximum of the integers in a file, and therefore of the length of a record."""
 
 _START = struct.Struct("<iii")
 _SIZE = struct.Struct("<ii")
@@ -52,10 +52,10 @@ _SEEKING = threading.Lock()
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """An image in its encoded form, with its label.
+    """An encoded image with its label.
 
     label          class, from 0
-    boxes          bounding boxes of the object, float32 (k, 4): xmin, ymin, xmax, ymax, relative to the image's size
+    boxes          bounding boxes, float32 (k, 4): xmin, ymin, xmax, ymax, relative to the image's size
     height, width  of the image in pixels, as the file states them
     jpeg           the bytes of the image file
     """
@@ -68,11 +68,11 @@ class Record:
 
 
 class RecordFile:
-    """The records of a file, read one at a time: `len(file)` and `file[i]`.
+    """Random access to the records of a file: `len(file)` and `file[i]`.
 
-    Opening reads the lengths of all records, and checks that they add up to the file's; `file[i]` reads and checks one
-    record. Boxes outside [0, 1] are clipped. Any number of threads may read. The file stays open until `close`, the end
-    of a `with` block, or the last reference.
+    Opening reads the lengths of all records and checks them against the length of the file; `file[i]` reads and checks
+    one record. Boxes are clipped to [0, 1]. Several threads may read at the same time. The file is closed by `close`,
+    at the end of a `with` block, or with the last reference.
 
     Raises DataError with the file's name, the record's number from 0, what was expected and what was received.
     """
@@ -102,7 +102,7 @@ class RecordFile:
         return replace(header, jpeg=content[FIXED + BOX * len(header.boxes) :])
 
     def header(self, index: int) -> tuple[Record, int]:
-        """A record without its image file, and the length of that. Only the beginning of the record is read."""
+        """A record without its image file, and the length of that file. Only the beginning of the record is read."""
         number = self._number(index)
         start = self._offsets[number]
         length = self._offsets[number + 1] - start
@@ -144,7 +144,7 @@ class RecordFile:
         return self._offsets[-1]
 
     def _read(self, start: int, count: int) -> bytes:
-        """`count` bytes from `start` on, fewer at the end of the file."""
+        """Read `count` bytes at `start`, fewer at the end of the file."""
         if not self._close.alive:
             raise ValueError(f"{self.path}: the record file is closed")
         pieces = []
@@ -157,7 +157,7 @@ class RecordFile:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_offsets(self) -> array[int]:
-        """The offsets of the records, and the end of the last."""
+        """Offsets of the records, and the end of the last record."""
         try:
             size = os.fstat(self._descriptor).st_size
         except OSError as error:
@@ -202,7 +202,7 @@ class RecordFile:
         return int(length)
 
     def _header(self, content: bytes, number: int) -> Record:
-        """What the beginning of a record says, checked again: the file may have changed since it was opened."""
+        """Parse the beginning of a record. The lengths are checked again, because the file may have changed."""
         expected = self._offsets[number + 1] - self._offsets[number]
         length, label, boxes = _START.unpack_from(content) if len(content) >= FIXED else (len(content), 0, 0)
         end = FIXED + BOX * boxes
@@ -227,8 +227,7 @@ def _read_at(descriptor: int, count: int, offset: int) -> bytes:
 
 
 def check_fields(where: str, label: int, boxes: NDArray[np.float32], height: int, width: int) -> None:
-    """Raise DataError, which begins with `where`, for a label or a size out of range or a coordinate that is not a
-    finite number."""
+    """Raise DataError, which begins with `where`, if the label or a size is out of range or a coordinate not finite."""
     if not 0 <= label <= LARGEST:
         raise DataError(f"{where}: expected a label from 0 to {LARGEST}. Received: {label}")
     for name, size in (("height", height), ("width", width)):
@@ -240,12 +239,11 @@ def check_fields(where: str, label: int, boxes: NDArray[np.float32], height: int
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> None:
-    """Write a record file. It is whole or not there: an older file is replaced at the end.
+    """Write a record file atomically: an existing file is replaced at the end.
 
-    Boxes are written as they are. The records may come from a generator; one at a time is held in memory.
+    Boxes are not clipped. The records may come from a generator; only one is in memory at a time.
 
-    Raises DataError for a record that the format cannot hold, with its number from 0, and where the file cannot be
-    written.
+    Raises DataError if the format cannot represent a record, with its number from 0, or if the file cannot be written.
     """
     with file_to_fill(path) as file:
         file.write(bytes(HEADER))
@@ -260,7 +258,7 @@ def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> No
 
 
 def record_bytes(record: Record, where: str = "record") -> bytes:
-    """A record as it is stored. Raises DataError, which begins with `where`."""
+    """The bytes of a record in a file. Raises DataError, which begins with `where`."""
     if not isinstance(record, Record):
         raise DataError(f"{where}: expected a Record. Received: {type(record).__name__}")
     for name in ("label", "height", "width"):

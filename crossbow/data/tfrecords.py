@@ -1,7 +1,7 @@
 """TFRecord files of `tf.train.Example` messages, read without TensorFlow.
 
 A file is a sequence of frames, little-endian: length of the content (uint64), its checksum (uint32), the content, its
-checksum. A checksum is a CRC-32C, rotated and shifted ("masked") so that checksums of checksums stay useful.
+checksum. A checksum is a "masked" CRC-32C: rotated, plus a constant.
 
 The content is a message in the wire format of Protocol Buffers: `Example` {1: `Features` {1: map from string to
 `Feature`}}, where `Feature` has one of 1: `BytesList`, 2: `FloatList`, 3: `Int64List`, each {1: repeated value}.
@@ -23,26 +23,26 @@ from crossbow.files import file_error
 from crossbow.types import DataError, bytes_text
 
 LARGEST_FRAME = 2**31 - 1
-"""Bytes of a frame's content at most: a message of Protocol Buffers has no more."""
+"""Maximum size of a frame's content in bytes, which is that of a Protocol Buffers message."""
 
 _LENGTH = struct.Struct("<Q")
 _CHECKSUM = struct.Struct("<I")
 _MASK_DELTA = 0xA282EAD8
 
 Feature = list[bytes] | list[int] | list[float]
-"""The values of a feature, all of one kind."""
+"""The values of a feature, all of one type."""
 
 
 def masked_checksum(content: bytes) -> int:
-    """The checksum as TFRecord files store it: rotated right by 15 bits, plus a constant."""
+    """The checksum as TFRecord files store it: CRC-32C rotated right by 15 bits, plus a constant."""
     value = crc32c(content)
     return (((value >> 15) | (value << 17)) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 def read_frames(path: Path, skip: int = 0) -> Iterator[tuple[bytes, int]]:
-    """The contents of a file's frames without the first `skip`, each with the byte at which its frame ends.
+    """The contents of a file's frames after the first `skip`, each with the offset of its frame's end.
 
-    Of the frames that are skipped only the lengths are read, and checked.
+    Of skipped frames, only the lengths are read and checked.
 
     Raises DataError with the file's name and the record's number from 0, also for a wrong checksum.
     """
@@ -104,7 +104,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 def parse_example(content: bytes, where: str) -> dict[str, Feature]:
-    """The features of a `tf.train.Example`, by name. Raises DataError, which begins with `where`."""
+    """Parse a `tf.train.Example`: its features by name. Raises DataError, which begins with `where`."""
     features: dict[str, Feature] = {}
     try:
         for message in _messages(content, 1):
@@ -123,7 +123,7 @@ def _feature(content: bytes) -> Feature:
     kinds: dict[int, bytes] = {}
     for number, wire, value in _fields(content):
         if number in (1, 2, 3) and wire == _BYTES:
-            kinds = {number: kinds.get(number, b"") + value}  # the last kind counts; lists of one kind are joined
+            kinds = {number: kinds.get(number, b"") + value}  # the last type counts; lists of one type are joined
     if not kinds:
         return []
     ((kind, values),) = kinds.items()
@@ -157,12 +157,12 @@ def _int64_list(content: bytes) -> list[int]:
 
 
 def _messages(content: bytes, wanted: int) -> Iterator[bytes]:
-    """The values of a field of bytes, as messages and strings are."""
+    """The values of a length-delimited field: messages, strings or bytes."""
     return (value for number, wire, value in _fields(content) if (number, wire) == (wanted, _BYTES))
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int, Any]]:
-    """(number, wire type, value) of each field; the value is an integer of a varint, else bytes. Raises ValueError."""
+    """(number, wire type, value) of each field: an integer if it is a varint, else bytes. Raises ValueError."""
     position = 0
     while position < len(content):
         tag, position = _varint(content, position)
@@ -185,7 +185,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, int, Any]]:
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """The integer at a position, seven bits a byte, and the position after it."""
+    """Decode the varint at a position. Returns its value and the next position."""
     value = 0
     for shift in range(0, 70, 7):
         if position == len(content):

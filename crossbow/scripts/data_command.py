@@ -1,4 +1,4 @@
-"""The command `crossbow data`: data sets to Crossbow's formats, and what is in their files."""
+"""The command `crossbow data`: conversion to Crossbow's file formats, and inspection of files."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import ConfigurationError, DataError
 
 MOST_PROBLEMS = 20
-"""Lines that `verify` prints; the others are counted."""
+"""Maximum number of errors that `verify` prints. It counts the others."""
 
 
 def add_data_command(commands: Any) -> None:
-    """Add `data` and its own commands to the commands of `crossbow`."""
+    """Add `data` with its subcommands to the commands of `crossbow`."""
     data = commands.add_parser("data", help="convert data sets to Crossbow's file formats, inspect and verify files")
     actions = data.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_encode(actions)
@@ -35,8 +35,8 @@ def _add_encode(actions: Any) -> None:
     parser = actions.add_parser(
         "encode",
         help="write a data set as batch-aligned files",
-        description="Writes NAME-train and NAME-test, each as NAME.metadata, NAME.examples.N and NAME.labels.N: MNIST "
-        "and CIFAR with the names, the pixels' scale, the border and the mean images of the original's encoders.",
+        description="Writes the training and the test set, each as NAME.metadata, NAME.examples.N and NAME.labels.N. "
+        "MNIST and CIFAR have the names, scales, borders and mean images of the original's encoders.",
     )
     parser.add_argument("dataset", choices=tuple(ENCODINGS), metavar="DATASET", help=", ".join(ENCODINGS))
     files = "; or ".join(known.files for name, known in KNOWN.items() if name in ENCODINGS and known.files)
@@ -51,8 +51,8 @@ def _add_encode(actions: Any) -> None:
 
 
 def _add_rebatch(actions: Any) -> None:
-    parser = actions.add_parser("rebatch", help="write batch-aligned files once more, with another batch size")
-    parser.add_argument("file", type=expanded_path, metavar="FILE.metadata", help="metadata of the data set")
+    parser = actions.add_parser("rebatch", help="copy batch-aligned files with another batch size")
+    parser.add_argument("file", type=expanded_path, metavar="FILE.metadata", help="metadata file of the data set")
     _add_output(parser)
     parser.set_defaults(run=_rebatch)
 
@@ -70,14 +70,14 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         type=_integer_to_largest,
         metavar="N",
         required=True,
-        help="examples in a batch, each of which is aligned to pages of 4,096 bytes",
+        help="examples in a batch; batches are aligned to pages of 4,096 bytes",
     )
     parser.add_argument(
         "--partition-size",
         type=integer(1),
         metavar="BYTES",
         default=DEFAULT_PARTITION,
-        help="size of a file at most (default: %(default)s)",
+        help="maximum size of a file (default: %(default)s)",
     )
 
 
@@ -89,7 +89,7 @@ def _integer_to_largest(text: str) -> int:
 
 
 def _add_inspect(actions: Any) -> None:
-    parser = actions.add_parser("inspect", help="print what is in a metadata file or a record file")
+    parser = actions.add_parser("inspect", help="print a summary of a metadata file or a record file")
     parser.add_argument("file", type=expanded_path, metavar="FILE", help="metadata file or record file")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=_inspect)
@@ -98,9 +98,9 @@ def _add_inspect(actions: Any) -> None:
 def _add_verify(actions: Any) -> None:
     parser = actions.add_parser(
         "verify",
-        help="check everything in a metadata file and its files, or in a record file",
-        description="Reads every example, decodes every image, and prints what is wrong.",
-        epilog="Exit status: 0 if everything is intact, else 2.",
+        help="check a record file, or a metadata file with its files, completely",
+        description="Reads all examples, decodes all images, and prints the errors.",
+        epilog="Exit status: 0 if there are no errors, else 2.",
     )
     parser.add_argument("file", type=expanded_path, metavar="FILE", help="metadata file or record file")
     parser.set_defaults(run=_verify)
@@ -110,21 +110,22 @@ def _add_imagenet(actions: Any) -> None:
     parser = actions.add_parser(
         "imagenet",
         help="convert ImageNet in TFRecord files to record files",
-        description="Writes crossbow-SUBSET.records.N and their metadata. Started again after it was stopped, it "
-        "continues, and ends with the same files.",
+        description="Writes crossbow-SUBSET.records.N and a metadata file. After an interruption, the same command "
+        "continues the conversion; the resulting files are the same.",
     )
     parser.add_argument(
         "--tfrecords",
         type=expanded_path,
         metavar="DIR",
         required=True,
-        help="directory of train-00000-of-01024 … and validation-00000-of-00128 …, or of folders train and validation",
+        help="directory with train-00000-of-01024 … and validation-00000-of-00128 …, or with folders train and "
+        "validation",
     )
     parser.add_argument("--output", type=expanded_path, metavar="DIR", required=True, help="directory to write to")
     parser.add_argument(
         "--subset",
         choices=("train", "validation"),
-        help="the files to convert (default: both, as far as they are there)",
+        help="the files to convert (default: both, or the one that exists)",
     )
     parser.set_defaults(run=_imagenet)
 
@@ -171,12 +172,12 @@ def _verify(options: argparse.Namespace) -> None:
             if problems <= MOST_PROBLEMS:
                 print(problem, flush=True)
     if problems:
-        raise DataError(f"{path}: expected everything to be intact. Received: {problems:,} errors")
+        raise DataError(f"{path}: expected no errors. Received: {problems:,} errors")
     print(f"{path}: intact")
 
 
 def _imagenet(options: argparse.Namespace) -> None:
-    from crossbow.data.imagenet import convert_imagenet  # imports numba, which no other command needs
+    from crossbow.data.imagenet import convert_imagenet  # this imports numba, which takes time
 
     for path in convert_imagenet(options.tfrecords, options.output, options.subset):
         print(path)

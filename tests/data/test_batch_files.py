@@ -321,7 +321,7 @@ def test_more_examples_than_metadata_can_state() -> None:
 @pytest.mark.parametrize("name", ["a:b", "a\nb", " a"])
 def test_a_directory_that_metadata_cannot_name(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match=r"a path without colons, line breaks and surrounding spaces"):
+    with pytest.raises(DataError, match=r"a path without colons, line breaks or surrounding spaces"):
         write_batch_files(Path(name), "train", Source(), batch_size=2)
     assert os.listdir(name) == []
 
