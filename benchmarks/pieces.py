@@ -22,11 +22,19 @@ from numpy.typing import NDArray
 from benchmarks.machine import describe_machine
 from benchmarks.report import markdown, paired, spread
 from crossbow import SolverConf
-from crossbow.kernels.interface import Buffers, ConvolutionGeometry, PreparedKernel, Variable
+from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
 from crossbow.kernels.native import TaskList
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn import convolution
 from crossbow.kernels.onednn.library import FLOAT32, OneDNN
+from crossbow.kernels.onednn.rooms import ONEDNN, PASSES
+from crossbow.kernels.registry import Rooms
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+    LinearCombination,
+)
 from crossbow.solver.schedule import Pace
 from crossbow.solver.step import solver_step
 from crossbow.solver.update import Assignment
@@ -108,18 +116,19 @@ def task(kernel: PreparedKernel, buffers: Buffers) -> Run:
 def directions(case: Convolution, own: bool) -> dict[str, Run]:
     """Forward and both gradients, with kernels of our own or oneDNN's."""
     library = OneDNN()
-    library.own_convolutions = convolution.OWN if own else ()
+    if not own:
+        library.rooms = Rooms("oneDNN alone", ONEDNN, PASSES)
     g = ConvolutionGeometry((case.kernel,) * 2, padding=((case.padding,) * 2,) * 2)
     rest = case.size + 2 * case.padding - case.kernel + 1
     x_shape, y_shape = (case.images, case.channels, case.size, case.size), (case.images, case.outputs, rest, rest)
     x, y = (Tensor(shape, FLOAT32, library.layout(shape)) for shape in (x_shape, y_shape))
     weights = Variable((case.outputs, case.channels, case.kernel, case.kernel), FLOAT32)
-    forward = library.convolution_forward(x, weights, None, y, g)
+    forward = library.prepare(ConvolutionForward(x, weights, None, y, g))
     weights = Variable(weights.shape, FLOAT32, forward.storages["weights"])
     kernels = {
         "forward": forward,
-        "data": library.convolution_backward_data(y, weights, x, g),
-        "weights": library.convolution_backward_weights(x, y, weights, None, g),
+        "data": library.prepare(ConvolutionBackwardData(y, weights, x, g)),
+        "weights": library.prepare(ConvolutionBackwardWeights(x, y, weights, None, g)),
     }
     assert weights.storage is not None
     arrays = {name: x.view(vector(x.elements).view(np.uint8)) for name in ("input0", "input_gradient")}
@@ -135,7 +144,7 @@ def step(elements: int, new: Callable[[int], Vector]) -> Run:
     names = dict.fromkeys(name for target, terms in update.steps for name in (target, *terms))
     numbers = np.array([number for _, terms in update.steps for number in terms.values()])
     assignments = [Assignment(target, tuple(terms)) for target, terms in update.steps]
-    kernel = OneDNN().linear_combination(assignments, FLOAT32)
+    kernel = OneDNN().prepare(LinearCombination(assignments, FLOAT32))
     return task(kernel, {**{name: new(elements) for name in names}, "coefficients": numbers})
 
 

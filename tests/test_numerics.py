@@ -27,6 +27,7 @@ from crossbow import (
 from crossbow.conf import configuration
 from crossbow.data.order import TrainingOrder
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import CheckFinite
 from crossbow.ops import (
     BatchNorm,
     Constant,
@@ -529,7 +530,7 @@ def test_everything_that_is_computed_is_looked_through(kernels: str) -> None:
 
 def test_what_is_said_of_an_array() -> None:
     values = np.zeros((2, 3, 2))[:, ::-1]
-    check = Reference(np.float64).check_finite("output")
+    check = Reference(np.float64).prepare(CheckFinite("output"))
     assert check.reads == ("value",)
     assert check.writes == ()
     (call,) = check.bind({"value": values})

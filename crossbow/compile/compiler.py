@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 
 from crossbow.compile.draft import Draft, DraftStep, Value, place, resolve
-from crossbow.compile.fuse import pooled_gradients, relu_fusions
+from crossbow.compile.fuse import pooled_gradients, relu_fusions, takes_gradient
 from crossbow.compile.model import SEGMENT_ALIGNMENT, ModelLayout, Segment
-from crossbow.compile.precision import has_narrow_variables, narrow_vertices
+from crossbow.compile.precision import narrow_vertices
 from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPlace, WholeVector
 from crossbow.compile.requests import remembering
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
-from crossbow.kernels.interface import KernelLibrary, PlainStorage, PreparedKernel, Variable
-from crossbow.ops import BatchNorm, GradientDescentOptimiser
+from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import CheckFinite, LoadBatch, WeightedSum
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text, physical_memory
 
@@ -111,7 +112,7 @@ class _Compiler:
         for vertex in self.graph:
             if isinstance(vertex.kernel, Gradient):
                 self._gradient(vertex, vertex.kernel)
-            elif not isinstance(vertex.kernel, GradientDescentOptimiser):
+            elif not vertex.kernel.is_step:
                 self._forward(vertex, vertex.kernel)
         model, statistics = self.model or self._lay_out(self.specs), self.shared_statistics
         if statistics is None:
@@ -216,7 +217,7 @@ class _Compiler:
     def _variable_dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
         """Of an operator's variables, as its kernels see them."""
         kernel = vertex.kernel
-        if self.mixed is not None and isinstance(kernel, Kernel) and has_narrow_variables(kernel):
+        if self.mixed is not None and isinstance(kernel, Kernel) and kernel.narrow_variables:
             return self.mixed.dtype
         return self.dtype
 
@@ -272,7 +273,7 @@ class _Compiler:
         batch = self._tensor(self.batch, readers.pop() if len(readers) == 1 else self.dtype)
         labels = Tensor(slot_labels.shape[1:], slot_labels.dtype)
         self.draft.tensors.update({"batch": batch, "labels": labels})
-        kernel = self.library.load_batch(slots, batch, slot_labels, labels, self.source.scale)
+        kernel = self.library.prepare(LoadBatch(slots, batch, slot_labels, labels, self.source.scale))
         roles: dict[str, Value | Place] = {"input": "batch", "labels": "labels"}
         self._append("batch", kernel, roles, backward=False)
 
@@ -342,7 +343,7 @@ class _Compiler:
         self.backward_part.add(vertex.order)
         peer = self.graph[vertex.peer]
         assert peer.forward is not None
-        needed = any(not isinstance(user.kernel, GradientDescentOptimiser) for user in self.consumers[vertex.order])
+        needed = any(not _is_step(user) for user in self.consumers[vertex.order])
         specs = self.specs.get(peer.order, ())
         roles: ChainMap[str, Value | Place] = ChainMap({}, self._peer_roles(peer, specs))
         roles["output_gradient"] = self._value(vertex.inputs[0])
@@ -354,7 +355,7 @@ class _Compiler:
         if vertex.order in self.pooled_relus:
             self._elide_gradient(vertex, self.graph[vertex.inputs[0]])
             return
-        if producer is not None and isinstance(producer.kernel, BatchNorm):
+        if producer is not None and takes_gradient(producer):
             self._elide_gradient(vertex, producer)
             return
         if vertex.order in self.pooled:
@@ -406,7 +407,7 @@ class _Compiler:
     def _accumulate(self, name: str, total: Place, extra: Value) -> None:
         gradient = self.draft.tensors[extra]
         flat = Tensor((gradient.elements,), gradient.dtype)
-        adding = self.library.weighted_sum([flat, flat], flat, (1.0, 1.0))
+        adding = self.library.prepare(WeightedSum((flat, flat), flat, (1.0, 1.0)))
         # The extra gradient has the variable's shape.
         kernel = replace(adding, bind=lambda buffers: adding.bind({r: a.reshape(-1) for r, a in buffers.items()}))
         self._append(name, kernel, {"input0": total, "input1": extra, "output": total}, backward=True)
@@ -479,7 +480,7 @@ class _Compiler:
         if self.check_numerics and not elided and not overflows:
             for role in kernel.writes:
                 if role != "kept":
-                    check = self.library.check_finite(role.replace("_", " "))
+                    check = self.library.prepare(CheckFinite(role.replace("_", " ")))
                     self.draft.steps.append(DraftStep(name, check, {"value": roles[role]}, backward))
 
     def _readable(self, value: Value | Place, dtype: np.dtype[np.generic]) -> Value | Place:
@@ -491,6 +492,10 @@ class _Compiler:
         """Append a step that does nothing, because another operator's kernel does it."""
         nothing = PreparedKernel(f"in that of {producer.name!r}", (), (), lambda buffers: ())
         self.draft.steps.append(DraftStep(vertex.name, nothing, {}, vertex.order in self.backward_part, True))
+
+
+def _is_step(vertex: Vertex) -> bool:
+    return vertex.forward is not None and vertex.forward.is_step
 
 
 _RUNTIME_ROLES: Mapping[str, Place] = {

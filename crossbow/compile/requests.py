@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+import numpy as np
 
-from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.library import KernelLibrary, MixedPrecision
+from crossbow.kernels.requests import Request, RequestType
+from crossbow.types import Layout, Shape
 
 
 def remembering(library: KernelLibrary) -> KernelLibrary:
@@ -14,32 +16,22 @@ def remembering(library: KernelLibrary) -> KernelLibrary:
     A prepared kernel holds no buffers, so operators can share it as learners do. It is made for the number of threads
     that the calling thread has, so one memory serves one program.
     """
-    return cast(KernelLibrary, _Remembering(library))
+    return _Remembering(library)
 
 
 class _Remembering:
     def __init__(self, library: KernelLibrary) -> None:
         self._library = library
+        self._known: dict[Request, PreparedKernel] = {}
+        self.name: str = library.name
+        self.dtypes: tuple[np.dtype[np.generic], ...] = library.dtypes
+        self.fused_relu: frozenset[RequestType] = library.fused_relu
+        self.mixed: MixedPrecision | None = library.mixed
 
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._library, name)
-        if callable(found):
-            found = _remembered(found)
-        setattr(self, name, found)  # from now on it is found without coming here
-        return found
+    def layout(self, shape: Shape) -> Layout:
+        return self._library.layout(shape)
 
-
-def _remembered(request: Callable[..., Any]) -> Callable[..., Any]:
-    known: dict[object, Any] = {}
-
-    def prepare(*arguments: Any, **settings: Any) -> Any:
-        key = (arguments, *settings.items())
-        try:
-            hash(key)
-        except TypeError:  # it holds a list, or an array
-            return request(*arguments, **settings)
-        if key not in known:
-            known[key] = request(*arguments, **settings)
-        return known[key]
-
-    return prepare
+    def prepare(self, request: Request) -> PreparedKernel:
+        if request not in self._known:
+            self._known[request] = self._library.prepare(request)
+        return self._known[request]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference.library import Reference
 from crossbow.types import ConfigurationError
 

@@ -11,13 +11,12 @@ user's cache directory where that cannot be written, or not at all where neither
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import platform
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,9 @@ from numba.extending import intrinsic
 
 from crossbow.files import reason
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
-from crossbow.kernels.native import ABORTED, ARGUMENTS, NativeCall
+from crossbow.kernels.native import ARGUMENTS, NativeCall
 from crossbow.kernels.random import ROUNDS
+from crossbow.kernels.requests import Request
 from crossbow.types import Array, address
 
 SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
@@ -141,26 +141,27 @@ def pass_call(
 
 
 def prepared_pass(
-    name: str,
+    request: Request,
     function: NativeFunction,
-    reads: Sequence[str],
-    writes: Sequence[str],
     *slots: int | float,
     explain: Callable[[Buffers], object] | None = None,
-    **settings: Any,
+    workspace: int = 0,
+    kept: int = 0,
+    in_place: bool = True,
 ) -> PreparedKernel:
-    """A prepared kernel that is one pass; its block holds the addresses of `reads`, of `writes`, then `slots`.
+    """A prepared kernel that is one pass. Its block holds the addresses of what is read, of what is written, of the
+    workspace where there is one, then `slots`.
 
     explain: raises what is to be said of buffers with which the pass failed (`NativeCall.explain`).
     """
     function.address  # noqa: B018 - compile while preparing, not while binding
+    roles = (*request.reads, *request.writes, *(("workspace",) if workspace else ()))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        roles = (*reads, *writes, *(("workspace",) if settings.get("workspace") else ()))
-        call = pass_call(function, name, buffers, roles, *slots)
+        call = pass_call(function, request.label, buffers, roles, *slots)
         return (call if explain is None else replace(call, explain=functools.partial(explain, buffers)),)
 
-    return PreparedKernel(f"{name} numba", tuple(reads), tuple(writes), bind, **settings)
+    return request.prepared("numba", bind, workspace=workspace, kept=kept, in_place=in_place)
 
 
 # Typed pointers and indirect calls.
@@ -270,66 +271,3 @@ def pause(typing_context: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(), generate
-
-
-SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
-"""A wait spins some microseconds, then offers its core for about a millisecond, then sleeps between looks. A sleep
-lasts at least twice as long as it says, and learners wait for each other at every tick."""
-
-
-@native
-def wait_for_flags(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: flags, their number, bytes between them, abort, state, sched_yield, usleep."""
-    block = int64_at(arguments)
-    target = int64_at(block[4])[TICK]
-    rounds = 0
-    for index in range(block[1]):
-        while load_acquire(block[0] + index * block[2]) < target:
-            if load_acquire(block[3]) != 0:
-                return ABORTED
-            rounds += 1
-            if rounds <= SPINS:
-                pause()
-            elif rounds <= SPINS + YIELDS:
-                call_address(block[5], 0, 0, 0, 0)
-            else:
-                call_address(block[6], SLEEP_MICROSECONDS, 0, 0, 0)
-    return 0
-
-
-@native
-def signal_flag(state: int, flag: int, _2: int, _3: int) -> int:
-    store_release(np.int64(flag), int64_at(state)[TICK])
-    return 0
-
-
-@functools.cache
-def _libc_function(name: str) -> int:
-    found = ctypes.cast(getattr(ctypes.CDLL(None), name), ctypes.c_void_p).value
-    assert found is not None
-    return found
-
-
-def wait() -> PreparedKernel:
-    """flags, abort, state: as `KernelLibrary.wait`."""
-    reads = ("flags", "abort", "state")
-    wait_for_flags.address  # noqa: B018
-
-    def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
-        flags, abort, state = (buffers[role] for role in reads)
-        slots = (address(flags), flags.size, flags.strides[0], address(abort), address(state))
-        functions = (_libc_function("sched_yield"), _libc_function("usleep"))
-        return (wait_for_flags.call("wait", *slots, *functions, references=(flags, abort, state)),)
-
-    return PreparedKernel("wait numba", reads, (), bind)
-
-
-def signal() -> PreparedKernel:
-    """state → flag: as `KernelLibrary.signal`."""
-    signal_flag.address  # noqa: B018
-
-    def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
-        state, flag = buffers["state"], buffers["flag"]
-        return (NativeCall("signal", signal_flag.address, (address(state), address(flag)), (state, flag)),)
-
-    return PreparedKernel("signal numba", ("state",), ("flag",), bind)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from crossbow.conf import check_integer, configuration
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import LabelAccuracy
 from crossbow.ops.kernel import Kernel, Site
 from crossbow.ops.softmax_loss import check_classes, check_ignored_label, check_probabilities, counted
 from crossbow.types import Array, LabelRange, Shape
@@ -54,4 +55,4 @@ class Accuracy(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         assert site.labels is not None
-        return (site.library.accuracy(site.inputs[0], site.labels, self.top_k, self.ignored_label),)
+        return (site.library.prepare(LabelAccuracy(site.inputs[0], site.labels, self.top_k, self.ignored_label)),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from crossbow.conf import (
     check_boolean,
@@ -12,9 +13,16 @@ from crossbow.conf import (
     check_unused,
     configuration,
 )
-from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import (
+    BatchNormBackward,
+    BatchNormInference,
+    BatchNormSetting,
+    BatchNormTraining,
+    RequestType,
+)
 from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
 from crossbow.types import Phase, Shape
 
 
@@ -42,6 +50,9 @@ class BatchNorm(Kernel):
 
     See also: `Scale`, `LRN`.
     """
+
+    precision: ClassVar[Precision] = Precision.NARROW
+    gradient_takes_relu: ClassVar[bool] = True
 
     epsilon: float = 1e-5
     """ε, added to the variance, > 0."""
@@ -76,6 +87,10 @@ class BatchNorm(Kernel):
         unused = "count_initialiser" if self.statistics == "fixed" else "moving_average_fraction"
         check_unused(self, f"statistics={self.statistics!r}", unused)
 
+    @property
+    def takes_relu(self) -> RequestType | None:
+        return BatchNormTraining
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         if len(x) < 2:
@@ -108,8 +123,8 @@ class BatchNorm(Kernel):
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), setting = site.inputs, self.setting(site)
         if site.phase is Phase.TRAIN:
-            return (site.library.batch_norm_training(x, site.output, setting),)
-        return (site.library.batch_norm_inference(x, site.output, setting),)
+            return (site.library.prepare(BatchNormTraining(x, site.output, setting)),)
+        return (site.library.prepare(BatchNormInference(x, site.output, setting)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return BatchNormGradient(input=input)
@@ -127,4 +142,4 @@ class BatchNormGradient(Gradient):
         assert isinstance(peer, BatchNorm)
         (x,), dy = site.inputs, site.output
         dx = x if site.needs_input_gradient else None
-        return (site.library.batch_norm_backward(x, dy, dx, peer.setting(site)),)
+        return (site.library.prepare(BatchNormBackward(x, dy, dx, peer.setting(site))),)

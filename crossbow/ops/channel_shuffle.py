@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import check_integer, configuration
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import TransposeBackward, TransposeForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -21,6 +24,8 @@ class ChannelShuffle(Kernel):
 
     See also: `Conv` (with `groups`), `Transpose`.
     """
+
+    precision: ClassVar[Precision] = Precision.FOLLOWING
 
     groups: int = 2
     """Number of groups, ≥ 1."""
@@ -42,7 +47,7 @@ class ChannelShuffle(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,) = site.inputs
-        return (site.library.transpose_forward(x, site.output, *self.order(x.shape)),)
+        return (site.library.prepare(TransposeForward(x, site.output, *self.order(x.shape))),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ChannelShuffleGradient(input=input)
@@ -57,4 +62,4 @@ class ChannelShuffleGradient(Gradient):
         (x,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.transpose_backward(site.output, x, *peer.order(x.shape)),)
+        return (site.library.prepare(TransposeBackward(site.output, x, *peer.order(x.shape))),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from crossbow.conf import check_boolean, check_choice, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import LargestIndex
 from crossbow.ops.kernel import Kernel, Site
 from crossbow.types import Shape
 
@@ -57,4 +58,4 @@ class Classify(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,) = site.inputs
-        return (site.library.classify(x, site.output, self.first_axis(x.shape), self.ties),)
+        return (site.library.prepare(LargestIndex(x, site.output, self.first_axis(x.shape), self.ties)),)

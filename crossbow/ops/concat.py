@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import ConcatBackward, ConcatForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -25,6 +26,8 @@ class Concat(Kernel):
 
     See also: `ElementWiseOp`, `Slice`.
     """
+
+    precision: ClassVar[Precision] = Precision.FOLLOWING
 
     number_of_inputs: ClassVar[int | None] = None
 
@@ -55,7 +58,7 @@ class Concat(Kernel):
         return (*first[:axis], sum(shape[axis] for shape in inputs), *first[axis + 1 :])
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.concat_forward(site.inputs, site.output, self.first_axis(site.output.shape)),)
+        return (site.library.prepare(ConcatForward(site.inputs, site.output, self.first_axis(site.output.shape))),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ConcatGradient(input=input)
@@ -73,7 +76,7 @@ class ConcatGradient(Gradient):
         if "starts" not in site.found:
             site.found["starts"] = list(itertools.accumulate((x.shape[axis] for x in site.inputs), initial=0))
         start = site.found["starts"][self.input]
-        return (site.library.concat_backward(site.output, site.inputs[self.input], axis, start),)
+        return (site.library.prepare(ConcatBackward(site.output, site.inputs[self.input], axis, start)),)
 
 
 def _without(shape: Shape, axis: int) -> Shape:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import (
     check_boolean,
     check_integer,
@@ -10,9 +12,16 @@ from crossbow.conf import (
     configuration,
     refuse,
 )
-from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+    RequestType,
+)
 from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
 from crossbow.ops.window import Padding, Sizes, check_windows, padding_per_axis, per_axis, spatial_axes, times
 from crossbow.types import Shape
 
@@ -36,6 +45,9 @@ class Conv(Kernel):
 
     See also: `Pool`, `BatchNorm`, `InnerProduct`, `ChannelShuffle`.
     """
+
+    precision: ClassVar[Precision] = Precision.NARROW
+    narrow_variables: ClassVar[bool] = True
 
     number_of_outputs: int
     """Number of output channels, ≥ 1."""
@@ -81,6 +93,10 @@ class Conv(Kernel):
             groups=self.groups,
         )
 
+    @property
+    def takes_relu(self) -> RequestType | None:
+        return ConvolutionForward
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         g = self.geometry(x)
@@ -108,7 +124,7 @@ class Conv(Kernel):
         weights, bias = site.variables["weights"], site.variables.get("bias")
         (x,), y = site.inputs, site.output
         geometry = self.geometry(x.shape)
-        return (site.library.convolution_forward(x, weights, bias, y, geometry, relu=site.fused_relu),)
+        return (site.library.prepare(ConvolutionForward(x, weights, bias, y, geometry, relu=site.fused_relu)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ConvGradient(input=input)
@@ -123,7 +139,7 @@ class ConvGradient(Gradient):
         library, (x,), dy = site.library, site.inputs, site.output
         weights, bias = site.variables["weights"], site.variables.get("bias")
         geometry = peer.geometry(x.shape)
-        kernels = [library.convolution_backward_weights(x, dy, weights, bias, geometry)]
+        kernels = [library.prepare(ConvolutionBackwardWeights(x, dy, weights, bias, geometry))]
         if site.needs_input_gradient:
-            kernels.append(library.convolution_backward_data(dy, weights, x, geometry))
+            kernels.append(library.prepare(ConvolutionBackwardData(dy, weights, x, geometry)))
         return tuple(kernels)

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from crossbow.conf import check_boolean, check_integer, configuration, is_number, pair, refuse
 from crossbow.files import reason
-from crossbow.kernels.interface import ImageTransform, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import CopyForward, ImageTransform, ImageWindows
 from crossbow.ops.initialiser import Values, is_float32
 from crossbow.ops.kernel import Kernel, Site
 from crossbow.types import Phase, Shape
@@ -151,5 +152,5 @@ class DataTransform(Kernel):
         fixed = transform.choices(x.shape, y.shape) == (1, 1) and not self.mirror
         random = site.phase is Phase.TRAIN and not fixed
         if not random and x.shape == y.shape and not transform.mean.any() and (transform.scale == 1).all():
-            return (site.library.copy_forward(x, y),)
-        return (site.library.data_transform(x, y, transform, site.seed if random else None, site.key),)
+            return (site.library.prepare(CopyForward(x, y)),)
+        return (site.library.prepare(ImageWindows(x, y, transform, site.seed if random else None, site.key)),)

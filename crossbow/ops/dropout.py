@@ -6,7 +6,8 @@ from typing import ClassVar
 
 from crossbow.conf import check_number, configuration
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import DropoutBackward, DropoutForward, ScaledGradient, WeightedSum
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Phase, Shape
 
 
@@ -24,6 +25,8 @@ class Dropout(Kernel):
     See also: `BatchNorm`.
     """
 
+    precision: ClassVar[Precision] = Precision.FOLLOWING
+
     train_only: ClassVar[bool] = True
 
     ratio: float = 0.5
@@ -39,8 +42,8 @@ class Dropout(Kernel):
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), y = site.inputs, site.output
         if site.phase is Phase.CHECK or self.ratio == 0:
-            return (site.library.weighted_sum((x,), y, (1.0,)),)
-        return (site.library.dropout_forward(x, y, self.ratio, site.seed, site.key),)
+            return (site.library.prepare(WeightedSum((x,), y, (1.0,))),)
+        return (site.library.prepare(DropoutForward(x, y, self.ratio, site.seed, site.key)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return DropoutGradient(input=input)
@@ -56,5 +59,5 @@ class DropoutGradient(Gradient):
         if not site.needs_input_gradient:
             return ()
         if site.phase is Phase.CHECK or peer.ratio == 0:
-            return (site.library.scale(dy, x, 1.0),)
-        return (site.library.dropout_backward(dy, x, peer.ratio, site.seed, site.key),)
+            return (site.library.prepare(ScaledGradient(dy, x, 1.0)),)
+        return (site.library.prepare(DropoutBackward(dy, x, peer.ratio, site.seed, site.key)),)

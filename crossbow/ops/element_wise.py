@@ -6,7 +6,16 @@ from typing import ClassVar
 
 from crossbow.conf import check_choice, configuration, is_number, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import (
+    MaximumBackward,
+    MaximumForward,
+    ProductBackward,
+    ProductForward,
+    RequestType,
+    ScaledGradient,
+    WeightedSum,
+)
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 MAXIMUM_INPUTS = 256
@@ -33,6 +42,8 @@ class ElementWiseOp(Kernel):
     See also: `Concat`, `Broadcast`.
     """
 
+    precision: ClassVar[Precision] = Precision.FOLLOWING
+
     number_of_inputs: ClassVar[int | None] = None
 
     type: str = "sum"
@@ -49,6 +60,10 @@ class ElementWiseOp(Kernel):
             if not isinstance(values, tuple | list) or not values or not all(is_number(value) for value in values):
                 raise refuse(self, "coefficients", values, "finite numbers, one for each input, or None")
             object.__setattr__(self, "coefficients", tuple(float(value) for value in values))
+
+    @property
+    def takes_relu(self) -> RequestType | None:
+        return WeightedSum if self.type == "sum" else None
 
     def output_shape(self, *inputs: Shape) -> Shape:
         if not inputs or any(shape != inputs[0] for shape in inputs):
@@ -67,11 +82,11 @@ class ElementWiseOp(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         if self.type == "product":
-            return (site.library.product_forward(site.inputs, site.output),)
+            return (site.library.prepare(ProductForward(site.inputs, site.output)),)
         if self.type == "max":
-            return (site.library.maximum_forward(site.inputs, site.output, site.phase),)
+            return (site.library.prepare(MaximumForward(site.inputs, site.output, site.phase)),)
         factors, relu = self.factors(len(site.inputs)), site.fused_relu
-        return (site.library.weighted_sum(site.inputs, site.output, factors, relu=relu),)
+        return (site.library.prepare(WeightedSum(site.inputs, site.output, factors, relu=relu)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ElementWiseOpGradient(input=input)
@@ -90,8 +105,8 @@ class ElementWiseOpGradient(Gradient):
         if not site.needs_input_gradient:
             return ()
         if peer.type == "product":
-            return (site.library.product_backward(site.inputs, site.output, self.input),)
+            return (site.library.prepare(ProductBackward(site.inputs, site.output, self.input)),)
         if peer.type == "max":
-            return (site.library.maximum_backward(site.inputs, site.output, self.input),)
+            return (site.library.prepare(MaximumBackward(site.inputs, site.output, self.input)),)
         coefficient = peer.factors(len(site.inputs))[self.input]
-        return (site.library.scale(site.output, site.inputs[self.input], coefficient),)
+        return (site.library.prepare(ScaledGradient(site.output, site.inputs[self.input], coefficient)),)

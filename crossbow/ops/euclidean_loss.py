@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from crossbow.conf import configuration
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import EuclideanLossBackward, EuclideanLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import LabelRange, Shape
 
@@ -38,7 +39,7 @@ class EuclideanLoss(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         assert site.labels is not None
-        return (site.library.euclidean_loss_forward(site.inputs[0], site.labels),)
+        return (site.library.prepare(EuclideanLossForward(site.inputs[0], site.labels)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return EuclideanLossGradient(input=input)
@@ -54,4 +55,4 @@ class EuclideanLossGradient(Gradient):
         (x,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.euclidean_loss_backward(x, site.labels, x),)
+        return (site.library.prepare(EuclideanLossBackward(x, site.labels, x)),)

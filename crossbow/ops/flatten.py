@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import CopyBackward, CopyForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -25,6 +27,8 @@ class Flatten(Kernel):
     See also: `Reshape`, `InnerProduct`.
     """
 
+    precision: ClassVar[Precision] = Precision.FOLLOWING
+
     axis: int = 1
     """First dimension of the second group."""
 
@@ -40,7 +44,7 @@ class Flatten(Kernel):
         return (math.prod(x[:axis]), math.prod(x[axis:]))
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.copy_forward(site.inputs[0], site.output),)
+        return (site.library.prepare(CopyForward(site.inputs[0], site.output)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return FlattenGradient(input=input)
@@ -54,4 +58,4 @@ class FlattenGradient(Gradient):
         assert isinstance(peer, Flatten)
         if not site.needs_input_gradient:
             return ()
-        return (site.library.copy_backward(site.output, site.inputs[0]),)
+        return (site.library.prepare(CopyBackward(site.output, site.inputs[0])),)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from crossbow.conf import (
     check_boolean,
@@ -14,8 +15,14 @@ from crossbow.conf import (
     refuse,
 )
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import (
+    InnerProductBackwardData,
+    InnerProductBackwardWeights,
+    InnerProductForward,
+    RequestType,
+)
 from crossbow.ops.initialiser import Constant, Initialiser, Xavier, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
 from crossbow.types import Shape
 
 
@@ -35,6 +42,9 @@ class InnerProduct(Kernel):
 
     See also: `MatMul`, `Conv`, `Flatten`.
     """
+
+    precision: ClassVar[Precision] = Precision.NARROW
+    narrow_variables: ClassVar[bool] = True
 
     number_of_outputs: int
     """Number of output features, ≥ 1."""
@@ -59,6 +69,10 @@ class InnerProduct(Kernel):
         if not self.bias:
             check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
 
+    @property
+    def takes_relu(self) -> RequestType | None:
+        return InnerProductForward
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         return (*x[: self.first_axis(x)], self.number_of_outputs)
@@ -82,7 +96,7 @@ class InnerProduct(Kernel):
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         weights, bias = site.variables["weights"], site.variables.get("bias")
         (x,), y = site.inputs, site.output
-        return (site.library.inner_product_forward(x, weights, bias, y, relu=site.fused_relu),)
+        return (site.library.prepare(InnerProductForward(x, weights, bias, y, relu=site.fused_relu)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return InnerProductGradient(input=input)
@@ -99,7 +113,7 @@ class InnerProductGradient(Gradient):
         assert isinstance(peer, InnerProduct)
         library, (x,), dy = site.library, site.inputs, site.output
         weights, bias = site.variables["weights"], site.variables.get("bias")
-        kernels = [library.inner_product_backward_weights(x, dy, weights, bias)]
+        kernels = [library.prepare(InnerProductBackwardWeights(x, dy, weights, bias))]
         if site.needs_input_gradient:
-            kernels.append(library.inner_product_backward_data(dy, weights, x))
+            kernels.append(library.prepare(InnerProductBackwardData(dy, weights, x)))
         return tuple(kernels)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -17,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import configuration, is_integer, is_number, plain, shown
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
+from crossbow.kernels.interface import PreparedKernel, Variable
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import RequestType
 from crossbow.ops.initialiser import Initialiser
 from crossbow.solver import SolverConf
 from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
@@ -94,6 +97,17 @@ class Site:
     """Intermediate results that the gradients with respect to many inputs share."""
 
 
+class Precision(Enum):
+    """Which tensors an operator computes with, where the library has kernels for numbers of 16 bits."""
+
+    WIDE = "wide"
+    """The library's own type: functions that exp and log are in, losses, and users' operators."""
+    FOLLOWING = "following"
+    """16 bits where all inputs are: what only passes numbers on, or picks among them."""
+    NARROW = "narrow"
+    """16 bits: what takes the time."""
+
+
 class Kernel:
     """Configuration and mathematics of an operator. Subclasses are `@configuration` dataclasses.
 
@@ -114,9 +128,43 @@ class Kernel:
     """Whether the check dataflow omits the operator (dropout)."""
     reads_batch: ClassVar[bool] = False
     """Whether the input is the batch itself, so that no operator may precede this one."""
+    is_step: ClassVar[bool] = False
+    """Whether it only marks where the learner takes its step."""
     gradient_past: ClassVar[type[Kernel] | None] = None
     """Type of the operator that must produce the input, and that the gradient bypasses: the gradient of SoftMaxLoss is
     taken with respect to the logits, which are the input of the preceding SoftMax."""
+
+    # What the compiler may do beyond calling the kernels. A derived class, which may be another function, does not
+    # inherit it.
+
+    precision: ClassVar[Precision] = Precision.WIDE
+    """Of the tensors, where the library has kernels for numbers of 16 bits."""
+    narrow_variables: ClassVar[bool] = False
+    """Whether the variables are of 16 bits too, where the tensors are."""
+    gradient_takes_relu: ClassVar[bool] = False
+    """Whether the gradient takes in that of a ReLU that the operator has taken in."""
+    derivative_from_output: ClassVar[bool] = False
+    """Whether the gradient, of one input, reads the output and not the input: element by element."""
+
+    @property
+    def takes_relu(self) -> RequestType | None:
+        """The request with which a kernel can take in the ReLU after the operator."""
+        return None
+
+    @property
+    def is_relu(self) -> bool:
+        """Whether the output is max(input, 0), which the operator before may compute as well."""
+        return False
+
+    @property
+    def picks_largest(self) -> bool:
+        """Whether every element of the output is the largest of some of the input's, to which its gradient goes."""
+        return False
+
+    def __init_subclass__(cls) -> None:
+        for name in _OF_ONE_CLASS:
+            if name not in vars(cls):
+                setattr(cls, name, vars(Kernel)[name])
 
     def output_shape(self, *inputs: Shape) -> Shape:
         """Shape of the output. Raises ValueError with what was expected and what was received."""
@@ -188,6 +236,17 @@ class Kernel:
         """Gradients of the inputs (None for an input for which `gradient` returns None), and of the variables by name.
         For a loss, `output_gradient` is an array with a single 1."""
         raise NotImplementedError(f"{type(self).__name__} has no `backward`")
+
+
+_OF_ONE_CLASS = (
+    "precision",
+    "narrow_variables",
+    "gradient_takes_relu",
+    "derivative_from_output",
+    "takes_relu",
+    "is_relu",
+    "picks_largest",
+)
 
 
 @configuration

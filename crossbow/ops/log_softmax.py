@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from crossbow.conf import configuration
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import LogSoftmaxBackward, LogSoftmaxForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.ops.softmax import AlongAxis
 
@@ -22,7 +23,7 @@ class LogSoftMax(AlongAxis):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,) = site.inputs
-        return (site.library.log_softmax_forward(x, site.output, self.first_axis(x.shape)),)
+        return (site.library.prepare(LogSoftmaxForward(x, site.output, self.first_axis(x.shape))),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return LogSoftMaxGradient(input=input)
@@ -37,4 +38,4 @@ class LogSoftMaxGradient(Gradient):
         (x,), y = site.inputs, site.output
         if not site.needs_input_gradient:
             return ()
-        return (site.library.log_softmax_backward(y, y, x, peer.first_axis(x.shape)),)
+        return (site.library.prepare(LogSoftmaxBackward(y, y, x, peer.first_axis(x.shape))),)

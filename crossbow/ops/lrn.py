@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from crossbow.conf import check_choice, check_integer, check_number, configuration
-from crossbow.kernels.interface import PreparedKernel, ResponseGeometry
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Shape
 
@@ -64,7 +65,7 @@ class LRN(Kernel):
         return x
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.lrn_forward(site.inputs[0], site.output, self.geometry, site.phase),)
+        return (site.library.prepare(LRNForward(site.inputs[0], site.output, self.geometry, site.phase)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return LRNGradient(input=input)
@@ -83,4 +84,4 @@ class LRNGradient(Gradient):
         (x,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.lrn_backward(x, site.output, x, peer.geometry),)
+        return (site.library.prepare(LRNBackward(x, site.output, x, peer.geometry)),)

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from crossbow.conf import check_integer, check_learning_rate_multipliers, check_number, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
 from crossbow.ops.initialiser import Gaussian, Initialiser, check_initialisers
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.solver import SolverConf
@@ -93,7 +94,7 @@ class MatFact(Kernel):
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         assert site.labels is not None
         (x,), users, items = site.inputs, site.variables["users"], site.variables["items"]
-        return (site.library.factorisation_forward(x, site.labels, users, items, self.regularisation),)
+        return (site.library.prepare(FactorisationForward(x, site.labels, users, items, self.regularisation)),)
 
     def counts(self, labels: Array) -> float:
         return 1.0  # the sum over a set is the sum over its batches
@@ -110,4 +111,4 @@ class MatFactGradient(Gradient):
         assert isinstance(peer, MatFact)
         assert site.labels is not None
         (x,), users, items = site.inputs, site.variables["users"], site.variables["items"]
-        return (site.library.factorisation_backward(x, site.labels, users, items, peer.regularisation),)
+        return (site.library.prepare(FactorisationBackward(x, site.labels, users, items, peer.regularisation)),)

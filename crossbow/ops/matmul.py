@@ -7,8 +7,9 @@ from typing import ClassVar
 import numpy as np
 
 from crossbow.conf import check_boolean, configuration
-from crossbow.kernels.interface import MatrixProductGeometry, PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProductGeometry
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -26,6 +27,9 @@ class MatMul(Kernel):
 
     See also: `InnerProduct`, `Transpose`.
     """
+
+    precision: ClassVar[Precision] = Precision.NARROW
+    narrow_variables: ClassVar[bool] = True
 
     number_of_inputs: ClassVar[int | None] = 2
 
@@ -69,7 +73,7 @@ class MatMul(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         a, b = site.inputs
-        return (site.library.matmul_forward(a, b, site.output, self.geometry(a.shape, b.shape)),)
+        return (site.library.prepare(MatmulForward(a, b, site.output, self.geometry(a.shape, b.shape))),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return MatMulGradient(input=input)
@@ -84,4 +88,4 @@ class MatMulGradient(Gradient):
         if not site.needs_input_gradient:
             return ()
         a, b = site.inputs
-        return (site.library.matmul_backward(site.output, a, b, self.input, peer.geometry(a.shape, b.shape)),)
+        return (site.library.prepare(MatmulBackward(site.output, a, b, self.input, peer.geometry(a.shape, b.shape))),)

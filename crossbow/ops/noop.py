@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import configuration
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import CopyBackward, CopyForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -18,12 +21,14 @@ class Noop(Kernel):
     original's engine and is omitted.
     """
 
+    precision: ClassVar[Precision] = Precision.FOLLOWING
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         return x
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.copy_forward(site.inputs[0], site.output),)
+        return (site.library.prepare(CopyForward(site.inputs[0], site.output)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return NoopGradient(input=input)
@@ -37,4 +42,4 @@ class NoopGradient(Gradient):
         assert isinstance(peer, Noop)
         if not site.needs_input_gradient:
             return ()
-        return (site.library.copy_backward(site.output, site.inputs[0]),)
+        return (site.library.prepare(CopyBackward(site.output, site.inputs[0])),)

@@ -21,6 +21,7 @@ class GradientDescentOptimiser(Kernel):
     """
 
     number_of_inputs: ClassVar[int | None] = None
+    is_step: ClassVar[bool] = True
 
     def output_shape(self, *inputs: Shape) -> Shape:
         return (1,)

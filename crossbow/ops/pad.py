@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import check_number, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import PadBackward, PadForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -21,6 +24,8 @@ class Pad(Kernel):
 
     See also: `Slice`, `DataTransform`.
     """
+
+    precision: ClassVar[Precision] = Precision.FOLLOWING
 
     padding: tuple[tuple[int, int], ...]
     """(before, after) for every axis of an example, each ≥ 0."""
@@ -47,7 +52,7 @@ class Pad(Kernel):
         return (0, *(before for before, _ in self.padding))
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.pad_forward(site.inputs[0], site.output, self.before, float(self.value)),)
+        return (site.library.prepare(PadForward(site.inputs[0], site.output, self.before, float(self.value))),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return PadGradient(input=input)
@@ -61,7 +66,7 @@ class PadGradient(Gradient):
         assert isinstance(peer, Pad)
         if not site.needs_input_gradient:
             return ()
-        return (site.library.pad_backward(site.output, site.inputs[0], peer.before),)
+        return (site.library.prepare(PadBackward(site.output, site.inputs[0], peer.before)),)
 
 
 def _is_pair(pair: object) -> bool:

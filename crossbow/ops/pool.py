@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import check_boolean, check_choice, check_unused, configuration, refuse
-from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.ops.window import Padding, Sizes, check_windows, padding_per_axis, per_axis, spatial_axes, times
 from crossbow.types import Shape
 
@@ -38,6 +41,8 @@ class Pool(Kernel):
 
     See also: `Conv`, `ReLU`.
     """
+
+    precision: ClassVar[Precision] = Precision.FOLLOWING
 
     method: str = "max"
     """One of "max", "average" and "stochastic"."""
@@ -94,6 +99,10 @@ class Pool(Kernel):
             count_padding=self.count_padding,
         )
 
+    @property
+    def picks_largest(self) -> bool:
+        return self.method == "max"
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         g = self.geometry(x)
@@ -116,7 +125,7 @@ class Pool(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), geometry = site.inputs, self.geometry(site.inputs[0].shape)
-        return (site.library.pooling_forward(x, site.output, geometry, site.phase, site.seed, site.key),)
+        return (site.library.prepare(PoolingForward(x, site.output, geometry, site.phase, site.seed, site.key)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return PoolGradient(input=input)
@@ -131,7 +140,7 @@ class PoolGradient(Gradient):
         (x,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.pooling_backward(site.output, x, peer.geometry(x.shape)),)
+        return (site.library.prepare(PoolingBackward(site.output, x, peer.geometry(x.shape))),)
 
 
 def pooled_size(size: int, extent: int, stride: int, padding: tuple[int, int], rounding: str) -> int:

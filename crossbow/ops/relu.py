@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import check_choice, check_number, check_unused, configuration, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import ActivationBackward, ActivationForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -30,6 +33,9 @@ class ReLU(Kernel):
     See also: `SoftMax`.
     """
 
+    precision: ClassVar[Precision] = Precision.FOLLOWING
+    derivative_from_output: ClassVar[bool] = True
+
     mode: str = "relu"
     """One of "relu", "sigmoid", "tanh" and "clipped"."""
     negative_slope: float = 0.0
@@ -53,13 +59,17 @@ class ReLU(Kernel):
         """Arguments for kernels: mode, slope and ceiling."""
         return self.mode, self.negative_slope, self.ceiling or 0.0
 
+    @property
+    def is_relu(self) -> bool:
+        return self.mode == "relu" and self.negative_slope == 0
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         return x
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), y = site.inputs, site.output
-        return (site.library.activation_forward(x, y, *self.setting),)
+        return (site.library.prepare(ActivationForward(x, y, *self.setting)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ReLUGradient(input=input)
@@ -74,4 +84,4 @@ class ReLUGradient(Gradient):
         (x,), y = site.inputs, site.output
         if not site.needs_input_gradient:
             return ()
-        return (site.library.activation_backward(y, y, x, *peer.setting),)
+        return (site.library.prepare(ActivationBackward(y, y, x, *peer.setting)),)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 from crossbow.conf import configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import CopyBackward, CopyForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -21,6 +23,8 @@ class Reshape(Kernel):
 
     See also: `Flatten`, `Transpose`.
     """
+
+    precision: ClassVar[Precision] = Precision.FOLLOWING
 
     shape: tuple[int, ...]
     """Shape of one example of the output."""
@@ -44,7 +48,7 @@ class Reshape(Kernel):
         return (x[0], *sizes)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
-        return (site.library.copy_forward(site.inputs[0], site.output),)
+        return (site.library.prepare(CopyForward(site.inputs[0], site.output)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ReshapeGradient(input=input)
@@ -58,4 +62,4 @@ class ReshapeGradient(Gradient):
         assert isinstance(peer, Reshape)
         if not site.needs_input_gradient:
             return ()
-        return (site.library.copy_backward(site.output, site.inputs[0]),)
+        return (site.library.prepare(CopyBackward(site.output, site.inputs[0])),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import (
     check_boolean,
     check_integer,
@@ -12,8 +14,9 @@ from crossbow.conf import (
     refuse,
 )
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import ScalingBackward, ScalingForward
 from crossbow.ops.initialiser import Constant, Initialiser, check_initialisers
-from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site, VariableSpec
 from crossbow.types import Shape
 
 
@@ -30,6 +33,8 @@ class Scale(Kernel):
 
     See also: `BatchNorm`, `ElementWiseOp`.
     """
+
+    precision: ClassVar[Precision] = Precision.NARROW
 
     axis: int = 1
     """First axis of the variables, not 0."""
@@ -79,7 +84,7 @@ class Scale(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,), weights, bias = site.inputs, site.variables["weights"], site.variables.get("bias")
-        return (site.library.scaling_forward(x, weights, bias, site.output, self.first_axis(x.shape)),)
+        return (site.library.prepare(ScalingForward(x, weights, bias, site.output, self.first_axis(x.shape))),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return ScaleGradient(input=input)
@@ -94,4 +99,4 @@ class ScaleGradient(Gradient):
         (x,), weights, bias = site.inputs, site.variables["weights"], site.variables.get("bias")
         dx = x if site.needs_input_gradient else None
         axis = peer.first_axis(x.shape)
-        return (site.library.scaling_backward(x, site.output, weights, bias, dx, axis),)
+        return (site.library.prepare(ScalingBackward(x, site.output, weights, bias, dx, axis)),)

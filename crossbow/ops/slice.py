@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import check_integer, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import SliceBackward, SliceForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 
@@ -21,6 +24,8 @@ class Slice(Kernel):
 
     See also: `Concat`, `Pad`.
     """
+
+    precision: ClassVar[Precision] = Precision.FOLLOWING
 
     axis: int = 1
     """Axis to slice, not 0."""
@@ -60,7 +65,7 @@ class Slice(Kernel):
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,) = site.inputs
         axis, places = self.places(x.shape)
-        return (site.library.slice_forward(x, site.output, axis, places.start, places.step),)
+        return (site.library.prepare(SliceForward(x, site.output, axis, places.start, places.step)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return SliceGradient(input=input)
@@ -76,4 +81,4 @@ class SliceGradient(Gradient):
         if not site.needs_input_gradient:
             return ()
         axis, places = peer.places(x.shape)
-        return (site.library.slice_backward(site.output, x, axis, places.start, places.step),)
+        return (site.library.prepare(SliceBackward(site.output, x, axis, places.start, places.step)),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from crossbow.conf import configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import SoftmaxBackward, SoftmaxForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.types import Shape
 
@@ -46,7 +47,7 @@ class SoftMax(AlongAxis):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,) = site.inputs
-        return (site.library.softmax_forward(x, site.output, self.first_axis(x.shape)),)
+        return (site.library.prepare(SoftmaxForward(x, site.output, self.first_axis(x.shape))),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return SoftMaxGradient(input=input)
@@ -61,4 +62,4 @@ class SoftMaxGradient(Gradient):
         (x,), y = site.inputs, site.output
         if not site.needs_input_gradient:
             return ()
-        return (site.library.softmax_backward(y, y, x, peer.first_axis(x.shape)),)
+        return (site.library.prepare(SoftmaxBackward(y, y, x, peer.first_axis(x.shape))),)

@@ -8,6 +8,7 @@ import numpy as np
 
 from crossbow.conf import check_choice, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
 from crossbow.ops.softmax import SoftMax
 from crossbow.types import Array, LabelRange, Shape
@@ -72,7 +73,7 @@ class SoftMaxLoss(Kernel):
         assert site.labels is not None
         (p,) = site.inputs
         settings = (self.ignored_label, self.normalisation)
-        return (site.library.softmax_loss_forward(p, site.labels, *settings, site.logits),)
+        return (site.library.prepare(SoftmaxLossForward(p, site.labels, *settings, site.logits)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return SoftMaxLossGradient(input=input)
@@ -91,7 +92,7 @@ class SoftMaxLossGradient(Gradient):
         (p,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.softmax_loss_backward(p, site.labels, p, peer.ignored_label, peer.normalisation),)
+        return (site.library.prepare(SoftmaxLossBackward(p, site.labels, p, peer.ignored_label, peer.normalisation)),)
 
 
 def counted(labels: Array, ignored_label: int | None) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from crossbow.conf import configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.ops.kernel import Gradient, Kernel, Site
+from crossbow.kernels.requests import TransposeBackward, TransposeForward
+from crossbow.ops.kernel import Gradient, Kernel, Precision, Site
 from crossbow.types import Shape
 
 MOST_AXES = 8
@@ -22,6 +25,8 @@ class Transpose(Kernel):
 
     See also: `Reshape`, `ChannelShuffle`.
     """
+
+    precision: ClassVar[Precision] = Precision.FOLLOWING
 
     order: tuple[int, ...]
     """For every axis of y, the axis of x; 0 comes first."""
@@ -44,7 +49,7 @@ class Transpose(Kernel):
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         (x,) = site.inputs
-        return (site.library.transpose_forward(x, site.output, x.shape, self.order),)
+        return (site.library.prepare(TransposeForward(x, site.output, x.shape, self.order)),)
 
     def gradient(self, input: int = 0) -> Gradient:
         return TransposeGradient(input=input)
@@ -59,4 +64,4 @@ class TransposeGradient(Gradient):
         (x,) = site.inputs
         if not site.needs_input_gradient:
             return ()
-        return (site.library.transpose_backward(site.output, x, x.shape, peer.order),)
+        return (site.library.prepare(TransposeBackward(site.output, x, x.shape, peer.order)),)

@@ -17,7 +17,7 @@ from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, Order, TrainingOrder
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
-from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.library import KernelLibrary
 from crossbow.runtime.clock import work_clock
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.configuration import ModelConf, SystemConf

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from crossbow.compile import ModelLayout, Program
-from crossbow.kernels.interface import MixedPrecision
+from crossbow.kernels.library import MixedPrecision
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.memory import assign
 from crossbow.solver import SolverConf

@@ -44,12 +44,14 @@ import itertools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import numpy as np
 
 from crossbow.compile import BoundBlock, BoundStep, ModelLayout, Parts
-from crossbow.kernels.interface import HostLibrary, KernelLibrary, PlainStorage, State
+from crossbow.kernels.interface import PlainStorage, State
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import CheckFinite, ClipCoefficients, LinearCombination, Signal, SquaredNorm, Wait
 from crossbow.runtime.coefficients import Coefficients, PacedUpdate
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.solver import SolverConf, Update
@@ -143,23 +145,18 @@ class Averaging:
         """Whether weight gradients may be used block by block, and never be there as a whole."""
         return not self.rule.sends_gradient and not self.clips
 
-    @property
-    def _host(self) -> HostLibrary:
-        """Flags are for learners on the host's threads."""
-        return cast(HostLibrary, self.library)
-
     def wait(self, flags: Array, state: Array) -> list[BoundStep]:
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
-        return [BoundStep("wait", call) for call in self._host.wait().bind(buffers)]
+        return [BoundStep("wait", call) for call in self.library.prepare(Wait()).bind(buffers)]
 
     def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
         buffers = {"flag": flags[index : index + 1], "state": state}
-        return [BoundStep("signal", call) for call in self._host.signal().bind(buffers)]
+        return [BoundStep("signal", call) for call in self.library.prepare(Signal()).bind(buffers)]
 
     def combine(self, name: str, update: Update, vectors: dict[str, Array], coefficients: Array) -> list[BoundStep]:
         if not update.steps:
             return []
-        kernel = self.library.linear_combination(update.assignments, self.dtype, update.signs)
+        kernel = self.library.prepare(LinearCombination(update.assignments, self.dtype, update.signs))
         buffers = {vector: vectors[vector] for vector in update.vectors}
         return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
 
@@ -206,7 +203,7 @@ class Averaging:
             else:
                 start = part.start + place.start - segment.offset
                 what += f" (elements {start} to {start + values.size - 1} as it lies in memory)"
-            steps += [BoundStep(name, call) for call in self.library.check_finite(what).bind({"value": values})]
+            steps += [BoundStep(name, call) for call in self.library.prepare(CheckFinite(what)).bind({"value": values})]
         return steps
 
     def combine_statistics(self, terms: Terms, vectors: dict[str, Array]) -> list[BoundStep]:
@@ -214,13 +211,13 @@ class Averaging:
         update = Update((("statistics", terms),))
         steps = self.combine("statistics", update, vectors, self.array(update.coefficients))
         if self.checked is not None:
-            kernel = self.library.check_finite("learners' mean of the running statistics")
+            kernel = self.library.prepare(CheckFinite("learners' mean of the running statistics"))
             steps += [BoundStep("statistics", call) for call in kernel.bind({"value": vectors["statistics"]})]
         return steps
 
     def square(self, terms: Terms, vectors: dict[str, Array], square: Array) -> list[BoundStep]:
         """The squared norm of a combination of gradients."""
-        kernel = self.library.squared_norm(tuple(terms), self.dtype)
+        kernel = self.library.prepare(SquaredNorm(tuple(terms), self.dtype))
         buffers = {**{term: vectors[term] for term in terms}, "coefficients": self.array(list(terms.values()))}
         return [BoundStep("gradient norm", call) for call in kernel.bind({**buffers, "square": square})]
 
@@ -229,8 +226,8 @@ class Averaging:
     ) -> tuple[list[BoundStep], PacedUpdate]:
         """Calls that shorten the gradients in an update as the sum of the squares demands, and the update to use."""
         assert self.solver.clip_gradient_norm is not None
-        marks = [term in gradients for _, terms in paced.update.steps for term in terms]
-        kernel = self.library.clip_coefficients(self.solver.clip_gradient_norm, marks)
+        marks = tuple(term in gradients for _, terms in paced.update.steps for term in terms)
+        kernel = self.library.prepare(ClipCoefficients(self.solver.clip_gradient_norm, marks))
         clipped = {multiplier: self.array([0.0] * numbers.size) for multiplier, numbers in paced.numbers.items()}
         steps: list[BoundStep] = []
         for multiplier, numbers in paced.numbers.items():

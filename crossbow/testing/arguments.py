@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from crossbow.compile.precision import may_be_narrow
 from crossbow.dataflow import answers
 from crossbow.dataflow.answers import ask
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.cuda.launch import NARROW
-from crossbow.kernels.interface import KernelLibrary
-from crossbow.ops.kernel import Kernel, VariableSpec
+from crossbow.kernels.library import KernelLibrary
+from crossbow.ops.kernel import Kernel, Precision, VariableSpec
 from crossbow.tracebacks import users_error
 from crossbow.types import ConfigurationError, LabelRange, Phase, Shape
 
@@ -103,7 +102,7 @@ def number_type(kernel: Kernel, dtype: DTypeLike) -> np.dtype[Any]:
 
         dtype = narrow_type(dtype)
     number: np.dtype[Any] = np.dtype(dtype)
-    if number.name in NARROW and not may_be_narrow(kernel):
+    if number.name in NARROW and kernel.precision is Precision.WIDE:
         raise ConfigurationError(f"{name_of(kernel)}: expected a type of at least 32 bits. Received: dtype={number}")
     return number
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from crossbow.compile.precision import has_narrow_variables
-from crossbow.kernels.interface import Call, KernelLibrary, PlainStorage, PreparedKernel, State, Storage, Variable
+from crossbow.kernels.interface import Call, PlainStorage, PreparedKernel, State, Storage, Variable
+from crossbow.kernels.library import KernelLibrary
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
 from crossbow.testing.arguments import Numbers, check_array, infer, name_of, refuse_argument
 from crossbow.testing.bench_device import BenchCpu, BenchDevice
@@ -114,7 +114,7 @@ class Bench:
         narrow = library.mixed is not None and dtype == library.mixed.dtype
         self.wide_dtype = library.dtypes[0] if narrow else dtype
         """Type of statistics and results."""
-        self.variable_dtype = dtype if not narrow or has_narrow_variables(kernel) else self.wide_dtype
+        self.variable_dtype = dtype if not narrow or kernel.narrow_variables else self.wide_dtype
         output, self.specs, self.statistics = infer(kernel, shapes, labels, phase)
         self.batch = shapes[0][0] if shapes[0] else 1
         *inputs, y = (Tensor(shape, dtype, library.layout(shape)) for shape in (*shapes, output))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from crossbow.conf import plain
-from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.library import KernelLibrary
 from crossbow.ops.kernel import Kernel
 from crossbow.testing.arguments import (
     Numbers,

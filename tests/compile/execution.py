@@ -12,7 +12,8 @@ from crossbow import Dataflow, DataflowNode, Phase, SubGraph
 from crossbow.compile import BatchSource, Memory, ModelLayout, Program, compile_graph
 from crossbow.compile.program import ArenaPlace
 from crossbow.dataflow.graph import Graph, losses, measures
-from crossbow.kernels.interface import KernelLibrary, State
+from crossbow.kernels.interface import State
+from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference import Reference
 from crossbow.types import LabelRange, Shape, Tensor, aligned_zeros
 from tests.compile.checker import Values

@@ -15,8 +15,10 @@ from crossbow.compile import Program
 from crossbow.compile.program import ArenaPlace, NamedPlace
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import build
-from crossbow.kernels.interface import Buffers, Call, KernelLibrary, PreparedKernel
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import Request
 from crossbow.ops import (
     ElementWiseOp,
     ElementWiseOpGradient,
@@ -37,15 +39,8 @@ from tests.support import FAST
 class Hungry(Reference):
     """The reference kernels, each with a workspace that it fills with rubbish before and after its work."""
 
-    def __getattribute__(self, name: str) -> Any:
-        attribute = super().__getattribute__(name)
-        if name.startswith("_") or not callable(attribute) or name in ("layout", "wait", "signal"):
-            return attribute
-
-        def prepare(*args: Any, **kwargs: Any) -> PreparedKernel:
-            return hungry(attribute(*args, **kwargs))
-
-        return prepare
+    def prepare(self, request: Request) -> PreparedKernel:
+        return hungry(super().prepare(request))
 
 
 def hungry(kernel: PreparedKernel) -> PreparedKernel:

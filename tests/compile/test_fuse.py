@@ -10,13 +10,20 @@ import pytest
 
 from crossbow import Dataflow, DataflowNode, Phase, SubGraph
 from crossbow.compile import Program
-from crossbow.compile.fuse import REQUESTS, pooled_gradients, relu_fusions
+from crossbow.compile.fuse import pooled_gradients, relu_fusions
 from crossbow.conf import configuration
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build
-from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import (
+    BatchNormTraining,
+    ConvolutionForward,
+    InnerProductForward,
+    RequestType,
+    WeightedSum,
+)
 from crossbow.ops import (
     BatchNorm,
     BatchNormGradient,
@@ -42,7 +49,7 @@ from tests.compile.execution import Execution, Numbers, compile_network, draw, d
 from tests.dataflow.networks import Square, chain, convolution, inner_product, node
 from tests.support import FAST
 
-EVERYTHING = tuple(REQUESTS.values())
+EVERYTHING = (BatchNormTraining, ConvolutionForward, InnerProductForward, WeightedSum)
 IMAGES = (4, 3, 9, 9)
 
 
@@ -67,7 +74,9 @@ def graph_of(head: DataflowNode, phase: Phase = Phase.TRAIN) -> Graph:
     return Dataflow(SubGraph(head)).set_phase(phase).graph
 
 
-def taken_in(head: DataflowNode, fusible: Sequence[str] = EVERYTHING, phase: Phase = Phase.TRAIN) -> dict[str, str]:
+def taken_in(
+    head: DataflowNode, fusible: Sequence[RequestType] = EVERYTHING, phase: Phase = Phase.TRAIN
+) -> dict[str, str]:
     """The names of the ReLUs that are taken in, and by whom."""
     graph = graph_of(head, phase)
     return {graph[relu].name: graph[source].name for relu, source in relu_fusions(graph, fusible).items()}
@@ -84,15 +93,17 @@ def elided(program: Program) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("request_", "before"),
     [
-        ("convolution", lambda: convolution("before", 3, 3)),
-        ("inner_product", lambda: inner_product("before", 3)),
-        ("batch_norm", lambda: norm("before")),
-        ("batch_norm", lambda: norm("before", bias=False, statistics="cma")),
-        ("weighted_sum", lambda: node("before", ElementWiseOp())),
-        ("weighted_sum", lambda: node("before", ElementWiseOp(coefficients=(2.0,)))),
+        (ConvolutionForward, lambda: convolution("before", 3, 3)),
+        (InnerProductForward, lambda: inner_product("before", 3)),
+        (BatchNormTraining, lambda: norm("before")),
+        (BatchNormTraining, lambda: norm("before", bias=False, statistics="cma")),
+        (WeightedSum, lambda: node("before", ElementWiseOp())),
+        (WeightedSum, lambda: node("before", ElementWiseOp(coefficients=(2.0,)))),
     ],
 )
-def test_these_take_the_relu_behind_them_in(request_: str, before: Callable[[], DataflowNode], phase: Phase) -> None:
+def test_these_take_the_relu_behind_them_in(
+    request_: RequestType, before: Callable[[], DataflowNode], phase: Phase
+) -> None:
     def network() -> DataflowNode:
         return chain(convolution("conv", 3, 3), before(), relu(), *classifier())
 
@@ -214,7 +225,7 @@ def fast() -> KernelLibrary:
 
 def unfused() -> KernelLibrary:
     library = fast()
-    library.fused_relu = ()
+    library.fused_relu = frozenset()
     return library
 
 
@@ -418,7 +429,7 @@ def test_a_relu_that_is_the_prediction(kernels: str) -> None:
     for library in (fast(), unfused()):
         made, _ = executed(prediction, IMAGES, library, phase=Phase.CHECK)
         results.append(made.output("prediction").copy())
-        assert ("prediction" in elided(made.program)) == (library.fused_relu != ())
+        assert ("prediction" in elided(made.program)) == (library.fused_relu != frozenset())
     np.testing.assert_array_equal(*results)
     assert (results[0] > 0).any()
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 
 from crossbow import DataflowNode, Phase
-from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.random import keep_mask
 from crossbow.kernels.reference import Reference

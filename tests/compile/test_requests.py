@@ -10,6 +10,7 @@ import pytest
 from crossbow.compile.requests import remembering
 from crossbow.dataflow import DataflowNode, Operator
 from crossbow.kernels.reference.library import Reference
+from crossbow.kernels.requests import ActivationForward, WeightedSum
 from crossbow.ops import Dropout, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from crossbow.types import Tensor
 from tests.compile.execution import compile_network
@@ -19,27 +20,30 @@ X, Y = (Tensor(shape, np.dtype(np.float32)) for shape in ((4, 5), (4, 6)))
 
 def test_equal_requests_are_answered_by_one_kernel() -> None:
     library = remembering(Reference(np.dtype(np.float32)))
-    first = library.activation_forward(X, X, "relu", 0.0, 0.0)
-    again = library.activation_forward(Tensor((4, 5), np.dtype(np.float32)), X, "relu", 0.0, 0.0)
+    first = library.prepare(ActivationForward(X, X, "relu", 0.0, 0.0))
+    again = library.prepare(ActivationForward(Tensor((4, 5), np.dtype(np.float32)), X, "relu", 0.0, 0.0))
     assert again is first
 
 
 @pytest.mark.parametrize("arguments", [(Y, Y, "relu", 0.0, 0.0), (X, X, "tanh", 0.0, 0.0), (X, X, "relu", 0.5, 0.0)])
 def test_other_requests_are_answered_by_others(arguments: tuple[object, ...]) -> None:
     library = remembering(Reference(np.dtype(np.float32)))
-    first = library.activation_forward(X, X, "relu", 0.0, 0.0)
-    assert library.activation_forward(*arguments) is not first  # type: ignore[arg-type]
+    first = library.prepare(ActivationForward(X, X, "relu", 0.0, 0.0))
+    assert library.prepare(ActivationForward(*arguments)) is not first  # type: ignore[arg-type]
 
 
 def test_settings_count() -> None:
     library = remembering(Reference(np.dtype(np.float32)))
-    plain, relu = (library.weighted_sum((X, X), X, (1.0, 1.0), relu=relu) for relu in (False, True))
+    plain, relu = (library.prepare(WeightedSum((X, X), X, (1.0, 1.0), relu=relu)) for relu in (False, True))
     assert plain is not relu
 
 
 def test_a_list_is_taken_too() -> None:
     library = remembering(Reference(np.dtype(np.float32)))
-    assert library.weighted_sum([X, X], X, [1.0, 1.0]).name == library.weighted_sum((X, X), X, (1.0, 1.0)).name
+    assert (
+        library.prepare(WeightedSum([X, X], X, [1.0, 1.0])).name
+        == library.prepare(WeightedSum((X, X), X, (1.0, 1.0))).name
+    )
 
 
 def test_what_is_no_request_is_the_library_s_own() -> None:

@@ -18,10 +18,12 @@ import pytest
 
 from crossbow.kernels.interface import Aborted, State
 from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError, TaskList
+from crossbow.kernels.requests import Signal, Wait
 from crossbow.types import address
 from tests.support import SECONDS
 
 compiled = pytest.importorskip("crossbow.kernels.compiled", reason="numba is not installed")
+waiting = pytest.importorskip("crossbow.kernels.onednn.flags", reason="numba is not installed")
 
 
 @compiled.native
@@ -183,8 +185,8 @@ def test_two_learners_wait_for_each_other() -> None:
     def learner(number: int) -> None:
         state = np.zeros(State.SIZE, np.int64)
         flag = shared["flags"][number : number + 1]
-        (signal,) = compiled.signal().bind({"state": state, "flag": flag})
-        (wait,) = compiled.wait().bind({**shared, "state": state})
+        (signal,) = waiting.signal(Signal()).bind({"state": state, "flag": flag})
+        (wait,) = waiting.wait(Wait()).bind({**shared, "state": state})
         tasks = TaskList([signal, wait], ["signal", "wait"])
         for tick in range(1, rounds + 1):
             counts[number] = state[State.TICK] = tick
@@ -205,7 +207,7 @@ def test_two_learners_wait_for_each_other() -> None:
 def test_a_wait_ends_when_aborted(delay: float) -> None:
     shared = flags(3)
     shared["state"][State.TICK] = 1
-    (wait,) = compiled.wait().bind(shared)
+    (wait,) = waiting.wait(Wait()).bind(shared)
     tasks = TaskList([wait], ["the average"])
     raised: list[BaseException] = []
 
@@ -228,14 +230,14 @@ def test_a_wait_ends_when_aborted(delay: float) -> None:
 def test_a_wait_that_is_over_does_not_look_at_abort() -> None:
     shared = flags(2)
     shared["abort"][0] = 1
-    (wait,) = compiled.wait().bind(shared)
+    (wait,) = waiting.wait(Wait()).bind(shared)
     TaskList([wait], ["wait"]).run()
 
 
 def test_python_goes_on_while_a_list_waits() -> None:
     shared = flags(1)
     shared["state"][State.TICK] = 1
-    (wait,) = compiled.wait().bind(shared)
+    (wait,) = waiting.wait(Wait()).bind(shared)
     thread = threading.Thread(target=TaskList([wait], ["wait"]).run)
     thread.start()
     total = sum(range(100_000))
@@ -251,10 +253,12 @@ import time
 import numpy as np
 from crossbow.kernels import compiled
 from crossbow.kernels.native import TaskList
+from crossbow.kernels.onednn import flags
+from crossbow.kernels.requests import Signal
 state, flag = np.full(8, 3), np.zeros(1, np.int64)
 begin = time.perf_counter()
-TaskList(compiled.signal().bind({"state": state, "flag": flag}), ["signal"]).run()
-print(flag[0], compiled.signal_flag.loaded_from_disk, compiled.run_table.loaded_from_disk)
+TaskList(flags.signal(Signal()).bind({"state": state, "flag": flag}), ["signal"]).run()
+print(flag[0], flags.signal_flag.loaded_from_disk, compiled.run_table.loaded_from_disk)
 """
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.compile.precision import has_narrow_variables, may_be_narrow
 from crossbow.kernels.cuda.mixed import narrow_type
+from crossbow.ops.kernel import Precision
 from crossbow.testing import run_operator
 from tests.operators.table import CASES, Case
 from tests.operators.test_table import float32_variables, gradient_for, tensors
@@ -18,7 +18,7 @@ UNITS = {"float16": 2.0**-11, "bfloat16": 2.0**-8}
 """The most that rounding changes a number by, in proportion."""
 ROUNDINGS = 4
 """Of a result: its own, and those of what was kept for a gradient."""
-NARROW_CASES = [case for case in CASES if may_be_narrow(case.kernel)]
+NARROW_CASES = [case for case in CASES if case.kernel.precision is not Precision.WIDE]
 
 
 def tolerance(case: Case, name: str) -> float:
@@ -28,7 +28,7 @@ def tolerance(case: Case, name: str) -> float:
 def compare(case: Case, name: str, **options: Any) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
     """What a GPU computes with tensors of this type, and what the reference does in float64. options: the GPU's."""
     gradient, variables = gradient_for(case), float32_variables(case)
-    if has_narrow_variables(case.kernel):
+    if case.kernel.narrow_variables:
         variables = {key: rounded(value, name) for key, value in variables.items()}
     inputs = [rounded(np.asarray(x), name) for x in case.inputs()]
     common: dict[str, Any] = {"examples": case.examples, "variables": variables}

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 
-from crossbow.kernels.interface import WindowGeometry
 from crossbow.kernels.random import image_words, keep_mask, random_words
+from crossbow.kernels.requests import WindowGeometry
 from crossbow.ops import (
     LRN,
     Accuracy,

@@ -14,6 +14,7 @@ import pytest
 from crossbow import Dataset
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.interface import Variable
+from crossbow.kernels.requests import ConvolutionForward
 from crossbow.ops import (
     LRN,
     BatchNorm,
@@ -194,7 +195,7 @@ def by_winograd(case: Case) -> bool:
     library, (shape,) = library_of("cpu", FLOAT32), case.shapes
     x, y = (Tensor(s, FLOAT32, library.layout(s)) for s in (shape, case.kernel.output_shape(shape)))
     weights = Variable(case.kernel.variables(shape)[0].shape, FLOAT32)
-    return "winograd" in library.convolution_forward(x, weights, None, y, case.kernel.geometry(shape)).name
+    return "winograd" in library.prepare(ConvolutionForward(x, weights, None, y, case.kernel.geometry(shape))).name
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)

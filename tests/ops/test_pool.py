@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.kernels.interface import PoolingGeometry
+from crossbow.kernels.requests import PoolingGeometry
 from crossbow.ops import Pool, PoolGradient, pool
 from crossbow.ops.pool import pooled_size
 from crossbow.testing import check_gradients, run_operator

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import LinearCombination
 from crossbow.solver import Update
 from crossbow.solver.update import Assignment, total
 
@@ -98,7 +99,7 @@ def test_the_kernel_does_what_apply_means(update: Update, values: list[float]) -
     named = {name: np.full(3, value) for name, value in zip(NAMES, values, strict=True)}
     expected = {name: value.copy() for name, value in named.items()}
     update.apply(expected)
-    kernel = Reference(np.float64).linear_combination(update.assignments, np.dtype(np.float64))
+    kernel = Reference(np.float64).prepare(LinearCombination(update.assignments, np.dtype(np.float64)))
     used = {name: named[name] for name in update.vectors}
     for call in kernel.bind({**used, "coefficients": np.array(update.coefficients)}):
         call()

@@ -12,16 +12,17 @@ import numpy as np
 
 from crossbow.kernels.cuda.channels import Channels
 from crossbow.kernels.cuda.launch import computed_in
-from crossbow.kernels.interface import BatchNormSetting, Buffers, Call, PreparedKernel
-from crossbow.types import Array, Tensor
+from crossbow.kernels.cuda.rooms import CUDA
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
+from crossbow.types import Array
 
 
-def training(x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, `…_next` of each statistic."""
+@CUDA.kernel(BatchNormTraining)
+def training(request: BatchNormTraining) -> PreparedKernel:
+    x, setting = request.x, request.setting
     channels = Channels(x, 1, x.shape[1:2])
     fraction = np.float64(0 if setting.fraction is None else 1 - setting.fraction)
-    reads = ("input0", *setting.parameters, *setting.observed)
-    writes = ("output", "kept", *(f"{name}_next" for name in setting.observed))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         b, sums, counted = buffers, buffers["workspace"], setting.fraction is None
@@ -37,13 +38,14 @@ def training(x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
             ),
         )
 
-    kept, name = 2 * x.shape[1] * computed_in(x.dtype).itemsize, _name("batch_norm_training", setting)
-    return PreparedKernel(name, reads, writes, bind, workspace=channels.workspace, kept=kept)
+    kept = 2 * x.shape[1] * computed_in(x.dtype).itemsize
+    return request.prepared("cuda", bind, workspace=channels.workspace, kept=kept)
 
 
-def inference(x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, weights[, bias], running_mean, running_variance → output."""
-    channels, reads = Channels(x, 1, x.shape[1:2]), ("input0", *setting.parameters, "running_mean", "running_variance")
+@CUDA.kernel(BatchNormInference)
+def inference(request: BatchNormInference) -> PreparedKernel:
+    x, setting = request.x, request.setting
+    channels = Channels(x, 1, x.shape[1:2])
     numbers = computed_in(x.dtype).type(setting.epsilon), _relu(setting)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
@@ -51,21 +53,13 @@ def inference(x: Tensor, y: Tensor, setting: BatchNormSetting) -> PreparedKernel
         arrays = buffers["input0"], buffers["weights"], _bias(buffers, setting), *running, buffers["output"]
         return (channels.each("batch_norm_inference", *arrays, more=numbers),)
 
-    return PreparedKernel(_name("batch_norm_inference", setting), reads, ("output",), bind)
+    return request.prepared("cuda", bind, in_place=False)
 
 
-def backward(x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, output_gradient, weights[, bias], kept → weights_gradient[, bias_gradient][, input_gradient]; may be in
-    place on output_gradient."""
+@CUDA.kernel(BatchNormBackward)
+def backward(request: BatchNormBackward) -> PreparedKernel:
+    x, dx, setting = request.x, request.dx, request.setting
     channels = Channels(x, 1, x.shape[1:2])
-    # Behind a ReLU the bias is needed to tell where that was flat.
-    parameters = setting.parameters if setting.relu else ("weights",)
-    reads, writes = (
-        ("input0", "output_gradient", *parameters, "kept"),
-        [f"{name}_gradient" for name in setting.parameters],
-    )
-    if dx is not None:
-        writes.append("input_gradient")
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         sums, bias, relu = buffers["workspace"], _bias(buffers, setting) if setting.relu else None, (_relu(setting),)
@@ -79,14 +73,7 @@ def backward(x: Tensor, dy: Tensor, dx: Tensor | None, setting: BatchNormSetting
             calls.append(channels.each("batch_norm_backward", *given, buffers["input_gradient"], more=relu))
         return calls
 
-    return PreparedKernel(
-        _name("batch_norm_backward", setting),
-        reads,
-        tuple(writes),
-        bind,
-        workspace=channels.workspace,
-        in_place=None if dx is None else ("output_gradient", "input_gradient"),
-    )
+    return request.prepared("cuda", bind, workspace=channels.workspace)
 
 
 def _bias(buffers: Buffers, setting: BatchNormSetting) -> Array | None:
@@ -95,7 +82,3 @@ def _bias(buffers: Buffers, setting: BatchNormSetting) -> Array | None:
 
 def _relu(setting: BatchNormSetting) -> np.int32:
     return np.int32(setting.relu)
-
-
-def _name(request: str, setting: BatchNormSetting) -> str:
-    return f"{request}{' relu' if setting.relu else ''} cuda"

@@ -8,12 +8,14 @@ import numpy as np
 
 from crossbow.kernels.cuda.four import four, four_around, threads_per_line
 from crossbow.kernels.cuda.launch import MOST_BLOCKS, Kernel
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
-from crossbow.types import Tensor
+from crossbow.kernels.requests import LargestIndex
 
 
-def forward(x: Tensor, y: Tensor, axis: int, ties: str) -> PreparedKernel:
-    """input0 → output."""
+@CUDA.kernel(LargestIndex)
+def forward(request: LargestIndex) -> PreparedKernel:
+    x, y, axis, ties = request.x, request.y, request.axis, request.ties
     threads, lines = threads_per_line(x, axis), y.elements
     kernel = Kernel("classify", "classify" if threads == 1 else "classify_rows", x.dtype)
     source, place = four_around(x, axis)
@@ -26,4 +28,4 @@ def forward(x: Tensor, y: Tensor, axis: int, ties: str) -> PreparedKernel:
         shared = threads * (np.dtype(np.int64).itemsize + x.dtype.itemsize)
         return (kernel.blocks(min(lines, MOST_BLOCKS), *arguments, threads=threads, shared=shared),)
 
-    return PreparedKernel("classify cuda", ("input0",), ("output",), bind)
+    return request.prepared("cuda", bind)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crossbow.kernels.cuda.copy import Copy, moved
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import ConcatBackward, ConcatForward
 from crossbow.kernels.strides import strides
-from crossbow.types import Tensor
 
 
-def forward(xs: Sequence[Tensor], y: Tensor, axis: int) -> PreparedKernel:
-    """input0, input1, … → output."""
+@CUDA.kernel(ConcatForward)
+def forward(request: ConcatForward) -> PreparedKernel:
+    xs, y, axis = request.xs, request.y, request.axis
     axis %= len(y.shape)
-    reads = tuple(f"input{number}" for number in range(len(xs)))
     copies: list[Copy] = []
     start = 0
     for x in xs:
@@ -21,17 +22,18 @@ def forward(xs: Sequence[Tensor], y: Tensor, axis: int) -> PreparedKernel:
         start += x.shape[axis]
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return [copy(buffers[role], buffers["output"]) for role, copy in zip(reads, copies, strict=True)]
+        return [copy(buffers[role], buffers["output"]) for role, copy in zip(request.reads, copies, strict=True)]
 
-    return PreparedKernel("concat_forward cuda", reads, ("output",), bind)
+    return request.prepared("cuda", bind)
 
 
-def backward(dy: Tensor, dx: Tensor, axis: int, start: int) -> PreparedKernel:
-    """output_gradient → input_gradient."""
+@CUDA.kernel(ConcatBackward)
+def backward(request: ConcatBackward) -> PreparedKernel:
+    dy, dx, axis, start = request.dy, request.dx, request.axis, request.start
     axis %= len(dy.shape)
     copy = moved(dx.dtype, dx.shape, strides(dy), strides(dx), from_start=start * strides(dy)[axis])
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         return (copy(buffers["output_gradient"], buffers["input_gradient"]),)
 
-    return PreparedKernel("concat_backward cuda", ("output_gradient",), ("input_gradient",), bind)
+    return request.prepared("cuda", bind)

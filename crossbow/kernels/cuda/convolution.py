@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,14 @@ from crossbow.kernels.cuda import cudnn
 from crossbow.kernels.cuda.api import api, remember
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, Kernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
-from crossbow.kernels.interface import Buffers, Call, ConvolutionGeometry, PreparedKernel, Storage, Variable
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage, Variable
+from crossbow.kernels.registry import Registry
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.kernels.strides import strides
 from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
@@ -62,7 +70,7 @@ EXACT = Arithmetic()
 
 
 @dataclass(frozen=True)
-class Request:
+class Direction:
     """One of cuDNN's three functions."""
 
     name: str
@@ -79,14 +87,14 @@ class Request:
         return names[number].removeprefix(self.algorithms).lower()
 
 
-FORWARD = Request(
+FORWARD = Direction(
     "Forward",
     "xwy",
     "CONVOLUTION_FWD_ALGO_",
     (cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, cudnn.CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM),
 )
-BACKWARD_DATA = Request("BackwardData", "wyx", "CONVOLUTION_BWD_DATA_ALGO_", (cudnn.CONVOLUTION_BWD_DATA_ALGO_1,))
-BACKWARD_FILTER = Request(
+BACKWARD_DATA = Direction("BackwardData", "wyx", "CONVOLUTION_BWD_DATA_ALGO_", (cudnn.CONVOLUTION_BWD_DATA_ALGO_1,))
+BACKWARD_FILTER = Direction(
     "BackwardFilter", "xyw", "CONVOLUTION_BWD_FILTER_ALGO_", (cudnn.CONVOLUTION_BWD_FILTER_ALGO_1,)
 )
 
@@ -125,7 +133,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One of a request's algorithms, in an arithmetic, and the bytes of workspace that it needs."""
+    """One of a direction's algorithms, in an arithmetic, and the bytes of workspace that it needs."""
 
     number: int
     math_type: int
@@ -136,37 +144,37 @@ class Algorithm:
         return replace(problem, math_type=self.math_type)
 
 
-def choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:
+def choose(direction: Direction, problem: Problem, deterministic: bool) -> Algorithm:
     """The algorithm for a problem on the current device: the same one whenever it is asked for.
 
-    Where it has to be `deterministic`, the first of the request's that cuDNN has for the problem; else the one that is
+    Where it has to be `deterministic`, the first of its algorithms that cuDNN has for the problem; else the one that is
     the fastest here and now. In both cases the first that keeps within WORKSPACE_LIMIT, or if none does the one that
     needs least. An algorithm that fails, whatever cuDNN's status, is passed over for the next. Raises CudnnError where
     none is left, and CUDA's error where the GPU cannot be used after a failure.
     """
-    return remember((request, problem, deterministic), lambda: _choose(request, problem, deterministic))
+    return remember((direction, problem, deterministic), lambda: _choose(direction, problem, deterministic))
 
 
-def chosen() -> dict[tuple[Request, Problem, bool], Algorithm]:
+def chosen() -> dict[tuple[Direction, Problem, bool], Algorithm]:
     """What `choose` has found so far, by its arguments."""
     table: dict[Any, Any] = api().remembered  # by device, and by what `remember` was asked for
     return {key: algorithm for (_, key), algorithm in table.items() if isinstance(algorithm, Algorithm)}
 
 
-def _choose(request: Request, problem: Problem, deterministic: bool) -> Algorithm:
-    timed = [] if deterministic else _timed(request, problem)
-    candidates = dict.fromkeys((*timed, *((number, problem.math_type) for number in request.deterministic)))
+def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algorithm:
+    timed = [] if deterministic else _timed(direction, problem)
+    candidates = dict.fromkeys((*timed, *((number, problem.math_type) for number in direction.deterministic)))
     known: list[Algorithm] = []
     failure: cudnn.CudnnError | None = None
     for number, math_type in candidates:
         try:
-            known.append(Algorithm(number, math_type, _workspace(request, problem, number, math_type)))
+            known.append(Algorithm(number, math_type, _workspace(direction, problem, number, math_type)))
         except cudnn.CudnnError as error:
             failure = _passed_over(error)
     for algorithm in sorted(known, key=lambda one: max(one.workspace - WORKSPACE_LIMIT, 0)):
         try:
             if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they should run
-                _try(request, problem, algorithm)
+                _try(direction, problem, algorithm)
             return algorithm
         except cudnn.CudnnError as error:
             failure = _passed_over(error)
@@ -183,27 +191,27 @@ def _passed_over(error: cudnn.CudnnError) -> cudnn.CudnnError:
     return error
 
 
-def _workspace(request: Request, problem: Problem, number: int, math_type: int) -> int:
+def _workspace(direction: Direction, problem: Problem, number: int, math_type: int) -> int:
     """Bytes that an algorithm needs. Raises CudnnError where there is none for the problem."""
     nbytes, descriptors = ctypes.c_size_t(), replace(problem, math_type=math_type).descriptors()
-    first, second, result = (descriptors[operand] for operand in request.operands)
+    first, second, result = (descriptors[operand] for operand in direction.operands)
     asked = (first, second, descriptors["convolution"], result, number, ctypes.byref(nbytes))
-    cudnn.check(f"cudnnGetConvolution{request.name}WorkspaceSize", current().cudnn, *asked)
+    cudnn.check(f"cudnnGetConvolution{direction.name}WorkspaceSize", current().cudnn, *asked)
     return nbytes.value
 
 
-def _timed(request: Request, problem: Problem) -> list[tuple[int, int]]:
+def _timed(direction: Direction, problem: Problem) -> list[tuple[int, int]]:
     """Number and arithmetic of algorithms that keep within WORKSPACE_LIMIT, the fastest first: cuDNN runs each, on
     memory of its own for the moment. Tensors of 16 bits leave it the arithmetic; for others it is the problem's."""
-    descriptors, memory = problem.descriptors(), _memory(request, problem)
+    descriptors, memory = problem.descriptors(), _memory(direction, problem)
     first, second, result = (
-        (descriptors[operand], pointer(array)) for operand, array in zip(request.operands, memory, strict=True)
+        (descriptors[operand], pointer(array)) for operand, array in zip(direction.operands, memory, strict=True)
     )
     workspace = api().zeros(WORKSPACE_LIMIT)
     found, count = (cudnn.AlgorithmPerformance * TIMED)(), ctypes.c_int()
     try:
         cudnn.check(
-            f"cudnnFindConvolution{request.name}AlgorithmEx",
+            f"cudnnFindConvolution{direction.name}AlgorithmEx",
             current().cudnn,
             *(*first, *second, descriptors["convolution"], *result),
             *(TIMED, ctypes.byref(count), found, pointer(workspace), WORKSPACE_LIMIT),
@@ -217,24 +225,24 @@ def _timed(request: Request, problem: Problem) -> list[tuple[int, int]]:
     return [(one.algo, one.mathType) for one in right if one.status == cudnn.STATUS_SUCCESS]
 
 
-def _try(request: Request, problem: Problem, algorithm: Algorithm) -> None:
+def _try(direction: Direction, problem: Problem, algorithm: Algorithm) -> None:
     """Run an algorithm once, on memory of its own. Raises CudnnError where it does not."""
-    memory, workspace = _memory(request, problem), api().zeros(max(algorithm.workspace, 1))
-    arrays = dict(zip(request.operands, memory, strict=True))
+    memory, workspace = _memory(direction, problem), api().zeros(max(algorithm.workspace, 1))
+    arrays = dict(zip(direction.operands, memory, strict=True))
     try:
-        _call(request, algorithm.of(problem).descriptors(), algorithm, arrays, workspace, problem.x.dtype)()
+        _call(direction, algorithm.of(problem).descriptors(), algorithm, arrays, workspace, problem.x.dtype)()
     finally:
         api().runtime.streamSynchronize(current().pointer)
 
 
-def _memory(request: Request, problem: Problem) -> list[Array]:
+def _memory(direction: Direction, problem: Problem) -> list[Array]:
     """Zeros for the operands, in their order."""
     tensors = {"x": problem.x, "w": problem.w, "y": problem.y}
-    return [api().zeros(tensors[operand].nbytes) for operand in request.operands]
+    return [api().zeros(tensors[operand].nbytes) for operand in direction.operands]
 
 
 def _call(
-    request: Request,
+    direction: Direction,
     descriptors: Mapping[str, cudnn.Descriptor],
     algorithm: Algorithm,
     arrays: Mapping[str, Array],
@@ -242,10 +250,10 @@ def _call(
     dtype: np.dtype[np.generic],
 ) -> cudnn.CudnnCall:
     """The call of cuDNN's for x, w and y of a type, as it takes them. descriptors: with the algorithm's arithmetic."""
-    first, second, last = ((descriptors[operand], pointer(arrays[operand])) for operand in request.operands)
+    first, second, last = ((descriptors[operand], pointer(arrays[operand])) for operand in direction.operands)
     alpha, beta = (cudnn.scalar(value, dtype) for value in (1, 0))
     return cudnn.CudnnCall(
-        f"cudnnConvolution{request.name}",
+        f"cudnnConvolution{direction.name}",
         (
             *(alpha, *first, *second, descriptors["convolution"], algorithm.number),
             *(None if workspace is None else pointer(workspace), algorithm.workspace),
@@ -297,21 +305,21 @@ def _four(tensor: Tensor) -> Sequence[tuple[int, int]]:
 
 
 class Convolution:
-    """A request with its algorithm, and what has to be moved for it; its workspace may grow by `reserve`."""
+    """A direction with its algorithm, and what has to be moved for it; its workspace may grow by `reserve`."""
 
     def __init__(
         self,
-        request: Request,
+        direction: Direction,
         x: Tensor,
         weights: Variable,
         y: Tensor,
         geometry: ConvolutionGeometry,
         arithmetic: Arithmetic,
     ) -> None:
-        self.request = request
+        self.direction = direction
         problem, before, tensors = problem_of(x, weights, y, geometry, arithmetic)
         try:
-            self.problem, self.algorithm = _first_possible(request, problem, arithmetic.deterministic)
+            self.problem, self.algorithm = _first_possible(direction, problem, arithmetic.deterministic)
         except cudnn.CudnnError as error:
             if not error.is_refusal:
                 raise
@@ -337,13 +345,13 @@ class Convolution:
 
     @property
     def name(self) -> str:
-        return f"cudnn:{self.request.algorithm_name(self.algorithm.number)}"
+        return f"cudnn:{self.direction.algorithm_name(self.algorithm.number)}"
 
     def calls(self, buffers: Buffers, roles: Mapping[str, str]) -> list[Call]:
         """The calls, for the buffers of the roles that x, w and y have."""
         before: list[Call] = []
         after: list[Call] = []
-        result = self.request.operands[-1]
+        result = self.direction.operands[-1]
         arrays = {operand: buffers[role] for operand, role in roles.items()}
         for operand, part in self.parts.items():
             memory, array = buffers["workspace"][part.place], arrays[operand]
@@ -354,18 +362,18 @@ class Convolution:
             arrays[operand] = memory
         own = buffers["workspace"][self.own] if self.algorithm.workspace else None
         dtype = self.problem.x.dtype
-        return [*before, _call(self.request, self.descriptors, self.algorithm, arrays, own, dtype), *after]
+        return [*before, _call(self.direction, self.descriptors, self.algorithm, arrays, own, dtype), *after]
 
 
-def _first_possible(request: Request, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
+def _first_possible(direction: Direction, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
     """The problem as it is or, if cuDNN does not compute it so, in logical order; and the algorithm, whose arithmetic
     the problem has then."""
     plain = problem.plain()
     if plain != problem:
         with contextlib.suppress(cudnn.CudnnError):
-            algorithm = choose(request, problem, deterministic)
+            algorithm = choose(direction, problem, deterministic)
             return algorithm.of(problem), algorithm
-    algorithm = choose(request, plain, deterministic)
+    algorithm = choose(direction, plain, deterministic)
     return algorithm.of(plain), algorithm
 
 
@@ -387,66 +395,50 @@ def problem_of(
     return problem, before, {"x": x, "w": w, "y": y}
 
 
-def forward(
-    x: Tensor,
-    weights: Variable,
-    bias: Variable | None,
-    y: Tensor,
-    geometry: ConvolutionGeometry,
-    relu: bool,
-    arithmetic: Arithmetic = EXACT,
-) -> PreparedKernel:
-    """input0, weights[, bias] → output (relu: max(output, 0))."""
+def kernels(arithmetic: Arithmetic = EXACT) -> Registry:
+    """cuDNN's convolutions, with the library's settings."""
+    room = Registry("cudnn")
+    room.kernel(ConvolutionForward)(functools.partial(forward, arithmetic=arithmetic))
+    room.kernel(ConvolutionBackwardData)(functools.partial(backward_data, arithmetic=arithmetic))
+    room.kernel(ConvolutionBackwardWeights)(functools.partial(backward_weights, arithmetic=arithmetic))
+    return room
+
+
+def forward(request: ConvolutionForward, arithmetic: Arithmetic = EXACT) -> PreparedKernel:
+    x, weights, y = request.x, request.weights, request.y
     storages: dict[str, Storage] = {}
     if weights.storage is None and x.layout is Layout.CHANNELS_LAST:
         storages["weights"] = ChannelsLastStorage(weights.shape, weights.shape[1:])
         weights = replace(weights, storage=storages["weights"])
-    convolution = Convolution(FORWARD, x, weights, y, geometry, arithmetic)
+    convolution = Convolution(FORWARD, x, weights, y, request.geometry, arithmetic)
     roles = {"x": "input0", "w": "weights", "y": "output"}
     _, channels, inner = _channels(y)
-    numbers = (np.int64(y.elements), np.int64(channels), np.int64(inner), np.int32(relu))
+    numbers = (np.int64(y.elements), np.int64(channels), np.int64(inner), np.int32(request.relu))
     kernel = Kernel("convolution", "add_bias", y.dtype)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         calls = convolution.calls(buffers, roles)
-        if relu or bias is not None:
+        if request.relu or request.bias is not None:
             calls.append(kernel.each(y.elements, buffers["output"], buffers.get("bias"), *numbers))
         return calls
 
-    return PreparedKernel(
-        f"convolution_forward{' relu' if relu else ''} {convolution.name}",
-        ("input0", "weights") if bias is None else ("input0", "weights", "bias"),
-        ("output",),
-        bind,
-        workspace=convolution.workspace,
-        storages=storages,
-    )
+    return request.prepared(convolution.name, bind, workspace=convolution.workspace, storages=storages)
 
 
-def backward_data(
-    dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry, arithmetic: Arithmetic = EXACT
-) -> PreparedKernel:
-    """output_gradient, weights → input_gradient."""
-    convolution = Convolution(BACKWARD_DATA, dx, weights, dy, geometry, arithmetic)
+def backward_data(request: ConvolutionBackwardData, arithmetic: Arithmetic = EXACT) -> PreparedKernel:
+    geometry = request.geometry
+    convolution = Convolution(BACKWARD_DATA, request.dx, request.weights, request.dy, geometry, arithmetic)
     roles = {"x": "input_gradient", "w": "weights", "y": "output_gradient"}
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         return convolution.calls(buffers, roles)
 
-    name, reads = f"convolution_backward_data {convolution.name}", ("output_gradient", "weights")
-    return PreparedKernel(name, reads, ("input_gradient",), bind, workspace=convolution.workspace)
+    return request.prepared(convolution.name, bind, workspace=convolution.workspace)
 
 
-def backward_weights(
-    x: Tensor,
-    dy: Tensor,
-    weights: Variable,
-    bias: Variable | None,
-    geometry: ConvolutionGeometry,
-    arithmetic: Arithmetic = EXACT,
-) -> PreparedKernel:
-    """input0, output_gradient → weights_gradient[, bias_gradient]."""
-    convolution = Convolution(BACKWARD_FILTER, x, weights, dy, geometry, arithmetic)
+def backward_weights(request: ConvolutionBackwardWeights, arithmetic: Arithmetic = EXACT) -> PreparedKernel:
+    dy, bias, geometry = request.dy, request.bias, request.geometry
+    convolution = Convolution(BACKWARD_FILTER, request.x, request.weights, dy, geometry, arithmetic)
     roles = {"x": "input0", "w": "weights_gradient", "y": "output_gradient"}
     sums = ChannelSums(dy)
     partial = convolution.reserve(sums.nbytes if bias is not None else 0)
@@ -458,13 +450,7 @@ def backward_weights(
             calls.extend(sums.calls(buffers["output_gradient"], buffers["bias_gradient"], memory))
         return calls
 
-    return PreparedKernel(
-        f"convolution_backward_weights {convolution.name}",
-        ("input0", "output_gradient"),
-        ("weights_gradient",) if bias is None else ("weights_gradient", "bias_gradient"),
-        bind,
-        workspace=convolution.workspace,
-    )
+    return request.prepared(convolution.name, bind, workspace=convolution.workspace)
 
 
 class ChannelSums:

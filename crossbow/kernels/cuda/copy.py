@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from crossbow.kernels.cuda.four import four
 from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel, Launch, Structure
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import CopyBackward, CopyForward, Request
 from crossbow.types import Array, Shape, Tensor
 
 TILE, AXES = 32, 8
@@ -19,26 +20,24 @@ Copy = Callable[[Array, Array], Launch]
 """From source and target to the call."""
 
 
-def forward(x: Tensor, y: Tensor) -> PreparedKernel:
-    """input0 → output; one memory where the order is the same."""
-    return _copy("copy_forward", x, "input0", y, "output")
+@CUDA.kernel(CopyForward)
+def forward(request: CopyForward) -> PreparedKernel:
+    return prepared_copy(request, copied(request.x, request.y))
 
 
-def backward(dy: Tensor, dx: Tensor) -> PreparedKernel:
-    """output_gradient → input_gradient; one memory where the order is the same."""
-    return _copy("copy_backward", dy, "output_gradient", dx, "input_gradient")
+@CUDA.kernel(CopyBackward)
+def backward(request: CopyBackward) -> PreparedKernel:
+    return prepared_copy(request, copied(request.dy, request.dx))
 
 
-def _copy(name: str, source: Tensor, read: str, target: Tensor, write: str) -> PreparedKernel:
-    call = copied(source, target)
+def prepared_copy(request: Request, copy: Copy) -> PreparedKernel:
+    """A kernel that is a copy."""
+    (read,), (write,) = request.reads, request.writes
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (call(buffers[read], buffers[write]),)
+        return (copy(buffers[read], buffers[write]),)
 
-    kernel = PreparedKernel(f"{name} cuda", (read,), (write,), bind)
-    if source.same_order(target):
-        kernel = replace(kernel, in_place=(read, write), alias=(read, write))
-    return kernel
+    return request.prepared("cuda", bind)
 
 
 def copied(source: Tensor, target: Tensor) -> Copy:

@@ -9,16 +9,18 @@ import numpy as np
 from crossbow.kernels.cuda.dropout import random_key
 from crossbow.kernels.cuda.four import images
 from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Structure
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.transfer import to_device
-from crossbow.kernels.interface import Buffers, Call, ImageTransform, PreparedKernel
-from crossbow.types import Tensor
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import ImageWindows
 
 EACH_THREAD = 8
 """Elements of an image that a thread computes: what is drawn for the image is drawn once for all of them."""
 
 
-def transform(x: Tensor, y: Tensor, transform: ImageTransform, seed: int | None, key: int) -> PreparedKernel:
-    """input0[, state, slot_positions] → output."""
+@CUDA.kernel(ImageWindows)
+def transform(request: ImageWindows) -> PreparedKernel:
+    x, y, transform, seed, key = request.x, request.y, request.transform, request.seed, request.key
     mean, border_mean, scale = (v.astype(x.dtype) for v in (transform.mean, transform.border_mean, transform.scale))
     border = (x.dtype.type(0) - border_mean) * scale
     rows, columns = mean.shape[1:]
@@ -27,7 +29,6 @@ def transform(x: Tensor, y: Tensor, transform: ImageTransform, seed: int | None,
     window = Structure(transform.padding, *transform.choices(x.shape, y.shape), transform.mirror, *strides, parts)
     middle = tuple(map(np.int64, transform.centre(x.shape, y.shape)))
     kernel = Kernel("data_transform", "middle_windows" if seed is None else "random_windows", x.dtype)
-    reads = ("input0",) if seed is None else ("input0", "state", "slot_positions")
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arrays = (buffers["input0"], buffers["output"], *map(to_device, (mean, scale, border)))
@@ -37,4 +38,4 @@ def transform(x: Tensor, y: Tensor, transform: ImageTransform, seed: int | None,
         drawn = (buffers["state"], buffers["slot_positions"], *random_key(seed, key))
         return (kernel.blocks(x.shape[0] * parts, *common, *drawn),)
 
-    return PreparedKernel("data_transform cuda", reads, ("output",), bind)
+    return request.prepared("cuda", bind)

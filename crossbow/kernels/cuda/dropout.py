@@ -7,30 +7,32 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.launch import Kernel, computed_in
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.random import threshold
+from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Tensor
 
 WORDS = 4
 """Elements that a block of random words is for."""
 
 
-def forward(x: Tensor, y: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
-    """input0, state → output."""
-    return _prepared("dropout_forward", "input0", "output", x, ratio, seed, key)
+@CUDA.kernel(DropoutForward)
+def forward(request: DropoutForward) -> PreparedKernel:
+    return _prepared(request, request.x)
 
 
-def backward(dy: Tensor, dx: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
-    """output_gradient, state → input_gradient."""
-    return _prepared("dropout_backward", "output_gradient", "input_gradient", dy, ratio, seed, key)
+@CUDA.kernel(DropoutBackward)
+def backward(request: DropoutBackward) -> PreparedKernel:
+    return _prepared(request, request.dy)
 
 
-def _prepared(name: str, read: str, write: str, x: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
+def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedKernel:
     numbers: tuple[np.generic, ...] = (
         np.int64(x.elements),
-        np.uint32(threshold(ratio)),
-        computed_in(x.dtype).type(1 / (1 - ratio)),
-        *random_key(seed, key),
+        np.uint32(threshold(request.ratio)),
+        computed_in(x.dtype).type(1 / (1 - request.ratio)),
+        *random_key(request.seed, request.key),
     )
     kernel, threads = Kernel("dropout", "drop", x.dtype), -(-x.elements // WORDS)
     if not x.in_logical_order:
@@ -39,9 +41,9 @@ def _prepared(name: str, read: str, write: str, x: Tensor, ratio: float, seed: i
         numbers = (*numbers, np.int64(channels), np.int64(height * width))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(threads, buffers[read], buffers["state"], buffers[write], *numbers),)
+        return (kernel.each(threads, *(buffers[role] for role in request.roles), *numbers),)
 
-    return PreparedKernel(f"{name} cuda", (read, "state"), (write,), bind, in_place=(read, write))
+    return request.prepared("cuda", bind)
 
 
 def random_key(seed: int, key: int) -> tuple[np.uint32, np.uint32, np.uint32]:

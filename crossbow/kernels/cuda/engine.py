@@ -10,8 +10,10 @@ import numpy as np
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.four import four
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, REALS, Kernel, Launch, computed_in
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.transfer import to_host
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import CheckFinite, LoadBatch
 from crossbow.types import Array, Layout, NonFiniteError, Shape, Tensor
 
 LOADERS = {"uint8": "load_bytes", "float32": "load_floats", "float64": "load_doubles"}
@@ -22,8 +24,9 @@ SEARCH_BLOCKS = 256
 """Blocks that look for numbers that are not finite, each in its share."""
 
 
-def load_batch(slots: Tensor, x: Tensor, slot_labels: Tensor, labels: Tensor, scale: float) -> PreparedKernel:
-    """slots, slot_labels, state → input, labels: slot state[SLOT], converted and multiplied by `scale`."""
+@CUDA.kernel(LoadBatch)
+def load_batch(request: LoadBatch) -> PreparedKernel:
+    slots, x, slot_labels, labels, scale = request.slots, request.x, request.slot_labels, request.labels, request.scale
     if slots.dtype.name not in LOADERS:
         raise ValueError(f"expected slots of {', '.join(LOADERS)}. Received: {slots.dtype}")
     if slot_labels.dtype != labels.dtype or labels.nbytes % WORD:
@@ -33,13 +36,12 @@ def load_batch(slots: Tensor, x: Tensor, slot_labels: Tensor, labels: Tensor, sc
     if not x.in_logical_order:
         channels, positions = x.shape[1], x.shape[2] * x.shape[3]
     numbers = (x.elements, channels, positions, labels.nbytes // WORD)
-    reads, writes = ("slots", "slot_labels", "state"), ("input", "labels")
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        arrays = (buffers[role] for role in (*reads, *writes))
+        arrays = (buffers[role] for role in request.roles)
         return (kernel.each(x.elements, *arrays, *map(np.int64, numbers), computed_in(x.dtype).type(scale)),)
 
-    return PreparedKernel("load_batch cuda", reads, writes, bind)
+    return request.prepared("cuda", bind)
 
 
 def store_results(loss: Array | None, accuracy: Array | None, state: Array, results: Array) -> Launch:
@@ -58,8 +60,9 @@ def store_results(loss: Array | None, accuracy: Array | None, state: Array, resu
     return Kernel("engine", "store_results", types[0]).blocks(1, loss, accuracy, state, results, threads=32)
 
 
-def check_finite(what: str) -> PreparedKernel:
-    """value → nothing. The call waits for the GPU; it raises NonFiniteError where a number is NaN or infinite."""
+@CUDA.kernel(CheckFinite)
+def check_finite(request: CheckFinite) -> PreparedKernel:
+    what = request.what
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         value = buffers["value"]
@@ -71,13 +74,13 @@ def check_finite(what: str) -> PreparedKernel:
         layout = Layout.CHANNELS_LAST if channels_last else Layout.PLAIN
         shape, kernel = four(Tensor(value.shape, value.dtype, layout)), Kernel("engine", "find_not_finite", value.dtype)
         search = kernel.blocks(blocks, value, shape, np.int64(value.size), found, shared=8 * BLOCK)
-        return (CheckFinite(search, found, what, value.shape),)
+        return (BoundFiniteCheck(search, found, what, value.shape),)
 
-    return PreparedKernel("check_finite cuda", ("value",), (), bind)
+    return request.prepared("cuda", bind)
 
 
 @dataclass(frozen=True)
-class CheckFinite:
+class BoundFiniteCheck:
     """The bound call: the search, and what the host has to say about it."""
 
     search: Launch

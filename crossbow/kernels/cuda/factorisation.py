@@ -7,53 +7,55 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Launch
-from crossbow.kernels.cuda.loss import READS as LOSS_READS
 from crossbow.kernels.cuda.loss import is_double
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Variable
-from crossbow.types import Tensor
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
 
-READS = (*LOSS_READS, "users", "items")
 EXAMPLE = 4 * 8
 """Bytes of an `Example` of sources/factorisation.cu."""
 
 
-def forward(x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float) -> PreparedKernel:
-    """input0, labels, state, users, items → output (1,)."""
+@CUDA.kernel(FactorisationForward)
+def forward(request: FactorisationForward) -> PreparedKernel:
+    x, regularisation = request.x, request.regularisation
     kernel = Kernel("factorisation", "factorisation_loss", x.dtype)
     shared = BLOCK * np.dtype(np.float64).itemsize
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arguments = (buffers["workspace"], buffers["state"], np.float64(regularisation), buffers["output"])
-        return (_examples(x, labels, users, items, buffers), kernel.blocks(1, *arguments, shared=shared))
+        return (_examples(request, buffers), kernel.blocks(1, *arguments, shared=shared))
 
-    return PreparedKernel("factorisation_forward cuda", READS, ("output",), bind, workspace=x.shape[0] * EXAMPLE)
+    return request.prepared("cuda", bind, workspace=x.shape[0] * EXAMPLE)
 
 
-def backward(x: Tensor, labels: Tensor, users: Variable, items: Variable, regularisation: float) -> PreparedKernel:
-    """input0, labels, state, users, items → users_gradient, items_gradient."""
+@CUDA.kernel(FactorisationBackward)
+def backward(request: FactorisationBackward) -> PreparedKernel:
+    x, users, items, regularisation = request.x, request.users, request.items, request.regularisation
     zero, kernel = (Kernel("factorisation", f"factorisation_{name}", x.dtype) for name in ("zero", "backward"))
-    writes, constants = ("users_gradient", "items_gradient"), (np.int64(users.shape[1]), np.float64(regularisation))
+    constants = (np.int64(users.shape[1]), np.float64(regularisation))
     threads = _threads(users)
     sizes = [int(np.prod(variable.shape)) for variable in (users, items)]
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        gradients = [buffers[role] for role in writes]
+        gradients = [buffers[role] for role in request.writes]
         tables = (buffers["users"], buffers["items"])
         arguments: list[Argument] = [buffers["workspace"], buffers["state"], *tables, *gradients, *constants]
         return (
-            _examples(x, labels, users, items, buffers),
+            _examples(request, buffers),
             zero.each(max(sizes), gradients[0], np.int64(sizes[0]), gradients[1], np.int64(sizes[1])),
             kernel.blocks(2 * x.shape[0], *arguments, threads=threads, shared=threads * np.dtype(np.int32).itemsize),
         )
 
-    return PreparedKernel("factorisation_backward cuda", READS, writes, bind, workspace=x.shape[0] * EXAMPLE)
+    return request.prepared("cuda", bind, workspace=x.shape[0] * EXAMPLE)
 
 
-def _examples(x: Tensor, labels: Tensor, users: Variable, items: Variable, buffers: Buffers) -> Launch:
+def _examples(request: FactorisationForward | FactorisationBackward, buffers: Buffers) -> Launch:
     """The call that computes what is needed of each example, in the workspace."""
+    x, labels, users, items = request.x, request.labels, request.users, request.items
     kernel, threads = Kernel("factorisation", "factorisation_examples", x.dtype), _threads(users)
     sizes = (np.int64(users.shape[0]), np.int64(items.shape[0]), np.int64(users.shape[1]), is_double(labels))
-    arguments: list[Argument] = [*(buffers[role] for role in READS), buffers["workspace"], *sizes]
+    arguments: list[Argument] = [*(buffers[role] for role in request.reads), buffers["workspace"], *sizes]
     return kernel.blocks(x.shape[0], *arguments, threads=threads, shared=threads * np.dtype(np.float64).itemsize)
 
 

@@ -16,8 +16,15 @@ import numpy as np
 from crossbow.kernels.cuda.copy import copied
 from crossbow.kernels.cuda.cublas import Matrix, matrix_product
 from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PlainStorage, PreparedKernel, Storage, Variable
+from crossbow.kernels.requests import (
+    InnerProductBackwardData,
+    InnerProductBackwardWeights,
+    InnerProductForward,
+    Request,
+)
 from crossbow.types import Array, Layout, Tensor
 
 Place = str | slice
@@ -34,8 +41,8 @@ MANY_ROWS = 1024
 class Steps:
     """The calls of a kernel, in order, and the workspace that they need."""
 
-    def __init__(self, name: str, dtype: np.dtype[np.generic]) -> None:
-        self.name, self.dtype, self.workspace = name, dtype, 0
+    def __init__(self, request: Request, dtype: np.dtype[np.generic]) -> None:
+        self.request, self.dtype, self.workspace = request, dtype, 0
         self._makers: list[Callable[[Callable[[Place], Array]], Call]] = []
 
     def reserve(self, elements: int) -> Place:
@@ -84,9 +91,7 @@ class Steps:
         """A kernel of sources/inner_product.cu."""
         return Kernel("inner_product", name, self.dtype)
 
-    def prepared(
-        self, reads: Sequence[str], writes: Sequence[str], storages: Mapping[str, Storage] | None = None
-    ) -> PreparedKernel:
+    def prepared(self, storages: Mapping[str, Storage] | None = None) -> PreparedKernel:
         """The kernel that makes the calls."""
         makers = tuple(self._makers)
 
@@ -96,17 +101,17 @@ class Steps:
 
             return tuple(make(at) for make in makers)
 
-        name = f"{self.name} cublas"
-        return PreparedKernel(name, tuple(reads), tuple(writes), bind, self.workspace, storages=storages or {})
+        return self.request.prepared("cublas", bind, workspace=self.workspace, storages=storages)
 
 
-def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu: bool) -> PreparedKernel:
-    """input0, weights[, bias] → output (relu: max(output, 0))."""
+@CUDA.kernel(InnerProductForward)
+def forward(request: InnerProductForward) -> PreparedKernel:
+    x, weights, bias, y, relu = request.x, request.weights, request.bias, request.y, request.relu
     storages: dict[str, Storage] = {}
     if weights.storage is None:
         chosen = _storage(x, weights, y)
         storages["weights"], weights = chosen, Variable(weights.shape, weights.dtype, chosen)
-    steps = Steps(f"inner_product_forward{' relu' if relu else ''}", x.dtype)
+    steps = Steps(request, x.dtype)
     (outputs, features), rows = weights.shape, math.prod(y.shape[:-1])
     source, target = _rows(steps, x, "input0", weights), steps.target(y, "output")
     steps.add(
@@ -122,12 +127,13 @@ def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu
         kernel, numbers = steps.kernel("add_bias"), (np.int64(y.elements), np.int64(outputs), np.int32(relu))
         steps.add(lambda at: kernel.each(y.elements, at(target), None if bias is None else at("bias"), *numbers))
     steps.store(y, target, "output")
-    return steps.prepared(("input0", "weights", *(() if bias is None else ("bias",))), ("output",), storages)
+    return steps.prepared(storages)
 
 
-def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
-    """output_gradient, weights → input_gradient."""
-    steps = Steps("inner_product_backward_data", dx.dtype)
+@CUDA.kernel(InnerProductBackwardData)
+def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
+    dy, weights, dx = request.dy, request.weights, request.dx
+    steps = Steps(request, dx.dtype)
     (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
     gradient = steps.logical(dy, "output_gradient")
     target = "input_gradient" if _as_it_lies(dx, weights) else steps.target(dx, "input_gradient")
@@ -141,12 +147,13 @@ def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
         )
     )
     steps.store(dx, target, "input_gradient")
-    return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
+    return steps.prepared()
 
 
-def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None) -> PreparedKernel:
-    """input0, output_gradient → weights_gradient[, bias_gradient]."""
-    steps = Steps("inner_product_backward_weights", x.dtype)
+@CUDA.kernel(InnerProductBackwardWeights)
+def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
+    x, dy, weights, bias = request.x, request.dy, request.weights, request.bias
+    steps = Steps(request, x.dtype)
     (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
     source, gradient = _rows(steps, x, "input0", weights), steps.logical(dy, "output_gradient")
     steps.add(
@@ -158,10 +165,9 @@ def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | 
             x.dtype,
         )
     )
-    if bias is None:
-        return steps.prepared(("input0", "output_gradient"), ("weights_gradient",))
-    steps.sum_rows(1, rows, outputs, gradient, "bias_gradient")
-    return steps.prepared(("input0", "output_gradient"), ("weights_gradient", "bias_gradient"))
+    if bias is not None:
+        steps.sum_rows(1, rows, outputs, gradient, "bias_gradient")
+    return steps.prepared()
 
 
 def _power_of_two(number: int) -> int:

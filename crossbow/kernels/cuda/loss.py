@@ -8,10 +8,18 @@ import numpy as np
 
 from crossbow.kernels.cuda.four import four, threads_per_line
 from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, REALS, Argument, Kernel, Structure
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import (
+    EuclideanLossBackward,
+    EuclideanLossForward,
+    LabelAccuracy,
+    Request,
+    SoftmaxLossBackward,
+    SoftmaxLossForward,
+)
 from crossbow.types import ConfigurationError, Layout, Tensor
 
-READS = ("input0", "labels", "state")
 NOTHING_IGNORED = -(2**40)
 """Stands for "no label is ignored": no 32-bit label is equal to it."""
 NORMALISERS = {"none": 0, "batch": 1, "full": 2, "valid": 3}
@@ -22,23 +30,21 @@ MOST_SHARES = 1024
 """Blocks that add up, each to a share of the sum."""
 
 
-def softmax_loss_forward(
-    p: Tensor, labels: Tensor, ignored_label: int | None, normalisation: str, logits: Tensor | None
-) -> PreparedKernel:
-    """input0 (probabilities)[, logits], labels, state → output (1,)."""
-    if logits is not None:
-        by, shares, reads = _normaliser(normalisation, p), _shares(labels.elements), ("logits", *READS)
-        name, function = "softmax_loss_forward of logits", "softmax_loss_of_logits"
-        return _sum(name, function, p.dtype, by, (_rows(p, ignored_label),), shares, reads=reads)
-    constants = (_rows(p, ignored_label), p.dtype.type(np.finfo(p.dtype.name).tiny))
-    by = _normaliser(normalisation, p)
-    return _sum("softmax_loss_forward", "softmax_loss", p.dtype, by, constants, _shares(labels.elements))
+@CUDA.kernel(SoftmaxLossForward)
+def softmax_loss_forward(request: SoftmaxLossForward) -> PreparedKernel:
+    """With the logits, the kernel also reads the probabilities: only those too small to be exact are computed again."""
+    p, rows, by = request.p, _rows(request.p, request.ignored_label), _normaliser(request.normalisation, request.p)
+    shares = _shares(request.labels.elements)
+    if request.logits is not None:
+        arguments = ("logits", "input0", *request.reads[1:])
+        return _sum(request, "softmax_loss_of_logits", p.dtype, by, (rows,), shares, arguments=arguments)
+    constants = (rows, p.dtype.type(np.finfo(p.dtype.name).tiny))
+    return _sum(request, "softmax_loss", p.dtype, by, constants, shares)
 
 
-def softmax_loss_backward(
-    p: Tensor, labels: Tensor, dx: Tensor, ignored_label: int | None, normalisation: str
-) -> PreparedKernel:
-    """input0, labels, state → input_gradient: (p − y) / normaliser, with respect to the logits."""
+@CUDA.kernel(SoftmaxLossBackward)
+def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
+    p, labels, ignored_label, normalisation = request.p, request.labels, request.ignored_label, request.normalisation
     kernel, counting = Kernel("loss", "softmax_loss_backward", p.dtype), Kernel("loss", "count_labels", p.dtype)
     elements, rows, by = np.int64(p.elements), _rows(p, ignored_label), _normaliser(normalisation, p)
     counts = min(_shares(labels.elements), BLOCK) if normalisation == "valid" else 0
@@ -46,40 +52,42 @@ def softmax_loss_backward(
     blocks = min(-(-p.elements // BLOCK), MOST_BLOCKS)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        values, classes, state = (buffers[role] for role in READS)
+        values, classes, state = (buffers[role] for role in request.reads)
         counted = buffers["workspace"] if counts else None
         calls = [counting.blocks(counts, classes, state, rows, counted, shared=BLOCK * size)] if counts else []
         arguments = (values, classes, state, buffers["input_gradient"], elements, rows, by, counted, np.int32(counts))
         return [*calls, kernel.blocks(blocks, *arguments, shared=BLOCK * size)]
 
-    return PreparedKernel("softmax_loss_backward cuda", READS, ("input_gradient",), bind, workspace=counts * size)
+    return request.prepared("cuda", bind, workspace=counts * size)
 
 
-def euclidean_loss_forward(x: Tensor, labels: Tensor) -> PreparedKernel:
-    """input0, labels, state → output (1,): Σ (x − labels)² / (2 · examples)."""
+@CUDA.kernel(EuclideanLossForward)
+def euclidean_loss_forward(request: EuclideanLossForward) -> PreparedKernel:
+    x, labels = request.x, request.labels
     constants, by = (four(x), np.int64(x.elements // x.shape[0]), is_double(labels)), _normaliser("batch", x, factor=2)
-    return _sum("euclidean_loss_forward", "euclidean_loss", x.dtype, by, constants, _shares(x.elements))
+    return _sum(request, "euclidean_loss", x.dtype, by, constants, _shares(x.elements))
 
 
-def euclidean_loss_backward(x: Tensor, labels: Tensor, dx: Tensor) -> PreparedKernel:
-    """input0, labels, state → input_gradient: (x − labels) / examples."""
+@CUDA.kernel(EuclideanLossBackward)
+def euclidean_loss_backward(request: EuclideanLossBackward) -> PreparedKernel:
+    x, labels, dx = request.x, request.labels, request.dx
     kernel = Kernel("loss", "euclidean_loss_backward", x.dtype)
     constants = (four(x), four(dx), np.int64(x.elements // x.shape[0]), is_double(labels))
-    writes = ("input_gradient",)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        return (kernel.each(x.elements, *(buffers[role] for role in (*READS, *writes)), *constants),)
+        return (kernel.each(x.elements, *(buffers[role] for role in request.roles), *constants),)
 
-    return PreparedKernel("euclidean_loss_backward cuda", READS, writes, bind)
+    return request.prepared("cuda", bind)
 
 
-def accuracy(p: Tensor, labels: Tensor, top_k: int, ignored_label: int | None) -> PreparedKernel:
-    """input0, labels, state → output (1,): fraction of the labels that are among the top_k largest."""
+@CUDA.kernel(LabelAccuracy)
+def accuracy(request: LabelAccuracy) -> PreparedKernel:
+    p, labels, top_k, ignored_label = request.p, request.labels, request.top_k, request.ignored_label
     constants, by = (_rows(p, ignored_label), np.int64(top_k)), _normaliser("valid", p)
     threads = threads_per_line(p, 1)
     if threads == 1:
-        return _sum("accuracy", "accuracy", p.dtype, by, constants, _shares(labels.elements))
-    return _sum("accuracy", "accuracy_rows", p.dtype, by, constants, min(labels.elements, MOST_SHARES), threads)
+        return _sum(request, "accuracy", p.dtype, by, constants, _shares(labels.elements))
+    return _sum(request, "accuracy_rows", p.dtype, by, constants, min(labels.elements, MOST_SHARES), threads)
 
 
 def is_double(targets: Tensor) -> np.int32:
@@ -90,21 +98,25 @@ def is_double(targets: Tensor) -> np.int32:
 
 
 def _sum(
-    name: str,
+    request: Request,
     function: str,
     dtype: np.dtype[np.generic],
     by: Structure,
     constants: Sequence[Argument],
     shares: int,
     threads: int = BLOCK,
-    reads: Sequence[str] = READS,
+    arguments: Sequence[str] = (),
 ) -> PreparedKernel:
-    """A number that is added up: by one block, or by several each a share, and then by one all shares."""
+    """A number that is added up: by one block, or by several each a share, and then by one all shares.
+
+    arguments: the roles that the kernel takes, where they are others than those that the request reads.
+    """
+    roles = tuple(arguments or request.reads)
     kernel, total = Kernel("loss", function, dtype), Kernel("loss", "total", dtype)
     size = np.dtype(np.float64).itemsize
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        inputs, result = [buffers[role] for role in reads], buffers["output"]
+        inputs, result = [buffers[role] for role in roles], buffers["output"]
         if shares == 1:
             return (kernel.blocks(1, *inputs, *constants, None, by, result, threads=threads, shared=threads * size),)
         kept, state = buffers["workspace"], buffers["state"]
@@ -114,7 +126,8 @@ def _sum(
         )
 
     workspace = 2 * size * shares if shares > 1 else 0  # of each, its sum and what it has counted
-    return PreparedKernel(f"{name} cuda", tuple(reads), ("output",), bind, workspace=workspace)
+    more = tuple(role for role in roles if role not in request.reads)
+    return request.prepared("cuda", bind, workspace=workspace, more_reads=more)
 
 
 def _shares(elements: int) -> int:

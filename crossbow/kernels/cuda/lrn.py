@@ -8,27 +8,31 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.launch import Kernel, Structure
-from crossbow.kernels.interface import Buffers, Call, PreparedKernel, ResponseGeometry
-from crossbow.types import Layout, Phase, Shape, Tensor
+from crossbow.kernels.cuda.rooms import CUDA
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
+from crossbow.types import Layout, Shape, Tensor
 
 NARROW = 2**31
 """Elements below which indices have 32 bits."""
 
 
-def forward(x: Tensor, y: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
-    """input0 → output."""
+@CUDA.kernel(LRNForward)
+def forward(request: LRNForward) -> PreparedKernel:
+    x, geometry = request.x, request.geometry
     kernel, numbers = Kernel("lrn", "lrn_forward", x.dtype), _numbers(x, geometry)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         return (kernel.each(x.elements, buffers["input0"], buffers["output"], *numbers),)
 
-    return PreparedKernel("lrn_forward cuda", ("input0",), ("output",), bind)
+    return request.prepared("cuda", bind)
 
 
-def backward(x: Tensor, dy: Tensor, dx: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
-    """input0, output_gradient → input_gradient; may be in place on output_gradient."""
+@CUDA.kernel(LRNBackward)
+def backward(request: LRNBackward) -> PreparedKernel:
+    x, geometry = request.x, request.geometry
     hand_on, gather = Kernel("lrn", "lrn_hand_on", x.dtype), Kernel("lrn", "lrn_backward", x.dtype)
-    numbers, reads = _numbers(x, geometry), ("input0", "output_gradient")
+    numbers = _numbers(x, geometry)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         given, felt = (buffers["input0"], buffers["output_gradient"]), buffers["workspace"]
@@ -37,8 +41,7 @@ def backward(x: Tensor, dy: Tensor, dx: Tensor, geometry: ResponseGeometry) -> P
             gather.each(x.elements, *given, felt, buffers["input_gradient"], *numbers),
         )
 
-    in_place = ("output_gradient", "input_gradient")
-    return PreparedKernel("lrn_backward cuda", reads, ("input_gradient",), bind, workspace=x.nbytes, in_place=in_place)
+    return request.prepared("cuda", bind, workspace=x.nbytes)
 
 
 def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[Structure | np.generic, ...]:

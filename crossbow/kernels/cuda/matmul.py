@@ -13,26 +13,30 @@ from dataclasses import dataclass
 
 from crossbow.kernels.cuda.cublas import Matrix, MatrixProduct, matrix_product
 from crossbow.kernels.cuda.inner_product import Place, Steps
-from crossbow.kernels.interface import MatrixProductGeometry, PreparedKernel
+from crossbow.kernels.cuda.rooms import CUDA
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProductGeometry
 from crossbow.types import Array, Shape, Tensor
 
 MOST_CALLS = 16
 """Of cuBLAS in one kernel. Where more would be needed, the matrices that stand for several are repeated first."""
 
 
-def forward(a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
-    """input0, input1 → output."""
-    steps = Steps("matmul_forward", y.dtype)
+@CUDA.kernel(MatmulForward)
+def forward(request: MatmulForward) -> PreparedKernel:
+    a, b, y, geometry = request.a, request.b, request.y, request.geometry
+    steps = Steps(request, y.dtype)
     left, right = _input(steps, a, geometry, 0), _input(steps, b, geometry, 1)
     place = steps.target(y, "output")
     _multiply(steps, left, right, _Stack(place, geometry.y), geometry.y[:-2])
     steps.store(y, place, "output")
-    return steps.prepared(("input0", "input1"), ("output",))
+    return steps.prepared()
 
 
-def backward(dy: Tensor, a: Tensor, b: Tensor, number: int, geometry: MatrixProductGeometry) -> PreparedKernel:
-    """output_gradient, the other input → input_gradient."""
-    steps = Steps("matmul_backward", dy.dtype)
+@CUDA.kernel(MatmulBackward)
+def backward(request: MatmulBackward) -> PreparedKernel:
+    dy, a, b, number, geometry = request.dy, request.a, request.b, request.number, request.geometry
+    steps = Steps(request, dy.dtype)
     target, other = (a, b) if number == 0 else (b, a)
     gradient = _Stack(steps.logical(dy, "output_gradient"), geometry.y)
     factor = _input(steps, other, geometry, 1 - number).turn()
@@ -43,7 +47,7 @@ def backward(dy: Tensor, a: Tensor, b: Tensor, number: int, geometry: MatrixProd
     place = steps.target(target, "input_gradient")
     _multiply(steps, left, right, _Stack(place, geometry.inputs[number]), geometry.y[:-2])
     steps.store(target, place, "input_gradient")
-    return steps.prepared(("output_gradient", f"input{1 - number}"), ("input_gradient",))
+    return steps.prepared()
 
 
 @dataclass(frozen=True)

@@ -6,35 +6,38 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.copy import moved
+from crossbow.kernels.cuda.copy import moved, prepared_copy
 from crossbow.kernels.cuda.launch import Kernel, computed_in
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import PadBackward, PadForward, Request, SliceBackward, SliceForward
 from crossbow.kernels.strides import strides
 from crossbow.types import Tensor
 
-FORWARD, BACKWARD = ("input0", "output"), ("output_gradient", "input_gradient")
+
+@CUDA.kernel(SliceForward)
+def slice_forward(request: SliceForward) -> PreparedKernel:
+    x, axis = request.x, request.axis
+    return _taken(request, x, request.y, request.start * strides(x)[axis], _distances(x, axis, request.step))
 
 
-def slice_forward(x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
-    """input0 → output."""
-    offset, distances = start * strides(x)[axis], _distances(x, axis, step)
-    return _taken("slice_forward", x, y, offset, distances, *FORWARD)
+@CUDA.kernel(SliceBackward)
+def slice_backward(request: SliceBackward) -> PreparedKernel:
+    dx, axis = request.dx, request.axis
+    offset, distances = request.start * strides(dx)[axis], _distances(dx, axis, request.step)
+    return _put(request, request.dy, dx, offset, distances, 0.0)
 
 
-def slice_backward(dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
-    """output_gradient → input_gradient."""
-    offset, distances = start * strides(dx)[axis], _distances(dx, axis, step)
-    return _put("slice_backward", dy, dx, offset, distances, 0.0, *BACKWARD)
+@CUDA.kernel(PadForward)
+def pad_forward(request: PadForward) -> PreparedKernel:
+    y = request.y
+    return _put(request, request.x, y, _inside(y, request.before), strides(y), request.value)
 
 
-def pad_forward(x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
-    """input0 → output."""
-    return _put("pad_forward", x, y, _inside(y, before), strides(y), value, *FORWARD)
-
-
-def pad_backward(dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
-    """output_gradient → input_gradient."""
-    return _taken("pad_backward", dy, dx, _inside(dy, before), strides(dy), *BACKWARD)
+@CUDA.kernel(PadBackward)
+def pad_backward(request: PadBackward) -> PreparedKernel:
+    dy = request.dy
+    return _taken(request, dy, request.dx, _inside(dy, request.before), strides(dy))
 
 
 def _distances(whole: Tensor, axis: int, step: int) -> tuple[int, ...]:
@@ -45,32 +48,19 @@ def _inside(whole: Tensor, before: Sequence[int]) -> int:
     return sum(start * distance for start, distance in zip(before, strides(whole), strict=True))
 
 
-def _taken(
-    name: str, whole: Tensor, part: Tensor, offset: int, distances: Sequence[int], read: str, write: str
-) -> PreparedKernel:
-    copy = moved(part.dtype, part.shape, distances, strides(part), from_start=offset)
-
-    def bind(buffers: Buffers) -> Sequence[Call]:
-        return (copy(buffers[read], buffers[write]),)
-
-    return PreparedKernel(f"{name} cuda", (read,), (write,), bind)
+def _taken(request: Request, whole: Tensor, part: Tensor, offset: int, distances: Sequence[int]) -> PreparedKernel:
+    return prepared_copy(request, moved(part.dtype, part.shape, distances, strides(part), from_start=offset))
 
 
 def _put(
-    name: str,
-    part: Tensor,
-    whole: Tensor,
-    offset: int,
-    distances: Sequence[int],
-    value: float,
-    read: str,
-    write: str,
+    request: Request, part: Tensor, whole: Tensor, offset: int, distances: Sequence[int], value: float
 ) -> PreparedKernel:
     copy = moved(part.dtype, part.shape, strides(part), distances, to_start=offset)
     fill, number = Kernel("copy", "fill", whole.dtype), computed_in(whole.dtype).type(value)
+    (read,), (write,) = request.reads, request.writes
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         target = buffers[write]
         return fill.each(whole.elements, target, number, np.int64(whole.elements)), copy(buffers[read], target)
 
-    return PreparedKernel(f"{name} cuda", (read,), (write,), bind)
+    return request.prepared("cuda", bind)

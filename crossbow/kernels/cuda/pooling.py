@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Launch, Structure
-from crossbow.kernels.interface import Buffers, Call, PoolingGeometry, PreparedKernel
-from crossbow.types import ConfigurationError, Layout, Phase, Tensor
+from crossbow.kernels.cuda.rooms import CUDA
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
+from crossbow.types import ConfigurationError, Layout, Tensor
 
 AXES = 3
 """At most."""
@@ -26,13 +28,11 @@ BYTES = 256
 _MOST_BLOCKS_OF_LARGE = 2**16
 
 
-def forward(
-    x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase, seed: int = 0, key: int = 0
-) -> PreparedKernel:
-    """input0[, state] → output (and kept, when training, where an element is picked)."""
+@CUDA.kernel(PoolingForward)
+def forward(request: PoolingForward) -> PreparedKernel:
+    x, y, geometry, seed, key = request.x, request.y, request.geometry, request.seed, request.key
     method = geometry.method
-    training, windows = phase is Phase.TRAIN and method != "average", _Windows(x, y, geometry)
-    random = training and method == "stochastic"
+    training, random, windows = request.keeps, request.draws, _Windows(x, y, geometry)
     variant = "expected" if method == "stochastic" and not training else method
     # The order of stochastic pooling's sums is fixed.
     large = method != "stochastic" and math.prod(geometry.kernel) >= (LARGE_STRIDED if windows.inner > 1 else LARGE)
@@ -56,12 +56,12 @@ def forward(
         return windows.calls(call)
 
     kept = windows.kept_bytes * y.elements if training else 0
-    reads, writes = ("input0", "state") if random else ("input0",), ("output", "kept") if training else ("output",)
-    return PreparedKernel(f"pooling_forward {method} cuda", reads, writes, bind, kept=kept)
+    return request.prepared("cuda", bind, kept=kept)
 
 
-def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
-    """output_gradient[, kept] → input_gradient: every element of the input gathers from the windows that cover it."""
+@CUDA.kernel(PoolingBackward)
+def backward(request: PoolingBackward) -> PreparedKernel:
+    dy, dx, geometry = request.dy, request.dx, request.geometry
     windows, average = _Windows(dx, dy, geometry), geometry.method == "average"
     kernel = Kernel("pooling", "pooling_average_backward" if average else "pooling_picked_backward", dx.dtype)
 
@@ -75,8 +75,7 @@ def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKerne
 
         return windows.calls(call)
 
-    reads = ("output_gradient",) if average else ("output_gradient", "kept")
-    return PreparedKernel(f"pooling_backward {geometry.method} cuda", reads, ("input_gradient",), bind)
+    return request.prepared("cuda", bind)
 
 
 class _Windows:

@@ -11,8 +11,10 @@ import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import BLOCK, Kernel
+from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.reference.vector import check_lengths
+from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.solver.update import Assignment
 from crossbow.types import Array, address
 
@@ -26,16 +28,16 @@ MARKS = 64
 """Coefficients that are clipped by one call."""
 
 
-def linear_combination(
-    assignments: Sequence[Assignment], dtype: np.dtype[np.generic], signs: Sequence[tuple[str, str]]
-) -> PreparedKernel:
-    """The named vectors, coefficients → the targets: target ← c₀ · x₀ + c₁ · x₁ + …, one assignment after the other."""
+@CUDA.kernel(LinearCombination)
+def linear_combination(request: LinearCombination) -> PreparedKernel:
+    assignments, dtype, signs = request.assignments, request.dtype, request.signs
     sources = dict(signs)
-    terms = tuple(dict.fromkeys(sources.get(term, term) for a in assignments for term in a.terms))
-    targets = tuple(dict.fromkeys(assignment.target for assignment in assignments))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        vectors, coefficients = {name: buffers[name] for name in (*targets, *terms)}, buffers["coefficients"]
+        vectors, coefficients = (
+            {name: buffers[name] for name in (*request.writes, *request.vectors)},
+            buffers["coefficients"],
+        )
         length, first = check_lengths(vectors), _first_names(vectors)
         _check_coefficients(coefficients, sum(len(assignment.terms) for assignment in assignments))
         wanted = [Assignment(first[a.target], tuple(first.get(t, t) for t in a.terms)) for a in assignments]
@@ -48,7 +50,7 @@ def linear_combination(
         threads = max(body // (PACK // dtype.itemsize), length - body)
         return (kernel.each(threads, coefficients, np.int64(length), np.int64(head), np.int64(body), *arrays),)
 
-    return PreparedKernel("linear_combination cuda", (*terms, "coefficients"), targets, bind)
+    return request.prepared("cuda", bind)
 
 
 def packed_part(addresses: Sequence[int], length: int, itemsize: int) -> tuple[int, int]:
@@ -137,8 +139,9 @@ def combination_source(assignments: Sequence[Assignment], signs: Mapping[str, st
     return "\n".join(["", *lines, ""])
 
 
-def squared_norm(terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedKernel:
-    """The named vectors, coefficients → square: ‖c₀ · x₀ + c₁ · x₁ + …‖², in two stages."""
+@CUDA.kernel(SquaredNorm)
+def squared_norm(request: SquaredNorm) -> PreparedKernel:
+    terms, dtype = request.terms, request.dtype
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arrays, coefficients = [buffers[term] for term in terms], buffers["coefficients"]
@@ -153,7 +156,7 @@ def squared_norm(terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedK
             finishing.blocks(1, partial, np.int64(blocks), buffers["square"], shared=shared),
         )
 
-    return PreparedKernel("squared_norm cuda", (*dict.fromkeys(terms), "coefficients"), ("square",), bind)
+    return request.prepared("cuda", bind)
 
 
 def norm_source(terms: int) -> str:
@@ -176,12 +179,13 @@ def norm_source(terms: int) -> str:
     return "\n".join(["", *lines, ""])
 
 
-def clip_coefficients(limit: float, clipped: Sequence[bool]) -> PreparedKernel:
-    """squares, coefficients → clipped_coefficients: those marked times min(1, limit / √Σ squares)."""
+@CUDA.kernel(ClipCoefficients)
+def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
+    limit, clipped = request.limit, request.clipped
     kernel = Kernel("vector", "clip_coefficients", np.dtype(np.float32))  # all its numbers are double
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        squares, coefficients, target = (buffers[role] for role in (*reads, *writes))
+        squares, coefficients, target = (buffers[role] for role in request.roles)
         for array in (coefficients, target):
             _check_coefficients(array, len(clipped))
         constants, calls = (squares, np.int64(squares.size), np.float64(limit)), []
@@ -192,8 +196,7 @@ def clip_coefficients(limit: float, clipped: Sequence[bool]) -> PreparedKernel:
             calls.append(kernel.blocks(1, *constants, coefficients[part], target[part], count, marks, threads=1))
         return calls
 
-    reads, writes = ("squares", "coefficients"), ("clipped_coefficients",)
-    return PreparedKernel("clip_coefficients cuda", reads, writes, bind)
+    return request.prepared("cuda", bind)
 
 
 def _first_names(vectors: Mapping[str, Array]) -> dict[str, str]:

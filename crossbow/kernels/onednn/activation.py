@@ -12,6 +12,8 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import activation, attributes, engine
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.rooms import ONEDNN, PASSES, alike
+from crossbow.kernels.requests import ActivationBackward, ActivationForward
 from crossbow.types import Tensor
 
 _ALGORITHMS = {
@@ -22,62 +24,74 @@ _ALGORITHMS = {
 }
 
 
-def accepts(x: Tensor, y: Tensor, mode: str, negative_slope: float) -> bool:
-    """Whether the library has this: its derivative from the output needs one that grows with the input."""
-    return x.layout == y.layout and len(x.shape) <= 5 and (mode != "relu" or negative_slope >= 0)
+MOST_DIMENSIONS = 5
 
 
-def forward(x: Tensor, y: Tensor, mode: str, negative_slope: float, ceiling: float) -> PreparedKernel:
-    """input0 → output; may be in place."""
-    if mode == "clipped" or (mode == "relu" and negative_slope == 0):
-        limit = ceiling if mode == "clipped" else math.inf
-        in_place = ("input0", "output")
-        name, numbers = f"activation_forward {mode}", (x.elements, limit)
-        return prepared_pass(name, clip, ("input0",), ("output",), *numbers, in_place=in_place)
-    steps = Steps(f"activation_forward {mode}")
+def _clips(request: ActivationForward) -> bool:
+    """Whether it is the pass's function. oneDNN makes 0 of NaN."""
+    return request.mode == "clipped" or (request.mode == "relu" and request.negative_slope == 0)
+
+
+def _takes(request: ActivationForward | ActivationBackward) -> bool:
+    """Whether oneDNN has it: its derivative from the output needs a function that grows with its input."""
+    rising = request.mode != "relu" or request.negative_slope >= 0
+    like = request.x if isinstance(request, ActivationForward) else request.dx
+    return like.layout == request.y.layout and len(like.shape) <= MOST_DIMENSIONS and rising
+
+
+@ONEDNN.kernel(ActivationForward, lambda request: _takes(request) and not _clips(request))
+def forward(request: ActivationForward) -> PreparedKernel:
+    x, y = request.x, request.y
+    steps = Steps(request)
     operands = {dnnl.ARG_SRC: (activation(x), "input0"), dnnl.ARG_DST: (activation(y), "output")}
-    steps.add("eltwise", _forward(x, mode, negative_slope, ceiling), operands)
-    return steps.prepared(("input0",), ("output",), in_place=("input0", "output"))
+    steps.add("eltwise", _forward(x, request), operands)
+    return steps.prepared()
 
 
-def backward(y: Tensor, dy: Tensor, dx: Tensor, mode: str, negative_slope: float, ceiling: float) -> PreparedKernel:
-    """output, output_gradient → input_gradient; may be in place on output_gradient."""
+@ONEDNN.kernel(ActivationBackward, _takes)
+def backward(request: ActivationBackward) -> PreparedKernel:
+    y, dy, dx = request.y, request.dy, request.dx
     descriptor = dnnl.dnnl_eltwise_backward_primitive_desc_create(
         engine(),
-        _ALGORITHMS[mode][1],
+        _ALGORITHMS[request.mode][1],
         activation(dx),
         activation(dy),
         activation(y),
-        *_parameters(mode, negative_slope, ceiling),
-        _forward(y, mode, negative_slope, ceiling),
+        *_parameters(request),
+        _forward(y, request),
         attributes(),
     )
-    steps = Steps(f"activation_backward {mode}")
+    steps = Steps(request)
     operands = {
         dnnl.ARG_DST: (activation(y), "output"),
         dnnl.ARG_DIFF_DST: (activation(dy), "output_gradient"),
         dnnl.ARG_DIFF_SRC: (activation(dx), "input_gradient"),
     }
     steps.add("eltwise", descriptor, operands)
-    in_place = ("output_gradient", "input_gradient")
-    return steps.prepared(("output", "output_gradient"), ("input_gradient",), in_place=in_place)
+    return steps.prepared()
 
 
-def _forward(x: Tensor, mode: str, negative_slope: float, ceiling: float) -> dnnl.Handle:
+@PASSES.kernel(ActivationForward, lambda request: _clips(request) and alike(request.x, request.y))
+def clipping(request: ActivationForward) -> PreparedKernel:
+    return prepared_pass(request, clip, request.x.elements, request.ceiling if request.mode == "clipped" else math.inf)
+
+
+def _forward(x: Tensor, request: ActivationForward | ActivationBackward) -> dnnl.Handle:
     return dnnl.dnnl_eltwise_forward_primitive_desc_create(
         engine(),
         dnnl.FORWARD_TRAINING,
-        _ALGORITHMS[mode][0],
+        _ALGORITHMS[request.mode][0],
         activation(x),
         activation(x),
-        *_parameters(mode, negative_slope, ceiling),
+        *_parameters(request),
         attributes(),
     )
 
 
-def _parameters(mode: str, negative_slope: float, ceiling: float) -> tuple[float, float]:
+def _parameters(request: ActivationForward | ActivationBackward) -> tuple[float, float]:
     """The library's α and β."""
-    return {"relu": (negative_slope, 0.0), "clipped": (0.0, ceiling)}.get(mode, (0.0, 0.0))
+    known = {"relu": (request.negative_slope, 0.0), "clipped": (0.0, request.ceiling)}
+    return known.get(request.mode, (0.0, 0.0))
 
 
 # A pass of our own: oneDNN makes 0 of NaN.

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native
-from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import rows
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.rooms import PASSES
 from crossbow.kernels.onednn.rows import (
     CHANNELS,
     GRID_SLOTS,
@@ -41,7 +42,7 @@ from crossbow.kernels.onednn.rows import (
     spread,
 )
 from crossbow.kernels.onednn.team import TEAM_SLOTS, team_barrier, team_size, team_thread, threads_for
-from crossbow.types import Tensor
+from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormTraining
 
 MEAN, SCALE, SHIFT, COMMON, SLOPE = range(5)
 """The columns' numbers, as far as a pass has them: y = (x − mean) · scale + shift, and
@@ -51,9 +52,10 @@ STREAMED = 2**22
 """Bytes from which a gradient that is not in place is written past the cache, which its operands need."""
 
 
-def training(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, weights[, bias], running_mean, running_variance[, count] → output, kept, `…_next` of each statistic."""
-    steps, cut = Steps(f"batch_norm_training{' relu' if setting.relu else ''}"), rows.grid(x)
+@PASSES.kernel(BatchNormTraining)
+def training(request: BatchNormTraining) -> PreparedKernel:
+    x, setting = request.x, request.setting
+    steps, cut = Steps(request), rows.grid(x)
     following = tuple(f"{name}_next" for name in setting.observed)
     places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None, "kept"]
     places += [("kept", _inverse(cut)), *_room(steps, cut, threads_for(x.nbytes), moving=True)]
@@ -66,35 +68,33 @@ def training(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
     steps.add_team_pass(
         "pass", training_pass, threads_for(x.nbytes), places, *cut.slots, *numbers, setting.epsilon, factor
     )
-    reads = ("input0", *setting.parameters, *setting.observed)
-    return steps.prepared(reads, ("output", "kept", *following), kept=_inverse(cut) + 8 * cut.channels)
+    return steps.prepared(kept=_inverse(cut) + 8 * cut.channels)
 
 
-def inference(x: Tensor, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, weights[, bias], running_mean, running_variance → output; may be in place."""
-    steps, cut = Steps(f"batch_norm_inference{' relu' if setting.relu else ''}"), rows.grid(x)
+@PASSES.kernel(BatchNormInference)
+def inference(request: BatchNormInference) -> PreparedKernel:
+    x, setting = request.x, request.setting
+    steps, cut = Steps(request), rows.grid(x)
     places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None]
     places += [steps.reserve(3 * 4 * cut.columns), steps.reserve(3 * 4 * cut.channels)]
     places += ["running_mean", "running_variance"]
     steps.add_team_pass(
         "pass", inference_pass, threads_for(x.nbytes), places, *cut.slots, int(setting.relu), setting.epsilon
     )
-    reads = ("input0", *setting.parameters, "running_mean", "running_variance")
-    return steps.prepared(reads, ("output",), in_place=("input0", "output"))
+    return steps.prepared()
 
 
-def backward(x: Tensor, dx: Tensor | None, setting: BatchNormSetting) -> PreparedKernel:
-    """input0, output_gradient, kept → weights_gradient[, bias_gradient][, input_gradient]; may be in place."""
-    steps, cut = Steps(f"batch_norm_backward{' relu' if setting.relu else ''}"), rows.grid(x)
+@PASSES.kernel(BatchNormBackward)
+def backward(request: BatchNormBackward) -> PreparedKernel:
+    x, dx, setting = request.x, request.dx, request.setting
+    steps, cut = Steps(request), rows.grid(x)
     places: list[Place] = ["input0", "output_gradient", "input_gradient" if dx is not None else None]
     places += ["weights_gradient", "bias_gradient" if setting.bias else None, "kept", ("kept", _inverse(cut))]
     places += _room(steps, cut, threads_for(x.nbytes), moving=False)
     streams = x.nbytes >= STREAMED and cut.matrix % rows.LANES == 0
     numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, int(setting.relu), int(streams))
     steps.add_team_pass("pass", backward_pass, threads_for(x.nbytes), places, *cut.slots, *numbers)
-    writes = [f"{name}_gradient" for name in setting.parameters] + ([] if dx is None else ["input_gradient"])
-    in_place = None if dx is None else ("output_gradient", "input_gradient")
-    return steps.prepared(("input0", "output_gradient", "kept"), writes, in_place=in_place)
+    return steps.prepared()
 
 
 def _inverse(cut: Grid) -> int:

@@ -14,7 +14,7 @@ import platform
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from crossbow.types import CrossbowError
+from crossbow.kernels.registry import UnsupportedError
 
 PACKAGE = "onednn-cpu-gomp"
 MAXIMUM_DIMENSIONS = 12
@@ -57,7 +57,7 @@ ARG_DIFF_SRC, ARG_DIFF_DST, ARG_DIFF_WEIGHTS, ARG_DIFF_BIAS = 129, 145, 161, 169
 ARG_MEAN, ARG_VARIANCE, ARG_SCALE, ARG_SHIFT, ARG_DIFF_SCALE, ARG_DIFF_SHIFT = 49, 50, 51, 52, 255, 256
 
 
-class OneDNNError(CrossbowError, RuntimeError):
+class OneDNNError(UnsupportedError):
     """A call of the library did not succeed. `status` is the library's number."""
 
     def __init__(self, call: str, status: int) -> None:

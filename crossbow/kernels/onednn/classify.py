@@ -8,20 +8,23 @@ import numpy as np
 
 from crossbow.kernels.compiled import float32_at, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.types import Tensor
+from crossbow.kernels.onednn.rooms import PASSES
+from crossbow.kernels.requests import LargestIndex
 
 
-def accepts(x: Tensor, y: Tensor, axis: int) -> bool:
+def _takes(request: LargestIndex) -> bool:
     """Whether the rows lie one after the other, in y's order: in logical order, or classes last."""
-    return y.in_logical_order and (x.in_logical_order or axis == 1)
+    in_rows = request.y.in_logical_order and (request.x.in_logical_order or request.axis == 1)
+    return in_rows and request.ties == "first"
 
 
-def forward(x: Tensor, axis: int) -> PreparedKernel:
-    """input0 → output."""
+@PASSES.kernel(LargestIndex, _takes)
+def forward(request: LargestIndex) -> PreparedKernel:
+    x, axis = request.x, request.axis
     classes, inner = x.shape[axis], math.prod(x.shape[axis + 1 :])
     if not x.in_logical_order:
         inner = 1
-    return prepared_pass("classify", largest, ("input0",), ("output",), x.elements // (classes * inner), classes, inner)
+    return prepared_pass(request, largest, x.elements // (classes * inner), classes, inner)
 
 
 @native

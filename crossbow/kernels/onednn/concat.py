@@ -8,31 +8,34 @@ from collections.abc import Sequence
 from crossbow.kernels.compiled import float32_at, int64_at, native
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.onednn.memory import axes_in_memory
+from crossbow.kernels.onednn.rooms import PASSES, one_layout
+from crossbow.kernels.requests import ConcatBackward, ConcatForward
 from crossbow.types import Tensor, address
 
 
-def forward(xs: Sequence[Tensor], y: Tensor, axis: int) -> PreparedKernel:
-    """input0, input1, … → output."""
+@PASSES.kernel(ConcatForward, lambda request: one_layout(*request.xs, request.y))
+def forward(request: ConcatForward) -> PreparedKernel:
+    xs, y, axis = request.xs, request.y, request.axis
     copy_rows.address  # noqa: B018 - compile while preparing
     rows, _ = _rows(y, axis)
     lengths = [_rows(x, axis)[1] for x in xs]
-    reads = tuple(f"input{number}" for number in range(len(xs)))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         calls, y = [], buffers["output"]
         place = address(y)
-        for role, length in zip(reads, lengths, strict=True):
+        for role, length in zip(request.reads, lengths, strict=True):
             x = buffers[role]
             slots = (address(x), place, rows, length, length, sum(lengths))
-            calls.append(copy_rows.call("concat_forward", *slots, references=(x, y)))
+            calls.append(copy_rows.call(request.label, *slots, references=(x, y)))
             place += 4 * length
         return calls
 
-    return PreparedKernel("concat_forward numba", reads, ("output",), bind)
+    return request.prepared("numba", bind)
 
 
-def backward(dy: Tensor, dx: Tensor, axis: int, start: int) -> PreparedKernel:
-    """output_gradient → input_gradient."""
+@PASSES.kernel(ConcatBackward, lambda request: one_layout(request.dy, request.dx))
+def backward(request: ConcatBackward) -> PreparedKernel:
+    dy, dx, axis, start = request.dy, request.dx, request.axis, request.start
     copy_rows.address  # noqa: B018 - compile while preparing
     (rows, length), (_, whole) = _rows(dx, axis), _rows(dy, axis)
     skipped = 4 * start * (length // dx.shape[axis])
@@ -40,9 +43,9 @@ def backward(dy: Tensor, dx: Tensor, axis: int, start: int) -> PreparedKernel:
     def bind(buffers: Buffers) -> Sequence[Call]:
         source, target = buffers["output_gradient"], buffers["input_gradient"]
         slots = (address(source) + skipped, address(target), rows, length, whole, length)
-        return (copy_rows.call("concat_backward", *slots, references=(source, target)),)
+        return (copy_rows.call(request.label, *slots, references=(source, target)),)
 
-    return PreparedKernel("concat_backward numba", ("output_gradient",), ("input_gradient",), bind)
+    return request.prepared("numba", bind)
 
 
 def _rows(tensor: Tensor, axis: int) -> tuple[int, int]:

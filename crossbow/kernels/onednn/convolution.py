@@ -9,17 +9,14 @@ reorder.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol
+from collections.abc import Iterable
 
-from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel, Storage, Variable
+from crossbow.kernels.interface import PreparedKernel, Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn import narrow, winograd
+from crossbow.kernels.onednn import narrow
 from crossbow.kernels.onednn.activation import add_relu
-from crossbow.kernels.onednn.image_convolution import ImageConvolution, image_convolution
+from crossbow.kernels.onednn.image_convolution import image_convolution
 from crossbow.kernels.onednn.memory import (
-    BlockedStorage,
     activation,
     attributes,
     elements,
@@ -32,7 +29,15 @@ from crossbow.kernels.onednn.memory import (
     stored,
 )
 from crossbow.kernels.onednn.primitive import Place, Steps, chosen, implementation
-from crossbow.kernels.onednn.sums import with_bias_gradient
+from crossbow.kernels.onednn.rooms import ONEDNN, images
+from crossbow.kernels.onednn.storage import BlockedStorage, outputs_last, strided_storage
+from crossbow.kernels.onednn.sums import add_bias_gradient
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import Shape, Tensor
 
 TRANSPOSED = {
@@ -47,25 +52,6 @@ PADDING_ALLOWED = 1024
 """Elements of padding that are cheaper to carry through solver and averaging than a reorder."""
 
 
-class OwnKernels(Protocol):
-    """A module of kernels of our own; they want the weights as `_outputs_last`."""
-
-    def gains(self, sizes: ImageConvolution) -> bool: ...
-
-    def gains_in_weights(self, sizes: ImageConvolution) -> bool: ...
-
-    def forward(self, sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel: ...
-
-    def backward_data(self, sizes: ImageConvolution) -> PreparedKernel: ...
-
-    def backward_weights(self, sizes: ImageConvolution, bias: bool) -> PreparedKernel: ...
-
-
-OWN: tuple[OwnKernels, ...] = (winograd, narrow)
-"""The first that gains is taken."""
-EXACT: tuple[OwnKernels, ...] = (narrow,)
-"""Those whose rounding errors are no larger than the library's."""
-
 FEW_OUTPUTS = 32
 """Below this the layout that forward prefers is worth a reorder (3×3, 16 → 16 channels: 334 instead of 429 µs)."""
 
@@ -74,15 +60,8 @@ class _Convolution:
     """What the three kernels of one convolution have in common."""
 
     def __init__(
-        self,
-        x: Tensor,
-        weights: Variable,
-        bias: Variable | None,
-        y: Tensor,
-        geometry: ConvolutionGeometry,
-        own: Sequence[OwnKernels],
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
     ) -> None:
-        self.own = own
         self.shape = weights.shape
         self.sizes = _sizes(weights.shape, geometry.groups)
         self.x, self.y = activation(x), activation(y)
@@ -133,39 +112,22 @@ class _Convolution:
         return storage(self.shape, descriptor, self.sizes)
 
     def choose_storage(self) -> BlockedStorage:
-        """The layout of the library's weight gradient, or that of our own kernels."""
+        """The layout of the library's weight gradient, or the one that our own kernel of that wants, where it gains."""
         descriptor = self.gradient_layout
         padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
-        if padded or (self.image is not None and _gaining_in_weights(self.image, self.own)):
-            descriptor = _outputs_last(self.sizes)
+        if padded or (self.image is not None and narrow.gains_in_weights(self.image)):
+            return strided_storage(self.shape, self.sizes, outputs_last(self.sizes))
         return self.describe(descriptor)
 
-    def own_sizes(self, weights: Variable) -> ImageConvolution | None:
-        """The sizes for kernels of our own, where these take the variable as it lies."""
-        if self.image is None or not same(stored(weights, self.sizes), _outputs_last(self.sizes)):
-            return None
-        return self.image
 
-
-def forward(
-    x: Tensor,
-    weights: Variable,
-    bias: Variable | None,
-    y: Tensor,
-    geometry: ConvolutionGeometry,
-    relu: bool,
-    own: Sequence[OwnKernels] = OWN,
-) -> PreparedKernel:
-    """input0, weights[, bias] → output (relu: max(output, 0)). own: which kernels of our own may be taken, here and in
-    the gradients."""
-    convolution = _Convolution(x, weights, bias, y, geometry, own)
+@ONEDNN.kernel(ConvolutionForward, lambda request: images(request.x))
+def forward(request: ConvolutionForward) -> PreparedKernel:
+    x, weights, y, geometry = request.x, request.weights, request.y, request.geometry
+    convolution = _Convolution(x, weights, request.bias, y, geometry)
     storages: dict[str, Storage] = {}
     if weights.storage is None:
         storages["weights"] = kept = convolution.choose_storage()
         weights = Variable(weights.shape, weights.dtype, kept)
-    sizes = convolution.own_sizes(weights)
-    if sizes is not None and (kernels := _gaining(sizes, own)) is not None:
-        return replace(kernels.forward(sizes, relu, bias is not None), storages=storages)
     kept_as = stored(weights, convolution.sizes)
     candidates = []
     if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
@@ -173,31 +135,25 @@ def forward(
         candidates = [kept_as, convolution.gradient_layout] if blocked else [convolution.gradient_layout]
     made = [convolution.forward_with(candidate) for candidate in candidates]
     descriptor = _first_direct(made) or convolution.forward_with(free(convolution.sizes))
-    steps = Steps(f"convolution_forward{' relu' if relu else ''}")
+    steps = Steps(request)
     layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (convolution.x, "input0"),
         dnnl.ARG_WEIGHTS: (layout, _reordered(steps, kept_as, layout)),
         dnnl.ARG_DST: (convolution.y, "output"),
     }
-    reads = ["input0", "weights"]
     if convolution.bias is not None:
         operands[dnnl.ARG_BIAS] = (convolution.bias, "bias")
-        reads.append("bias")
     steps.add("convolution", descriptor, operands)
-    if relu:
+    if request.relu:
         add_relu(steps, "output", y.elements)
-    return steps.prepared(reads, ("output",), storages=storages)
+    return steps.prepared(storages=storages)
 
 
-def backward_data(
-    dy: Tensor, weights: Variable, dx: Tensor, geometry: ConvolutionGeometry, own: Sequence[OwnKernels] = OWN
-) -> PreparedKernel:
-    """output_gradient, weights → input_gradient."""
-    convolution = _Convolution(dx, weights, None, dy, geometry, own)
-    sizes = convolution.own_sizes(weights)
-    if sizes is not None and (kernels := _gaining(sizes, own)) is not None:
-        return kernels.backward_data(sizes)
+@ONEDNN.kernel(ConvolutionBackwardData, lambda request: images(request.dx))
+def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
+    weights, geometry = request.weights, request.geometry
+    convolution = _Convolution(request.dx, weights, None, request.dy, geometry)
     transposed = TRANSPOSED.get(str(convolution.describe(convolution.gradient_layout)))
     candidates = []
     # With one channel a group, blocks would be padded 256 times over; the library has kernels of its own for that.
@@ -205,7 +161,7 @@ def backward_data(
         layout = dnnl.dnnl_memory_desc_create_with_tag(convolution.sizes, dnnl.F32, transposed)
         candidates.append(convolution.backward_data_with(layout))
     descriptor = _first_direct(candidates) or convolution.backward_data_with(free(convolution.sizes))
-    steps = Steps("convolution_backward_data")
+    steps = Steps(request)
     layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_DIFF_DST: (convolution.y, "output_gradient"),
@@ -213,23 +169,14 @@ def backward_data(
         dnnl.ARG_DIFF_SRC: (convolution.x, "input_gradient"),
     }
     steps.add("convolution", descriptor, operands)
-    return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
+    return steps.prepared()
 
 
-def backward_weights(
-    x: Tensor,
-    dy: Tensor,
-    weights: Variable,
-    bias: Variable | None,
-    geometry: ConvolutionGeometry,
-    own: Sequence[OwnKernels] = OWN,
-) -> PreparedKernel:
-    """input0, output_gradient → weights_gradient[, bias_gradient]."""
-    convolution = _Convolution(x, weights, None, dy, geometry, own)
-    sizes = convolution.own_sizes(weights)
-    if sizes is not None and (kernels := _gaining_in_weights(sizes, own)) is not None:
-        return kernels.backward_weights(sizes, bias is not None)
-    steps = Steps("convolution_backward_weights")
+@ONEDNN.kernel(ConvolutionBackwardWeights, lambda request: images(request.x))
+def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
+    dy, weights = request.dy, request.weights
+    convolution = _Convolution(request.x, weights, None, dy, request.geometry)
+    steps = Steps(request)
     kept_as, layout = stored(weights, convolution.sizes), convolution.gradient_layout
     place: Place = "weights_gradient" if same(kept_as, layout) else steps.reserve(nbytes(layout))
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
@@ -240,31 +187,14 @@ def backward_weights(
     steps.add("convolution", convolution.backward_weights, operands)
     if not isinstance(place, str):
         steps.reorder(layout, place, kept_as, "weights_gradient")
-    return with_bias_gradient(steps, dy.elements // dy.shape[1], dy.shape[1], bias is not None)
-
-
-def _gaining(sizes: ImageConvolution, own: Sequence[OwnKernels]) -> OwnKernels | None:
-    """Our own kernels for a convolution and the gradient of its input, where some gain."""
-    return next((kernels for kernels in own if kernels.gains(sizes)), None)
-
-
-def _gaining_in_weights(sizes: ImageConvolution, own: Sequence[OwnKernels]) -> OwnKernels | None:
-    return next((kernels for kernels in own if kernels.gains_in_weights(sizes)), None)
+    if request.bias is not None:
+        add_bias_gradient(steps, dy.elements // dy.shape[1], dy.shape[1])
+    return steps.prepared()
 
 
 def _sizes(weights: Shape, groups: int) -> Shape:
     """(outputs, channels, kh, kw), or (groups, outputs per group, …)."""
     return weights if groups == 1 else (groups, weights[0] // groups, *weights[1:])
-
-
-def _outputs_last(sizes: Shape) -> dnnl.Handle:
-    """Not blocked: height, width, channels, (groups,) outputs, from the slowest to the fastest."""
-    *leading, channels, height, width = range(len(sizes))
-    strides, step = [0] * len(sizes), 1
-    for axis in reversed((height, width, channels, *leading)):
-        strides[axis] = step
-        step *= sizes[axis]
-    return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, strides)
 
 
 def _first_direct(descriptors: Iterable[dnnl.Handle]) -> dnnl.Handle | None:

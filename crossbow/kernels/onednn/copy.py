@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn.element_wise import combination
 from crossbow.kernels.onednn.memory import activation, plain
 from crossbow.kernels.onednn.primitive import Steps
+from crossbow.kernels.onednn.rooms import ONEDNN, PASSES
+from crossbow.kernels.requests import CopyBackward, CopyForward, Request, TransposeBackward, TransposeForward
 from crossbow.types import Tensor
 
 
-def accepts(x: Tensor, y: Tensor) -> bool:
-    """Whether the order changes for one of the two only, or for none."""
-    return x.same_order(y) or x.in_logical_order or y.in_logical_order
+def _reorders(x: Tensor, y: Tensor) -> bool:
+    """Whether the order changes, for one of the two only."""
+    return not x.same_order(y) and (x.in_logical_order or y.in_logical_order)
 
 
-def forward(x: Tensor, y: Tensor) -> PreparedKernel:
-    """input0 → output."""
-    return _copy("copy_forward", x, "input0", y, "output")
+@ONEDNN.kernel(CopyForward, lambda request: _reorders(request.x, request.y))
+def forward(request: CopyForward) -> PreparedKernel:
+    return _reordered(request, request.x, request.y)
 
 
-def backward(dy: Tensor, dx: Tensor) -> PreparedKernel:
-    """output_gradient → input_gradient."""
-    return _copy("copy_backward", dy, "output_gradient", dx, "input_gradient")
+@ONEDNN.kernel(CopyBackward, lambda request: _reorders(request.dy, request.dx))
+def backward(request: CopyBackward) -> PreparedKernel:
+    return _reordered(request, request.dy, request.dx)
 
 
-def _copy(name: str, source: Tensor, read: str, target: Tensor, write: str) -> PreparedKernel:
-    if source.same_order(target):
-        return replace(combination(name, (read,), write, (1.0,)), alias=(read, write))
-    steps = Steps(name)
+def _reordered(request: CopyForward | CopyBackward, source: Tensor, target: Tensor) -> PreparedKernel:
+    steps, (read,), (write,) = Steps(request), request.reads, request.writes
     if target.in_logical_order:
         steps.reorder(activation(source), read, plain(source.shape), write)
     else:
         steps.reorder(plain(target.shape), read, activation(target), write)
-    return steps.prepared((read,), (write,))
+    return steps.prepared()
+
+
+@PASSES.kernel(CopyForward, lambda request: request.alias is not None)
+@PASSES.kernel(CopyBackward, lambda request: request.alias is not None)
+@PASSES.kernel(TransposeForward, lambda request: request.alias is not None)
+@PASSES.kernel(TransposeBackward, lambda request: request.alias is not None)
+def unchanged(request: Request) -> PreparedKernel:
+    """Where the elements lie in the order in which they are wanted."""
+    return combination(request, (1.0,))

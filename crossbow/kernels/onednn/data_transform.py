@@ -9,36 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.compiled import SLOT, NativeFunction, float32_at, inlined, int64_at, native, philox
-from crossbow.kernels.interface import Buffers, Call, ImageTransform, PreparedKernel
-from crossbow.types import Layout, Tensor, address
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.onednn.rooms import PASSES
+from crossbow.kernels.requests import ImageWindows
+from crossbow.types import Layout, address
 
 _LOW = 0xFFFFFFFF
 
 
-def accepts(x: Tensor, y: Tensor) -> bool:
-    return x.layout is Layout.CHANNELS_LAST and y.layout is Layout.CHANNELS_LAST
+def _takes(request: ImageWindows) -> bool:
+    return request.x.layout is Layout.CHANNELS_LAST and request.y.layout is Layout.CHANNELS_LAST
 
 
-def at_random(x: Tensor, y: Tensor, transform: ImageTransform, seed: int, key: int) -> PreparedKernel:
-    """input0, state, slot_positions → output."""
+@PASSES.kernel(ImageWindows, lambda request: _takes(request) and request.seed is not None)
+def at_random(request: ImageWindows) -> PreparedKernel:
+    x, y, transform, seed, key = request.x, request.y, request.transform, request.seed, request.key
+    assert seed is not None
     rows, columns = transform.choices(x.shape, y.shape)
     numbers = (transform.padding, rows, columns, int(transform.mirror), key, seed & _LOW, (seed >> 32) & _LOW)
-    return _prepared(pick_windows, ("input0", "state", "slot_positions"), x, y, transform, *numbers)
+    return _prepared(request, pick_windows, *numbers)
 
 
-def centred(x: Tensor, y: Tensor, transform: ImageTransform) -> PreparedKernel:
-    """input0 → output."""
+@PASSES.kernel(ImageWindows, lambda request: _takes(request) and request.seed is None)
+def centred(request: ImageWindows) -> PreparedKernel:
+    x, y, transform = request.x, request.y, request.transform
     top, left = (start - transform.padding for start in transform.centre(x.shape, y.shape))
-    return _prepared(middle_windows, ("input0",), x, y, transform, top, left)
+    return _prepared(request, middle_windows, top, left)
 
 
-def _prepared(
-    function: NativeFunction, reads: tuple[str, ...], x: Tensor, y: Tensor, transform: ImageTransform, *more: int
-) -> PreparedKernel:
+def _prepared(request: ImageWindows, function: NativeFunction, *more: int) -> PreparedKernel:
     """The pass on a block of: output, what is read, x's N, C, H, W, y's H, W, mean, elements from one row of it to the
     next, scale, border, `more`."""
     function.address  # noqa: B018 - compile while preparing
-    (n, channels, height, width), (rows, columns) = x.shape, y.shape[2:]
+    (n, channels, height, width), (rows, columns), transform = request.x.shape, request.y.shape[2:], request.transform
     mean, border_mean, scale = (v.astype(np.float32) for v in (transform.mean, transform.border_mean, transform.scale))
     # Along a row of memory: for every column its channels.
     means = _rows(np.broadcast_to(mean, (channels, mean.shape[1], width)))
@@ -48,12 +51,12 @@ def _prepared(
     shape = (n, channels, height, width, rows, columns)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        constants, arrays = (means, scales, border), [buffers[role] for role in ("output", *reads)]
+        constants, arrays = (means, scales, border), [buffers[role] for role in (*request.writes, *request.reads)]
         places = (address(means), stride, address(scales), address(border))
         slots = (*map(address, arrays), *shape, *places, *more)
-        return (function.call("data_transform", *slots, references=(*constants, *arrays)),)
+        return (function.call(request.label, *slots, references=(*constants, *arrays)),)
 
-    return PreparedKernel("data_transform numba", reads, ("output",), bind)
+    return request.prepared("numba", bind)
 
 
 def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -6,7 +6,9 @@ import numpy as np
 
 from crossbow.kernels.compiled import TASK, float32_at, float64_at, int64_at, native, prepared_pass, uint32_at
 from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.onednn.rooms import PASSES, alike
 from crossbow.kernels.random import ROUNDS, threshold
+from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Layout, Tensor
 
 CHUNK = 4096
@@ -15,38 +17,25 @@ CHUNK = 4096
 _LOW = 0xFFFFFFFF
 
 
-def forward(x: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
-    """input0, state → output; may be in place."""
-    return _prepared("dropout_forward", "input0", "output", x, ratio, seed, key)
+@PASSES.kernel(DropoutForward, lambda request: alike(request.x, request.y))
+def forward(request: DropoutForward) -> PreparedKernel:
+    return _prepared(request, request.x)
 
 
-def backward(dy: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
-    """output_gradient, state → input_gradient; may be in place."""
-    return _prepared("dropout_backward", "output_gradient", "input_gradient", dy, ratio, seed, key)
+@PASSES.kernel(DropoutBackward, lambda request: alike(request.dy, request.dx))
+def backward(request: DropoutBackward) -> PreparedKernel:
+    return _prepared(request, request.dy)
 
 
-def _prepared(name: str, read: str, write: str, x: Tensor, ratio: float, seed: int, key: int) -> PreparedKernel:
-    scale = float(np.float32(1 / (1 - ratio)))
+def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedKernel:
+    scale = float(np.float32(1 / (1 - request.ratio)))
     channels, positions = 1, 1
     if x.layout is Layout.CHANNELS_LAST:
         _, channels, height, width = x.shape
         positions = height * width
-    return prepared_pass(
-        name,
-        drop,
-        (read, "state"),
-        (write,),
-        x.elements,
-        channels,
-        positions,
-        threshold(ratio),
-        scale,
-        key,
-        seed & _LOW,
-        (seed >> 32) & _LOW,
-        workspace=4 * CHUNK,
-        in_place=(read, write),
-    )
+    numbers = (x.elements, channels, positions, threshold(request.ratio), scale, request.key)
+    seed = (request.seed & _LOW, (request.seed >> 32) & _LOW)
+    return prepared_pass(request, drop, *numbers, *seed, workspace=4 * CHUNK)
 
 
 @native

@@ -3,92 +3,81 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, int64_at, native, uint8_at
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.onednn.rooms import PASSES, alike
 from crossbow.kernels.onednn.vector import CHUNK, combination_call, combine
+from crossbow.kernels.requests import (
+    MaximumBackward,
+    MaximumForward,
+    ProductBackward,
+    ProductForward,
+    Request,
+    ScaledGradient,
+    WeightedSum,
+)
 from crossbow.types import Phase, Tensor, address
 
 
-def weighted_sum(coefficients: Sequence[float], relu: bool) -> PreparedKernel:
-    """input0, input1, … → output = Σ coefficient × input (relu: max(output, 0)); may be in place on input0."""
-    inputs = tuple(f"input{index}" for index in range(len(coefficients)))
-    return combination(f"weighted_sum{' relu' if relu else ''}", inputs, "output", coefficients, relu)
+@PASSES.kernel(WeightedSum, lambda request: alike(*request.xs, request.y))
+def weighted_sum(request: WeightedSum) -> PreparedKernel:
+    return combination(request, request.coefficients, request.relu)
 
 
-def scale(coefficient: float) -> PreparedKernel:
-    """output_gradient → input_gradient = coefficient × output_gradient; may be in place."""
-    roles = ("output_gradient", "input_gradient")
-    kernel = combination("scale", roles[:1], roles[1], (coefficient,))
-    return replace(kernel, alias=roles if coefficient == 1 else None)
+@PASSES.kernel(ScaledGradient, lambda request: alike(request.dy, request.dx))
+def scale(request: ScaledGradient) -> PreparedKernel:
+    return combination(request, (request.coefficient,))
 
 
-def combination(
-    name: str, reads: tuple[str, ...], write: str, coefficients: Sequence[float], relu: bool = False
-) -> PreparedKernel:
-    """write = Σ coefficient × read (relu: max(…, 0)), over the buffers' memory; may be in place on the first."""
+def combination(request: Request, coefficients: Sequence[float], relu: bool = False) -> PreparedKernel:
+    """What is written = Σ coefficient × what is read (relu: max(…, 0)), over the buffers' memory."""
     combine.address  # noqa: B018 - compile while preparing
-    constants = np.array(coefficients, np.float64)
+    constants, reads, (write,) = np.array(coefficients, np.float64), request.reads, request.writes
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         sums = [(buffers[write], [buffers[role] for role in reads])]
-        return (combination_call(name, sums, constants, relu),)
+        return (combination_call(request.label, sums, constants, relu),)
 
-    return PreparedKernel(f"{name} numba", reads, (write,), bind, in_place=(reads[0], write))
-
-
-def product_forward(xs: Sequence[Tensor]) -> PreparedKernel:
-    """input0, input1, … → output; may be in place on input0."""
-    return _prepared("product_forward", multiply, _inputs(xs), ("output",), xs[0])
+    return request.prepared("numba", bind)
 
 
-def product_backward(xs: Sequence[Tensor], index: int) -> PreparedKernel:
-    """output_gradient, all inputs but this one → input_gradient; may be in place on output_gradient."""
-    others = [role for number, role in enumerate(_inputs(xs)) if number != index]
-    return _prepared("product_backward", multiply, ("output_gradient", *others), ("input_gradient",), xs[index])
+@PASSES.kernel(ProductForward, lambda request: alike(*request.xs, request.y))
+def product_forward(request: ProductForward) -> PreparedKernel:
+    return _prepared(request, multiply, request.y)
 
 
-def maximum_forward(xs: Sequence[Tensor], phase: Phase) -> PreparedKernel:
-    """input0, input1, … → output (and kept, when training); may be in place on input0."""
-    if phase is Phase.CHECK:
-        return _prepared("maximum_forward", largest, _inputs(xs), ("output",), xs[0])
-    kept = xs[0].elements
-    return _prepared("maximum_forward", first_largest, _inputs(xs), ("output", "kept"), xs[0], kept=kept)
+@PASSES.kernel(ProductBackward, lambda request: alike(*request.xs, request.dy))
+def product_backward(request: ProductBackward) -> PreparedKernel:
+    return _prepared(request, multiply, request.dy)
 
 
-def maximum_backward(xs: Sequence[Tensor], index: int) -> PreparedKernel:
-    """output_gradient, kept → input_gradient; may be in place on output_gradient."""
-    reads = ("output_gradient", "kept")
-    return _prepared("maximum_backward", select, reads, ("input_gradient",), xs[index], index)
+@PASSES.kernel(MaximumForward, lambda request: alike(*request.xs, request.y))
+def maximum_forward(request: MaximumForward) -> PreparedKernel:
+    if request.phase is Phase.CHECK:
+        return _prepared(request, largest, request.y)
+    return _prepared(request, first_largest, request.y, kept=request.y.elements)
 
 
-def _inputs(xs: Sequence[Tensor]) -> tuple[str, ...]:
-    return tuple(f"input{number}" for number in range(len(xs)))
+@PASSES.kernel(MaximumBackward, lambda request: alike(*request.xs, request.dy))
+def maximum_backward(request: MaximumBackward) -> PreparedKernel:
+    return _prepared(request, select, request.dy, request.index)
 
 
-def _prepared(
-    name: str,
-    function: NativeFunction,
-    reads: tuple[str, ...],
-    writes: tuple[str, ...],
-    x: Tensor,
-    *numbers: int,
-    kept: int = 0,
-) -> PreparedKernel:
+def _prepared(request: Request, function: NativeFunction, y: Tensor, *numbers: int, kept: int = 0) -> PreparedKernel:
     """The pass on a block of its length, the addresses of what is written, the number of what is read and its
-    addresses, and `numbers`; in place on the first that is read."""
+    addresses, and `numbers`."""
     function.address  # noqa: B018 - compile while preparing
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        targets, sources = ([address(buffers[role]) for role in roles] for roles in (writes, reads))
-        slots = (x.elements, *targets, len(sources), *sources, *numbers)
-        return (function.call(name, *slots, references=tuple(buffers.values())),)
+        targets, sources = ([address(buffers[role]) for role in roles] for roles in (request.writes, request.reads))
+        slots = (y.elements, *targets, len(sources), *sources, *numbers)
+        return (function.call(request.label, *slots, references=tuple(buffers.values())),)
 
-    return PreparedKernel(f"{name} numba", reads, writes, bind, kept=kept, in_place=(reads[0], writes[0]))
+    return request.prepared("numba", bind, kept=kept)
 
 
 # Chunk by chunk: the first term is copied, and what follows works on a chunk that is in the cache. So one code serves

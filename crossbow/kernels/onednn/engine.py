@@ -16,27 +16,30 @@ from crossbow.kernels.compiled import (
     uint8_at,
 )
 from crossbow.kernels.interface import PreparedKernel
-from crossbow.types import Layout, Tensor
+from crossbow.kernels.onednn.rooms import PASSES
+from crossbow.kernels.requests import LoadBatch
+from crossbow.types import Layout
 
 WORD = 4
 """Bytes of a label, of any type."""
 
 
-def accepts(slots: Tensor, x: Tensor, slot_labels: Tensor, labels: Tensor) -> bool:
-    """Whether the pass knows these types."""
-    same_labels = slot_labels.dtype == labels.dtype and labels.dtype.itemsize == WORD
-    return slots.dtype in (np.dtype(np.uint8), np.dtype(np.float32)) and x.dtype == np.float32 and same_labels
+def _takes(request: LoadBatch) -> bool:
+    """Whether the passes know these types."""
+    same_labels = request.slot_labels.dtype == request.labels.dtype and request.labels.dtype.itemsize == WORD
+    known = request.slots.dtype in (np.dtype(np.uint8), np.dtype(np.float32))
+    return known and request.x.dtype == np.float32 and same_labels
 
 
-def load_batch(slots: Tensor, x: Tensor, labels: Tensor, scale: float) -> PreparedKernel:
-    """slots, slot_labels, state → input, labels: slot state[SLOT], multiplied by `scale`."""
+@PASSES.kernel(LoadBatch, _takes)
+def load_batch(request: LoadBatch) -> PreparedKernel:
+    slots, x, labels, scale = request.slots, request.x, request.labels, request.scale
     function: NativeFunction = load_bytes if slots.dtype == np.uint8 else load_floats
     images, channels, positions = 1, 1, x.elements
     if x.layout is Layout.CHANNELS_LAST and x.shape[1] > 1:
         images, channels, positions = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
-    reads = ("slots", "slot_labels", "state")
     numbers = (images, channels, positions, labels.elements, float(np.float32(scale)))
-    return prepared_pass("load_batch", function, reads, ("input", "labels"), *numbers)
+    return prepared_pass(request, function, *numbers)
 
 
 # Block of both: slots, slot labels, state, input, labels, images, channels, positions, number of labels, scale.

@@ -16,28 +16,27 @@ from crossbow.kernels.compiled import (
     native,
     prepared_pass,
 )
-from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
+from crossbow.kernels.interface import Buffers, PreparedKernel
 from crossbow.kernels.native import BAD_INDEX
+from crossbow.kernels.onednn.rooms import PASSES
 from crossbow.kernels.reference.factorisation import named_rows
-
-READS = ("input0", "labels", "state", "users", "items")
-
-
-def forward(users: Variable, items: Variable, regularisation: float) -> PreparedKernel:
-    """input0, labels, state, users, items → output (1,)."""
-    numbers = (*_sizes(users, items), float(regularisation))
-    return prepared_pass("factorisation_forward", squared_errors, READS, ("output",), *numbers, explain=_explain)
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
 
 
-def backward(users: Variable, items: Variable, regularisation: float) -> PreparedKernel:
-    """input0, labels, state, users, items → users_gradient, items_gradient."""
-    writes, numbers = ("users_gradient", "items_gradient"), (*_sizes(users, items), float(regularisation))
-    return prepared_pass("factorisation_backward", squared_errors_gradient, READS, writes, *numbers, explain=_explain)
+@PASSES.kernel(FactorisationForward, lambda request: request.labels.dtype == np.float32)
+def forward(request: FactorisationForward) -> PreparedKernel:
+    return prepared_pass(request, squared_errors, *_numbers(request), explain=_explain)
 
 
-def _sizes(users: Variable, items: Variable) -> tuple[int, int, int]:
-    """Rows of users, rows of items, latents."""
-    return users.shape[0], items.shape[0], users.shape[1]
+@PASSES.kernel(FactorisationBackward, lambda request: request.labels.dtype == np.float32)
+def backward(request: FactorisationBackward) -> PreparedKernel:
+    return prepared_pass(request, squared_errors_gradient, *_numbers(request), explain=_explain)
+
+
+def _numbers(request: FactorisationForward | FactorisationBackward) -> tuple[int | float, ...]:
+    """Rows of users, rows of items, latents, λ."""
+    users, items = request.users.shape, request.items.shape
+    return users[0], items[0], users[1], float(request.regularisation)
 
 
 def _explain(buffers: Buffers) -> None:

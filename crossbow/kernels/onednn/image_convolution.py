@@ -8,9 +8,16 @@ import llvmlite.binding
 import numpy as np
 
 from crossbow.kernels.compiled import float32_at, inlined, int64_at
-from crossbow.kernels.interface import ConvolutionGeometry
+from crossbow.kernels.interface import Storage
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.primitive import Steps
+from crossbow.kernels.onednn.storage import lies, outputs_last, strided_storage
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import Tensor
 
 IMAGES, HEIGHT, WIDTH, CHANNELS, TOP, LEFT, PADDED_HEIGHT, PADDED_WIDTH = range(8)
@@ -82,6 +89,35 @@ class ImageConvolution:
     def slots(self) -> tuple[int, ...]:
         """As they lie in argument blocks."""
         return (*self.input.slots, self.outputs, self.rows, self.columns, *self.kernel, *self.stride, self.dilation)
+
+
+Convolution = ConvolutionForward | ConvolutionBackwardData | ConvolutionBackwardWeights
+
+
+def own_sizes(request: Convolution) -> ImageConvolution | None:
+    """The sizes of a convolution for kernels of our own, where these take the weights as they lie, or may choose."""
+    if isinstance(request, ConvolutionForward):
+        x, y = request.x, request.y
+    else:
+        x, y = request.dx if isinstance(request, ConvolutionBackwardData) else request.x, request.dy
+    weights, sizes = request.weights, image_convolution(x, y, request.geometry)
+    free = weights.storage is None and isinstance(request, ConvolutionForward)
+    return sizes if free or lies(weights, weights.shape, outputs_last(weights.shape)) else None
+
+
+def known_sizes(request: Convolution) -> ImageConvolution:
+    """The same, once it is settled that there are such kernels."""
+    sizes = own_sizes(request)
+    assert sizes is not None
+    return sizes
+
+
+def chosen_storage(request: ConvolutionForward) -> dict[str, Storage]:
+    """How the weights shall lie for kernels of our own, where it is for the forward kernel to say."""
+    weights = request.weights
+    if weights.storage is not None:
+        return {}
+    return {"weights": strided_storage(weights.shape, weights.shape, outputs_last(weights.shape))}
 
 
 def image_convolution(x: Tensor, y: Tensor, geometry: ConvolutionGeometry) -> ImageConvolution | None:

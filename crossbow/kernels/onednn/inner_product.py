@@ -19,7 +19,6 @@ from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.activation import add_relu
 from crossbow.kernels.onednn.matrix import Matrix, multiply, product_call
 from crossbow.kernels.onednn.memory import (
-    BlockedStorage,
     activation,
     attributes,
     elements,
@@ -31,7 +30,10 @@ from crossbow.kernels.onednn.memory import (
     stored,
 )
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.rooms import ONEDNN
+from crossbow.kernels.onednn.storage import BlockedStorage
 from crossbow.kernels.onednn.sums import add_bias_gradient
+from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBackwardWeights, InnerProductForward
 from crossbow.types import Layout, Shape, Tensor, address
 
 ROWS = 8
@@ -98,10 +100,11 @@ class _InnerProduct:
         return place
 
 
-def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu: bool) -> PreparedKernel:
-    """input0, weights[, bias] → output (relu: max(output, 0))."""
+@ONEDNN.kernel(InnerProductForward)
+def forward(request: InnerProductForward) -> PreparedKernel:
+    x, weights, bias, y, relu = request.x, request.weights, request.bias, request.y, request.relu
     product = _InnerProduct(x, weights, bias, y)
-    steps = Steps(f"inner_product_forward{' relu' if relu else ''}")
+    steps = Steps(request)
     storages: dict[str, Storage] = {}
     if weights.storage is None:
         kept: BlockedStorage = storage(weights.shape, product.transposed, product.sizes)
@@ -113,22 +116,21 @@ def forward(x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, relu
         dnnl.ARG_WEIGHTS: (product.weights, product.place(steps, weights)),
         dnnl.ARG_DST: (product.y, place),
     }
-    reads = ["input0", "weights"]
     if product.bias is not None:
         operands[dnnl.ARG_BIAS] = (product.bias, "bias")
-        reads.append("bias")
     steps.add("inner_product", product.forward(product.rows), operands)
     if relu:
         add_relu(steps, place, y.elements)
     if not product.in_rows(y):
         steps.reorder(plain(y.shape), place, activation(y), "output")
-    return steps.prepared(reads, ("output",), storages=storages)
+    return steps.prepared(storages=storages)
 
 
-def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
-    """output_gradient, weights → input_gradient."""
+@ONEDNN.kernel(InnerProductBackwardData)
+def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
+    dy, weights, dx = request.dy, request.weights, request.dx
     product = _InnerProduct(dx, weights, None, dy)
-    steps = Steps("inner_product_backward_data")
+    steps = Steps(request)
     place = product.place(steps, weights)
     gradient = product.rows_of(steps, dy, "output_gradient")
     target: Place = "input_gradient" if product.in_rows(dx) else steps.reserve(dx.nbytes)
@@ -146,16 +148,17 @@ def backward_data(dy: Tensor, weights: Variable, dx: Tensor) -> PreparedKernel:
         steps.add("inner_product", descriptor, operands)
     if not product.in_rows(dx):
         steps.reorder(plain(dx.shape), target, activation(dx), "input_gradient")
-    return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
+    return steps.prepared()
 
 
-def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | None) -> PreparedKernel:
-    """input0, output_gradient → weights_gradient[, bias_gradient]."""
+@ONEDNN.kernel(InnerProductBackwardWeights)
+def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
+    x, dy, weights, bias = request.x, request.dy, request.weights, request.bias
     product = _InnerProduct(x, weights, None, dy)
     descriptor = dnnl.dnnl_inner_product_backward_weights_primitive_desc_create(
         engine(), product.x, product.weights, None, product.y, product.forward(product.rows), attributes()
     )
-    steps = Steps("inner_product_backward_weights")
+    steps = Steps(request)
     own = stored(weights, product.sizes)
     direct = same(own, product.transposed)
     place: Place = "weights_gradient" if direct else steps.reserve(nbytes(product.transposed))
@@ -168,21 +171,25 @@ def backward_weights(x: Tensor, dy: Tensor, weights: Variable, bias: Variable | 
     steps.add("inner_product", descriptor, operands)
     if not direct:
         steps.reorder(product.transposed, place, own, "weights_gradient")
-    more = () if bias is None else add_bias_gradient(steps, product.rows, product.outputs, gradient)
-    kernel = steps.prepared(("input0", "output_gradient"), ("weights_gradient", *more))
+    if bias is not None:
+        add_bias_gradient(steps, product.rows, product.outputs, gradient)
+    kernel = steps.prepared()
     direct = direct and product.in_rows(x) and product.in_rows(dy)
-    return _with_blocks(kernel, product) if direct and 4 * elements(product.shape) >= WORTH_BLOCKS else kernel
+    worth = direct and 4 * elements(product.shape) >= WORTH_BLOCKS
+    return _with_blocks(kernel, request, product) if worth else kernel
 
 
-def _with_blocks(kernel: PreparedKernel, product: _InnerProduct) -> PreparedKernel:
+def _with_blocks(
+    kernel: PreparedKernel, request: InnerProductBackwardWeights, product: _InnerProduct
+) -> PreparedKernel:
     """The kernel, offering its gradient in blocks of features: rows of the transposed weights, one after the other."""
     row = 4 * product.outputs
     features = max(1, BLOCK // row // GRANULE) * GRANULE
     multiply.address  # noqa: B018 - compile while preparing
     room = features * row
-    bias = Steps("inner_product_backward_weights")
-    add_bias_gradient(bias, product.rows, product.outputs)
-    bias_gradient = bias.prepared(("output_gradient",), ("bias_gradient",))
+    bias_gradient = Steps(request)
+    if request.bias is not None:
+        add_bias_gradient(bias_gradient, product.rows, product.outputs)
 
     def blocks(buffers: Buffers) -> Sequence[GradientBlock]:
         x, dy = buffers["input0"], buffers["output_gradient"]
@@ -195,7 +202,7 @@ def _with_blocks(kernel: PreparedKernel, product: _InnerProduct) -> PreparedKern
             sizes = (count, product.outputs, product.rows)
             target = Matrix(address(scratch), product.outputs)
             calls: list[Call] = [product_call("weights block", sizes, part, gradient, target, (x, dy, scratch))]
-            if first == 0 and "bias_gradient" in kernel.writes:
+            if first == 0 and request.bias is not None:
                 calls += bias_gradient.bind({**buffers, "workspace": buffers["workspace"][room:]})
             place = slice(first * product.outputs, (first + count) * product.outputs)
             made.append(GradientBlock(calls, place, scratch[: count * product.outputs]))

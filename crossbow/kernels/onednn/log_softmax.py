@@ -9,22 +9,19 @@ import numpy as np
 from crossbow.kernels.compiled import float32_at, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn.memory import axes_in_memory
+from crossbow.kernels.onednn.rooms import PASSES, alike
+from crossbow.kernels.requests import LogSoftmaxBackward, LogSoftmaxForward
 from crossbow.types import Tensor
 
 
-def forward(x: Tensor, axis: int) -> PreparedKernel:
-    """input0 → output; may be in place."""
-    in_place = ("input0", "output")
-    return prepared_pass(
-        "log_softmax_forward", log_softmax, in_place[:1], in_place[1:], *_lines(x, axis), in_place=in_place
-    )
+@PASSES.kernel(LogSoftmaxForward, lambda request: alike(request.x, request.y))
+def forward(request: LogSoftmaxForward) -> PreparedKernel:
+    return prepared_pass(request, log_softmax, *_lines(request.x, request.axis))
 
 
-def backward(y: Tensor, axis: int) -> PreparedKernel:
-    """output, output_gradient → input_gradient; may be in place on output_gradient."""
-    reads, in_place = ("output", "output_gradient"), ("output_gradient", "input_gradient")
-    function, lines = log_softmax_gradient, _lines(y, axis)
-    return prepared_pass("log_softmax_backward", function, reads, in_place[1:], *lines, in_place=in_place)
+@PASSES.kernel(LogSoftmaxBackward, lambda request: alike(request.y, request.dy, request.dx))
+def backward(request: LogSoftmaxBackward) -> PreparedKernel:
+    return prepared_pass(request, log_softmax_gradient, *_lines(request.y, request.axis))
 
 
 def _lines(tensor: Tensor, axis: int) -> tuple[int, int, int]:

@@ -10,9 +10,16 @@ import numpy as np
 from crossbow.kernels.compiled import EXAMPLES, float32_at, inlined, int32_at, int64_at, native, prepared_pass
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.native import BAD_LABEL
+from crossbow.kernels.onednn.rooms import PASSES, alike
+from crossbow.kernels.requests import (
+    EuclideanLossBackward,
+    EuclideanLossForward,
+    LabelAccuracy,
+    SoftmaxLossBackward,
+    SoftmaxLossForward,
+)
 from crossbow.types import Layout, Tensor
 
-READS = ("input0", "labels", "state")
 NOTHING_IGNORED = -(2**40)
 """Stands for "no label is ignored": no 32-bit label is equal to it."""
 
@@ -26,7 +33,12 @@ def _ignored(label: int | None) -> int:
     return NOTHING_IGNORED if label is None else label
 
 
-def accepts(p: Tensor, labels: Tensor) -> bool:
+def _plain(x: Tensor, labels: Tensor, *more: Tensor) -> bool:
+    """Whether all lie in logical order, and the labels are of the passes' type."""
+    return labels.dtype == np.float32 and all(tensor.layout is Layout.PLAIN for tensor in (x, labels, *more))
+
+
+def _takes(p: Tensor, labels: Tensor) -> bool:
     """Whether the labels are classes, one for each row of class values."""
     return labels.dtype == np.int32 and labels.elements * p.shape[1] == p.elements
 
@@ -39,38 +51,39 @@ def _sizes(p: Tensor) -> tuple[int, int, int, int]:
     return classes, places, places, 1
 
 
-def softmax_loss_forward(
-    p: Tensor, ignored_label: int | None, normalisation: str, logits: Tensor | None
-) -> PreparedKernel:
-    """input0 (probabilities) or logits, labels, state → output (1,)."""
-    if logits is not None:
-        numbers = (*_sizes(logits), _ignored(ignored_label), _NORMALISERS[normalisation])
-        reads = ("logits", *READS[1:])
-        return prepared_pass("softmax_loss_forward of logits", cross_entropy_of_logits, reads, ("output",), *numbers)
-    numbers = (*_sizes(p), _ignored(ignored_label), _NORMALISERS[normalisation])
-    return prepared_pass("softmax_loss_forward", cross_entropy, READS, ("output",), *numbers)
+@PASSES.kernel(SoftmaxLossForward, lambda request: _takes(request.p, request.labels))
+def softmax_loss_forward(request: SoftmaxLossForward) -> PreparedKernel:
+    values, function = (
+        (request.p, cross_entropy) if request.logits is None else (request.logits, cross_entropy_of_logits)
+    )
+    return prepared_pass(request, function, *_sizes(values), *_counting(request))
 
 
-def softmax_loss_backward(p: Tensor, ignored_label: int | None, normalisation: str) -> PreparedKernel:
-    """input0, labels, state → input_gradient: (p − y) / normaliser, with respect to the logits."""
-    numbers = (*_sizes(p), _ignored(ignored_label), _NORMALISERS[normalisation], p.shape[0])
-    return prepared_pass("softmax_loss_backward", cross_entropy_gradient, READS, ("input_gradient",), *numbers)
+@PASSES.kernel(SoftmaxLossBackward, lambda request: _takes(request.p, request.labels) and alike(request.p, request.dx))
+def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
+    numbers = (*_sizes(request.p), *_counting(request), request.p.shape[0])
+    return prepared_pass(request, cross_entropy_gradient, *numbers)
 
 
-def euclidean_loss_forward(x: Tensor) -> PreparedKernel:
-    """input0, labels, state → output (1,): Σ (x − labels)² / (2 · examples)."""
-    return prepared_pass("euclidean_loss_forward", squares, READS, ("output",), x.elements // x.shape[0])
+def _counting(request: SoftmaxLossForward | SoftmaxLossBackward) -> tuple[int, int]:
+    """The ignored label, and what the normaliser counts."""
+    return _ignored(request.ignored_label), _NORMALISERS[request.normalisation]
 
 
-def euclidean_loss_backward(x: Tensor) -> PreparedKernel:
-    """input0, labels, state → input_gradient: (x − labels) / examples."""
-    numbers = (x.elements // x.shape[0], x.shape[0])
-    return prepared_pass("euclidean_loss_backward", squares_gradient, READS, ("input_gradient",), *numbers)
+@PASSES.kernel(EuclideanLossForward, lambda request: _plain(request.x, request.labels))
+def euclidean_loss_forward(request: EuclideanLossForward) -> PreparedKernel:
+    return prepared_pass(request, squares, request.x.elements // request.x.shape[0])
 
 
-def accuracy(p: Tensor, top_k: int, ignored_label: int | None) -> PreparedKernel:
-    """input0, labels, state → output (1,): fraction of the labels that are among the top_k largest."""
-    return prepared_pass("accuracy", top_fraction, READS, ("output",), *_sizes(p), _ignored(ignored_label), top_k)
+@PASSES.kernel(EuclideanLossBackward, lambda request: _plain(request.x, request.labels, request.dx))
+def euclidean_loss_backward(request: EuclideanLossBackward) -> PreparedKernel:
+    x = request.x
+    return prepared_pass(request, squares_gradient, x.elements // x.shape[0], x.shape[0])
+
+
+@PASSES.kernel(LabelAccuracy, lambda request: _takes(request.p, request.labels))
+def accuracy(request: LabelAccuracy) -> PreparedKernel:
+    return prepared_pass(request, top_fraction, *_sizes(request.p), _ignored(request.ignored_label), request.top_k)
 
 
 @inlined

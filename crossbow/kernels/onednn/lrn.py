@@ -7,19 +7,18 @@ for the gradient; the passes keep nothing.
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native, prepared_pass
-from crossbow.kernels.interface import PreparedKernel, ResponseGeometry
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn.binding import OneDNNError
-from crossbow.kernels.onednn.fallback import fallen_back
 from crossbow.kernels.onednn.memory import activation, attributes, engine, nbytes
 from crossbow.kernels.onednn.primitive import Place, Steps, implementation
+from crossbow.kernels.onednn.rooms import ONEDNN, PASSES, alike
+from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Phase, Shape, Tensor
 
 THREE_QUARTERS = 0.75
@@ -29,15 +28,19 @@ PRIMITIVE_SIZES = (3, 5)
 while the gradient is prepared."""
 
 
-def forward(x: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKernel:
-    """input0 → output (and kept, when training with the primitive)."""
-    own = functools.partial(prepared_pass, "lrn_forward", normalise, ("input0",), ("output",), *_numbers(x, geometry))
-    try:
-        if not _primitive_is_fast(x, geometry):
-            return own()
-    except OneDNNError as error:
-        return fallen_back(own(), error)
-    training = phase is Phase.TRAIN
+def _primitive_is_fast(request: LRNForward | LRNBackward) -> bool:
+    x, geometry = request.x, request.geometry
+    like = (x, request.y) if isinstance(request, LRNForward) else (x, request.dy, request.dx)
+    if geometry.size not in PRIMITIVE_SIZES or x.layout is not Layout.CHANNELS_LAST or not alike(*like):
+        return False
+    descriptors = (_forward(x, geometry, dnnl.FORWARD_TRAINING), _backward(x, geometry))
+    return all("jit" in implementation(descriptor) for descriptor in descriptors)
+
+
+@ONEDNN.kernel(LRNForward, _primitive_is_fast)
+def forward(request: LRNForward) -> PreparedKernel:
+    """With the primitive, training also keeps something."""
+    x, geometry, training = request.x, request.geometry, request.phase is Phase.TRAIN
     descriptor = _forward(x, geometry, dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (activation(x), "input0"),
@@ -46,22 +49,15 @@ def forward(x: Tensor, geometry: ResponseGeometry, phase: Phase) -> PreparedKern
     kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD) if training else None
     if kept is not None:
         operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
-    steps = Steps("lrn_forward")
+    steps = Steps(request)
     steps.add("lrn", descriptor, operands)
-    if kept is None:
-        return steps.prepared(("input0",), ("output",))
-    return steps.prepared(("input0",), ("output", "kept"), kept=nbytes(kept))
+    return steps.prepared() if kept is None else steps.prepared(more_writes=("kept",), kept=nbytes(kept))
 
 
-def backward(x: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
-    """input0, output_gradient[, kept] → input_gradient; the pass may be in place on output_gradient."""
-    reads, writes = ["input0", "output_gradient"], ("input_gradient",)
-    try:
-        if not _primitive_is_fast(x, geometry):
-            return _own_backward(x, geometry)
-    except OneDNNError as error:
-        return fallen_back(_own_backward(x, geometry), error)
-    descriptor = _backward(x, geometry)
+@ONEDNN.kernel(LRNBackward, _primitive_is_fast)
+def backward(request: LRNBackward) -> PreparedKernel:
+    x = request.x
+    descriptor = _backward(x, request.geometry)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (activation(x), "input0"),
         dnnl.ARG_DIFF_DST: (activation(x), "output_gradient"),
@@ -70,20 +66,12 @@ def backward(x: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
     kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD)
     if kept is not None:
         operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
-        reads.append("kept")
-    steps = Steps("lrn_backward")
+    steps = Steps(request)
     steps.add("lrn", descriptor, operands)
-    return steps.prepared(reads, writes)
+    return steps.prepared(more_reads=() if kept is None else ("kept",), in_place=False)
 
 
 # The library's primitive.
-
-
-def _primitive_is_fast(x: Tensor, geometry: ResponseGeometry) -> bool:
-    if geometry.size not in PRIMITIVE_SIZES or x.layout is not Layout.CHANNELS_LAST:
-        return False
-    descriptors = (_forward(x, geometry, dnnl.FORWARD_TRAINING), _backward(x, geometry))
-    return all("jit" in implementation(descriptor) for descriptor in descriptors)
 
 
 def _forward(x: Tensor, geometry: ResponseGeometry, propagation: int) -> dnnl.Handle:
@@ -113,17 +101,16 @@ def _constants(geometry: ResponseGeometry) -> tuple[int, float, float, float]:
 # Passes of our own.
 
 
-def _own_backward(x: Tensor, geometry: ResponseGeometry) -> PreparedKernel:
-    (_, height, width, inner), _ = _images(x, geometry)
-    return prepared_pass(
-        "lrn_backward",
-        normalise_gradient,
-        ("input0", "output_gradient"),
-        ("input_gradient",),
-        *_numbers(x, geometry),
-        workspace=4 * (2 * height * width * inner + inner),
-        in_place=("output_gradient", "input_gradient"),
-    )
+@PASSES.kernel(LRNForward, lambda request: alike(request.x, request.y))
+def own_forward(request: LRNForward) -> PreparedKernel:
+    return prepared_pass(request, normalise, *_numbers(request.x, request.geometry))
+
+
+@PASSES.kernel(LRNBackward, lambda request: alike(request.x, request.dy, request.dx))
+def own_backward(request: LRNBackward) -> PreparedKernel:
+    (_, height, width, inner), _ = _images(request.x, request.geometry)
+    room = 4 * (2 * height * width * inner + inner)
+    return prepared_pass(request, normalise_gradient, *_numbers(request.x, request.geometry), workspace=room)
 
 
 def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[int | float, ...]:

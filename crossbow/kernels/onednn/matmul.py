@@ -7,37 +7,41 @@ import math
 import numpy as np
 
 from crossbow.kernels.compiled import float32_at, int64_at, native
-from crossbow.kernels.interface import MatrixProductGeometry, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.matrix_vector import add_row_products
 from crossbow.kernels.onednn.memory import activation, attributes, engine, plain
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.rooms import ONEDNN
+from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProductGeometry
 from crossbow.types import Shape, Tensor, address
 
 WORTH_ROWS = 16
 """Products in a row from which a matrix and a vector are multiplied row by row, with smaller errors."""
 
 
-def accepts(geometry: MatrixProductGeometry) -> bool:
+def _takes(request: MatmulForward | MatmulBackward) -> bool:
     """Whether the library counts so many dimensions."""
-    return len(geometry.y) <= dnnl.MAXIMUM_DIMENSIONS
+    return len(request.geometry.y) <= dnnl.MAXIMUM_DIMENSIONS
 
 
-def forward(a: Tensor, b: Tensor, y: Tensor, geometry: MatrixProductGeometry) -> PreparedKernel:
-    """input0, input1 → output."""
-    product, steps = _as_one(geometry), Steps("matmul_forward")
+@ONEDNN.kernel(MatmulForward, _takes)
+def forward(request: MatmulForward) -> PreparedKernel:
+    a, b, y, geometry = request.a, request.b, request.y, request.geometry
+    product, steps = _as_one(geometry), Steps(request)
     left = _factor(steps, a, "input0", product, 0)
     right = _factor(steps, b, "input1", product, 1)
     place: Place = "output" if y.in_logical_order else steps.reserve(y.nbytes)
     _multiply(steps, left, right, product.y, place)
     if not y.in_logical_order:
         steps.reorder(plain(y.shape), place, activation(y), "output")
-    return steps.prepared(("input0", "input1"), ("output",))
+    return steps.prepared()
 
 
-def backward(dy: Tensor, a: Tensor, b: Tensor, number: int, geometry: MatrixProductGeometry) -> PreparedKernel:
-    """output_gradient, the other input → input_gradient."""
-    product, steps = _as_one(geometry), Steps("matmul_backward")
+@ONEDNN.kernel(MatmulBackward, _takes)
+def backward(request: MatmulBackward) -> PreparedKernel:
+    dy, a, b, number, geometry = request.dy, request.a, request.b, request.number, request.geometry
+    product, steps = _as_one(geometry), Steps(request)
     target, other = (a, b) if number == 0 else (b, a)
     read = f"input{1 - number}"
     gradient = _Factor(product.y, False, _logical(steps, dy, "output_gradient"))
@@ -57,7 +61,7 @@ def backward(dy: Tensor, a: Tensor, b: Tensor, number: int, geometry: MatrixProd
         _sum(steps, whole, parts, shape, place)
     if not target.in_logical_order:
         steps.reorder(plain(target.shape), place, activation(target), "input_gradient")
-    return steps.prepared(("output_gradient", read), ("input_gradient",))
+    return steps.prepared()
 
 
 class _Factor:

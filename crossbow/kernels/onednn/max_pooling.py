@@ -24,8 +24,10 @@ from crossbow.kernels.compiled import (
     native,
     prepared_pass,
 )
-from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
-from crossbow.kernels.onednn.windows import window_slots
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.onednn.rooms import PASSES
+from crossbow.kernels.onednn.windows import slides, window_slots
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.types import Phase, Tensor
 
 LANES = 16
@@ -48,16 +50,17 @@ class _Form(NamedTuple):
     """Gradients: whether no element is in two windows."""
 
 
-def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase) -> PreparedKernel:
-    """input0 → output (and kept, when training)."""
+@PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "max"))
+def forward(request: PoolingForward) -> PreparedKernel:
+    x, y, geometry, phase = request.x, request.y, request.geometry, request.phase
     form, slots = _form(x, geometry, phase), window_slots(x, y, geometry)
-    writes = ("output", "kept") if form.kept else ("output",)
     function = _maxima(form._replace(disjoint=False))
-    return prepared_pass("pooling_forward max", function, ("input0",), writes, *slots, kept=form.kept * y.elements)
+    return prepared_pass(request, function, *slots, kept=form.kept * y.elements)
 
 
-def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
-    """output_gradient, kept → input_gradient."""
+@PASSES.kernel(PoolingBackward, lambda request: slides(request.dx, request.geometry, "max"))
+def backward(request: PoolingBackward) -> PreparedKernel:
+    dy, dx, geometry = request.dy, request.dx, request.geometry
     covered = geometry.kernel == geometry.extent == geometry.stride and all(
         windows * step - before >= size
         for size, windows, step, (before, _) in zip(
@@ -65,8 +68,7 @@ def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKerne
         )
     )
     form, slots = _form(dx, geometry, Phase.TRAIN), (*window_slots(dx, dy, geometry), int(covered))
-    reads = ("output_gradient", "kept")
-    return prepared_pass("pooling_backward max", _gradient(form), reads, ("input_gradient",), *slots)
+    return prepared_pass(request, _gradient(form), *slots)
 
 
 def _form(x: Tensor, geometry: PoolingGeometry, phase: Phase) -> _Form:

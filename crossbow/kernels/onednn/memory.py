@@ -5,14 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Storage, Variable
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.types import Array, Layout, Shape, Tensor
+from crossbow.kernels.onednn.storage import BlockedStorage
+from crossbow.types import Layout, Shape, Tensor
 
 _PLAIN_TAGS = {
     1: dnnl.TAG_A,
@@ -62,54 +59,6 @@ def axes_in_memory(tensor: Tensor) -> tuple[int, ...]:
     return (0, 2, 3, 1) if tensor.layout is Layout.CHANNELS_LAST else tuple(range(len(tensor.shape)))
 
 
-@dataclass(frozen=True)
-class BlockedStorage:
-    """A variable in a layout that suits oneDNN: outer strides, then inner blocks.
-
-    The element at indices i of `sizes` (the variable's `shape`, perhaps with more dimensions, as groups) lies at
-    Σ_d (i_d div B_d) · strides_d + its place in the inner blocks, where B_d is the product of dimension d's blocks.
-    """
-
-    shape: Shape
-    sizes: Shape
-    strides: tuple[int, ...]
-    blocks: tuple[tuple[int, int], ...]
-    """(dimension, size), outermost first."""
-    elements: int
-    descriptor: dnnl.Handle = field(repr=False, compare=False)
-
-    @functools.cached_property
-    def _places(self) -> NDArray[np.int64]:
-        """The place in the flat vector of every element, in the order of the plain variable."""
-        places = np.zeros(self.sizes, np.int64)
-        for dimension, size in enumerate(self.sizes):
-            index = np.arange(size)
-            place = np.zeros(size, np.int64)
-            step, done = 1, 1
-            for axis, block in reversed(self.blocks):
-                if axis == dimension:
-                    place += index // done % block * step
-                    done *= block
-                step *= block
-            place += index // done * self.strides[dimension]
-            places += place.reshape([-1 if axis == dimension else 1 for axis in range(len(self.sizes))])
-        return places.reshape(-1)
-
-    def pack(self, plain: Array, flat: Array) -> None:
-        flat[...] = 0
-        flat[self._places] = plain.reshape(-1)
-
-    def unpack(self, flat: Array, plain: Array) -> None:
-        plain[...] = flat[self._places].reshape(self.shape)
-
-    def __str__(self) -> str:
-        """As oneDNN writes it: dimensions from the outermost in, capital where blocked, then the blocks."""
-        blocked = {dimension for dimension, _ in self.blocks}
-        order = sorted(range(len(self.sizes)), key=lambda d: (-self.strides[d], d))
-        outer = "".join(chr(ord("A" if d in blocked else "a") + d) for d in order)
-        return outer + "".join(f"{size}{chr(ord('a') + dimension)}" for dimension, size in self.blocks)
-
-
 def storage(shape: Shape, descriptor: dnnl.Handle, sizes: Shape) -> BlockedStorage:
     """The storage that a descriptor of these sizes describes, for a variable of this shape."""
     count = dnnl.dnnl_memory_desc_query_s32(descriptor, dnnl.QUERY_INNER_NBLKS_S32)
@@ -130,7 +79,10 @@ def stored(variable: Variable, sizes: Sequence[int]) -> dnnl.Handle:
     chosen: Storage | None = variable.storage
     if isinstance(chosen, BlockedStorage):
         if chosen.sizes == tuple(sizes):
-            return chosen.descriptor
+            if chosen.descriptor is None:
+                return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, chosen.strides)
+            descriptor: dnnl.Handle = chosen.descriptor
+            return descriptor
         raise ValueError(f"expected a storage of sizes {tuple(sizes)}. Received: {chosen.sizes} ({chosen})")
     return plain(sizes)
 

@@ -21,14 +21,20 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import image_convolution as sizing
 from crossbow.kernels.onednn import tile
 from crossbow.kernels.onednn.image_convolution import (
+    Convolution,
     ImageConvolution,
+    chosen_storage,
     clear_image,
     image_with_padding,
     image_without_padding,
+    known_sizes,
+    own_sizes,
 )
 from crossbow.kernels.onednn.primitive import Steps
-from crossbow.kernels.onednn.sums import with_bias_gradient
+from crossbow.kernels.onednn.rooms import SIMD
+from crossbow.kernels.onednn.sums import add_bias_gradient
 from crossbow.kernels.onednn.tile import Product, multiply_chunk
+from crossbow.kernels.requests import ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward
 
 WASTE = 1.3
 """How many times the work the library has to do, in whole vectors of inputs and outputs, that this gains
@@ -49,12 +55,20 @@ def gains_in_weights(sizes: ImageConvolution) -> bool:
     return gains(sizes) or sizes.channels == 1
 
 
+def _taken(request: Convolution) -> bool:
+    sizes = own_sizes(request)
+    if sizes is None:
+        return False
+    return gains_in_weights(sizes) if isinstance(request, ConvolutionBackwardWeights) else gains(sizes)
+
+
 def _whole(channels: int) -> int:
     return -(-channels // tile.LANES) * tile.LANES
 
 
-def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
-    """input0, weights[, bias] → output."""
+@SIMD.kernel(ConvolutionForward, _taken)
+def forward(request: ConvolutionForward) -> PreparedKernel:
+    sizes, bias = known_sizes(request), request.bias is not None
     strides = {
         tile.OUTER: sizes.kernel[0],
         tile.INNER: sizes.window,
@@ -64,17 +78,18 @@ def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
         tile.B_OUTER: sizes.window * sizes.outputs,
         tile.B_INNER: sizes.outputs,
         tile.C_ROW: sizes.outputs,
-        tile.RELU: int(relu),
+        tile.RELU: int(request.relu),
     }
     product = Product(sizes.columns, sizes.outputs, strides)
-    steps = Steps(f"convolution_forward{' relu' if relu else ''} narrow")
+    steps = Steps(request, "narrow")
     places = ("input0", "weights", "output", sizes.input.reserve(steps), "bias" if bias else None)
     steps.add_pass("pass", forward_pass, places, *sizes.slots, *product.slots)
-    return steps.prepared(("input0", "weights", "bias") if bias else ("input0", "weights"), ("output",))
+    return steps.prepared(storages=chosen_storage(request))
 
 
-def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
-    """input0, output_gradient → weights_gradient[, bias_gradient]."""
+@SIMD.kernel(ConvolutionBackwardWeights, _taken)
+def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
+    sizes = known_sizes(request)
     strides = {
         tile.OUTER: sizes.rows,
         tile.INNER: sizes.columns,
@@ -86,14 +101,17 @@ def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
         tile.C_ROW: sizes.outputs,
     }
     product = Product(sizes.window, sizes.outputs, strides)
-    steps = Steps("convolution_backward_weights narrow")
+    steps = Steps(request, "narrow")
     places = ("input0", "output_gradient", "weights_gradient", sizes.input.reserve(steps), None)
     steps.add_pass("pass", weights_pass, places, *sizes.slots, *product.slots)
-    return with_bias_gradient(steps, sizes.positions, sizes.outputs, bias)
+    if request.bias is not None:
+        add_bias_gradient(steps, sizes.positions, sizes.outputs)
+    return steps.prepared()
 
 
-def backward_data(sizes: ImageConvolution) -> PreparedKernel:
-    """output_gradient, weights → input_gradient."""
+@SIMD.kernel(ConvolutionBackwardData, _taken)
+def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
+    sizes = known_sizes(request)
     strides = {
         tile.OUTER: 1,
         tile.INNER: sizes.outputs,
@@ -104,11 +122,11 @@ def backward_data(sizes: ImageConvolution) -> PreparedKernel:
         tile.ADD: 1,
     }
     product = Product(sizes.columns, sizes.window, strides)
-    steps = Steps("convolution_backward_data narrow")
+    steps = Steps(request, "narrow")
     transposed = steps.reserve(4 * sizes.kernel[0] * sizes.outputs * sizes.window)
     places = ("output_gradient", "weights", "input_gradient", sizes.input.reserve(steps), transposed)
     steps.add_pass("pass", data_pass, places, *sizes.slots, *product.slots)
-    return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
+    return steps.prepared()
 
 
 _SIZES = 5

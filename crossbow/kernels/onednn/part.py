@@ -14,33 +14,31 @@ import numpy as np
 from crossbow.kernels.compiled import float32_at, float64_at, int64_at, native
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn.primitive import Place, Steps
+from crossbow.kernels.onednn.rooms import ONEDNN
 from crossbow.kernels.onednn.transpose import strided
+from crossbow.kernels.requests import PadBackward, PadForward, Request, SliceBackward, SliceForward
 from crossbow.kernels.strides import strides
 from crossbow.types import Shape, Tensor
 
-FORWARD, BACKWARD = ("input0", "output"), ("output_gradient", "input_gradient")
+
+@ONEDNN.kernel(SliceForward)
+def slice_forward(request: SliceForward) -> PreparedKernel:
+    return _taken(request, request.x, request.y, *_along(request.x, request.axis, request.start, request.step))
 
 
-def slice_forward(x: Tensor, y: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
-    """input0 → output."""
-    starts, steps = _along(x, axis, start, step)
-    return _taken("slice_forward", x, y, starts, steps, *FORWARD)
+@ONEDNN.kernel(SliceBackward)
+def slice_backward(request: SliceBackward) -> PreparedKernel:
+    return _put(request, request.dy, request.dx, *_along(request.dx, request.axis, request.start, request.step), 0.0)
 
 
-def slice_backward(dy: Tensor, dx: Tensor, axis: int, start: int, step: int) -> PreparedKernel:
-    """output_gradient → input_gradient."""
-    starts, steps = _along(dx, axis, start, step)
-    return _put("slice_backward", dy, dx, starts, steps, 0.0, *BACKWARD)
+@ONEDNN.kernel(PadForward)
+def pad_forward(request: PadForward) -> PreparedKernel:
+    return _put(request, request.x, request.y, request.before, [1] * len(request.before), request.value)
 
 
-def pad_forward(x: Tensor, y: Tensor, before: Sequence[int], value: float) -> PreparedKernel:
-    """input0 → output."""
-    return _put("pad_forward", x, y, before, [1] * len(before), value, *FORWARD)
-
-
-def pad_backward(dy: Tensor, dx: Tensor, before: Sequence[int]) -> PreparedKernel:
-    """output_gradient → input_gradient."""
-    return _taken("pad_backward", dy, dx, before, [1] * len(before), *BACKWARD)
+@ONEDNN.kernel(PadBackward)
+def pad_backward(request: PadBackward) -> PreparedKernel:
+    return _taken(request, request.dy, request.dx, request.before, [1] * len(request.before))
 
 
 def _along(whole: Tensor, axis: int, start: int, step: int) -> tuple[list[int], list[int]]:
@@ -49,29 +47,30 @@ def _along(whole: Tensor, axis: int, start: int, step: int) -> tuple[list[int], 
     return [start if a == axis else 0 for a in range(rank)], [step if a == axis else 1 for a in range(rank)]
 
 
-def _taken(
-    name: str, whole: Tensor, part: Tensor, starts: Sequence[int], by: Sequence[int], read: str, write: str
-) -> PreparedKernel:
-    steps, (offset, distances) = Steps(name), _place(whole, starts, by)
+def _taken(request: Request, whole: Tensor, part: Tensor, starts: Sequence[int], by: Sequence[int]) -> PreparedKernel:
+    steps, (offset, distances), (read,), (write,) = (
+        Steps(request),
+        _place(whole, starts, by),
+        request.reads,
+        request.writes,
+    )
     _move(steps, part.shape, (distances, (read, offset)), (strides(part), write), max(by) > 1)
-    return steps.prepared((read,), (write,))
+    return steps.prepared()
 
 
 def _put(
-    name: str,
-    part: Tensor,
-    whole: Tensor,
-    starts: Sequence[int],
-    by: Sequence[int],
-    value: float,
-    read: str,
-    write: str,
+    request: Request, part: Tensor, whole: Tensor, starts: Sequence[int], by: Sequence[int], value: float
 ) -> PreparedKernel:
-    steps, (offset, distances) = Steps(name), _place(whole, starts, by)
+    steps, (offset, distances), (read,), (write,) = (
+        Steps(request),
+        _place(whole, starts, by),
+        request.reads,
+        request.writes,
+    )
     if part.elements < whole.elements:
         steps.add_pass("fill", fill, (write,), whole.elements, float(value))
     _move(steps, part.shape, (strides(part), read), (distances, (write, offset)), max(by) > 1)
-    return steps.prepared((read,), (write,))
+    return steps.prepared()
 
 
 def _move(

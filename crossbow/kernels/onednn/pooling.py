@@ -2,61 +2,73 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
-from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, int64_at, native, prepared_pass
-from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
+from crossbow.kernels.compiled import float32_at, inlined, int64_at, native, prepared_pass
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn.binding import OneDNNError
-from crossbow.kernels.onednn.fallback import fallen_back
 from crossbow.kernels.onednn.memory import activation, attributes, engine
 from crossbow.kernels.onednn.primitive import Steps
+from crossbow.kernels.onednn.rooms import ONEDNN, PASSES
 from crossbow.kernels.onednn.sums import image_averages
-from crossbow.kernels.onednn.windows import window_slots
+from crossbow.kernels.onednn.windows import slides, window_slots
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.types import Shape, Tensor
 
 
-def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
-    """input0 → output."""
-    own = functools.partial(_own, "pooling_forward", average_forward, "input0", "output", x, y, geometry)
-    if _overhangs(x.shape, y.shape, geometry):
-        return own()
-    if _whole_images(x.shape, geometry):
-        return image_averages(x)
-    try:
-        descriptor = _forward(x, y, geometry)
-    except OneDNNError as error:
-        return fallen_back(own(), error)
-    steps = Steps("pooling_forward")
+@ONEDNN.kernel(
+    PoolingForward,
+    lambda request: (
+        slides(request.x, request.geometry, "average")
+        and not _overhangs(request.x.shape, request.y.shape, request.geometry)
+        and not _whole_images(request.x.shape, request.geometry)
+    ),
+)
+def forward(request: PoolingForward) -> PreparedKernel:
+    x, y = request.x, request.y
+    steps = Steps(request)
     operands = {dnnl.ARG_SRC: (activation(x), "input0"), dnnl.ARG_DST: (activation(y), "output")}
-    steps.add("average", descriptor, operands)
-    return steps.prepared(("input0",), ("output",))
+    steps.add("average", _forward(x, y, request.geometry), operands)
+    return steps.prepared()
 
 
-def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
-    """output_gradient → input_gradient."""
-    roles = ("output_gradient", "input_gradient")
-    own = functools.partial(_own, "pooling_backward", average_backward, *roles, dx, dy, geometry)
-    if _overhangs(dx.shape, dy.shape, geometry):
-        return own()
-    try:
-        descriptor = dnnl.dnnl_pooling_backward_primitive_desc_create(
-            engine(),
-            _algorithm(geometry),
-            activation(dx),
-            activation(dy),
-            *_sizes(dx.shape, dy.shape, geometry),
-            _forward(dx, dy, geometry),
-            attributes(),
-        )
-    except OneDNNError as error:
-        return fallen_back(own(), error)
-    steps = Steps("pooling_backward")
-    operands = {dnnl.ARG_DIFF_DST: (activation(dy), roles[0]), dnnl.ARG_DIFF_SRC: (activation(dx), roles[1])}
+@ONEDNN.kernel(
+    PoolingBackward,
+    lambda request: (
+        slides(request.dx, request.geometry, "average")
+        and not _overhangs(request.dx.shape, request.dy.shape, request.geometry)
+    ),
+)
+def backward(request: PoolingBackward) -> PreparedKernel:
+    dy, dx, geometry = request.dy, request.dx, request.geometry
+    descriptor = dnnl.dnnl_pooling_backward_primitive_desc_create(
+        engine(),
+        _algorithm(geometry),
+        activation(dx),
+        activation(dy),
+        *_sizes(dx.shape, dy.shape, geometry),
+        _forward(dx, dy, geometry),
+        attributes(),
+    )
+    steps = Steps(request)
+    operands = {
+        dnnl.ARG_DIFF_DST: (activation(dy), "output_gradient"),
+        dnnl.ARG_DIFF_SRC: (activation(dx), "input_gradient"),
+    }
     steps.add("average", descriptor, operands)
-    return steps.prepared(roles[:1], roles[1:])
+    return steps.prepared()
+
+
+@PASSES.kernel(
+    PoolingForward,
+    lambda request: (
+        slides(request.x, request.geometry, "average")
+        and _whole_images(request.x.shape, request.geometry)
+        and not _overhangs(request.x.shape, request.y.shape, request.geometry)
+    ),
+)
+def of_whole_images(request: PoolingForward) -> PreparedKernel:
+    return image_averages(request)
 
 
 def _forward(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> dnnl.Handle:
@@ -107,11 +119,16 @@ def _whole_images(x: Shape, geometry: PoolingGeometry) -> bool:
 # Our own passes: where padding counts but not the overhang, which the library cannot do, and where it refuses.
 
 
-def _own(
-    request: str, function: NativeFunction, read: str, write: str, x: Tensor, y: Tensor, geometry: PoolingGeometry
-) -> PreparedKernel:
-    slots = (*window_slots(x, y, geometry), int(geometry.count_padding))
-    return prepared_pass(f"{request} average", function, (read,), (write,), *slots)
+@PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "average"))
+def own_forward(request: PoolingForward) -> PreparedKernel:
+    slots = (*window_slots(request.x, request.y, request.geometry), int(request.geometry.count_padding))
+    return prepared_pass(request, average_forward, *slots)
+
+
+@PASSES.kernel(PoolingBackward, lambda request: slides(request.dx, request.geometry, "average"))
+def own_backward(request: PoolingBackward) -> PreparedKernel:
+    slots = (*window_slots(request.dx, request.dy, request.geometry), int(request.geometry.count_padding))
+    return prepared_pass(request, average_backward, *slots)
 
 
 @inlined

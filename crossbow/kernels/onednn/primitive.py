@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from crossbow.kernels.compiled import NativeFunction
-from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import attributes, engine, nbytes
 from crossbow.kernels.onednn.team import TEAM_SLOTS, THREADS, run_team, team_slots
+from crossbow.kernels.requests import Request
 from crossbow.types import address
 
 ALIGNMENT = 64
@@ -54,9 +56,10 @@ class _Pass:
 class Steps:
     """The primitives of one prepared kernel. Primitives are made once and shared by every learner that binds them."""
 
-    def __init__(self, request: str) -> None:
+    def __init__(self, request: Request, *implementations: str) -> None:
+        """implementations: what the kernel's name begins with, before the primitives' and passes'."""
         self.request = request
-        self.implementations: list[str] = []
+        self.implementations = list(implementations)
         self._steps: list[_Step | _Pass] = []
         self._reserved = 0
         self._scratchpad = 0
@@ -109,30 +112,19 @@ class Steps:
         descriptor = dnnl.dnnl_reorder_primitive_desc_create(source, target, engine(), attributes())
         self.add("reorder", descriptor, {dnnl.ARG_SRC: (source, place), dnnl.ARG_DST: (target, to)})
 
-    def prepared(
-        self,
-        reads: Sequence[str],
-        writes: Sequence[str],
-        *,
-        kept: int = 0,
-        in_place: tuple[str, str] | None = None,
-        storages: Mapping[str, Storage] | None = None,
-    ) -> PreparedKernel:
-        return PreparedKernel(
-            name=" ".join((self.request, *self.implementations)),
-            reads=tuple(reads),
-            writes=tuple(writes),
-            bind=self._bind,
-            workspace=self._reserved + self._scratchpad,
-            kept=kept,
-            in_place=in_place,
-            storages=storages or {},
-        )
+    @property
+    def workspace(self) -> int:
+        """Bytes of scratch memory."""
+        return self._reserved + self._scratchpad
 
-    def _bind(self, buffers: Buffers) -> Sequence[Call]:
+    def prepared(self, **settings: Any) -> PreparedKernel:
+        """The kernel that answers the request. settings: as of `Request.prepared`."""
+        return self.request.prepared(" ".join(self.implementations), self.bind, workspace=self.workspace, **settings)
+
+    def bind(self, buffers: Buffers) -> Sequence[Call]:
         # A stream of one's own costs nothing on this engine, and streams are not promised to be shareable.
         stream = dnnl.dnnl_stream_create(engine(), dnnl.STREAM_IN_ORDER)
-        workspace = address(buffers["workspace"]) if self._reserved + self._scratchpad else 0
+        workspace = address(buffers["workspace"]) if self.workspace else 0
         return [
             self._bind_pass(step, buffers, workspace)
             if isinstance(step, _Pass)
@@ -146,8 +138,8 @@ class Steps:
         if step.team:
             function = step.function if step.slots[THREADS] == 1 else run_team
             slots = (*step.slots[:TEAM_SLOTS], *locations, *step.slots[TEAM_SLOTS:])
-            return function.call(f"{self.request} {step.name}", *slots, references=references)
-        return step.function.call(f"{self.request} {step.name}", *locations, *step.slots, references=references)
+            return function.call(f"{self.request.label} {step.name}", *slots, references=references)
+        return step.function.call(f"{self.request.label} {step.name}", *locations, *step.slots, references=references)
 
     def _bind_step(self, step: _Step, buffers: Buffers, workspace: int, stream: dnnl.Handle) -> NativeCall:
         memories: dict[int, dnnl.Handle] = {}
@@ -159,7 +151,7 @@ class Steps:
             memories[dnnl.ARG_SCRATCHPAD] = scratchpad
         block = dnnl.execution_arguments(memories)
         return NativeCall(
-            f"{self.request} {step.name}",
+            f"{self.request.label} {step.name}",
             dnnl.function_address("dnnl_primitive_execute"),
             (step.primitive.value, stream.value, len(memories), ctypes.addressof(block)),
             (step.primitive, stream, block, *memories.values(), *buffers.values()),

@@ -9,54 +9,46 @@ from typing import Any
 import numpy as np
 
 from crossbow.kernels.compiled import NativeFunction, float32_at, float64_at, inlined, int64_at, native
-from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Variable
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.onednn.memory import axes_in_memory
+from crossbow.kernels.onednn.rooms import PASSES, alike
+from crossbow.kernels.requests import ScalingBackward, ScalingForward
 from crossbow.types import Shape, Tensor, address
 
 Axis = tuple[int, int]
 """A size, and the distance between the variables of neighbours (0 where they have the same)."""
 
 
-def forward(x: Tensor, weights: Variable, bias: Variable | None, axis: int) -> PreparedKernel:
-    """input0, weights[, bias] → output; may be in place."""
-    reads = ("input0", "weights") if bias is None else ("input0", "weights", "bias")
-    roles, numbers = ("input0", "output", "weights", "bias"), _numbers(x, weights.shape, axis)
-    settings = {"in_place": ("input0", "output")}
-    return _prepared("scaling_forward", scale_rows, reads, ("output",), roles, numbers, settings)
+@PASSES.kernel(ScalingForward, lambda request: alike(request.x, request.y))
+def forward(request: ScalingForward) -> PreparedKernel:
+    roles, numbers = ("input0", "output", "weights", "bias"), _numbers(request.x, request.weights.shape, request.axis)
+    return _prepared(request, scale_rows, roles, numbers)
 
 
-def backward(x: Tensor, weights: Variable, bias: Variable | None, dx: Tensor | None, axis: int) -> PreparedKernel:
-    """input0, output_gradient, weights → weights_gradient[, bias_gradient][, input_gradient]; may be in place."""
-    reads, writes = ("input0", "output_gradient", "weights"), ["weights_gradient"]
-    settings: dict[str, Any] = {"workspace": 2 * 8 * math.prod(weights.shape)}
-    if bias is not None:
-        writes.append("bias_gradient")
-    if dx is not None:
-        writes.append("input_gradient")
-        settings["in_place"] = ("output_gradient", "input_gradient")
-    roles = (*reads, "weights_gradient", "bias_gradient", "input_gradient", "workspace")
-    numbers = (*_numbers(x, weights.shape, axis), math.prod(weights.shape))
-    return _prepared("scaling_backward", scale_rows_gradient, reads, tuple(writes), roles, numbers, settings)
+@PASSES.kernel(ScalingBackward, lambda request: alike(request.x, request.dy, request.dx or request.x))
+def backward(request: ScalingBackward) -> PreparedKernel:
+    shape = request.weights.shape
+    roles = (*request.reads, "weights_gradient", "bias_gradient", "input_gradient", "workspace")
+    numbers = (*_numbers(request.x, shape, request.axis), math.prod(shape))
+    return _prepared(request, scale_rows_gradient, roles, numbers, workspace=2 * 8 * math.prod(shape))
 
 
 def _prepared(
-    name: str,
+    request: ScalingForward | ScalingBackward,
     function: NativeFunction,
-    reads: tuple[str, ...],
-    writes: tuple[str, ...],
     roles: Sequence[str],
     numbers: Sequence[int],
-    settings: dict[str, Any],
+    workspace: int = 0,
 ) -> PreparedKernel:
     """The pass on a block of the addresses of `roles`, 0 for one that the kernel does not use, and `numbers`."""
     function.address  # noqa: B018 - compile while preparing
-    used = {*reads, *writes, "workspace"}
+    used = {*request.roles, "workspace"}
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         places = [address(buffers[role]) if role in used else 0 for role in roles]
-        return (function.call(name, *places, *numbers, references=tuple(buffers.values())),)
+        return (function.call(request.label, *places, *numbers, references=tuple(buffers.values())),)
 
-    return PreparedKernel(f"{name} numba", reads, writes, bind, **settings)
+    return request.prepared("numba", bind, workspace=workspace)
 
 
 def _numbers(x: Tensor, variable: Shape, axis: int) -> tuple[int, ...]:

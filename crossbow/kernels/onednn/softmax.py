@@ -11,23 +11,27 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.memory import activation, attributes, axes_in_memory, engine
 from crossbow.kernels.onednn.primitive import Steps
+from crossbow.kernels.onednn.rooms import ONEDNN
+from crossbow.kernels.requests import SoftmaxBackward, SoftmaxForward
 from crossbow.types import Tensor
 
 
-def forward(x: Tensor, y: Tensor, axis: int) -> PreparedKernel:
-    """input0 → output; may be in place."""
-    steps = Steps("softmax_forward")
+@ONEDNN.kernel(SoftmaxForward)
+def forward(request: SoftmaxForward) -> PreparedKernel:
+    x, y, axis = request.x, request.y, request.axis
+    steps = Steps(request)
     operands = {dnnl.ARG_SRC: (activation(x), "input0"), dnnl.ARG_DST: (activation(y), "output")}
     sizes = _sizes(x, axis % len(x.shape))
     marks = steps.reserve(4 * (1 + sizes[0] * sizes[2]))
     steps.add_pass("marks", mark_rows, ("input0", marks), *sizes)
     steps.add("softmax", _forward(x, y, axis), operands)
     steps.add_pass("marked", add_marks, ("output", marks), *sizes)
-    return steps.prepared(("input0",), ("output",), in_place=("input0", "output"))
+    return steps.prepared()
 
 
-def backward(y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
-    """output, output_gradient → input_gradient; may be in place on output_gradient."""
+@ONEDNN.kernel(SoftmaxBackward)
+def backward(request: SoftmaxBackward) -> PreparedKernel:
+    y, dy, dx, axis = request.y, request.dy, request.dx, request.axis
     descriptor = dnnl.dnnl_softmax_backward_primitive_desc_create(
         engine(),
         dnnl.SOFTMAX_ACCURATE,
@@ -38,15 +42,14 @@ def backward(y: Tensor, dy: Tensor, dx: Tensor, axis: int) -> PreparedKernel:
         _forward(dx, y, axis),
         attributes(),
     )
-    steps = Steps("softmax_backward")
+    steps = Steps(request)
     operands = {
         dnnl.ARG_DST: (activation(y), "output"),
         dnnl.ARG_DIFF_DST: (activation(dy), "output_gradient"),
         dnnl.ARG_DIFF_SRC: (activation(dx), "input_gradient"),
     }
     steps.add("softmax", descriptor, operands)
-    in_place = ("output_gradient", "input_gradient")
-    return steps.prepared(("output", "output_gradient"), ("input_gradient",), in_place=in_place)
+    return steps.prepared()
 
 
 def _forward(x: Tensor, y: Tensor, axis: int) -> dnnl.Handle:

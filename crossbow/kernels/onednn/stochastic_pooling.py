@@ -7,28 +7,26 @@ from typing import Any
 import numpy as np
 
 from crossbow.kernels.compiled import TASK, float32_at, inlined, int32_at, int64_at, native, philox, prepared_pass
-from crossbow.kernels.interface import PoolingGeometry, PreparedKernel
-from crossbow.kernels.onednn.windows import window_slots
-from crossbow.types import Phase, Tensor
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.onednn.rooms import PASSES
+from crossbow.kernels.onednn.windows import slides, window_slots
+from crossbow.kernels.requests import PoolingBackward, PoolingForward
 
 _LOW = 0xFFFFFFFF
 
 
-def forward(x: Tensor, y: Tensor, geometry: PoolingGeometry, phase: Phase, seed: int, key: int) -> PreparedKernel:
-    """input0[, state] → output (and kept, when training)."""
-    name, slots = "pooling_forward stochastic", window_slots(x, y, geometry)
-    if phase is Phase.CHECK:
-        return prepared_pass(name, expect, ("input0",), ("output",), *slots)
-    numbers = (key, seed & _LOW, (seed >> 32) & _LOW)
-    return prepared_pass(name, pick, ("input0", "state"), ("output", "kept"), *slots, *numbers, kept=4 * y.elements)
+@PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "stochastic"))
+def forward(request: PoolingForward) -> PreparedKernel:
+    slots = window_slots(request.x, request.y, request.geometry)
+    if not request.draws:
+        return prepared_pass(request, expect, *slots)
+    numbers = (request.key, request.seed & _LOW, (request.seed >> 32) & _LOW)
+    return prepared_pass(request, pick, *slots, *numbers, kept=4 * request.y.elements)
 
 
-def backward(dy: Tensor, dx: Tensor, geometry: PoolingGeometry) -> PreparedKernel:
-    """output_gradient, kept → input_gradient."""
-    reads = ("output_gradient", "kept")
-    return prepared_pass(
-        "pooling_backward stochastic", scatter, reads, ("input_gradient",), *window_slots(dx, dy, geometry)
-    )
+@PASSES.kernel(PoolingBackward, lambda request: slides(request.dx, request.geometry, "stochastic"))
+def backward(request: PoolingBackward) -> PreparedKernel:
+    return prepared_pass(request, scatter, *window_slots(request.dx, request.dy, request.geometry))
 
 
 @inlined

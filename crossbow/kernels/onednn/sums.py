@@ -30,36 +30,27 @@ from crossbow.kernels.onednn.rows import (
     share,
 )
 from crossbow.kernels.onednn.team import TEAM_SLOTS, team_barrier, team_size, team_thread, threads_for
-from crossbow.types import Tensor
+from crossbow.kernels.requests import PoolingForward
 
 
-def add_bias_gradient(
-    steps: Steps, positions: int, outputs: int, output_gradient: Place = "output_gradient"
-) -> tuple[str, ...]:
-    """Append bias_gradient = Σ output_gradient, so many positions of so many outputs, these last in memory; the role
-    that is written."""
+def add_bias_gradient(steps: Steps, positions: int, outputs: int, output_gradient: Place = "output_gradient") -> None:
+    """Append bias_gradient = Σ output_gradient, so many positions of so many outputs, these last in memory."""
     cut = rows.pixels(positions, outputs)
     threads = threads_for(4 * positions * outputs)
     room: list[Place] = [steps.reserve(8 * cut.channels), steps.reserve(8 * cut.columns * threads)]
     places: Sequence[Place] = (output_gradient, "bias_gradient", *room)
     steps.add_team_pass("bias gradient", channel_sums, threads, places, *cut.slots)
-    return ("bias_gradient",)
 
 
-def with_bias_gradient(steps: Steps, positions: int, outputs: int, bias: bool) -> PreparedKernel:
-    """The kernel of a weight gradient, and, with a bias, of that gradient."""
-    more = add_bias_gradient(steps, positions, outputs) if bias else ()
-    return steps.prepared(("input0", "output_gradient"), ("weights_gradient", *more))
-
-
-def image_averages(x: Tensor) -> PreparedKernel:
-    """input0 (N, C, H, W), channels last → output (N, C, 1, 1)."""
+def image_averages(request: PoolingForward) -> PreparedKernel:
+    """Averages of whole images, channels last: (N, C, H, W) → (N, C, 1, 1)."""
+    x = request.x
     images, channels, height, width = x.shape
     cut: Grid = rows.pixels(height * width, channels, images)
-    steps, threads = Steps("pooling_forward of whole images"), threads_for(x.nbytes)
+    steps, threads = Steps(request, "of whole images"), threads_for(x.nbytes)
     room: list[Place] = [steps.reserve(8 * cut.channels * threads), steps.reserve(8 * cut.columns * threads)]
     steps.add_team_pass("average", averages, threads, ("input0", "output", *room), *cut.slots, height * width)
-    return steps.prepared(("input0",), ("output",))
+    return steps.prepared()
 
 
 _sums_everywhere = everywhere(column_sums)

@@ -14,8 +14,9 @@ from numba.core import cgutils
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at, native
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
+from crossbow.kernels.onednn.rooms import PASSES
 from crossbow.kernels.reference.vector import check_lengths
-from crossbow.solver.update import Assignment
+from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.types import Array, address
 
 CHUNK = 1024
@@ -242,20 +243,18 @@ def clip(arguments: int, _1: int, _2: int, _3: int) -> int:
     return 0
 
 
-def linear_combination(assignments: Sequence[Assignment], signs: Sequence[tuple[str, str]] = ()) -> PreparedKernel:
-    """The named vectors, coefficients → the targets: as `KernelLibrary.linear_combination`, in float32."""
+@PASSES.kernel(LinearCombination, lambda request: request.dtype == np.float32)
+def linear_combination(request: LinearCombination) -> PreparedKernel:
+    assignments, sources = request.assignments, dict(request.signs)
     combine.address  # noqa: B018 - compile while preparing
-    sources = dict(signs)
-    terms = tuple(dict.fromkeys(sources.get(term, term) for a in assignments for term in a.terms))
-    targets = tuple(dict.fromkeys(assignment.target for assignment in assignments))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        vectors = {name: buffers[name] for name in dict.fromkeys((*targets, *terms))}
+        vectors = {name: buffers[name] for name in dict.fromkeys((*request.writes, *request.vectors))}
         check_lengths(vectors)
         sums = [(a.target, a.terms) for a in assignments]
-        return (_combination("linear_combination", vectors, sums, buffers["coefficients"], sources),)
+        return (_combination(request.label, vectors, sums, buffers["coefficients"], sources),)
 
-    return PreparedKernel("linear_combination numba", (*terms, "coefficients"), targets, bind)
+    return request.prepared("numba", bind)
 
 
 def combination_call(
@@ -304,8 +303,9 @@ def _combination(
     return combine.call(name, *slots, *positions, *rows, references=references)
 
 
-def squared_norm(terms: Sequence[str]) -> PreparedKernel:
-    """The named vectors, coefficients → square: as `KernelLibrary.squared_norm`, in float32."""
+@PASSES.kernel(SquaredNorm, lambda request: request.dtype == np.float32)
+def squared_norm(request: SquaredNorm) -> PreparedKernel:
+    terms = request.terms
     add_squares.address  # noqa: B018 - compile while preparing
 
     def bind(buffers: Buffers) -> Sequence[Call]:
@@ -317,26 +317,26 @@ def squared_norm(terms: Sequence[str]) -> PreparedKernel:
         slots = [length, address(coefficients), len(terms), address(rounded), address(room[0]), address(room[1])]
         slots += [address(squares), address(square), *map(address, vectors)]
         references = (coefficients, rounded, room, squares, square, *vectors)
-        return (add_squares.call("squared_norm", *slots, references=references),)
+        return (add_squares.call(request.label, *slots, references=references),)
 
-    return PreparedKernel("squared_norm numba", (*dict.fromkeys(terms), "coefficients"), ("square",), bind)
+    return request.prepared("numba", bind)
 
 
-def clip_coefficients(limit: float, clipped: Sequence[bool]) -> PreparedKernel:
-    """squares, coefficients → clipped_coefficients: as `KernelLibrary.clip_coefficients`."""
+@PASSES.kernel(ClipCoefficients)
+def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
+    limit, clipped = request.limit, request.clipped
     clip.address  # noqa: B018 - compile while preparing
     marks = np.array(clipped, np.int64)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        squares, coefficients, target = (buffers[role] for role in (*reads, *writes))
+        squares, coefficients, target = (buffers[role] for role in request.roles)
         for array in (coefficients, target):
             _check_coefficients(array, len(marks))
         slots = (address(squares), squares.size, float(limit), address(coefficients), address(target))
         references = (squares, coefficients, target, marks)
-        return (clip.call("clip_coefficients", *slots, len(marks), address(marks), references=references),)
+        return (clip.call(request.label, *slots, len(marks), address(marks), references=references),)
 
-    reads, writes = ("squares", "coefficients"), ("clipped_coefficients",)
-    return PreparedKernel("clip_coefficients numba", reads, writes, bind)
+    return request.prepared("numba", bind)
 
 
 def _check_coefficients(coefficients: Array, expected: int) -> None:

@@ -1,8 +1,9 @@
-"""What passes over windows have to know."""
+"""Two-dimensional pooling: what its kernels have to know."""
 
 from __future__ import annotations
 
-from crossbow.kernels.interface import PoolingGeometry
+from crossbow.kernels.onednn.rooms import images
+from crossbow.kernels.requests import PoolingGeometry
 from crossbow.types import Layout, Shape, Tensor
 
 
@@ -17,3 +18,8 @@ def _strides(tensor: Tensor) -> Shape:
     """Distances in elements between neighbours along N, C, H, W."""
     _, c, h, w = tensor.shape
     return (h * w * c, 1, w * c, c) if tensor.layout is Layout.CHANNELS_LAST else (c * h * w, h * w, w, 1)
+
+
+def slides(x: Tensor, geometry: PoolingGeometry, method: str) -> bool:
+    """Whether it is this pooling of images."""
+    return images(x) and geometry.method == method

@@ -32,16 +32,22 @@ from crossbow.kernels.onednn import image_convolution as sizing
 from crossbow.kernels.onednn import tile
 from crossbow.kernels.onednn import winograd_transforms as transforms
 from crossbow.kernels.onednn.image_convolution import (
+    Convolution,
     ImageConvolution,
     PaddedImages,
+    chosen_storage,
     clear_image,
     image_with_padding,
     image_without_padding,
+    known_sizes,
+    own_sizes,
 )
 from crossbow.kernels.onednn.primitive import Place, Steps
-from crossbow.kernels.onednn.sums import with_bias_gradient
+from crossbow.kernels.onednn.rooms import WINOGRAD
+from crossbow.kernels.onednn.sums import add_bias_gradient
 from crossbow.kernels.onednn.tile import LANES, Product, multiply_chunk
 from crossbow.kernels.onednn.winograd_transforms import run_transform, transform_slots, transpose_square
+from crossbow.kernels.requests import ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward
 from crossbow.types import address
 
 TILES = {3: (4, 2), 5: (2,)}
@@ -116,7 +122,9 @@ def gains(sizes: ImageConvolution) -> bool:
     return _tiling(sizes) is not None
 
 
-gains_in_weights = gains
+def _taken(request: Convolution) -> bool:
+    sizes = own_sizes(request)
+    return sizes is not None and gains(sizes)
 
 
 def larger_tiles_pay(tiling: Tiling, smallest: Tiling) -> bool:
@@ -149,32 +157,35 @@ def _library_work(sizes: ImageConvolution) -> int:
     return taps * -(-sizes.channels // LANES) * LANES * -(-sizes.outputs // LANES) * LANES
 
 
-def forward(sizes: ImageConvolution, relu: bool, bias: bool) -> PreparedKernel:
-    """input0, weights[, bias] → output."""
-    steps, blocks = Steps(f"convolution_forward{' relu' if relu else ''} winograd"), _Blocks(_chosen(sizes))
+@WINOGRAD.kernel(ConvolutionForward, _taken)
+def forward(request: ConvolutionForward) -> PreparedKernel:
+    sizes, bias = known_sizes(request), request.bias is not None
+    steps, blocks = Steps(request, "winograd"), _Blocks(_chosen(sizes))
     places = ("input0", "weights", "output", *blocks.reserve(steps), "bias" if bias else None)
     zeros = np.zeros(sizes.outputs, np.float32)
-    inside, outside = blocks.input_slots, blocks.output_slots(0.0 if relu else -np.inf)
+    inside, outside = blocks.input_slots, blocks.output_slots(0.0 if request.relu else -np.inf)
     products = blocks.products(sizes.channels, sizes.outputs)
     slots = (address(zeros), *blocks.slots, *inside, *outside, *blocks.weights_slots, *products)
     steps.add_pass("pass", forward_pass, places, *slots, references=(zeros,))
-    return steps.prepared(("input0", "weights", "bias") if bias else ("input0", "weights"), ("output",))
+    return steps.prepared(storages=chosen_storage(request))
 
 
-def backward_data(sizes: ImageConvolution) -> PreparedKernel:
-    """output_gradient, weights → input_gradient."""
-    steps, blocks = Steps("convolution_backward_data winograd"), _Blocks(_chosen(sizes))
+@WINOGRAD.kernel(ConvolutionBackwardData, _taken)
+def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
+    sizes = known_sizes(request)
+    steps, blocks = Steps(request, "winograd"), _Blocks(_chosen(sizes))
     transposed = steps.reserve(4 * sizes.kernel[0] ** 2 * sizes.channels * sizes.outputs)
     places = ("output_gradient", "weights", "input_gradient", *blocks.reserve(steps), transposed)
     inside, outside = blocks.input_gradient_slots, blocks.output_gradient_slots
     products = blocks.products(sizes.outputs, sizes.channels)
     steps.add_pass("pass", data_pass, places, 0, *blocks.slots, *inside, *outside, *blocks.weights_slots, *products)
-    return steps.prepared(("output_gradient", "weights"), ("input_gradient",))
+    return steps.prepared()
 
 
-def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
-    """input0, output_gradient → weights_gradient[, bias_gradient]."""
-    steps, blocks = Steps("convolution_backward_weights winograd"), _Blocks(_chosen(sizes))
+@WINOGRAD.kernel(ConvolutionBackwardWeights, _taken)
+def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
+    sizes = known_sizes(request)
+    steps, blocks = Steps(request, "winograd"), _Blocks(_chosen(sizes))
     places = ("input0", "output_gradient", "weights_gradient", *blocks.reserve(steps), None)
     strides = {tile.OUTER: 1, tile.A_ROW: 1, tile.A_INNER: sizes.channels}
     strides |= {tile.B_INNER: sizes.outputs, tile.C_ROW: sizes.outputs}
@@ -182,7 +193,9 @@ def backward_weights(sizes: ImageConvolution, bias: bool) -> PreparedKernel:
     inside, outside = blocks.input_slots, blocks.output_gradient_slots
     slots = (0, *blocks.slots, *inside, *outside, *blocks.weights_gradient_slots, len(product), *product)
     steps.add_pass("pass", weights_pass, places, *slots)
-    return with_bias_gradient(steps, sizes.positions, sizes.outputs, bias)
+    if request.bias is not None:
+        add_bias_gradient(steps, sizes.positions, sizes.outputs)
+    return steps.prepared()
 
 
 def _chosen(sizes: ImageConvolution) -> Tiling:

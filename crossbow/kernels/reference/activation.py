@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import ActivationBackward, ActivationForward
 
 
+@computes(ActivationForward)
 def forward(*, input0: Floats, output: Floats, mode: str, negative_slope: float, ceiling: float) -> None:
     """y = max(x, 0) + negative_slope · min(x, 0); min(max(x, 0), ceiling); tanh(x); or 1 / (1 + exp(−x))."""
     if mode == "relu":
@@ -23,6 +25,7 @@ def forward(*, input0: Floats, output: Floats, mode: str, negative_slope: float,
         np.divide(np.where(input0 >= 0, 1, small), 1 + small, out=output)
 
 
+@computes(ActivationBackward)
 def backward(
     *,
     output: Floats,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.interface import BatchNormSetting
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
 from crossbow.types import Array
 
 
+@computes(BatchNormTraining, kept=lambda request: 2 * request.x.shape[1] * request.x.dtype.itemsize)
 def training(
     *,
     input0: Floats,
@@ -42,6 +43,7 @@ def training(
     running_variance_next[...] = (1 - factor) * running_variance + factor * unbiased
 
 
+@computes(BatchNormInference, in_place=False)
 def inference(
     *,
     input0: Floats,
@@ -57,6 +59,7 @@ def inference(
     _normalise(input0, running_mean, inverse.astype(output.dtype), weights, bias, output)
 
 
+@computes(BatchNormBackward, in_place=False)
 def backward(
     *,
     input0: Floats,

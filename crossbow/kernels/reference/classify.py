@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import LargestIndex
 
 
+@computes(LargestIndex)
 def forward(*, input0: Floats, output: Floats, axis: int, ties: str) -> None:
     """y = arg max x."""
     keep = output.ndim == input0.ndim

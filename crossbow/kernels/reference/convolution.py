@@ -7,12 +7,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from crossbow.kernels.interface import ConvolutionGeometry
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.reference.windows import inside, padded, positions
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import Shape
 
 
+@computes(ConvolutionForward)
 def forward(
     *, input0: Floats, weights: Floats, output: Floats, geometry: ConvolutionGeometry, bias: Floats | None = None
 ) -> None:
@@ -26,6 +32,7 @@ def forward(
         output += bias.reshape(-1, *[1] * axes)
 
 
+@computes(ConvolutionBackwardData)
 def backward_data(
     *, output_gradient: Floats, weights: Floats, input_gradient: Floats, geometry: ConvolutionGeometry
 ) -> None:
@@ -40,6 +47,7 @@ def backward_data(
     input_gradient[...] = inside(room, input_gradient.shape, geometry)
 
 
+@computes(ConvolutionBackwardWeights)
 def backward_weights(
     *,
     input0: Floats,

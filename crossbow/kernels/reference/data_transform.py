@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.interface import ImageTransform, State
+from crossbow.kernels.interface import State
 from crossbow.kernels.random import below, image_words
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import ImageTransform, ImageWindows
 from crossbow.types import Array
 
 
+@computes(ImageWindows, lambda request: request.seed is not None)
 def at_random(
     *,
     input0: Floats,
@@ -31,6 +33,7 @@ def at_random(
         output[n] = window[:, :, ::-1] if transform.mirror and mirrored[n] else window
 
 
+@computes(ImageWindows, lambda request: request.seed is None)
 def centred(*, input0: Floats, output: Floats, transform: ImageTransform) -> None:
     """The window in the middle."""
     top, left = transform.centre(input0.shape, output.shape)

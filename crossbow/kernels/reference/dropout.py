@@ -6,15 +6,18 @@ import numpy as np
 
 from crossbow.kernels.interface import State
 from crossbow.kernels.random import keep_mask
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Array, Shape
 
 
+@computes(DropoutForward)
 def forward(*, input0: Floats, state: Array, output: Floats, ratio: float, seed: int, key: int) -> None:
     """y = x · mask / (1 − ratio)."""
     np.multiply(input0, _factors(input0.shape, output.dtype, ratio, seed, key, state), out=output)
 
 
+@computes(DropoutBackward)
 def backward(
     *, output_gradient: Floats, state: Array, input_gradient: Floats, ratio: float, seed: int, key: int
 ) -> None:

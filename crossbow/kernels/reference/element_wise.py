@@ -6,10 +6,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import (
+    MaximumBackward,
+    MaximumForward,
+    ProductBackward,
+    ProductForward,
+    ScaledGradient,
+    WeightedSum,
+)
 from crossbow.types import Array, Shape
 
 
+@computes(WeightedSum)
 def weighted_sum(*, output: Floats, coefficients: Sequence[float], **inputs: Floats) -> None:
     """y = Σ coefficient · x, from left to right."""
     terms = [inputs[f"input{index}"] for index in range(len(coefficients))]
@@ -18,11 +27,13 @@ def weighted_sum(*, output: Floats, coefficients: Sequence[float], **inputs: Flo
         output += coefficient * term
 
 
+@computes(ScaledGradient)
 def scale(*, output_gradient: Floats, input_gradient: Floats, coefficient: float) -> None:
     """dx = coefficient · dy."""
     np.multiply(output_gradient, coefficient, out=input_gradient)
 
 
+@computes(ProductForward)
 def product_forward(*, output: Floats, **inputs: Floats) -> None:
     """y = Π x, from left to right."""
     np.copyto(output, inputs["input0"])
@@ -30,6 +41,7 @@ def product_forward(*, output: Floats, **inputs: Floats) -> None:
         output *= inputs[f"input{number}"]
 
 
+@computes(ProductBackward)
 def product_backward(*, output_gradient: Floats, input_gradient: Floats, **others: Floats) -> None:
     """dx_i = dy · Π_{j ≠ i} x_j, from left to right. No division: inputs may be 0."""
     np.copyto(input_gradient, output_gradient)
@@ -37,6 +49,7 @@ def product_backward(*, output_gradient: Floats, input_gradient: Floats, **other
         input_gradient *= other
 
 
+@computes(MaximumForward, kept=lambda request: request.y.elements if "kept" in request.writes else 0)
 def maximum_forward(*, output: Floats, kept: Array | None = None, **inputs: Floats) -> None:
     """The largest input; of equal ones the first. NaN is larger than everything. Keeps which input it was."""
     np.copyto(output, inputs["input0"])
@@ -50,6 +63,7 @@ def maximum_forward(*, output: Floats, kept: Array | None = None, **inputs: Floa
         _first(kept, output.shape)[...] = first
 
 
+@computes(MaximumBackward)
 def maximum_backward(*, output_gradient: Floats, kept: Array, input_gradient: Floats, index: int) -> None:
     """dx_i = dy where the output came from input i, else 0."""
     input_gradient[...] = np.where(_first(kept, output_gradient.shape) == index, output_gradient, 0)

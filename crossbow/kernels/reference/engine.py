@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Aborted, State
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import CheckFinite, LoadBatch, Signal, Wait
 from crossbow.types import Array, NonFiniteError
 
 POLL_SECONDS = 50e-6
 
 
+@computes(LoadBatch)
 def load_batch(
     *, slots: NDArray[Any], slot_labels: NDArray[Any], state: Array, input: Floats, labels: NDArray[Any], scale: float
 ) -> None:
@@ -24,6 +26,7 @@ def load_batch(
     np.copyto(labels, slot_labels[slot], casting="same_kind")
 
 
+@computes(CheckFinite)
 def check_finite(*, value: Floats, what: str) -> None:
     """Raise NonFiniteError where there is NaN or infinity."""
     finite = np.isfinite(value)
@@ -37,6 +40,7 @@ def check_finite(*, value: Floats, what: str) -> None:
         )
 
 
+@computes(Wait)
 def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array) -> None:
     """Return once every flag ≥ state[TICK], whatever `abort` says: a merge that all may begin, all finish."""
     while not (flags >= int(state[State.TICK])).all():
@@ -45,6 +49,7 @@ def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array) ->
         time.sleep(POLL_SECONDS)
 
 
+@computes(Signal)
 def signal(*, state: Array, flag: NDArray[np.int64]) -> None:
     """flag ← state[TICK]."""
     flag[0] = state[State.TICK]

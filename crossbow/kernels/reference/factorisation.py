@@ -8,12 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.interface import State
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
 from crossbow.types import Array, DataError
 
 Indices = NDArray[np.intp]
 
 
+@computes(FactorisationForward)
 def forward(
     *,
     input0: Floats,
@@ -31,6 +33,7 @@ def forward(
     output[0] = np.square(error).sum() + regularisation * (np.square(u).sum() + np.square(v).sum())
 
 
+@computes(FactorisationBackward)
 def backward(
     *,
     input0: Floats,

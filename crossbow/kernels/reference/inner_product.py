@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBackwardWeights, InnerProductForward
 
 
+@computes(InnerProductForward)
 def forward(*, input0: Floats, weights: Floats, output: Floats, bias: Floats | None = None) -> None:
     """y = x wᵀ + b."""
     outputs, features = weights.shape
@@ -16,6 +18,7 @@ def forward(*, input0: Floats, weights: Floats, output: Floats, bias: Floats | N
         output += bias
 
 
+@computes(InnerProductBackwardData)
 def backward_data(*, output_gradient: Floats, weights: Floats, input_gradient: Floats) -> None:
     """dx = dy w."""
     outputs = len(weights)
@@ -23,6 +26,7 @@ def backward_data(*, output_gradient: Floats, weights: Floats, input_gradient: F
     input_gradient[...] = np.matmul(dy, weights).reshape(input_gradient.shape)
 
 
+@computes(InnerProductBackwardWeights)
 def backward_weights(
     *, input0: Floats, output_gradient: Floats, weights_gradient: Floats, bias_gradient: Floats | None = None
 ) -> None:

@@ -8,10 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.interface import State
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import (
+    EuclideanLossBackward,
+    EuclideanLossForward,
+    LabelAccuracy,
+    SoftmaxLossBackward,
+    SoftmaxLossForward,
+)
 from crossbow.types import Array
 
 
+@computes(SoftmaxLossForward, lambda request: request.logits is None)
 def softmax_loss_forward(
     *,
     input0: Floats,
@@ -29,6 +37,7 @@ def softmax_loss_forward(
     output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
 
 
+@computes(SoftmaxLossForward, lambda request: request.logits is not None)
 def softmax_loss_of_logits(
     *,
     logits: Floats,
@@ -47,6 +56,7 @@ def softmax_loss_of_logits(
     output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
 
 
+@computes(SoftmaxLossBackward)
 def softmax_loss_backward(
     *,
     input0: Floats,
@@ -67,6 +77,7 @@ def softmax_loss_backward(
     classes_last[...] = gradient.reshape(classes_last.shape)
 
 
+@computes(EuclideanLossForward)
 def euclidean_loss_forward(*, input0: Floats, labels: Floats, state: Array, output: Floats) -> None:
     """Σ (x − labels)² / (2 · examples)."""
     examples = _examples(state)
@@ -74,6 +85,7 @@ def euclidean_loss_forward(*, input0: Floats, labels: Floats, state: Array, outp
     output[0] = np.square(difference).sum() / (2 * max(examples, 1))
 
 
+@computes(EuclideanLossBackward)
 def euclidean_loss_backward(*, input0: Floats, labels: Floats, state: Array, input_gradient: Floats) -> None:
     """(x − labels) / examples; 0 for padding."""
     examples = _examples(state)
@@ -82,6 +94,7 @@ def euclidean_loss_backward(*, input0: Floats, labels: Floats, state: Array, inp
     input_gradient[examples:] = 0
 
 
+@computes(LabelAccuracy)
 def accuracy(
     *,
     input0: Floats,

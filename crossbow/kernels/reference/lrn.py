@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from crossbow.kernels.interface import ResponseGeometry
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 
 
+@computes(LRNForward)
 def forward(*, input0: Floats, output: Floats, geometry: ResponseGeometry) -> None:
     """y = x · s^−β."""
     np.multiply(input0, _strength(input0, geometry) ** -geometry.beta, out=output)
 
 
+@computes(LRNBackward)
 def backward(*, input0: Floats, output_gradient: Floats, input_gradient: Floats, geometry: ResponseGeometry) -> None:
     """dx_j = dy_j · s_j^−β − 2 · share · β · x_j · Σ dy_i · x_i · s_i^(−β−1), over the i whose window holds j."""
     strength = _strength(input0, geometry)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.interface import MatrixProductGeometry
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProductGeometry
 from crossbow.types import Shape
 
 
+@computes(MatmulForward)
 def forward(*, input0: Floats, input1: Floats, output: Floats, geometry: MatrixProductGeometry) -> None:
     """y = a b."""
     a = _factor(input0, geometry, 0)
@@ -16,6 +17,7 @@ def forward(*, input0: Floats, input1: Floats, output: Floats, geometry: MatrixP
     output[...] = np.matmul(a, b).reshape(output.shape)
 
 
+@computes(MatmulBackward, lambda request: request.number == 0)
 def backward_first(
     *, input1: Floats, output_gradient: Floats, input_gradient: Floats, geometry: MatrixProductGeometry
 ) -> None:
@@ -25,6 +27,7 @@ def backward_first(
     _store(gradient, input_gradient, geometry, 0)
 
 
+@computes(MatmulBackward, lambda request: request.number == 1)
 def backward_second(
     *, input0: Floats, output_gradient: Floats, input_gradient: Floats, geometry: MatrixProductGeometry
 ) -> None:

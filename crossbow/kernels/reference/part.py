@@ -2,41 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import PadBackward, PadForward, SliceBackward, SliceForward
 
 Place = tuple[slice, ...]
 """Which elements of the larger tensor the part is."""
 
 
-def sliced(axis: int, start: int, step: int, count: int) -> Place:
-    """Every so-manieth along an axis."""
-    return (*[slice(None)] * axis, slice(start, start + step * count, step))
-
-
-def inside(before: Sequence[int], sizes: Sequence[int]) -> Place:
-    """What lies so far inside on each axis."""
-    return tuple(slice(start, start + size) for start, size in zip(before, sizes, strict=True))
-
-
-def taken(*, input0: Floats, output: Floats, place: Place) -> None:
+@computes(SliceForward)
+def slice_forward(*, input0: Floats, output: Floats, axis: int, start: int, step: int) -> None:
     """y = the part of x."""
-    output[...] = input0[place]
+    output[...] = input0[_sliced(output, axis, start, step)]
 
 
-def put_back(*, output_gradient: Floats, input_gradient: Floats, place: Place) -> None:
+@computes(SliceBackward)
+def slice_backward(*, output_gradient: Floats, input_gradient: Floats, axis: int, start: int, step: int) -> None:
     """dx = dy as a part of zeros."""
     input_gradient[...] = 0
-    input_gradient[place] = output_gradient
+    input_gradient[_sliced(output_gradient, axis, start, step)] = output_gradient
 
 
-def put(*, input0: Floats, output: Floats, place: Place, value: float) -> None:
+@computes(PadForward)
+def pad_forward(*, input0: Floats, output: Floats, before: tuple[int, ...], value: float) -> None:
     """y = x as a part of a tensor of one value."""
     output[...] = value
-    output[place] = input0
+    output[_inside(input0, before)] = input0
 
 
-def taken_back(*, output_gradient: Floats, input_gradient: Floats, place: Place) -> None:
+@computes(PadBackward)
+def pad_backward(*, output_gradient: Floats, input_gradient: Floats, before: tuple[int, ...]) -> None:
     """dx = the part of dy."""
-    input_gradient[...] = output_gradient[place]
+    input_gradient[...] = output_gradient[_inside(input_gradient, before)]
+
+
+def _sliced(part: Floats, axis: int, start: int, step: int) -> Place:
+    """The elements start, start + step, … along an axis."""
+    return (*[slice(None)] * axis, slice(start, start + step * part.shape[axis], step))
+
+
+def _inside(part: Floats, before: tuple[int, ...]) -> Place:
+    """A part that begins at these indices."""
+    return tuple(slice(start, start + size) for start, size in zip(before, part.shape, strict=True))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.interface import PoolingGeometry, State
+from crossbow.kernels.interface import State
 from crossbow.kernels.random import random_words
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.reference.windows import inside, padded, positions
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.types import Array, Shape
 
 KEPT_TYPE = np.dtype(np.int32)
@@ -18,6 +20,15 @@ KEPT_TYPE = np.dtype(np.int32)
 position in the window (u · kw + v in two dimensions) that the output came from."""
 
 
+def _takes(method: str) -> Callable[[PoolingForward | PoolingBackward], bool]:
+    return lambda request: request.geometry.method == method
+
+
+def _kept_bytes(request: PoolingForward) -> int:
+    return request.y.elements * KEPT_TYPE.itemsize if request.keeps else 0
+
+
+@computes(PoolingForward, _takes("max"), kept=_kept_bytes)
 def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, kept: Array | None = None) -> None:
     """The largest element of every window; of equal ones the first. NaN is larger than everything: of several the
     last."""
@@ -33,6 +44,7 @@ def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, ke
         _kept(kept, output.shape)[...] = first
 
 
+@computes(PoolingForward, lambda request: request.draws, kept=_kept_bytes)
 def forward_stochastic(
     *, input0: Floats, state: Array, output: Floats, kept: Array, geometry: PoolingGeometry, seed: int, key: int
 ) -> None:
@@ -58,6 +70,7 @@ def forward_stochastic(
     _kept(kept, output.shape)[...] = picked
 
 
+@computes(PoolingForward, _takes("stochastic"))
 def forward_expected(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
     """The mean of what `forward_stochastic` gives: Σ w² / Σ w, or the first element of a window without w > 0."""
     room = padded(input0, output.shape, geometry, 0)
@@ -70,6 +83,7 @@ def forward_expected(*, input0: Floats, output: Floats, geometry: PoolingGeometr
     np.copyto(output, squares, where=total != 0, casting="same_kind")
 
 
+@computes(PoolingBackward, lambda request: request.geometry.method != "average")
 def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Floats, geometry: PoolingGeometry) -> None:
     """The gradient of an output goes to the element it came from; windows may overlap, so gradients add up."""
     picked = _kept(kept, output_gradient.shape)
@@ -79,6 +93,7 @@ def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Flo
     input_gradient[...] = inside(room, input_gradient.shape, geometry)
 
 
+@computes(PoolingForward, _takes("average"))
 def forward_average(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
     """The sum of every window by the number of elements that count in it."""
     room = padded(input0, output.shape, geometry, 0)
@@ -88,6 +103,7 @@ def forward_average(*, input0: Floats, output: Floats, geometry: PoolingGeometry
     output[...] = total / _divisors(input0.shape, output.shape, geometry)
 
 
+@computes(PoolingBackward, _takes("average"))
 def backward_average(*, output_gradient: Floats, input_gradient: Floats, geometry: PoolingGeometry) -> None:
     """The gradient of an output, by the number of elements, goes to every element of its window."""
     divisors = _divisors(input_gradient.shape, output_gradient.shape, geometry)

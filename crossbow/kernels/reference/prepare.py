@@ -1,42 +1,56 @@
-"""From a function of arrays to a prepared kernel."""
+"""From a function of arrays to a kernel: the reference library's."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.registry import R, Registry
 
 Floats = NDArray[Any]
 """An array of any floating-point type."""
+Function = TypeVar("Function", bound=Callable[..., None])
+
+REFERENCE = Registry("reference", plain_variables=True)
 
 
-def prepare(
-    name: str,
-    function: Callable[..., None],
-    reads: tuple[str, ...],
-    writes: tuple[str, ...],
+def computes(
+    request: type[R],
+    when: Callable[[R], bool] = lambda _: True,
     *,
-    in_place: tuple[str, str] | None = None,
-    kept: int = 0,
-    relu: bool = False,
-    **constants: object,
-) -> PreparedKernel:
-    """A prepared kernel whose calls are `function(**constants, <role>=<array>, …)` for the roles read and written.
+    kept: Callable[[R], int] = lambda _: 0,
+    in_place: bool = True,
+) -> Callable[[Function], Function]:
+    """Decorator: the function is the kernel for the requests of a kind for which the condition holds.
 
-    relu: and then output ← max(output, 0).
+    The function's parameters are named as the roles of the buffers, and as what it needs of the request beside them.
+    kept: bytes of `kept`. in_place: whether the function can work in the memory that the contract allows.
     """
-    configured = functools.partial(function, **constants)
-    roles = tuple(dict.fromkeys((*reads, *writes)))
 
-    def bind(buffers: Buffers) -> list[Call]:
-        calls: list[Call] = [functools.partial(configured, **{role: buffers[role] for role in roles})]
-        if relu:
-            calls.append(functools.partial(np.maximum, buffers["output"], 0, out=buffers["output"]))
-        return calls
+    def register(function: Function) -> Function:
+        parameters = tuple(inspect.signature(function).parameters)
 
-    return PreparedKernel(f"{name} reference", reads, writes, bind, kept=kept, in_place=in_place)
+        def prepare(request: R) -> PreparedKernel:
+            roles = request.roles
+            constants = {name: getattr(request, name) for name in parameters if hasattr(request, name)}
+            configured = functools.partial(function, **constants)
+            relu = "output" in roles and getattr(request, "relu", False)
+
+            def bind(buffers: Buffers) -> list[Call]:
+                calls: list[Call] = [functools.partial(configured, **{role: buffers[role] for role in roles})]
+                if relu:
+                    calls.append(functools.partial(np.maximum, buffers["output"], 0, out=buffers["output"]))
+                return calls
+
+            return request.prepared("reference", bind, kept=kept(request), in_place=in_place)
+
+        REFERENCE.kernel(request, when)(prepare)
+        return function
+
+    return register

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.reference.prepare import Floats, computes
+from crossbow.kernels.requests import ScalingBackward, ScalingForward
 
 
+@computes(ScalingForward)
 def forward(*, input0: Floats, weights: Floats, output: Floats, axis: int, bias: Floats | None = None) -> None:
     """y = weights · x (+ bias)."""
     np.multiply(input0, _along(weights, input0, axis), out=output)
@@ -14,6 +16,7 @@ def forward(*, input0: Floats, weights: Floats, output: Floats, axis: int, bias:
         output += _along(bias, input0, axis)
 
 
+@computes(ScalingBackward)
 def backward(
     *,
     input0: Floats,

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
-from crossbow.kernels.reference.prepare import Floats, prepare
+from crossbow.kernels.reference.prepare import REFERENCE, Floats, computes
+from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.solver.update import Assignment
 from crossbow.types import Array
 
@@ -18,22 +19,17 @@ CHUNK = 8192
 """Elements that all assignments pass over before the next ones: what they share stays in the cache."""
 
 
-def prepare_linear_combination(
-    assignments: Sequence[Assignment], dtype: np.dtype[np.generic], signs: Sequence[tuple[str, str]] = ()
-) -> PreparedKernel:
-    """target ← c₀ · x₀ + c₁ · x₁ + …: rounded to `dtype` after every product and sum, added from left to right."""
-    sources = dict(signs)
-    terms = dict.fromkeys(sources.get(term, term) for assignment in assignments for term in assignment.terms)
-    targets = tuple(dict.fromkeys(assignment.target for assignment in assignments))
+@REFERENCE.kernel(LinearCombination)
+def linear_combination(request: LinearCombination) -> PreparedKernel:
+    """target ← c₀ · x₀ + c₁ · x₁ + …: rounded to the dtype after every product and sum, added from left to right."""
 
     def bind(buffers: Buffers) -> list[Call]:
-        return [LinearCombination(assignments, buffers, dtype, sources)]
+        return [BoundCombination(request.assignments, buffers, request.dtype, dict(request.signs))]
 
-    reads = (*terms, "coefficients")
-    return PreparedKernel("linear_combination reference", reads, targets, bind)
+    return request.prepared("reference", bind)
 
 
-class LinearCombination:
+class BoundCombination:
     """The bound call. Everything is sliced at binding; a call allocates nothing that grows with the vectors."""
 
     def __init__(
@@ -103,16 +99,18 @@ def _add_up(terms: Sequence[Floats], coefficients: Iterator[np.generic], scratch
     return total
 
 
-def prepare_squared_norm(terms: Sequence[str], dtype: np.dtype[np.generic]) -> PreparedKernel:
+@REFERENCE.kernel(SquaredNorm)
+def squared_norm(request: SquaredNorm) -> PreparedKernel:
     """square ← ‖c₀ · x₀ + c₁ · x₁ + …‖²: the sum as in a linear combination, its squares in double precision."""
 
     def bind(buffers: Buffers) -> list[Call]:
-        return [SquaredNorm([buffers[term] for term in terms], buffers["coefficients"], buffers["square"], dtype)]
+        terms = [buffers[term] for term in request.terms]
+        return [BoundNorm(terms, buffers["coefficients"], buffers["square"], request.dtype)]
 
-    return PreparedKernel("squared_norm reference", (*dict.fromkeys(terms), "coefficients"), ("square",), bind)
+    return request.prepared("reference", bind)
 
 
-class SquaredNorm:
+class BoundNorm:
     """The bound call. The sum is never in memory as a whole."""
 
     def __init__(self, terms: Sequence[Array], coefficients: Array, square: Array, dtype: np.dtype[np.generic]) -> None:
@@ -131,6 +129,7 @@ class SquaredNorm:
         self.square[0] = square
 
 
+@computes(ClipCoefficients)
 def clip_coefficients(
     *,
     squares: NDArray[np.float64],
@@ -144,8 +143,3 @@ def clip_coefficients(
     factor = 1.0 if norm <= limit else limit / norm  # NaN is not hidden
     clipped_coefficients[...] = coefficients
     clipped_coefficients[np.array(clipped, bool)] *= factor
-
-
-def prepare_clip_coefficients(limit: float, clipped: Sequence[bool]) -> PreparedKernel:
-    reads, writes = ("squares", "coefficients"), ("clipped_coefficients",)
-    return prepare("clip_coefficients", clip_coefficients, reads, writes, limit=float(limit), clipped=tuple(clipped))

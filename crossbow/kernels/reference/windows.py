@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from crossbow.kernels.interface import WindowGeometry
 from crossbow.kernels.reference.prepare import Floats
+from crossbow.kernels.requests import WindowGeometry
 from crossbow.types import Shape
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from crossbow.kernels.interface import PoolingGeometry
+from crossbow.kernels.requests import PoolingGeometry
 from crossbow.onnx.writing.table import writes
 from crossbow.onnx.writing.written_operator import WrittenOperator
 from crossbow.ops import (

@@ -19,8 +19,8 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn
 from crossbow.kernels.cuda.launch import computed_in
-from crossbow.kernels.interface import ConvolutionGeometry
 from crossbow.kernels.reference import convolution as reference
+from crossbow.kernels.requests import ConvolutionGeometry
 
 if TYPE_CHECKING:
     from tests.kernels.cuda.fake import Recorded

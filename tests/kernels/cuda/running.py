@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.cuda.library import Cuda
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference import Reference
 from crossbow.types import Layout, Tensor, aligned_zeros
 from tests.kernels.cuda.fake import fake_cuda

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from crossbow.kernels.cuda import channels
 from crossbow.kernels.cuda.channels import Channels
 from crossbow.kernels.cuda.library import Cuda
-from crossbow.kernels.interface import BatchNormSetting, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers
@@ -91,10 +92,10 @@ def execute_all(
         buffers[f"{name}_gradient"] = np.full(count, np.nan, x.dtype)
     for name in setting.observed:
         buffers[f"{name}_next"] = buffers[name] if shared else np.full_like(vectors[name], np.nan)
-    training = library.batch_norm_training(x, x, setting)
+    training = library.prepare(BatchNormTraining(x, x, setting))
     buffers["kept"] = np.full(training.kept, 0xFF, np.uint8)
     execute(training, buffers)
-    execute(library.batch_norm_backward(x, x, x if dx else None, setting), buffers)
+    execute(library.prepare(BatchNormBackward(x, x, x if dx else None, setting)), buffers)
     written = {
         role: value.copy()
         for role, value in buffers.items()
@@ -104,7 +105,7 @@ def execute_all(
         for role, value in vectors.items():
             np.testing.assert_array_equal(buffers[role], value, err_msg=role)
     buffers |= vectors
-    execute(library.batch_norm_inference(x, x, setting), buffers)
+    execute(library.prepare(BatchNormInference(x, x, setting)), buffers)
     return {**written, "tested": buffers["output"]}
 
 
@@ -207,7 +208,7 @@ def test_one_value_far_from_the_others() -> None:
         for name in setting.observed:
             buffers |= {name: np.zeros(2, np.float32), f"{name}_next": np.zeros(2, np.float32)}
         with fake_cuda():
-            training = Cuda(np.float32).batch_norm_training(x, x, setting)
+            training = Cuda(np.float32).prepare(BatchNormTraining(x, x, setting))
             buffers["kept"] = np.zeros(training.kept, np.uint8)
             execute(training, buffers)
         wide = values.astype(np.float64)

@@ -15,8 +15,14 @@ from crossbow.kernels.cuda import convolution, cudnn
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.mixed import narrow_type
-from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, PreparedKernel, Variable
+from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
 from crossbow.kernels.reference import convolution as reference
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_cudnn import Asked, FakeCudnn, Refused
@@ -59,7 +65,9 @@ class Example:
             weights = Variable(weights.shape, dtype, PlainStorage(weights.shape))
         self.bias = Variable((outputs,), dtype)
         self.arithmetic = convolution.Arithmetic(deterministic)
-        self.forward = convolution.forward(self.x, weights, self.bias, self.y, g, True, self.arithmetic)
+        self.forward = convolution.forward(
+            ConvolutionForward(self.x, weights, self.bias, self.y, g, True), self.arithmetic
+        )
         self.weights = Variable(weights.shape, dtype, self.forward.storages.get("weights", weights.storage))
         generator = np.random.default_rng(0)
         self.values = {
@@ -70,11 +78,15 @@ class Example:
         }
 
     def backward_data(self) -> PreparedKernel:
-        return convolution.backward_data(self.y, self.weights, self.x, self.geometry, self.arithmetic)
+        return convolution.backward_data(
+            ConvolutionBackwardData(self.y, self.weights, self.x, self.geometry), self.arithmetic
+        )
 
     def backward_weights(self) -> PreparedKernel:
         x, y, arithmetic = self.x, self.y, self.arithmetic
-        return convolution.backward_weights(x, y, self.weights, self.bias, self.geometry, arithmetic)
+        return convolution.backward_weights(
+            ConvolutionBackwardWeights(x, y, self.weights, self.bias, self.geometry), arithmetic
+        )
 
     def buffers(self, kernel: PreparedKernel) -> dict[str, Numbers]:
         """For all roles of a kernel, what is written filled with NaN."""
@@ -158,7 +170,9 @@ def test_weights_may_lie_in_logical_order_whatever_the_images_do(layout: Layout)
 def test_bias_and_relu_are_one_pass(fake: FakeCuda, layout: Layout, bias: bool, relu: bool) -> None:
     example = Example(layout=layout)
     given = example.bias if bias else None
-    kernel = convolution.forward(example.x, example.weights, given, example.y, example.geometry, relu)
+    kernel = convolution.forward(
+        ConvolutionForward(example.x, example.weights, given, example.y, example.geometry, relu)
+    )
     fake.calls.clear()
     received = example.run(kernel)["output"]
     np.testing.assert_allclose(received, example.expected(relu, bias)["output"], rtol=1e-5, atol=1e-5)
@@ -360,7 +374,7 @@ def test_tensors_of_16_bits_have_the_arithmetic_that_is_fastest(
     x, y = (Tensor((2, 4, 5, 5), narrow_type(name), Layout.CHANNELS_LAST) for _ in range(2))
     weights = Variable((4, 4, 3, 3), narrow_type(name))
     geometry = ConvolutionGeometry((3, 3), padding=((1, 1), (1, 1)))
-    kernel = Cuda(narrow=name).convolution_forward(x, weights, None, y, geometry)
+    kernel = Cuda(narrow=name).prepare(ConvolutionForward(x, weights, None, y, geometry))
     assert kernel.name == "convolution_forward cudnn:winograd_nonfused"
     made = [call.arguments[1] for call in fake.calls if call.name == "cudnnSetConvolutionMathType"]
     assert (made[0], made[-1]) == (cudnn.TENSOR_OP_MATH, cudnn.DEFAULT_MATH)

@@ -7,7 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import ConcatBackward, ConcatForward, CopyBackward, CopyForward
 from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.cuda.running import Tensors, agree
 
@@ -44,11 +46,11 @@ def test_copies_in_logical_order(source: tuple[Shape, Layout], target: tuple[Sha
     x, y, kernels = tensor(*source, dtype), tensor(*target, dtype), []
 
     def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        kernels.append(library.copy_forward(tensors["input0"], tensors["output"]))
+        kernels.append(library.prepare(CopyForward(tensors["input0"], tensors["output"])))
         return kernels[-1]
 
     def backward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        kernels.append(library.copy_backward(tensors["output_gradient"], tensors["input_gradient"]))
+        kernels.append(library.prepare(CopyBackward(tensors["output_gradient"], tensors["input_gradient"])))
         return kernels[-1]
 
     agree(forward, {"input0": x, "output": y}, {"input0": numbered(x.shape)})
@@ -70,13 +72,15 @@ def test_concatenations_of_any_layouts(axis: int, layouts: tuple[Layout, Layout,
     y = tensor(tuple(whole), layouts[2])
 
     def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.concat_forward([tensors["input0"], tensors["input1"]], tensors["output"], axis)
+        return library.prepare(ConcatForward([tensors["input0"], tensors["input1"]], tensors["output"], axis))
 
     values = {"input0": numbered(x0.shape), "input1": -numbered(x1.shape)}
     agree(forward, {"input0": x0, "input1": x1, "output": y}, values)
     for dx, start in ((x0, 0), (x1, sizes[0][axis])):
 
         def backward(library: KernelLibrary, tensors: Tensors, start: int = start) -> PreparedKernel:
-            return library.concat_backward(tensors["output_gradient"], tensors["input_gradient"], axis % 4, start)
+            return library.prepare(
+                ConcatBackward(tensors["output_gradient"], tensors["input_gradient"], axis % 4, start)
+            )
 
         agree(backward, {"output_gradient": y, "input_gradient": dx}, {"output_gradient": numbered(y.shape)})

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.cuda.library import Cuda
-from crossbow.kernels.interface import ImageTransform
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import ImageTransform, ImageWindows
 from crossbow.types import Layout, Tensor, aligned_zeros
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.reference.running import DTYPES, draw, run, state
@@ -37,5 +37,5 @@ def test_windows(layouts: tuple[Layout, Layout], seed: int | None, image_mean: b
     positions = np.random.default_rng(2).integers(0, 2**40, (3, n, 2))
     buffers = {"input0": source, "state": state(SLOT=2), "slot_positions": positions}
     for library, output in ((Reference(dtype), expected), (Cuda(dtype), target)):
-        run(library.data_transform(x, y, transform, seed, 11), **buffers, output=output)
+        run(library.prepare(ImageWindows(x, y, transform, seed, 11)), **buffers, output=output)
     np.testing.assert_array_equal(target, expected)

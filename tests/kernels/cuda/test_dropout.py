@@ -10,6 +10,7 @@ import pytest
 
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Layout, Tensor, aligned_zeros
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.reference.running import DTYPES, draw, run, state
@@ -35,10 +36,15 @@ def test_the_mask(
     x[...] = draw(*shape, dtype=dtype)
     x.flat[0], expected = np.nan, np.zeros(shape, dtype)
     for library, output in ((Reference(dtype), expected), (Cuda(dtype), y)):
-        run(library.dropout_forward(tensor, tensor, 0.4, seed, key), input0=x, output=output, state=state(TASK=task))
+        run(
+            library.prepare(DropoutForward(tensor, tensor, 0.4, seed, key)),
+            input0=x,
+            output=output,
+            state=state(TASK=task),
+        )
     np.testing.assert_array_equal(y, expected)
     for library, output in ((Reference(dtype), expected), (Cuda(dtype), y)):
-        kernel = library.dropout_backward(tensor, tensor, 0.4, seed, key)
+        kernel = library.prepare(DropoutBackward(tensor, tensor, 0.4, seed, key))
         run(kernel, output_gradient=x, input_gradient=output, state=state(TASK=task))
     np.testing.assert_array_equal(y, expected)
 
@@ -48,6 +54,6 @@ def test_more_than_the_threads_of_a_grid() -> None:
     x, outputs = np.ones(tensor.shape, np.float32), []
     for library in (Reference(), Cuda()):
         outputs.append(np.zeros_like(x))
-        kernel = library.dropout_forward(tensor, tensor, 0.4, 1, 2)
+        kernel = library.prepare(DropoutForward(tensor, tensor, 0.4, 1, 2))
         run(kernel, input0=x, output=outputs[-1], state=state(TASK=5))
     np.testing.assert_array_equal(outputs[1], outputs[0])

@@ -5,7 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import (
+    MaximumBackward,
+    MaximumForward,
+    ProductBackward,
+    ProductForward,
+    ScaledGradient,
+    WeightedSum,
+)
 from crossbow.types import Phase, Tensor
 from tests.kernels.cuda.running import Numbers, Tensors, agree, run
 
@@ -37,7 +46,7 @@ def test_sums_of_many(number: int, relu: bool, in_place: bool, dtype: type) -> N
     coefficients = np.random.default_rng(0).standard_normal(number).tolist()
 
     def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.weighted_sum(xs(tensors), tensors["output"], coefficients, relu=relu)
+        return library.prepare(WeightedSum(xs(tensors), tensors["output"], coefficients, relu=relu))
 
     result = agree(prepare, *inputs(number, dtype), 1e-6 if dtype is np.float32 else 1e-14, in_place=in_place)
     assert (result["output"].min() == 0) == relu
@@ -45,7 +54,7 @@ def test_sums_of_many(number: int, relu: bool, in_place: bool, dtype: type) -> N
 
 def test_relu_of_what_is_not_a_number() -> None:
     def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.weighted_sum(xs(tensors), tensors["output"], (1.0, 1.0), relu=True)
+        return library.prepare(WeightedSum(xs(tensors), tensors["output"], (1.0, 1.0), relu=True))
 
     tensors, values = inputs(2)
     values["input0"][0, :3] = np.nan, np.inf, -np.inf
@@ -57,7 +66,9 @@ def test_only_a_scale_of_one_is_an_alias(coefficient: float) -> None:
     kernels = []
 
     def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        kernels.append(library.scale(tensors["output_gradient"], tensors["input_gradient"], coefficient))
+        kernels.append(
+            library.prepare(ScaledGradient(tensors["output_gradient"], tensors["input_gradient"], coefficient))
+        )
         return kernels[-1]
 
     agree(prepare, *inputs(1), in_place=True)
@@ -68,13 +79,13 @@ def test_only_a_scale_of_one_is_an_alias(coefficient: float) -> None:
 @pytest.mark.parametrize("number", MANY)
 def test_products_of_many(number: int, in_place: bool) -> None:
     def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.product_forward(xs(tensors), tensors["output"])
+        return library.prepare(ProductForward(xs(tensors), tensors["output"]))
 
     agree(forward, *inputs(number), 2e-6, in_place=in_place)
     for index in {0, number // 2, number - 1}:
 
         def backward(library: KernelLibrary, tensors: Tensors, index: int = index) -> PreparedKernel:
-            return library.product_backward(xs(tensors), tensors["output_gradient"], index)
+            return library.prepare(ProductBackward(xs(tensors), tensors["output_gradient"], index))
 
         agree(backward, *inputs(number), 2e-6, in_place=in_place)
 
@@ -91,7 +102,7 @@ def test_maxima_of_many_with_ties_and_numbers_that_are_none(number: int, in_plac
     for phase in Phase:
 
         def forward(library: KernelLibrary, tensors: Tensors, phase: Phase = phase) -> PreparedKernel:
-            return library.maximum_forward(xs(tensors), tensors["output"], phase)
+            return library.prepare(MaximumForward(xs(tensors), tensors["output"], phase))
 
         written = agree(forward, tensors, values, in_place=in_place)
         assert ("kept" in written) == (phase is Phase.TRAIN)
@@ -102,6 +113,6 @@ def test_maxima_of_many_with_ties_and_numbers_that_are_none(number: int, in_plac
     for index in {0, number // 2, number - 1}:
 
         def backward(library: KernelLibrary, tensors: Tensors, index: int = index) -> PreparedKernel:
-            return library.maximum_backward(xs(tensors), tensors["output_gradient"], index)
+            return library.prepare(MaximumBackward(xs(tensors), tensors["output_gradient"], index))
 
         agree(backward, tensors, values, in_place=in_place)

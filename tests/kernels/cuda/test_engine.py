@@ -14,8 +14,9 @@ from crossbow.kernels.cuda.engine import SEARCH_BLOCKS, store_results
 from crossbow.kernels.cuda.launch import BLOCK, Stream, on
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.transfer import to_device
-from crossbow.kernels.interface import KernelLibrary
+from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import CheckFinite, LoadBatch
 from crossbow.types import Layout, NonFiniteError
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.reference.running import DTYPES, channels_last, draw, nan, run, state, tensor
@@ -43,12 +44,14 @@ def test_load_batch(fake: FakeCuda, shape: tuple[int, ...], kind: Any, dtype: An
     x, labels = nan(shape, dtype), np.zeros(shape[0], np.int32)
     if layout is Layout.CHANNELS_LAST:
         x = channels_last(x)
-    kernel = Cuda(dtype).load_batch(
-        tensor(slots.shape, kind),
-        tensor(shape, dtype, layout),
-        tensor(slot_labels.shape, np.int32),
-        tensor(labels.shape, np.int32),
-        1 / 255,
+    kernel = Cuda(dtype).prepare(
+        LoadBatch(
+            tensor(slots.shape, kind),
+            tensor(shape, dtype, layout),
+            tensor(slot_labels.shape, np.int32),
+            tensor(labels.shape, np.int32),
+            1 / 255,
+        )
     )
     for slot in (2, 0):
         now = state(SLOT=slot)
@@ -63,12 +66,14 @@ def test_load_batch_with_values_as_labels(fake: FakeCuda, kind: Any) -> None:
     """More labels than inputs."""
     slots, slot_labels = np.ones((2, 3, 1), np.float32), np.arange(600).reshape(2, 3, 100).astype(kind)
     x, labels = nan((3, 1), np.float32), nan((3, 100), kind)
-    kernel = Cuda().load_batch(
-        tensor(slots.shape, np.float32),
-        tensor(x.shape, np.float32),
-        tensor(slot_labels.shape, kind),
-        tensor(labels.shape, kind),
-        2.0,
+    kernel = Cuda().prepare(
+        LoadBatch(
+            tensor(slots.shape, np.float32),
+            tensor(x.shape, np.float32),
+            tensor(slot_labels.shape, kind),
+            tensor(labels.shape, kind),
+            2.0,
+        )
     )
     now = state(SLOT=1)
     run(kernel, slots=slots, slot_labels=slot_labels, input=x, labels=labels, state=now)
@@ -80,9 +85,9 @@ def test_load_batch_with_values_as_labels(fake: FakeCuda, kind: Any) -> None:
 def test_types_that_no_kernel_is_for() -> None:
     t = tensor((2, 3))
     with pytest.raises(ValueError, match=r"expected slots of uint8, float32, float64\. Received: int16"):
-        Cuda().load_batch(tensor((2, 3), np.int16), t, t, t, 1.0)
+        Cuda().prepare(LoadBatch(tensor((2, 3), np.int16), t, t, t, 1.0))
     with pytest.raises(ValueError, match=r"expected labels of the slots' type, int32\. Received: float64"):
-        Cuda().load_batch(t, t, tensor((2, 3), np.int32), t, 1.0)
+        Cuda().prepare(LoadBatch(t, t, tensor((2, 3), np.int32), t, 1.0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -112,7 +117,7 @@ def test_results_of_two_types() -> None:
 def message(library: KernelLibrary, value: Any) -> str | None:
     """What checking for finite numbers says."""
     try:
-        run(library.check_finite("output of 'a'"), value=value)
+        run(library.prepare(CheckFinite("output of 'a'")), value=value)
     except NonFiniteError as error:
         return str(error)
     return None
@@ -168,5 +173,5 @@ def test_integers_are_finite(fake: FakeCuda) -> None:
 
 def test_checking_is_no_part_of_a_graph() -> None:
     """It waits, and may raise."""
-    (call,) = Cuda().check_finite("output").bind({"value": np.zeros(3, np.float32)})
+    (call,) = Cuda().prepare(CheckFinite("output")).bind({"value": np.zeros(3, np.float32)})
     assert not getattr(call, "capturable", False)

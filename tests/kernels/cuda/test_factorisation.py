@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
+from crossbow.kernels.interface import PreparedKernel, Variable
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import FactorisationBackward, FactorisationForward
 from crossbow.types import Tensor
 from tests.kernels.cuda.running import Numbers, Tensors, agree, run
 from tests.kernels.reference.running import state
@@ -22,11 +24,11 @@ def tables(tensors: Tensors) -> tuple[Variable, Variable]:
 
 
 def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-    return library.factorisation_forward(tensors["input0"], tensors["labels"], *tables(tensors), 0.3)
+    return library.prepare(FactorisationForward(tensors["input0"], tensors["labels"], *tables(tensors), 0.3))
 
 
 def backward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-    return library.factorisation_backward(tensors["input0"], tensors["labels"], *tables(tensors), 0.3)
+    return library.prepare(FactorisationBackward(tensors["input0"], tensors["labels"], *tables(tensors), 0.3))
 
 
 def ratings(

@@ -17,6 +17,12 @@ from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import PlainStorage, PreparedKernel, Storage, Variable
 from crossbow.kernels.reference.library import Reference
+from crossbow.kernels.requests import (
+    CopyForward,
+    InnerProductBackwardData,
+    InnerProductBackwardWeights,
+    InnerProductForward,
+)
 from crossbow.types import Array, Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 
@@ -74,15 +80,15 @@ def compare(
     weights, bias = Variable(w.shape, kind), Variable(b.shape, kind) if with_bias else None
     reference = Reference(np.float64)
     for kernel in (
-        reference.inner_product_forward(tx, weights, bias, ty, relu=relu),
-        reference.inner_product_backward_data(ty, weights, tx),
-        reference.inner_product_backward_weights(tx, ty, weights, bias),
+        reference.prepare(InnerProductForward(tx, weights, bias, ty, relu=relu)),
+        reference.prepare(InnerProductBackwardData(ty, weights, tx)),
+        reference.prepare(InnerProductBackwardWeights(tx, ty, weights, bias)),
     ):
         execute(kernel, expected)
 
     cuda = Cuda(kind)
     weights = Variable(w.shape, kind, storage)
-    forward = cuda.inner_product_forward(tx, weights, bias, ty, relu=relu)
+    forward = cuda.prepare(InnerProductForward(tx, weights, bias, ty, relu=relu))
     assert (storage is None) == ("weights" in forward.storages)
     weights = Variable(w.shape, kind, storage or forward.storages["weights"])
     assert weights.storage is not None
@@ -94,8 +100,8 @@ def compare(
     buffers |= {"output": memory(ty), "input_gradient": memory(tx)}
     for kernel in (
         forward,
-        cuda.inner_product_backward_data(ty, weights, tx),
-        cuda.inner_product_backward_weights(tx, ty, weights, bias),
+        cuda.prepare(InnerProductBackwardData(ty, weights, tx)),
+        cuda.prepare(InnerProductBackwardWeights(tx, ty, weights, bias)),
     ):
         execute(kernel, buffers)
     close(buffers["output"], expected["output"], features)
@@ -157,9 +163,9 @@ def test_weights_of_other_images_are_refused(layout: Layout) -> None:
     tx, ty = split((3, 5, 4, 2) if layout is Layout.CHANNELS_LAST else (3, 5, 2, 4), 1, layout, 7, FLOAT32)
     weights = Variable((7, 40), FLOAT32, ChannelsLastStorage((7, 40), (5, 2, 4)))
     for prepare in (
-        lambda: Cuda().inner_product_forward(tx, weights, None, ty),
-        lambda: Cuda().inner_product_backward_data(ty, weights, tx),
-        lambda: Cuda().inner_product_backward_weights(tx, ty, weights, None),
+        lambda: Cuda().prepare(InnerProductForward(tx, weights, None, ty)),
+        lambda: Cuda().prepare(InnerProductBackwardData(ty, weights, tx)),
+        lambda: Cuda().prepare(InnerProductBackwardWeights(tx, ty, weights, None)),
     ):
         with pytest.raises(ValueError, match=r"expected channels-last images of \(5, 2, 4\)"):
             prepare()
@@ -168,7 +174,7 @@ def test_weights_of_other_images_are_refused(layout: Layout) -> None:
 def test_relu_leaves_nan(fake: FakeCuda) -> None:
     x, y = np.array([[np.nan], [1], [-1]], np.float32), np.zeros((3, 2), np.float32)
     tx, ty, weights = Tensor(x.shape, FLOAT32), Tensor(y.shape, FLOAT32), Variable((2, 1), FLOAT32)
-    kernel = Cuda().inner_product_forward(tx, weights, None, ty, relu=True)
+    kernel = Cuda().prepare(InnerProductForward(tx, weights, None, ty, relu=True))
     execute(kernel, {"input0": x, "weights": np.array([[1], [-2]], np.float32), "output": y})
     np.testing.assert_array_equal(y, [[np.nan, np.nan], [1, 0], [0, 2]])
 
@@ -188,15 +194,15 @@ def test_sum_of_rows(
 ) -> None:
     monkeypatch.setattr("crossbow.kernels.cuda.inner_product.MOST_BLOCKS", blocks)
     x, y = draw((outer, rows, columns)), np.full((outer, columns), np.nan, np.float32)
-    steps = Steps("sum", FLOAT32)
-    steps.sum_rows(outer, rows, columns, "x", "y")
-    execute(steps.prepared(("x",), ("y",)), {"x": x, "y": y})
+    steps = Steps(CopyForward(Tensor(x.shape, FLOAT32), Tensor(y.shape, FLOAT32)), FLOAT32)
+    steps.sum_rows(outer, rows, columns, "input0", "output")
+    execute(steps.prepared(), {"input0": x, "output": y})
     exact = x.astype(np.float64).sum(axis=1)
     assert np.abs(y - exact).max() <= 2**-23 * max(1, np.abs(exact).max())
 
 
 def test_places_in_the_workspace_are_apart(fake: FakeCuda) -> None:
-    steps = Steps("places", FLOAT64)
+    steps = Steps(CopyForward(Tensor((1,), FLOAT64), Tensor((1,), FLOAT64)), FLOAT64)
     places = [steps.reserve(elements) for elements in (1, 33, 32)]
     assert places == [slice(0, 256), slice(256, 768), slice(768, 1024)]
-    assert steps.prepared((), ()).workspace == 1024
+    assert steps.prepared().workspace == 1024

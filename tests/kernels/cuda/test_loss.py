@@ -13,7 +13,15 @@ import pytest
 
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.loss import MOST_SHARES
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import (
+    EuclideanLossBackward,
+    EuclideanLossForward,
+    LabelAccuracy,
+    SoftmaxLossBackward,
+    SoftmaxLossForward,
+)
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers, Prepare, Tensors, agree, run
@@ -59,7 +67,7 @@ def classification(
 
 def loss_forward(ignored: int | None, normalisation: str) -> Prepare:
     def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.softmax_loss_forward(tensors["input0"], tensors["labels"], ignored, normalisation)
+        return library.prepare(SoftmaxLossForward(tensors["input0"], tensors["labels"], ignored, normalisation))
 
     return prepare
 
@@ -67,14 +75,14 @@ def loss_forward(ignored: int | None, normalisation: str) -> Prepare:
 def loss_backward(ignored: int | None, normalisation: str) -> Prepare:
     def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
         p, dx = tensors["input0"], tensors["input_gradient"]
-        return library.softmax_loss_backward(p, tensors["labels"], dx, ignored, normalisation)
+        return library.prepare(SoftmaxLossBackward(p, tensors["labels"], dx, ignored, normalisation))
 
     return prepare
 
 
 def measure(top_k: int, ignored: int | None) -> Prepare:
     def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.accuracy(tensors["input0"], tensors["labels"], top_k, ignored)
+        return library.prepare(LabelAccuracy(tensors["input0"], tensors["labels"], top_k, ignored))
 
     return prepare
 
@@ -94,7 +102,7 @@ def test_softmax_loss(shape: Shape, layout: Layout, dtype: type, ignored: int | 
 def loss_of_logits(ignored: int | None, normalisation: str) -> Prepare:
     def prepare(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
         p, logits = tensors["input0"], tensors["logits"]
-        return library.softmax_loss_forward(p, tensors["labels"], ignored, normalisation, logits)
+        return library.prepare(SoftmaxLossForward(p, tensors["labels"], ignored, normalisation, logits))
 
     return prepare
 
@@ -184,10 +192,10 @@ def test_euclidean_loss(shape: Shape, layout: Layout, dtype: type, target: type,
     """Targets lie in logical order, and may be more precise than the rest."""
 
     def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.euclidean_loss_forward(tensors["input0"], tensors["labels"])
+        return library.prepare(EuclideanLossForward(tensors["input0"], tensors["labels"]))
 
     def backward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.euclidean_loss_backward(tensors["input0"], tensors["labels"], tensors["input_gradient"])
+        return library.prepare(EuclideanLossBackward(tensors["input0"], tensors["labels"], tensors["input_gradient"]))
 
     given = squares(shape, layout, dtype, target, examples)
     exact = 1e-6 if np.float32 in (dtype, target) else 1e-13
@@ -198,4 +206,4 @@ def test_euclidean_loss(shape: Shape, layout: Layout, dtype: type, target: type,
 def test_targets_of_half_precision_are_refused() -> None:
     x = Tensor((4, 3), np.dtype(np.float32))
     with pytest.raises(ConfigurationError, match="float32 or float64"):
-        Cuda().euclidean_loss_forward(x, Tensor((4, 3), np.dtype(np.float16)))
+        Cuda().prepare(EuclideanLossForward(x, Tensor((4, 3), np.dtype(np.float16))))

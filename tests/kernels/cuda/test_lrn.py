@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.cuda import lrn
-from crossbow.kernels.interface import ResponseGeometry
+from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Phase, Tensor
 from tests.kernels.cuda.running import agree
 from tests.kernels.reference.running import draw
@@ -39,9 +39,9 @@ def test_agrees_with_the_reference(
         "output_gradient": draw(*x.shape, dtype=np.float32, seed=1),
     }
     tolerance = 2e-6 if x.dtype.itemsize == 4 else 1e-14
-    agree(lambda lib, t: lib.lrn_forward(t["input0"], t["output"], g, Phase.TRAIN), tensors, values, tolerance)
+    agree(lambda lib, t: lib.prepare(LRNForward(t["input0"], t["output"], g, Phase.TRAIN)), tensors, values, tolerance)
     agree(
-        lambda lib, t: lib.lrn_backward(t["input0"], t["output_gradient"], t["input_gradient"], g),
+        lambda lib, t: lib.prepare(LRNBackward(t["input0"], t["output_gradient"], t["input_gradient"], g)),
         tensors,
         values,
         tolerance,

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.matmul import MOST_CALLS
-from crossbow.kernels.interface import MatrixProductGeometry
 from crossbow.kernels.reference.library import Reference
+from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProductGeometry
 from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.test_inner_product import FLOAT32, FLOAT64, close, draw, execute, memory
@@ -50,9 +50,9 @@ def compare(
             buffers[name] = memory(tensor, numbers[name])
         for library, arrays in ((Reference(np.float64), exact), (Cuda(dtype), buffers)):
             if number is None:
-                execute(library.matmul_forward(ta, tb, ty, geometry), arrays)
+                execute(library.prepare(MatmulForward(ta, tb, ty, geometry)), arrays)
             else:
-                execute(library.matmul_backward(ty, ta, tb, number, geometry), arrays)
+                execute(library.prepare(MatmulBackward(ty, ta, tb, number, geometry)), arrays)
         close(buffers[role], exact[role], ty.elements * geometry.factor(0)[-1] // target.elements)
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.compile.precision import FOLLOWING, NARROW
 from crossbow.kernels.cuda.mixed import LARGEST_SCALE, RUN, SMALLEST_SCALE, STEADY_TASKS, Mixed, narrow_type
 from crossbow.ops import ReLU, SoftMax
+from crossbow.ops.kernel import Precision
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, Tensor
 from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.narrow import NARROW_CASES, compare, tolerance
 from tests.operators.table import CASES, Case
-from tests.operators.test_table import assert_close
+from tests.operators.test_table import assert_close, operators
 
 Numbers = NDArray[Any]
 TYPES = ("float16", "bfloat16")
@@ -113,7 +113,7 @@ def test_operators_agree_with_the_reference(case: Case, name: str, channels_last
     assert_close(received, expected, tolerance(case, name))
 
 
-@pytest.mark.parametrize("operator", sorted(NARROW | FOLLOWING, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("operator", [kind for kind in operators() if kind.precision is not Precision.WIDE])
 def test_every_operator_of_16_bits_has_a_row(operator: type[Any]) -> None:
     assert any(type(case.kernel) is operator for case in CASES)
 

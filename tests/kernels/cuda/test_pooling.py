@@ -11,7 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from crossbow.kernels.cuda import pooling
-from crossbow.kernels.interface import PoolingGeometry, State
+from crossbow.kernels.interface import State
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.types import ConfigurationError, Layout, Phase, Shape, Tensor
 from tests.kernels.cuda.running import Numbers, run
 from tests.kernels.reference.running import draw
@@ -42,7 +43,7 @@ def pool(
 
     def forward(phase: Phase) -> dict[str, Numbers]:
         return run(
-            lambda library, t: library.pooling_forward(t["input0"], t["output"], g, phase, SEED, KEY),
+            lambda library, t: library.prepare(PoolingForward(t["input0"], t["output"], g, phase, SEED, KEY)),
             tensors,
             values,
             reference=reference,
@@ -50,7 +51,7 @@ def pool(
 
     trained = forward(Phase.TRAIN)
     gradient = run(
-        lambda library, t: library.pooling_backward(t["output"], t["input0"], g),
+        lambda library, t: library.prepare(PoolingBackward(t["output"], t["input0"], g)),
         tensors,
         {**values, **trained},
         reference=reference,
@@ -150,17 +151,17 @@ def test_division_by_multiplication(value: int, number: int) -> None:
 def test_what_is_kept() -> None:
     x, y = (Tensor((2, 3, 64, 64), np.dtype(np.float32)), Tensor((2, 3, 32, 32), np.dtype(np.float32)))
     small, large = PoolingGeometry((2, 2), (2, 2)), PoolingGeometry((17, 17), (2, 2), ((8, 7), (8, 7)))
-    assert pooling.forward(x, y, small, Phase.TRAIN).kept == y.elements
-    assert pooling.forward(x, y, large, Phase.TRAIN).kept == 4 * y.elements
+    assert pooling.forward(PoolingForward(x, y, small, Phase.TRAIN)).kept == y.elements
+    assert pooling.forward(PoolingForward(x, y, large, Phase.TRAIN)).kept == 4 * y.elements
     for g in (small, replace(small, method="stochastic"), replace(small, method="average")):
-        assert pooling.forward(x, y, g, Phase.CHECK).kept == 0
-        assert pooling.forward(x, y, g, Phase.CHECK).reads == ("input0",)
+        assert pooling.forward(PoolingForward(x, y, g, Phase.CHECK)).kept == 0
+        assert pooling.forward(PoolingForward(x, y, g, Phase.CHECK)).reads == ("input0",)
 
 
 def test_what_is_refused() -> None:
     x, y = Tensor((2, 3, 4, 4), np.dtype(np.float32)), Tensor((2, 3, 2, 2), np.dtype(np.float32), Layout.CHANNELS_LAST)
     with pytest.raises(ConfigurationError, match="one layout"):
-        pooling.backward(y, x, PoolingGeometry((2, 2), (2, 2)))
+        pooling.backward(PoolingBackward(y, x, PoolingGeometry((2, 2), (2, 2))))
     x = Tensor((2, 3, 2, 2, 2, 2), np.dtype(np.float32))
     with pytest.raises(ConfigurationError, match="at most 3 spatial axes"):
-        pooling.backward(x, x, PoolingGeometry((1, 1, 1, 1)))
+        pooling.backward(PoolingBackward(x, x, PoolingGeometry((1, 1, 1, 1))))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel, Variable
+from crossbow.kernels.interface import PreparedKernel, Variable
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import ScalingBackward, ScalingForward
 from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.cuda.running import Tensors, agree, run
 from tests.kernels.reference.running import draw
@@ -47,13 +49,15 @@ def test_agrees_with_the_reference(
     tolerance = 1e-6 if kind.itemsize == 4 else 1e-13
 
     def forward(library: KernelLibrary, t: Tensors) -> PreparedKernel:
-        return library.scaling_forward(t["input0"], weights, bias, t["output"], axis)
+        return library.prepare(ScalingForward(t["input0"], weights, bias, t["output"], axis))
 
     def backward(library: KernelLibrary, t: Tensors) -> PreparedKernel:
-        return library.scaling_backward(t["input0"], t["output_gradient"], weights, bias, t["input_gradient"], axis)
+        return library.prepare(
+            ScalingBackward(t["input0"], t["output_gradient"], weights, bias, t["input_gradient"], axis)
+        )
 
     def gradients_of_variables(library: KernelLibrary, t: Tensors) -> PreparedKernel:
-        return library.scaling_backward(t["input0"], t["output_gradient"], weights, bias, None, axis)
+        return library.prepare(ScalingBackward(t["input0"], t["output_gradient"], weights, bias, None, axis))
 
     for prepare in (forward, backward):
         apart = agree(prepare, tensors, values, tolerance)

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.cuda.four import threads_per_line
-from crossbow.kernels.interface import KernelLibrary, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import LargestIndex, SoftmaxBackward, SoftmaxForward
 from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.cuda.running import Numbers, Tensors, agree
 
@@ -40,10 +42,12 @@ def test_both_ways_are_tested() -> None:
 @dtypes
 def test_softmax(shape: Shape, axis: int, layout: Layout, dtype: type) -> None:
     def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.softmax_forward(tensors["input0"], tensors["output"], axis)
+        return library.prepare(SoftmaxForward(tensors["input0"], tensors["output"], axis))
 
     def backward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.softmax_backward(tensors["output"], tensors["output_gradient"], tensors["input_gradient"], axis)
+        return library.prepare(
+            SoftmaxBackward(tensors["output"], tensors["output_gradient"], tensors["input_gradient"], axis)
+        )
 
     tensor = Tensor(shape, np.dtype(dtype), layout)
     x: Numbers = (4 * np.random.default_rng(0).standard_normal(shape)).astype(dtype)
@@ -57,7 +61,7 @@ def test_softmax(shape: Shape, axis: int, layout: Layout, dtype: type) -> None:
 @pytest.mark.parametrize("classes", [5, 200])
 def test_softmax_of_what_is_not_a_number(classes: int) -> None:
     def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.softmax_forward(tensors["input0"], tensors["output"], 1)
+        return library.prepare(SoftmaxForward(tensors["input0"], tensors["output"], 1))
 
     x = np.random.default_rng(0).standard_normal((6, classes)).astype(np.float32)
     x[0, 0] = x[1, classes // 2] = x[2, -1] = np.nan
@@ -79,7 +83,7 @@ def test_classify_with_ties_and_numbers_that_are_none(
     outcome = (*shape[:axis], *[1] * keep_axis, *shape[axis + 1 :])
 
     def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.classify(tensors["input0"], tensors["output"], axis, ties)
+        return library.prepare(LargestIndex(tensors["input0"], tensors["output"], axis, ties))
 
     x = np.random.default_rng(0).integers(-3, 3, shape).astype(np.float32)
     x[np.random.default_rng(1).random(shape) < 1 / shape[axis]] = np.nan

@@ -13,6 +13,7 @@ from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.vector import MOST_PACKED, NORM_BLOCKS, packed_part
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.solver.update import Assignment
 from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
@@ -54,7 +55,7 @@ def check_combination(
     assignments: Sequence[Assignment], vectors: Vectors, dtype: Any, signs: Sequence[tuple[str, str]] = ()
 ) -> PreparedKernel:
     coefficients = draw(sum(len(a.terms) for a in assignments), seed=7)
-    kernels = [library.linear_combination(assignments, np.dtype(dtype), signs) for library in libraries(dtype)]
+    kernels = [library.prepare(LinearCombination(assignments, np.dtype(dtype), signs)) for library in libraries(dtype)]
     for kernel, arrays in zip(kernels, (vectors.expected, vectors.received), strict=True):
         run(kernel, **arrays, coefficients=coefficients)
     vectors.check()
@@ -101,7 +102,7 @@ def test_the_sign_of_a_vector_is_that_before_the_call(dtype: Any) -> None:
 
 def test_not_a_number_stays() -> None:
     x, y = np.array([np.nan, np.inf, -0.0, 1], np.float32), np.zeros(4, np.float32)
-    kernel = Cuda().linear_combination([Assignment("y", ("x", "s"))], np.dtype(np.float32), [("s", "x")])
+    kernel = Cuda().prepare(LinearCombination([Assignment("y", ("x", "s"))], np.dtype(np.float32), [("s", "x")]))
     run(kernel, x=x, y=y, coefficients=np.array([2.0, 3.0]))
     np.testing.assert_array_equal(y, [np.nan, np.inf, 0, 5])
 
@@ -115,7 +116,7 @@ def test_names_of_the_same_memory() -> None:
     """A later assignment sees what an earlier one wrote, by whatever name."""
     x, y = np.array([1.0, 2.0]), np.array([10.0, 20.0])
     assignments = [Assignment("old", ("y",)), Assignment("y", ("new",))]
-    run(Cuda("float64").linear_combination(assignments, np.dtype(np.float64)), old=x, new=x, y=y,
+    run(Cuda("float64").prepare(LinearCombination(assignments, np.dtype(np.float64))), old=x, new=x, y=y,
         coefficients=np.array([2.0, 3.0]))  # fmt: skip
     np.testing.assert_array_equal(x, [20, 40])
     np.testing.assert_array_equal(y, [60, 120])
@@ -123,7 +124,7 @@ def test_names_of_the_same_memory() -> None:
 
 def test_one_call_that_reads_its_coefficients_each_time(fake: FakeCuda) -> None:
     x, y, coefficients = draw(1 << 12), np.zeros(1 << 12), np.array([2.0])
-    kernel = Cuda("float64").linear_combination([Assignment("y", ("x",))], np.dtype(np.float64))
+    kernel = Cuda("float64").prepare(LinearCombination([Assignment("y", ("x",))], np.dtype(np.float64)))
     (call,) = kernel.bind({"x": x, "y": y, "coefficients": coefficients})
     call()
     np.testing.assert_array_equal(y, 2 * x)
@@ -143,7 +144,7 @@ def test_packed_part() -> None:
 
 
 def test_vectors_and_coefficients_that_do_not_fit() -> None:
-    kernel = Cuda("float64").linear_combination([Assignment("y", ("x",))], np.dtype(np.float64))
+    kernel = Cuda("float64").prepare(LinearCombination([Assignment("y", ("x",))], np.dtype(np.float64)))
     with pytest.raises(ValueError, match=r"vectors of one length. Received: \{'y': \(3,\), 'x': \(2,\)\}"):
         kernel.bind({"x": np.zeros(2), "y": np.zeros(3), "coefficients": np.zeros(1)})
     with pytest.raises(ValueError, match=r"expected 1 float64 coefficients, one for each term\. Received: float64 of"):
@@ -163,7 +164,7 @@ def test_the_squared_norm_of_a_combination(terms: tuple[str, ...], length: int, 
     vectors = {"x": draw(length + 1, dtype=dtype)[1:], "total": draw(length, dtype=dtype, seed=1)}
     coefficients, squares = np.array([0.5, 0.25, -2.0])[: len(terms)], []
     for library in libraries(dtype):
-        kernel, square = library.squared_norm(terms, np.dtype(dtype)), np.full(1, np.nan)
+        kernel, square = library.prepare(SquaredNorm(terms, np.dtype(dtype))), np.full(1, np.nan)
         run(kernel, **vectors, coefficients=coefficients, square=square)
         squares.append(square)
     np.testing.assert_allclose(squares[1], squares[0], rtol=1e-13)
@@ -172,7 +173,7 @@ def test_the_squared_norm_of_a_combination(terms: tuple[str, ...], length: int, 
 def test_squares_are_added_up_in_double_precision() -> None:
     """In single precision 2^24 + 1 is 2^24, and (10^30)² is infinite."""
     square, one = np.zeros(1), np.ones(1)
-    kernel = Cuda().squared_norm(("x",), np.dtype(np.float32))
+    kernel = Cuda().prepare(SquaredNorm(("x",), np.dtype(np.float32)))
     run(kernel, x=np.array([4096, 1], np.float32), coefficients=one, square=square)
     assert square == 2**24 + 1
     run(kernel, x=np.array([1e30], np.float32), coefficients=one, square=square)
@@ -189,5 +190,5 @@ def test_coefficients_are_clipped_by_the_norm(squares: list[float], factor: floa
     marks = [index % 3 != 1 for index in range(count)]
     coefficients, clipped = draw(count), np.full(count, np.nan)
     buffers: dict[str, Numbers] = {"squares": np.array(squares), "coefficients": coefficients}
-    run(Cuda().clip_coefficients(2.5, marks), **buffers, clipped_coefficients=clipped)
+    run(Cuda().prepare(ClipCoefficients(2.5, marks)), **buffers, clipped_coefficients=clipped)
     np.testing.assert_array_equal(clipped, coefficients * np.where(marks, factor, 1.0))

@@ -9,7 +9,13 @@ import llvmlite.binding
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import ConvolutionGeometry, PreparedKernel, Storage, Variable
+from crossbow.kernels.interface import PreparedKernel, Storage, Variable
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.onednn.running import (
     FLOAT32,
@@ -27,7 +33,10 @@ if not llvmlite.binding.get_host_cpu_features().get("avx512f"):
     pytest.skip("these kernels are for AVX-512, which this machine lacks", allow_module_level=True)
 
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.onednn import storage
 from crossbow.kernels.onednn.image_convolution import image_convolution
+from crossbow.kernels.onednn.storage import strided_storage
+from crossbow.kernels.requests import Request
 
 GUARD = np.float32(-12345.0)
 
@@ -68,9 +77,9 @@ def expected_of(
     results = {"output": np.zeros(dy.shape), "input_gradient": np.zeros(x.shape), "weights_gradient": np.zeros(w.shape)}
     results["bias_gradient"] = np.zeros(b.shape)
     for kernel in (
-        REFERENCE.convolution_forward(tx, weights, biases if bias else None, ty, g, relu=relu),
-        REFERENCE.convolution_backward_data(ty, weights, tx, g),
-        REFERENCE.convolution_backward_weights(tx, ty, weights, biases if bias else None, g),
+        REFERENCE.prepare(ConvolutionForward(tx, weights, biases if bias else None, ty, g, relu=relu)),
+        REFERENCE.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
+        REFERENCE.prepare(ConvolutionBackwardWeights(tx, ty, weights, biases if bias else None, g)),
     ):
         execute(kernel, {**buffers, **results}, native=False)
     return results
@@ -81,6 +90,11 @@ def outputs_last(w: Numbers) -> Numbers:
     return np.ascontiguousarray(w.transpose(2, 3, 1, 0)).reshape(-1)
 
 
+def stored_outputs_last(shape: Shape) -> Variable:
+    """Weights that lie as kernels of our own want them."""
+    return Variable(shape, FLOAT32, strided_storage(shape, shape, storage.outputs_last(shape)))
+
+
 def compare(
     own: Any, shape: Shape, outputs: int, g: ConvolutionGeometry, *, relu: bool = False, bias: bool = True
 ) -> None:
@@ -89,15 +103,20 @@ def compare(
     x, w, dy, b = draw(shape), draw((outputs, shape[1], *g.kernel)), draw(y_shape, 1), draw((outputs,), 2)
     expected = expected_of(x, w, b, dy, g, relu=relu, bias=bias)
     tx, ty, guarded = tensor(shape), tensor(y_shape), Guarded()
-    sizes = image_convolution(tx, ty, g)
-    assert sizes is not None
+    assert image_convolution(tx, ty, g) is not None
+    weights, biases = stored_outputs_last(w.shape), Variable(b.shape, FLOAT32) if bias else None
+    requests: dict[str, Request] = {
+        "forward": ConvolutionForward(tx, weights, biases, ty, g, relu=relu),
+        "backward_data": ConvolutionBackwardData(ty, weights, tx, g),
+        "backward_weights": ConvolutionBackwardWeights(tx, ty, weights, biases, g),
+    }
     given_ = {"input0": memory(tx, x), "weights": outputs_last(w), "bias": b, "output_gradient": memory(ty, dy)}
     before = {name: array.copy() for name, array in given_.items()}
     results: list[dict[str, Numbers]] = []
     for _ in range(2):
         flat = [Tensor((count,), FLOAT32, Layout.PLAIN) for count in (w.size, outputs)]
         written = dict(zip(expected, map(guarded.new, (ty, tx, *flat)), strict=True))
-        kernels = (own.forward(sizes, relu, bias), own.backward_data(sizes), own.backward_weights(sizes, bias))
+        kernels = tuple(getattr(own, name)(request) for name, request in requests.items())
         for kernel in kernels:
             execute_in_rubbish(kernel, {**given_, **written})
         results.append({name: written[name] for name in expected if bias or "bias" not in name})
@@ -131,11 +150,10 @@ def compute_an_image_in_batches(own: Any, channels: int, outputs: int) -> None:
     results = []
     for images in (x, x[::-1], x[1:2]):
         tx, ty = tensor(images.shape), tensor((len(images), outputs, 6, 6))
-        sizes = image_convolution(tx, ty, g)
-        assert sizes is not None
+        request = ConvolutionForward(tx, stored_outputs_last((outputs, channels, 3, 3)), None, ty, g)
         y = memory(ty)
         buffers = {"input0": memory(tx, images), "weights": w, "output": y}
-        execute_in_rubbish(own.forward(sizes, False, False), buffers)
+        execute_in_rubbish(own.forward(request), buffers)
         results.append(y.copy())
     np.testing.assert_array_equal(results[0], results[1][::-1])
     np.testing.assert_array_equal(results[0][1:2], results[2])

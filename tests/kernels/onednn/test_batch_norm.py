@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import BatchNormSetting
+from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
 from crossbow.types import Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, REFERENCE, Numbers, draw, execute, memory, tensor
 
@@ -65,13 +65,13 @@ def execute_all(
     for name in setting.observed:
         buffers[f"{name}_next"] = np.full_like(values[name], np.nan)
     buffers["output"], buffers["input_gradient"] = memory(x), memory(x)
-    training = library.batch_norm_training(x, x, setting)
+    training = library.prepare(BatchNormTraining(x, x, setting))
     buffers["kept"] = aligned_zeros(training.kept)
     execute(training, buffers, native=native)
-    execute(library.batch_norm_backward(x, x, x if dx else None, setting), buffers, native=native)
+    execute(library.prepare(BatchNormBackward(x, x, x if dx else None, setting)), buffers, native=native)
     written = {role: value.copy() for role, value in buffers.items() if role.endswith(("_gradient", "_next", "output"))}
     buffers["output"][...] = np.nan
-    execute(library.batch_norm_inference(x, x, setting), buffers, native=native)
+    execute(library.prepare(BatchNormInference(x, x, setting)), buffers, native=native)
     for role, value in values.items():
         np.testing.assert_array_equal(buffers[role], value, err_msg=role)
     return {**written, "tested": buffers["output"]}
@@ -170,7 +170,7 @@ def test_statistics_may_be_updated_where_they_lie(library: Any, setting: BatchNo
         buffers |= {name: value.astype(x.dtype) for name, value in vectors(20, setting).items()}
         for name in setting.observed:
             buffers[f"{name}_next"] = buffers[name] if shared else np.full_like(buffers[name], np.nan)
-        training = library.batch_norm_training(x, x, setting)
+        training = library.prepare(BatchNormTraining(x, x, setting))
         buffers["kept"] = aligned_zeros(training.kept)
         execute(training, buffers, native=native)
         results.append({name: buffers[f"{name}_next"] for name in setting.observed})
@@ -186,7 +186,7 @@ def test_the_sums_of_a_large_channel() -> None:
     buffers = {"input0": memory(x, values), "output": memory(x), "weights": np.ones(3, np.float32)}
     for name in setting.observed:
         buffers |= {name: np.zeros(3, np.float32), f"{name}_next": np.zeros(3, np.float32)}
-    training = ONEDNN.batch_norm_training(x, x, setting)
+    training = ONEDNN.prepare(BatchNormTraining(x, x, setting))
     buffers["kept"] = aligned_zeros(training.kept)
     execute(training, buffers)
     wide = values.astype(np.float64)

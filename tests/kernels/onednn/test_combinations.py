@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import PreparedKernel, ResponseGeometry, Variable
+from crossbow.kernels.interface import Variable
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import (
+    ConcatBackward,
+    ConcatForward,
+    LRNBackward,
+    LRNForward,
+    MaximumBackward,
+    MaximumForward,
+    ProductBackward,
+    ProductForward,
+    Request,
+    ResponseGeometry,
+    ScalingBackward,
+    ScalingForward,
+)
 from crossbow.types import Layout, Phase, Shape, Tensor, aligned_zeros
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, close, draw, execute, memory, tensor
 
@@ -17,13 +30,11 @@ SINGLE = Reference(np.float32)
 SHAPES: list[Shape] = [(3, 10), (1, 1), (2, 20, 3, 5), (1, 1, 4, 4), (2, 16, 2, 2), (3, 2, 5), (7,), (5, 1023)]
 
 
-def both(
-    request: str, arguments: tuple[Any, ...], tensors: Mapping[str, Tensor], values: Mapping[str, Numbers]
-) -> list[dict[str, Numbers]]:
+def both(request: Request, tensors: Mapping[str, Tensor], values: Mapping[str, Numbers]) -> list[dict[str, Numbers]]:
     """What the two libraries' kernels write, the fast one without Python; what they keep is theirs alone."""
     results = []
     for library in (ONEDNN, SINGLE):
-        kernel: PreparedKernel = getattr(library, request)(*arguments)
+        kernel = library.prepare(request)
         buffers = {role: memory(t, values.get(role)) for role, t in tensors.items()}
         execute(kernel, buffers, native=library is ONEDNN)
         results.append({role: buffers[role] for role in kernel.writes})
@@ -35,12 +46,12 @@ def both(
 def test_products_are_bit_identical(shape: Shape, count: int) -> None:
     t, inputs = tensor(shape), [f"input{number}" for number in range(count)]
     values = {role: draw(shape, seed) for seed, role in enumerate(inputs)}
-    fast, plain = both("product_forward", ([t] * count, t), dict.fromkeys([*inputs, "output"], t), values)
+    fast, plain = both(ProductForward([t] * count, t), dict.fromkeys([*inputs, "output"], t), values)
     np.testing.assert_array_equal(fast["output"], plain["output"])
     values["output_gradient"] = draw(shape, 99)
     roles = [*inputs, "output_gradient", "input_gradient"]
     for index in range(count):
-        fast, plain = both("product_backward", ([t] * count, t, index), dict.fromkeys(roles, t), values)
+        fast, plain = both(ProductBackward([t] * count, t, index), dict.fromkeys(roles, t), values)
         np.testing.assert_array_equal(fast["input_gradient"], plain["input_gradient"])
 
 
@@ -53,13 +64,13 @@ def test_maxima_and_their_gradients_are_the_same_with_ties(shape: Shape, count: 
     for library in (ONEDNN, SINGLE):
         buffers = {role: memory(t, value) for role, value in values.items()}
         buffers |= {"output": memory(t), "output_gradient": memory(t, draw(shape, 99))}
-        forward = library.maximum_forward([t] * count, t, Phase.TRAIN)
+        forward = library.prepare(MaximumForward([t] * count, t, Phase.TRAIN))
         buffers["kept"] = aligned_zeros(forward.kept)
         execute(forward, buffers, native=library is ONEDNN)
         gradients[library.name] = [buffers["output"]]
         for index in range(count):
             buffers["input_gradient"] = memory(t)
-            execute(library.maximum_backward([t] * count, t, index), buffers, native=library is ONEDNN)
+            execute(library.prepare(MaximumBackward([t] * count, t, index)), buffers, native=library is ONEDNN)
             gradients[library.name].append(buffers["input_gradient"])
     for fast, plain in zip(gradients[ONEDNN.name], gradients[SINGLE.name], strict=True):
         np.testing.assert_array_equal(fast, plain)
@@ -81,12 +92,12 @@ def test_concatenation(shapes: list[Shape], axis: int) -> None:
     xs, whole = [tensor(shape) for shape in shapes], np.concatenate([draw(shape) for shape in shapes], axis=axis)
     y = tensor(whole.shape)
     tensors = {"output": y, **{f"input{number}": x for number, x in enumerate(xs)}}
-    fast, _ = both("concat_forward", (xs, y, axis), tensors, {f"input{i}": draw(s) for i, s in enumerate(shapes)})
+    fast, _ = both(ConcatForward(xs, y, axis), tensors, {f"input{i}": draw(s) for i, s in enumerate(shapes)})
     np.testing.assert_array_equal(fast["output"], whole)
     start = 0
     for x, shape in zip(xs, shapes, strict=True):
         tensors = {"output_gradient": y, "input_gradient": x}
-        fast, _ = both("concat_backward", (y, x, axis, start), tensors, {"output_gradient": whole})
+        fast, _ = both(ConcatBackward(y, x, axis, start), tensors, {"output_gradient": whole})
         np.testing.assert_array_equal(fast["input_gradient"], draw(shape))
         start += shape[axis]
 
@@ -103,11 +114,11 @@ def test_factors(shape: Shape, axis: int, axes: int, bias: bool) -> None:
     values |= {"weights": draw(variable.shape, 2), "bias": draw(variable.shape, 3)}
     tensors = {"input0": x, "weights": own, "bias": own, "output": x}
     second = variable if bias else None
-    fast, plain = both("scaling_forward", (x, variable, second, x, axis), tensors, values)
+    fast, plain = both(ScalingForward(x, variable, second, x, axis), tensors, values)
     np.testing.assert_array_equal(fast["output"], plain["output"])
     for dx in (None, x):
         tensors |= {"output_gradient": x, "input_gradient": x, "weights_gradient": own, "bias_gradient": own}
-        fast, plain = both("scaling_backward", (x, x, variable, second, dx, axis), tensors, values)
+        fast, plain = both(ScalingBackward(x, x, variable, second, dx, axis), tensors, values)
         assert fast.keys() == plain.keys()
         assert ("input_gradient" in fast, "bias_gradient" in fast) == (dx is not None, bias)
         for role, gradient in plain.items():
@@ -120,7 +131,7 @@ def test_sums_of_a_channel_are_exact_to_float32() -> None:
     tensors = {"input0": x, "output_gradient": x, "weights": Tensor((1,), FLOAT32)}
     tensors |= {role: Tensor((1,), FLOAT32) for role in ("weights_gradient", "bias_gradient")}
     values = {"input0": np.ones(x.shape), "output_gradient": np.full(x.shape, 0.1), "weights": np.ones(1)}
-    fast, _ = both("scaling_backward", (x, x, variable, variable, None, 1), tensors, values)
+    fast, _ = both(ScalingBackward(x, x, variable, variable, None, 1), tensors, values)
     assert fast["weights_gradient"] == np.float32(0.1) * 2**20
     assert fast["bias_gradient"] == np.float32(0.1) * 2**20
 
@@ -138,10 +149,10 @@ def test_local_responses(shape: Shape, axes: tuple[int, ...], size: int, beta: f
     for library in (ONEDNN, SINGLE):
         buffers = {role: memory(x, value) for role, value in values.items()}
         buffers |= {"output": memory(x), "input_gradient": memory(x)}
-        forward = library.lrn_forward(x, x, geometry, Phase.TRAIN)
+        forward = library.prepare(LRNForward(x, x, geometry, Phase.TRAIN))
         buffers["kept"] = aligned_zeros(forward.kept)
         execute(forward, buffers, native=library is ONEDNN)
-        execute(library.lrn_backward(x, x, x, geometry), buffers, native=library is ONEDNN)
+        execute(library.prepare(LRNBackward(x, x, x, geometry)), buffers, native=library is ONEDNN)
         results.append(buffers)
     for role in ("output", "input_gradient"):
         close(results[0][role], results[1][role])
@@ -151,15 +162,15 @@ def test_tensors_that_lie_differently_are_left_to_the_reference_library() -> Non
     last, plain = (Tensor((2, 3, 4, 5), FLOAT32, layout) for layout in (Layout.CHANNELS_LAST, Layout.PLAIN))
     variable, geometry = Variable((3,), FLOAT32), ResponseGeometry((1,), 3, 0.3, 0.75, 1.0)
     kernels = [
-        ONEDNN.product_forward((last, plain), last),
-        ONEDNN.product_backward((last, plain), last, 0),
-        ONEDNN.maximum_forward((last, plain), last, Phase.TRAIN),
-        ONEDNN.maximum_backward((last, plain), last, 0),
-        ONEDNN.concat_forward((last, plain), Tensor((2, 6, 4, 5), FLOAT32, Layout.CHANNELS_LAST), 1),
-        ONEDNN.concat_backward(Tensor((2, 6, 4, 5), FLOAT32, Layout.CHANNELS_LAST), plain, 1, 3),
-        ONEDNN.scaling_forward(last, variable, None, plain, 1),
-        ONEDNN.scaling_backward(last, last, variable, None, plain, 1),
-        ONEDNN.lrn_forward(last, plain, geometry, Phase.TRAIN),
-        ONEDNN.lrn_backward(last, plain, last, geometry),
+        ONEDNN.prepare(ProductForward((last, plain), last)),
+        ONEDNN.prepare(ProductBackward((last, plain), last, 0)),
+        ONEDNN.prepare(MaximumForward((last, plain), last, Phase.TRAIN)),
+        ONEDNN.prepare(MaximumBackward((last, plain), last, 0)),
+        ONEDNN.prepare(ConcatForward((last, plain), Tensor((2, 6, 4, 5), FLOAT32, Layout.CHANNELS_LAST), 1)),
+        ONEDNN.prepare(ConcatBackward(Tensor((2, 6, 4, 5), FLOAT32, Layout.CHANNELS_LAST), plain, 1, 3)),
+        ONEDNN.prepare(ScalingForward(last, variable, None, plain, 1)),
+        ONEDNN.prepare(ScalingBackward(last, last, variable, None, plain, 1)),
+        ONEDNN.prepare(LRNForward(last, plain, geometry, Phase.TRAIN)),
+        ONEDNN.prepare(LRNBackward(last, plain, last, geometry)),
     ]
     assert [kernel.name.split()[-1] for kernel in kernels] == ["reference"] * len(kernels)

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, Variable
+from crossbow.kernels.interface import PlainStorage, Variable
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import Shape
 from tests.kernels.onednn.running import (
     FLOAT32,
@@ -41,22 +47,22 @@ def compare(shape: Shape, outputs: int, g: ConvolutionGeometry, *, with_bias: bo
     tx, ty = tensor(shape), tensor(y_shape)
     weights, bias = Variable(w.shape, FLOAT32), Variable(b.shape, FLOAT32) if with_bias else None
     for kernel in (
-        REFERENCE.convolution_forward(tx, weights, bias, ty, g),
-        REFERENCE.convolution_backward_data(ty, weights, tx, g),
-        REFERENCE.convolution_backward_weights(tx, ty, weights, bias, g),
+        REFERENCE.prepare(ConvolutionForward(tx, weights, bias, ty, g)),
+        REFERENCE.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
+        REFERENCE.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, g)),
     ):
         execute(kernel, {**numbers, **expected}, native=False)
 
-    forward = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
+    forward = ONEDNN.prepare(ConvolutionForward(tx, weights, bias, ty, g))
     if not plain:
         weights = with_storage(weights, forward)
-        again = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
+        again = ONEDNN.prepare(ConvolutionForward(tx, weights, bias, ty, g))
         assert not again.storages
     else:
         weights = Variable(w.shape, FLOAT32, PlainStorage(w.shape))
-        forward = again = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
-    data = ONEDNN.convolution_backward_data(ty, weights, tx, g)
-    gradient = ONEDNN.convolution_backward_weights(tx, ty, weights, bias, g)
+        forward = again = ONEDNN.prepare(ConvolutionForward(tx, weights, bias, ty, g))
+    data = ONEDNN.prepare(ConvolutionBackwardData(ty, weights, tx, g))
+    gradient = ONEDNN.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, g))
     flat = stored(w, weights.storage)
     buffers = {"input0": memory(tx, x), "weights": flat, "bias": b, "output_gradient": memory(ty, dy)}
     buffers |= {"weights_gradient": np.full_like(flat, np.nan), "bias_gradient": np.full_like(b, np.nan)}
@@ -109,11 +115,11 @@ def test_lenet_takes_the_fast_implementations(
     g = ConvolutionGeometry((5, 5))
     x, y = tensor((batch, *shape)), tensor(output_shape((batch, *shape), outputs, g))
     weights, bias = Variable((outputs, shape[0], 5, 5), FLOAT32), Variable((outputs,), FLOAT32)
-    forward = ONEDNN.convolution_forward(x, weights, bias, y, g)
+    forward = ONEDNN.prepare(ConvolutionForward(x, weights, bias, y, g))
     weights = with_storage(weights, forward)
-    kernels = [forward, ONEDNN.convolution_backward_weights(x, y, weights, bias, g)]
+    kernels = [forward, ONEDNN.prepare(ConvolutionBackwardWeights(x, y, weights, bias, g))]
     if shape[0] > 1:
-        kernels.append(ONEDNN.convolution_backward_data(y, weights, x, g))
+        kernels.append(ONEDNN.prepare(ConvolutionBackwardData(y, weights, x, g)))
     for kernel in kernels:
         assert "ref:" not in kernel.name
         assert "gemm" not in kernel.name
@@ -139,12 +145,12 @@ def test_other_numbers_of_axes_run_in_numpy(axes: int) -> None:
     g = ConvolutionGeometry((3,) * axes)
     x, y = tensor((2, 3, *[5] * axes)), tensor((2, 4, *[3] * axes))
     weights = Variable((4, 3, *g.kernel), FLOAT32)
-    forward = ONEDNN.convolution_forward(x, weights, None, y, g)
+    forward = ONEDNN.prepare(ConvolutionForward(x, weights, None, y, g))
     assert not forward.storages
     for kernel in (
         forward,
-        ONEDNN.convolution_backward_data(y, weights, x, g),
-        ONEDNN.convolution_backward_weights(x, y, weights, None, g),
+        ONEDNN.prepare(ConvolutionBackwardData(y, weights, x, g)),
+        ONEDNN.prepare(ConvolutionBackwardWeights(x, y, weights, None, g)),
     ):
         assert kernel.name.endswith("reference")
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from crossbow.kernels.requests import CopyBackward, CopyForward
 from crossbow.types import Shape
 from tests.kernels.onednn.running import ONEDNN, draw, execute, memory, tensor
 
@@ -23,7 +24,7 @@ def test_elements_keep_their_logical_order(shape: Shape, target: Shape) -> None:
     values = draw(shape)
     buffers = {"input0": memory(x, values), "output": memory(y), "output_gradient": memory(x, values)}
     buffers["input_gradient"] = memory(y)
-    for kernel in (ONEDNN.copy_forward(x, y), ONEDNN.copy_backward(x, y)):
+    for kernel in (ONEDNN.prepare(CopyForward(x, y)), ONEDNN.prepare(CopyBackward(x, y))):
         execute(kernel, buffers)
         assert (kernel.alias is not None) == x.same_order(y)
     np.testing.assert_array_equal(buffers["output"], values.reshape(target))
@@ -34,5 +35,5 @@ def test_from_one_channels_last_order_to_another() -> None:
     """Rare: in NumPy."""
     x, y = tensor((2, 3, 4, 5)), tensor((2, 5, 4, 3))
     buffers = {"input0": memory(x, draw(x.shape)), "output": memory(y)}
-    execute(ONEDNN.copy_forward(x, y), buffers, native=False)
+    execute(ONEDNN.prepare(CopyForward(x, y)), buffers, native=False)
     np.testing.assert_array_equal(buffers["output"], draw(x.shape).reshape(y.shape))

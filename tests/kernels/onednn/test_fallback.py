@@ -9,9 +9,16 @@ import numpy as np
 import pytest
 
 from crossbow import SolverConf, TrainingUnit
-from crossbow.kernels.interface import PoolingGeometry, ResponseGeometry
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn.library import OneDNN
+from crossbow.kernels.requests import (
+    LRNBackward,
+    LRNForward,
+    PoolingBackward,
+    PoolingForward,
+    PoolingGeometry,
+    ResponseGeometry,
+    SoftmaxForward,
+)
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.testing import run_operator
 from crossbow.types import Phase
@@ -115,7 +122,7 @@ def test_an_average_that_onednn_refuses() -> None:
     g = PoolingGeometry((1, 1), (1, 1), dilation=(2, 2), method="average", count_padding=False)
     x, y = tensor((1, 1, 1, 2)), tensor((1, 1, 1, 2))
     refused = "returned 2 (invalid_arguments))"
-    for kernel in (ONEDNN.pooling_forward(x, y, g, Phase.TRAIN), ONEDNN.pooling_backward(y, x, g)):
+    for kernel in (ONEDNN.prepare(PoolingForward(x, y, g, Phase.TRAIN)), ONEDNN.prepare(PoolingBackward(y, x, g))):
         assert " average numba (fallback: dnnl_pooling_forward_primitive_desc_create " in kernel.name
         assert kernel.name.endswith(refused)
 
@@ -131,16 +138,10 @@ def test_averages_by_our_own_pass(case: Case, count_padding: bool, monkeypatch: 
 def test_the_pass_comes_before_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(monkeypatch, *DESCRIPTORS)
     x, g = tensor((2, 16, 5, 5)), ResponseGeometry((1,), 5, 0.2, 0.75, 1.0)
-    for kernel in (ONEDNN.lrn_forward(x, x, g, Phase.TRAIN), ONEDNN.lrn_backward(x, x, x, g)):
+    for kernel in (ONEDNN.prepare(LRNForward(x, x, g, Phase.TRAIN)), ONEDNN.prepare(LRNBackward(x, x, x, g))):
         assert re.fullmatch(r"lrn_\w+ numba \(fallback: dnnl_lrn_\w+ returned 3 \(unimplemented\)\)", kernel.name)
-    kernel = ONEDNN.softmax_forward(x, x, 1)
+    kernel = ONEDNN.prepare(SoftmaxForward(x, x, 1))
     assert kernel.name.startswith("softmax_forward reference (fallback: dnnl_softmax_forward_")
-
-
-def test_only_requests_fall_back() -> None:
-    assert OneDNN.layout.__qualname__ == "OneDNN.layout"
-    assert not hasattr(OneDNN.layout, "__wrapped__")
-    assert hasattr(OneDNN.convolution_forward, "__wrapped__")
 
 
 @pytest.mark.parametrize(

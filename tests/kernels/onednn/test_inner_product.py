@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from crossbow.kernels.interface import PlainStorage, Variable
 from crossbow.kernels.native import NativeCall
+from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBackwardWeights, InnerProductForward
 from crossbow.types import Layout, Shape, Tensor, aligned_zeros
 from tests.kernels.onednn.running import (
     FLOAT32,
@@ -35,15 +36,15 @@ def compare(tx: Tensor, outputs: int, *, with_bias: bool, plain: bool = False) -
     ty = tensor((rows, outputs))
     weights, bias = Variable(w.shape, FLOAT32), Variable(b.shape, FLOAT32) if with_bias else None
     for kernel in (
-        REFERENCE.inner_product_forward(tx, weights, bias, ty),
-        REFERENCE.inner_product_backward_data(ty, weights, tx),
-        REFERENCE.inner_product_backward_weights(tx, ty, weights, bias),
+        REFERENCE.prepare(InnerProductForward(tx, weights, bias, ty)),
+        REFERENCE.prepare(InnerProductBackwardData(ty, weights, tx)),
+        REFERENCE.prepare(InnerProductBackwardWeights(tx, ty, weights, bias)),
     ):
         execute(kernel, {**numbers, **expected}, native=False)
 
     if plain:
         weights = Variable(w.shape, FLOAT32, PlainStorage(w.shape))
-    forward = ONEDNN.inner_product_forward(tx, weights, bias, ty)
+    forward = ONEDNN.prepare(InnerProductForward(tx, weights, bias, ty))
     if not plain:
         weights = with_storage(weights, forward)
     flat = stored(w, weights.storage)
@@ -52,8 +53,8 @@ def compare(tx: Tensor, outputs: int, *, with_bias: bool, plain: bool = False) -
     buffers |= {"output": memory(ty), "input_gradient": memory(tx)}
     for kernel in (
         forward,
-        ONEDNN.inner_product_backward_data(ty, weights, tx),
-        ONEDNN.inner_product_backward_weights(tx, ty, weights, bias),
+        ONEDNN.prepare(InnerProductBackwardData(ty, weights, tx)),
+        ONEDNN.prepare(InnerProductBackwardWeights(tx, ty, weights, bias)),
     ):
         assert "ref:" not in kernel.name
         execute(kernel, buffers)
@@ -101,8 +102,8 @@ def test_gradient_in_blocks(shape: Shape, rows: Shape, outputs: int, with_bias: 
     tx, ty = tensor(shape), tensor((*rows, outputs))
     features = tx.elements // math.prod(rows)
     weights, bias = Variable((outputs, features), FLOAT32), Variable((outputs,), FLOAT32) if with_bias else None
-    weights = with_storage(weights, ONEDNN.inner_product_forward(tx, weights, bias, ty))
-    kernel = ONEDNN.inner_product_backward_weights(tx, ty, weights, bias)
+    weights = with_storage(weights, ONEDNN.prepare(InnerProductForward(tx, weights, bias, ty)))
+    kernel = ONEDNN.prepare(InnerProductBackwardWeights(tx, ty, weights, bias))
     assert kernel.blocks is not None
     assert weights.storage is not None
     buffers = {"input0": memory(tx, draw(shape)), "output_gradient": memory(ty, draw(ty.shape, 1))}
@@ -129,11 +130,11 @@ def test_gradient_in_blocks(shape: Shape, rows: Shape, outputs: int, with_bias: 
 def test_rows_that_have_to_be_reordered_come_whole(shape: Shape, rows: Shape) -> None:
     tx, ty = tensor(shape), tensor((*rows, 1500))
     weights = Variable((1500, tx.elements // math.prod(rows)), FLOAT32)
-    weights = with_storage(weights, ONEDNN.inner_product_forward(tx, weights, None, ty))
-    assert ONEDNN.inner_product_backward_weights(tx, ty, weights, None).blocks is None
+    weights = with_storage(weights, ONEDNN.prepare(InnerProductForward(tx, weights, None, ty)))
+    assert ONEDNN.prepare(InnerProductBackwardWeights(tx, ty, weights, None)).blocks is None
 
 
 def test_small_gradients_come_whole() -> None:
     tx, ty, weights = tensor((8, 1024)), tensor((8, 10)), Variable((10, 1024), FLOAT32)
-    weights = with_storage(weights, ONEDNN.inner_product_forward(tx, weights, None, ty))
-    assert ONEDNN.inner_product_backward_weights(tx, ty, weights, None).blocks is None
+    weights = with_storage(weights, ONEDNN.prepare(InnerProductForward(tx, weights, None, ty)))
+    assert ONEDNN.prepare(InnerProductBackwardWeights(tx, ty, weights, None)).blocks is None

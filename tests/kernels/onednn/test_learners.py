@@ -7,9 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.interface import Call, ConvolutionGeometry, PreparedKernel, Variable
+from crossbow.kernels.interface import Call, PreparedKernel, Variable
 from crossbow.kernels.native import TaskList
 from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_threads
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import Shape, aligned_zeros
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, draw, memory, tensor, with_storage
 
@@ -21,12 +27,12 @@ def layers() -> list[PreparedKernel]:
     """A convolution whose kernels need workspaces (reorders), and an inner product."""
     x, y = tensor(X), tensor(Y)
     weights, bias = Variable((40, 16, 5, 5), FLOAT32), Variable((40,), FLOAT32)
-    forward = ONEDNN.convolution_forward(x, weights, bias, y, G)
+    forward = ONEDNN.prepare(ConvolutionForward(x, weights, bias, y, G))
     weights = with_storage(weights, forward)
     kernels = [
         forward,
-        ONEDNN.convolution_backward_data(y, weights, x, G),
-        ONEDNN.convolution_backward_weights(x, y, weights, bias, G),
+        ONEDNN.prepare(ConvolutionBackwardData(y, weights, x, G)),
+        ONEDNN.prepare(ConvolutionBackwardWeights(x, y, weights, bias, G)),
     ]
     assert all(kernel.workspace for kernel in kernels)
     return kernels

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import MatrixProductGeometry
 from crossbow.kernels.onednn import binding as dnnl
+from crossbow.kernels.requests import MatrixProductGeometry
 from crossbow.types import Shape
 from tests.kernels.onednn.running import ONEDNN, draw, execute, memory, tensor
 

@@ -12,7 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crossbow import ExecutionContext, TrainingUnit
-from crossbow.kernels.interface import ConvolutionGeometry, PlainStorage, Variable
+from crossbow.kernels.interface import PlainStorage, Variable
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.ops import Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
 from tests.kernels.onednn.running import (
@@ -32,7 +38,8 @@ from tests.support import context, pictures, same_weights, training
 if not llvmlite.binding.get_host_cpu_features().get("avx512f"):
     pytest.skip("these kernels are for AVX-512, which this machine lacks", allow_module_level=True)
 
-from crossbow.kernels.onednn import convolution, narrow
+from crossbow.kernels.onednn import narrow
+from crossbow.kernels.onednn.library import OneDNN
 from tests.kernels.onednn.own_convolutions import (
     compare,
     compute_an_image_in_batches,
@@ -47,7 +54,7 @@ from tests.kernels.onednn.own_convolutions import (
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a learner's stream with one; and nobody else takes these convolutions."""
     use_threads(monkeypatch, 1)
-    monkeypatch.setattr(ONEDNN, "own_convolutions", convolution.EXACT)
+    monkeypatch.setattr(ONEDNN, "rooms", OneDNN(winograd=False).rooms)
 
 
 # Numbers.
@@ -118,14 +125,14 @@ def names(shape: Shape, outputs: int, g: ConvolutionGeometry = G, storage: Any =
     tx, ty = tensor(shape), tensor(output_shape(shape, outputs, g))
     weights = Variable((outputs, shape[1] // g.groups, *g.kernel), FLOAT32, storage)
     bias = Variable((outputs,), FLOAT32)
-    forward = ONEDNN.convolution_forward(tx, weights, bias, ty, g)
+    forward = ONEDNN.prepare(ConvolutionForward(tx, weights, bias, ty, g))
     assert ("weights" in forward.storages) == (storage is None)
     if storage is None:
         weights = with_storage(weights, forward)
     kernels = {
         "forward": forward,
-        "weights": ONEDNN.convolution_backward_weights(tx, ty, weights, bias, g),
-        "data": ONEDNN.convolution_backward_data(ty, weights, tx, g),
+        "weights": ONEDNN.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, g)),
+        "data": ONEDNN.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
     }
     found = {name: "narrow" in kernel.name for name, kernel in kernels.items()}
     return {**found, "last": weights.storage is not None and lies_outputs_last(weights.storage, weights.shape)}
@@ -192,14 +199,14 @@ def test_the_library_takes_the_same_weights(
     x, w, dy, b = draw(shape), draw((outputs, shape[1], 5, 5)), draw(y_shape, 1), draw((outputs,), 2)
     expected = expected_of(x, w, b, dy, G, relu=relu, bias=True)
     tx, ty, bias = tensor(shape), tensor(y_shape), Variable(b.shape, FLOAT32)
-    first = ONEDNN.convolution_forward(tx, Variable(w.shape, FLOAT32), bias, ty, G, relu=relu)
+    first = ONEDNN.prepare(ConvolutionForward(tx, Variable(w.shape, FLOAT32), bias, ty, G, relu=relu))
     weights = with_storage(Variable(w.shape, FLOAT32), first)
     for threads in (1, 2):
         use_threads(monkeypatch, threads)
         kernels = (
-            ONEDNN.convolution_forward(tx, weights, bias, ty, G, relu=relu),
-            ONEDNN.convolution_backward_data(ty, weights, tx, G),
-            ONEDNN.convolution_backward_weights(tx, ty, weights, bias, G),
+            ONEDNN.prepare(ConvolutionForward(tx, weights, bias, ty, G, relu=relu)),
+            ONEDNN.prepare(ConvolutionBackwardData(ty, weights, tx, G)),
+            ONEDNN.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, G)),
         )
         assert ["narrow" in kernel.name for kernel in kernels] == [threads == 1] * 3
         assert weights.storage is not None

@@ -13,6 +13,25 @@ from hypothesis import strategies as st
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.native import NativeError
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import (
+    ActivationBackward,
+    ActivationForward,
+    ClipCoefficients,
+    DropoutBackward,
+    DropoutForward,
+    EuclideanLossBackward,
+    EuclideanLossForward,
+    LabelAccuracy,
+    LinearCombination,
+    LoadBatch,
+    ScaledGradient,
+    SoftmaxBackward,
+    SoftmaxForward,
+    SoftmaxLossBackward,
+    SoftmaxLossForward,
+    SquaredNorm,
+    WeightedSum,
+)
 from crossbow.solver.update import Assignment
 from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, close, draw, execute, memory, state, tensor
@@ -54,8 +73,8 @@ def test_activation(shape: Shape, mode: str, slope: float) -> None:
     x, dy = 2 * draw(shape), draw(shape, 1)
     tensors = {"input0": t, "output": t}
     actual, expected = both(
-        ONEDNN.activation_forward(t, t, mode, slope, ceiling),
-        SINGLE.activation_forward(t, t, mode, slope, ceiling),
+        ONEDNN.prepare(ActivationForward(t, t, mode, slope, ceiling)),
+        SINGLE.prepare(ActivationForward(t, t, mode, slope, ceiling)),
         tensors,
         {"input0": x},
     )
@@ -63,8 +82,8 @@ def test_activation(shape: Shape, mode: str, slope: float) -> None:
     y = expected["output"]
     tensors = {"output": t, "output_gradient": t, "input_gradient": t}
     actual, expected = both(
-        ONEDNN.activation_backward(t, t, t, mode, slope, ceiling),
-        SINGLE.activation_backward(t, t, t, mode, slope, ceiling),
+        ONEDNN.prepare(ActivationBackward(t, t, t, mode, slope, ceiling)),
+        SINGLE.prepare(ActivationBackward(t, t, t, mode, slope, ceiling)),
         tensors,
         {"output": y, "output_gradient": dy},
     )
@@ -77,15 +96,15 @@ def test_softmax(shape: Shape, axis: int) -> None:
     t = tensor(shape)
     x, dy = 5 * draw(shape), draw(shape, 1)
     actual, expected = both(
-        ONEDNN.softmax_forward(t, t, axis),
-        SINGLE.softmax_forward(t, t, axis),
+        ONEDNN.prepare(SoftmaxForward(t, t, axis)),
+        SINGLE.prepare(SoftmaxForward(t, t, axis)),
         {"input0": t, "output": t},
         {"input0": x},
     )
     close(actual["output"], expected["output"])
     actual, expected = both(
-        ONEDNN.softmax_backward(t, t, t, axis),
-        SINGLE.softmax_backward(t, t, t, axis),
+        ONEDNN.prepare(SoftmaxBackward(t, t, t, axis)),
+        SINGLE.prepare(SoftmaxBackward(t, t, t, axis)),
         {"output": t, "output_gradient": t, "input_gradient": t},
         {"output": expected["output"], "output_gradient": dy},
     )
@@ -97,12 +116,12 @@ def test_softmax(shape: Shape, axis: int) -> None:
 def test_dropout_is_bit_identical(shape: Shape, ratio: float, seed: int, key: int, task: int) -> None:
     t, where = tensor(shape), {"state": state(TASK=task)}
     for request, read, write in (
-        ("dropout_forward", "input0", "output"),
-        ("dropout_backward", "output_gradient", "input_gradient"),
+        (DropoutForward, "input0", "output"),
+        (DropoutBackward, "output_gradient", "input_gradient"),
     ):
         actual, expected = both(
-            getattr(ONEDNN, request)(t, t, ratio, seed, key),
-            getattr(SINGLE, request)(t, t, ratio, seed, key),
+            ONEDNN.prepare(request(t, t, ratio, seed, key)),
+            SINGLE.prepare(request(t, t, ratio, seed, key)),
             {read: t, write: t},
             {read: draw(shape), **where},
         )
@@ -116,15 +135,15 @@ def test_weighted_sum_and_scale_are_bit_identical(shape: Shape, count: int) -> N
     inputs = {f"input{i}": t for i in range(count)}
     values = {role: draw(shape, i) for i, role in enumerate(inputs)}
     actual, expected = both(
-        ONEDNN.weighted_sum([t] * count, t, coefficients),
-        SINGLE.weighted_sum([t] * count, t, coefficients),
+        ONEDNN.prepare(WeightedSum([t] * count, t, coefficients)),
+        SINGLE.prepare(WeightedSum([t] * count, t, coefficients)),
         {**inputs, "output": t},
         values,
     )
     np.testing.assert_array_equal(actual["output"], expected["output"])
     actual, expected = both(
-        ONEDNN.scale(t, t, 0.3),
-        SINGLE.scale(t, t, 0.3),
+        ONEDNN.prepare(ScaledGradient(t, t, 0.3)),
+        SINGLE.prepare(ScaledGradient(t, t, 0.3)),
         {"output_gradient": t, "input_gradient": t},
         {"output_gradient": draw(shape)},
     )
@@ -141,15 +160,15 @@ def test_softmax_loss(examples: int, ignored: int | None, normalisation: str) ->
     t, labels, one = tensor(p.shape), Tensor((5,), np.dtype(np.int32)), tensor((1,))
     values = {"input0": p, "labels": np.array([1, 2, 0, 6, 2], np.int32), "state": state(EXAMPLES=examples)}
     actual, expected = both(
-        ONEDNN.softmax_loss_forward(t, labels, ignored, normalisation),
-        SINGLE.softmax_loss_forward(t, labels, ignored, normalisation),
+        ONEDNN.prepare(SoftmaxLossForward(t, labels, ignored, normalisation)),
+        SINGLE.prepare(SoftmaxLossForward(t, labels, ignored, normalisation)),
         {"output": one},
         values,
     )
     close(actual["output"], expected["output"])
     actual, expected = both(
-        ONEDNN.softmax_loss_backward(t, labels, t, ignored, normalisation),
-        SINGLE.softmax_loss_backward(t, labels, t, ignored, normalisation),
+        ONEDNN.prepare(SoftmaxLossBackward(t, labels, t, ignored, normalisation)),
+        SINGLE.prepare(SoftmaxLossBackward(t, labels, t, ignored, normalisation)),
         {"input_gradient": t},
         values,
     )
@@ -166,8 +185,8 @@ def test_accuracy(examples: int, top_k: int, ignored: int | None) -> None:
     values = {"input0": p, "labels": np.array([1, 2, 0, 6, 1], np.int32), "state": state(EXAMPLES=examples)}
     t, labels = tensor(p.shape), Tensor((5,), np.dtype(np.int32))
     actual, expected = both(
-        ONEDNN.accuracy(t, labels, top_k, ignored),
-        SINGLE.accuracy(t, labels, top_k, ignored),
+        ONEDNN.prepare(LabelAccuracy(t, labels, top_k, ignored)),
+        SINGLE.prepare(LabelAccuracy(t, labels, top_k, ignored)),
         {"output": tensor((1,))},
         values,
     )
@@ -180,9 +199,9 @@ def test_a_label_outside_the_classes_is_an_error(wrong: int) -> None:
     buffers: dict[str, Any] = {"input0": memory(t, np.full((2, 7), 1 / 7)), "labels": np.array([0, wrong], np.int32)}
     buffers |= {"state": state(EXAMPLES=2), "output": np.zeros(1, np.float32), "input_gradient": memory(t)}
     for kernel in (
-        ONEDNN.softmax_loss_forward(t, labels, None, "batch"),
-        ONEDNN.softmax_loss_backward(t, labels, t, None, "batch"),
-        ONEDNN.accuracy(t, labels, 1, None),
+        ONEDNN.prepare(SoftmaxLossForward(t, labels, None, "batch")),
+        ONEDNN.prepare(SoftmaxLossBackward(t, labels, t, None, "batch")),
+        ONEDNN.prepare(LabelAccuracy(t, labels, 1, None)),
     ):
         with pytest.raises(NativeError, match="label"):
             execute(kernel, buffers)
@@ -194,12 +213,15 @@ def test_euclidean_loss(shape: Shape, examples: int) -> None:
     t = tensor(shape)
     values = {"input0": draw(shape), "labels": draw(shape, 1), "state": state(EXAMPLES=examples)}
     actual, expected = both(
-        ONEDNN.euclidean_loss_forward(t, t), SINGLE.euclidean_loss_forward(t, t), {"output": tensor((1,))}, values
+        ONEDNN.prepare(EuclideanLossForward(t, t)),
+        SINGLE.prepare(EuclideanLossForward(t, t)),
+        {"output": tensor((1,))},
+        values,
     )
     close(actual["output"], expected["output"])
     actual, expected = both(
-        ONEDNN.euclidean_loss_backward(t, t, t),
-        SINGLE.euclidean_loss_backward(t, t, t),
+        ONEDNN.prepare(EuclideanLossBackward(t, t, t)),
+        SINGLE.prepare(EuclideanLossBackward(t, t, t)),
         {"input_gradient": t},
         values,
     )
@@ -220,8 +242,8 @@ def test_load_batch(shape: Shape, dtype: Any, label_dtype: Any) -> None:
         1 / 255,
     )
     actual, expected = both(
-        ONEDNN.load_batch(*arguments),
-        SINGLE.load_batch(*arguments),
+        ONEDNN.prepare(LoadBatch(*arguments)),
+        SINGLE.prepare(LoadBatch(*arguments)),
         {"input": tensor(shape), "labels": labels},
         {"slots": slots, "slot_labels": slot_labels, "state": state(SLOT=2)},
     )
@@ -252,7 +274,9 @@ def test_linear_combination_is_bit_identical(
     for library in (ONEDNN, SINGLE):
         buffers = {name: draw((length,), i) for i, name in enumerate(NAMES)}
         buffers["a"][::3] = 0
-        kernel = library.linear_combination(assignments, FLOAT32, [(f"sign{n}", of) for n, of in enumerate(signs)])
+        kernel = library.prepare(
+            LinearCombination(assignments, FLOAT32, [(f"sign{n}", of) for n, of in enumerate(signs)])
+        )
         call = kernel.bind({**buffers, "coefficients": coefficients, "workspace": np.zeros(0, np.uint8)})
         for _ in range(2):
             for part in call:
@@ -263,7 +287,7 @@ def test_linear_combination_is_bit_identical(
 
 
 def test_linear_combination_reads_its_coefficients_at_every_call() -> None:
-    kernel = ONEDNN.linear_combination([Assignment("w", ("w", "g"))], FLOAT32)
+    kernel = ONEDNN.prepare(LinearCombination([Assignment("w", ("w", "g"))], FLOAT32))
     buffers = {"w": np.ones(3, np.float32), "g": np.ones(3, np.float32), "coefficients": np.array([1.0, 1.0])}
     (call,) = kernel.bind(buffers)
     call()
@@ -280,7 +304,7 @@ def test_the_squared_norm(length: int, count: int) -> None:
     buffers["coefficients"] = np.linspace(0.3, 0.7, count)
     results = []
     for library in (ONEDNN, SINGLE):
-        kernel = library.squared_norm(terms, FLOAT32)
+        kernel = library.prepare(SquaredNorm(terms, FLOAT32))
         assert (kernel.reads, kernel.writes) == ((*terms, "coefficients"), ("square",))
         square = np.full(1, np.nan)
         for _ in range(2):
@@ -291,7 +315,7 @@ def test_the_squared_norm(length: int, count: int) -> None:
 
 def test_squares_are_added_up_in_double_precision() -> None:
     x, square = np.array([4096, 1], np.float32), np.zeros(1)
-    execute(ONEDNN.squared_norm(("x",), FLOAT32), {"x": x, "coefficients": np.ones(1), "square": square})
+    execute(ONEDNN.prepare(SquaredNorm(("x",), FLOAT32)), {"x": x, "coefficients": np.ones(1), "square": square})
     assert square == 2**24 + 1
 
 
@@ -299,7 +323,7 @@ def test_squares_are_added_up_in_double_precision() -> None:
 def test_clipped_coefficients(squares: list[float]) -> None:
     results = []
     for library in (ONEDNN, SINGLE):
-        kernel = library.clip_coefficients(2.5, [True, False, True])
+        kernel = library.prepare(ClipCoefficients(2.5, [True, False, True]))
         assert (kernel.reads, kernel.writes) == (("squares", "coefficients"), ("clipped_coefficients",))
         buffers = {"squares": np.array(squares), "coefficients": np.array([1.0, 2.0, 4.0])}
         clipped = np.full(3, np.nan)
@@ -309,7 +333,7 @@ def test_clipped_coefficients(squares: list[float]) -> None:
 
 
 def test_vectors_of_different_lengths_are_refused() -> None:
-    kernel = ONEDNN.linear_combination([Assignment("w", ("w", "g"))], FLOAT32)
+    kernel = ONEDNN.prepare(LinearCombination([Assignment("w", ("w", "g"))], FLOAT32))
     buffers = {"w": np.ones(3, np.float32), "g": np.ones(2, np.float32), "coefficients": np.ones(2)}
     with pytest.raises(ValueError, match="one length"):
         kernel.bind(buffers)

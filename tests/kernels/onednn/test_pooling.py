@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crossbow.kernels.interface import PoolingGeometry
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.ops.pool import Pool
 from crossbow.types import Phase, Shape, aligned_zeros
 from tests.kernels.onednn.running import ONEDNN, REFERENCE, Numbers, close, draw, execute, memory, state, tensor
@@ -19,9 +19,9 @@ def compare(x: Numbers, y_shape: Shape, g: PoolingGeometry) -> None:
     results = []
     for library, kind in ((REFERENCE, np.float64), (ONEDNN, np.float32)):
         reference = library is REFERENCE
-        forward = library.pooling_forward(tx, ty, g, Phase.TRAIN)
-        check = library.pooling_forward(tx, ty, g, Phase.CHECK)
-        backward = library.pooling_backward(ty, tx, g)
+        forward = library.prepare(PoolingForward(tx, ty, g, Phase.TRAIN))
+        check = library.prepare(PoolingForward(tx, ty, g, Phase.CHECK))
+        backward = library.prepare(PoolingBackward(ty, tx, g))
         assert ("kept" in forward.writes) == ("kept" in backward.reads) == (g.method == "max")
         buffers = {"kept": aligned_zeros(forward.kept)}
         if reference:
@@ -94,7 +94,7 @@ def test_the_first_of_equal_maxima_gets_the_gradient(windows: Windows, data: st.
 def test_lenet_takes_the_fast_implementation(shape: Shape, batch: int) -> None:
     x, y = tensor((batch, *shape)), tensor((batch, shape[0], shape[1] // 2, shape[2] // 2))
     g = PoolingGeometry((2, 2), (2, 2))
-    for kernel in (ONEDNN.pooling_forward(x, y, g, Phase.TRAIN), ONEDNN.pooling_backward(y, x, g)):
+    for kernel in (ONEDNN.prepare(PoolingForward(x, y, g, Phase.TRAIN)), ONEDNN.prepare(PoolingBackward(y, x, g))):
         assert "ref:" not in kernel.name
 
 
@@ -103,7 +103,7 @@ def test_lenet_takes_the_fast_implementation(shape: Shape, batch: int) -> None:
 def test_other_numbers_of_axes_run_in_numpy(axes: int, method: str) -> None:
     x, y = tensor((2, 3, *[6] * axes)), tensor((2, 3, *[3] * axes))
     g = PoolingGeometry((2,) * axes, (2,) * axes, method=method)
-    for kernel in (ONEDNN.pooling_forward(x, y, g, Phase.TRAIN), ONEDNN.pooling_backward(y, x, g)):
+    for kernel in (ONEDNN.prepare(PoolingForward(x, y, g, Phase.TRAIN)), ONEDNN.prepare(PoolingBackward(y, x, g))):
         assert kernel.name.endswith("reference")
 
 
@@ -115,16 +115,16 @@ def test_stochastic_pooling_picks_what_the_reference_picks(data: st.DataObject) 
     x, y_shape, g = draw(shape), pool.output_shape(shape), replace(pool.geometry(shape), method="stochastic")
     tx, ty, results = tensor(shape), tensor(y_shape), []
     for library in (REFERENCE, ONEDNN):
-        forward = library.pooling_forward(tx, ty, g, Phase.TRAIN, seed=2**33 + 1, key=3)
+        forward = library.prepare(PoolingForward(tx, ty, g, Phase.TRAIN, seed=2**33 + 1, key=3))
         buffers = {
             "input0": memory(tx, x),
             "output_gradient": memory(ty, draw(y_shape, 1)),
             "state": state(TASK=2**32 + 5),
         }
         buffers |= {"output": memory(ty), "input_gradient": memory(tx), "kept": aligned_zeros(forward.kept)}
-        for kernel in (forward, library.pooling_backward(ty, tx, g)):
+        for kernel in (forward, library.prepare(PoolingBackward(ty, tx, g))):
             execute(kernel, buffers, native=library is ONEDNN)
-        check = library.pooling_forward(tx, ty, g, Phase.CHECK)
+        check = library.prepare(PoolingForward(tx, ty, g, Phase.CHECK))
         buffers["mean"] = memory(ty)
         execute(check, {**buffers, "output": buffers["mean"]}, native=library is ONEDNN)
         results.append(buffers)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import PoolingGeometry
+from crossbow.kernels.requests import PoolingForward, PoolingGeometry
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool
 from crossbow.testing import run_operator
 from crossbow.types import Layout, Phase, Shape, Tensor
@@ -125,13 +125,13 @@ def test_averages_of_whole_images(shape: Shape) -> None:
 def test_only_averages_of_whole_images_are_sums_of_our_own() -> None:
     x, y = tensor((2, 3, 8, 8)), tensor((2, 3, 1, 1))
     whole = PoolingGeometry((8, 8), method="average")
-    assert "of whole images" in ONEDNN.pooling_forward(x, y, whole, Phase.TRAIN).name
+    assert "of whole images" in ONEDNN.prepare(PoolingForward(x, y, whole, Phase.TRAIN)).name
     for other in (
         PoolingGeometry((8, 8), method="max"),
         PoolingGeometry((4, 4), dilation=(2, 2), padding=((0, 1), (0, 1)), method="average"),
         PoolingGeometry((10, 10), padding=((1, 1), (1, 1)), method="average"),
     ):
-        assert "of whole images" not in ONEDNN.pooling_forward(x, y, other, Phase.TRAIN).name
+        assert "of whole images" not in ONEDNN.prepare(PoolingForward(x, y, other, Phase.TRAIN)).name
 
 
 @pytest.mark.parametrize(

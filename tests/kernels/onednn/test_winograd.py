@@ -11,9 +11,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crossbow import ExecutionContext, TrainingUnit
-from crossbow.kernels.interface import ConvolutionGeometry, Variable
+from crossbow.kernels.interface import Variable
 from crossbow.kernels.onednn import winograd, winograd_transforms
-from crossbow.kernels.onednn.image_convolution import image_convolution
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
 from tests.kernels.onednn.own_convolutions import (
@@ -22,6 +27,7 @@ from tests.kernels.onednn.own_convolutions import (
     execute_in_rubbish,
     lies_outputs_last,
     outputs_last,
+    stored_outputs_last,
     use_threads,
 )
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, draw, memory, tensor, with_storage
@@ -139,16 +145,12 @@ def test_every_tile(images: int, tile: int, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_finite_spreads_no_further_than_its_tiles(bad: float) -> None:
     shape = (1, 16, 16, 16)
-    x, w, sizes = (
-        draw(shape),
-        outputs_last(draw((16, 16, 3, 3))),
-        image_convolution(tensor(shape), tensor(shape), same()),
-    )
-    assert sizes is not None
+    x, w = draw(shape), outputs_last(draw((16, 16, 3, 3)))
+    request = ConvolutionForward(tensor(shape), stored_outputs_last((16, 16, 3, 3)), None, tensor(shape), same())
     x[0, 3, 6, 9] = bad
     y = memory(tensor(shape))
     buffers = {"input0": memory(tensor(shape), x), "weights": w, "output": y}
-    execute_in_rubbish(winograd.forward(sizes, False, False), buffers)
+    execute_in_rubbish(winograd.forward(request), buffers)
     rows, columns = np.nonzero(~np.isfinite(y).all(axis=(0, 1)))
     windows = {(i, j) for i in (5, 6, 7) for j in (8, 9, 10)}
     tiles = {(i, j) for i in range(4, 8) for j in range(8, 12)}
@@ -166,12 +168,12 @@ def taken(shape: Shape, outputs: int, g: ConvolutionGeometry) -> bool:
     """Whether all three kernels are Winograd's; it is all or none."""
     tx, ty = tensor(shape), tensor(output_shape(shape, outputs, g))
     weights = Variable((outputs, shape[1] // g.groups, *g.kernel), FLOAT32)
-    forward = ONEDNN.convolution_forward(tx, weights, None, ty, g)
+    forward = ONEDNN.prepare(ConvolutionForward(tx, weights, None, ty, g))
     weights = with_storage(weights, forward)
     kernels = (
         forward,
-        ONEDNN.convolution_backward_weights(tx, ty, weights, None, g),
-        ONEDNN.convolution_backward_data(ty, weights, tx, g),
+        ONEDNN.prepare(ConvolutionBackwardWeights(tx, ty, weights, None, g)),
+        ONEDNN.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
     )
     found = {"winograd" in kernel.name for kernel in kernels}
     assert len(found) == 1

@@ -6,8 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import ConvolutionGeometry, Variable
+from crossbow.kernels.interface import Variable
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
 from crossbow.types import Layout
 from tests.kernels.reference.running import DTYPES, Numbers, channels_last, draw, nan, run, tensor
 
@@ -87,9 +93,9 @@ def test_against_loops(
     weights = Variable(w.shape, np.dtype(dtype))
     bias = Variable(b.shape, np.dtype(dtype)) if with_bias else None
     xs, ys = tensor(x.shape, dtype, layout), tensor(dy.shape, dtype, layout)
-    run(library.convolution_forward(xs, weights, bias, ys, g), **buffers)
-    run(library.convolution_backward_data(ys, weights, xs, g), **buffers)
-    run(library.convolution_backward_weights(xs, ys, weights, bias, g), **buffers)
+    run(library.prepare(ConvolutionForward(xs, weights, bias, ys, g)), **buffers)
+    run(library.prepare(ConvolutionBackwardData(ys, weights, xs, g)), **buffers)
+    run(library.prepare(ConvolutionBackwardWeights(xs, ys, weights, bias, g)), **buffers)
     y, dx, dw, db = brute_force(x, w, b, dy, g)
     tolerance = 1e-12 if dtype is np.float64 else 1e-4
     np.testing.assert_allclose(buffers["output"], y, rtol=tolerance, atol=tolerance)

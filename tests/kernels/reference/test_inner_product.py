@@ -7,6 +7,7 @@ import pytest
 
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBackwardWeights, InnerProductForward
 from crossbow.types import Layout
 from tests.kernels.reference.running import DTYPES, channels_last, draw, nan, run, tensor
 
@@ -40,9 +41,9 @@ def test_against_loops(shape: tuple[int, ...], layout: Layout, with_bias: bool, 
     library, weights = Reference(dtype), Variable(w.shape, np.dtype(dtype))
     bias = Variable(b.shape, np.dtype(dtype)) if with_bias else None
     xs, ys = tensor(shape, dtype, layout), tensor(dy.shape, dtype)
-    run(library.inner_product_forward(xs, weights, bias, ys), **buffers)
-    run(library.inner_product_backward_data(ys, weights, xs), **buffers)
-    run(library.inner_product_backward_weights(xs, ys, weights, bias), **buffers)
+    run(library.prepare(InnerProductForward(xs, weights, bias, ys)), **buffers)
+    run(library.prepare(InnerProductBackwardData(ys, weights, xs)), **buffers)
+    run(library.prepare(InnerProductBackwardWeights(xs, ys, weights, bias)), **buffers)
 
     y, dx, dw = np.zeros(dy.shape), np.zeros((shape[0], features)), np.zeros(w.shape)
     rows = np.array([list(example.flat) for example in x])  # C, H, W order, whatever the memory

@@ -7,6 +7,13 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import (
+    EuclideanLossBackward,
+    EuclideanLossForward,
+    LabelAccuracy,
+    SoftmaxLossBackward,
+    SoftmaxLossForward,
+)
 from tests.kernels.reference.running import DTYPES, Numbers, draw, nan, run, state, tensor
 
 CLASSES = 5
@@ -40,8 +47,8 @@ def test_softmax_loss_against_loops(examples: int, ignored: int | None, normalis
     buffers = {"input0": p, "labels": LABELS, "state": state(EXAMPLES=examples), "output": nan((1,), dtype)}
     buffers["input_gradient"] = nan(p.shape, dtype)
     library, t = Reference(dtype), tensor(p.shape, dtype)
-    run(library.softmax_loss_forward(t, labels, ignored, normalisation), **buffers)
-    run(library.softmax_loss_backward(t, labels, t, ignored, normalisation), **buffers)
+    run(library.prepare(SoftmaxLossForward(t, labels, ignored, normalisation)), **buffers)
+    run(library.prepare(SoftmaxLossBackward(t, labels, t, ignored, normalisation)), **buffers)
     tolerance = 1e-13 if dtype is np.float64 else 1e-6
     np.testing.assert_allclose(buffers["output"], [total / normaliser], rtol=tolerance)
     np.testing.assert_allclose(buffers["input_gradient"], gradient / normaliser, rtol=tolerance, atol=tolerance)
@@ -58,7 +65,7 @@ def test_accuracy_against_sorting(examples: int, ignored: int | None, top_k: int
         if LABELS[n] != ignored
     ]
     output = nan((1,))
-    kernel = Reference("float64").accuracy(tensor(p.shape), tensor((N,), np.int32), top_k, ignored)
+    kernel = Reference("float64").prepare(LabelAccuracy(tensor(p.shape), tensor((N,), np.int32), top_k, ignored))
     run(kernel, input0=p, labels=LABELS, state=state(EXAMPLES=examples), output=output)
     assert output[0] == pytest.approx(sum(right) / max(1, len(right)))
 
@@ -66,7 +73,7 @@ def test_accuracy_against_sorting(examples: int, ignored: int | None, top_k: int
 @pytest.mark.parametrize("top_k", [1, 2])
 def test_nan_is_never_right(top_k: int) -> None:
     p, output = np.array([[np.nan, 0.5], [0.5, np.nan], [np.nan, np.nan]]), nan((1,))
-    kernel = Reference("float64").accuracy(tensor(p.shape), tensor((3,), np.int32), top_k, None)
+    kernel = Reference("float64").prepare(LabelAccuracy(tensor(p.shape), tensor((3,), np.int32), top_k, None))
     for label, expected in ((0, (0, 1 / 3)), (1, (0, 1 / 3))):
         run(kernel, input0=p, labels=np.full(3, label, np.int32), state=state(EXAMPLES=3), output=output)
         assert output[0] == pytest.approx(expected[top_k - 1])
@@ -80,9 +87,9 @@ def test_a_label_out_of_range_is_named(label: int) -> None:
     buffers |= {"output": nan((1,)), "input_gradient": nan((N, CLASSES))}
     numbers = tensor((N,), np.int32)
     for kernel in (
-        library.softmax_loss_forward(t, numbers, None, "batch"),
-        library.softmax_loss_backward(t, numbers, t, None, "batch"),
-        library.accuracy(t, numbers, 1, None),
+        library.prepare(SoftmaxLossForward(t, numbers, None, "batch")),
+        library.prepare(SoftmaxLossBackward(t, numbers, t, None, "batch")),
+        library.prepare(LabelAccuracy(t, numbers, 1, None)),
     ):
         with pytest.raises(ValueError, match=rf"expected labels from 0 to 4\. Received: {label}"):
             run(kernel, **buffers)
@@ -95,8 +102,8 @@ def test_euclidean_loss_against_loops(examples: int, dtype: Any) -> None:
     output, gradient = nan((1,), dtype), nan(x.shape, dtype)
     library, t = Reference(dtype), tensor(x.shape, dtype)
     buffers = {"input0": x, "labels": labels, "state": state(EXAMPLES=examples)}
-    run(library.euclidean_loss_forward(t, t), **buffers, output=output)
-    run(library.euclidean_loss_backward(t, t, t), **buffers, input_gradient=gradient)
+    run(library.prepare(EuclideanLossForward(t, t)), **buffers, output=output)
+    run(library.prepare(EuclideanLossBackward(t, t, t)), **buffers, input_gradient=gradient)
     total = sum(float(a - b) ** 2 for n in range(examples) for a, b in zip(x[n].flat, labels[n].flat, strict=True))
     expected = (x - labels) / max(1, examples)
     expected[examples:] = 0

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from crossbow.kernels.interface import PoolingGeometry
 from crossbow.kernels.reference import Reference
+from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.ops.pool import pooled_size
 from crossbow.types import Layout, Phase, Shape, aligned_zeros
 from tests.kernels.reference.running import DTYPES, Numbers, channels_last, draw, nan, run, tensor
@@ -47,7 +47,7 @@ def pool(x: Numbers, dy: Numbers, g: PoolingGeometry, layout: Layout = Layout.PL
     library = Reference(x.dtype)
     order = channels_last if layout is Layout.CHANNELS_LAST else np.asarray
     xs, ys = tensor(x.shape, x.dtype, layout), tensor(dy.shape, x.dtype, layout)
-    forward = library.pooling_forward(xs, ys, g, Phase.TRAIN)
+    forward = library.prepare(PoolingForward(xs, ys, g, Phase.TRAIN))
     buffers = {
         "input0": order(x),
         "output": order(nan(dy.shape, x.dtype)),
@@ -56,7 +56,7 @@ def pool(x: Numbers, dy: Numbers, g: PoolingGeometry, layout: Layout = Layout.PL
         "kept": aligned_zeros(forward.kept),
     }
     run(forward, **buffers)
-    run(library.pooling_backward(ys, xs, g), **buffers)
+    run(library.prepare(PoolingBackward(ys, xs, g)), **buffers)
     return buffers["output"], buffers["input_gradient"]
 
 
@@ -105,11 +105,11 @@ def test_nan_comes_through() -> None:
 def test_what_is_kept() -> None:
     library, g = Reference(), PoolingGeometry((2, 2), (2, 2))
     x, y = tensor((2, 3, 8, 8), np.float32), tensor((2, 3, 4, 4), np.float32)
-    assert library.pooling_forward(x, y, g, Phase.TRAIN).kept == y.elements * 4
-    assert library.pooling_forward(x, y, g, Phase.CHECK).kept == 0
+    assert library.prepare(PoolingForward(x, y, g, Phase.TRAIN)).kept == y.elements * 4
+    assert library.prepare(PoolingForward(x, y, g, Phase.CHECK)).kept == 0
     stochastic = PoolingGeometry((2, 2), (2, 2), method="stochastic")
-    assert library.pooling_forward(x, y, stochastic, Phase.TRAIN).kept == y.elements * 4
-    assert library.pooling_forward(x, y, stochastic, Phase.CHECK).reads == ("input0",)
+    assert library.prepare(PoolingForward(x, y, stochastic, Phase.TRAIN)).kept == y.elements * 4
+    assert library.prepare(PoolingForward(x, y, stochastic, Phase.CHECK)).reads == ("input0",)
     average = PoolingGeometry((2, 2), (2, 2), method="average")
-    assert library.pooling_forward(x, y, average, Phase.TRAIN).kept == 0
-    assert "kept" not in library.pooling_backward(y, x, average).reads
+    assert library.prepare(PoolingForward(x, y, average, Phase.TRAIN)).kept == 0
+    assert "kept" not in library.prepare(PoolingBackward(y, x, average)).reads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossbow.kernels.interface import WindowGeometry
+from crossbow.kernels.requests import WindowGeometry
 
 
 def test_windows_have_stride_and_dilation_one_and_no_padding_unless_said() -> None:

@@ -1,0 +1,157 @@
+"""Requests of operators with variables along some axes of a tensor: batch normalisation and scaling."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossbow.kernels.interface import Variable
+from crossbow.kernels.requests.request import BACKWARD, FORWARD, Request, RolePair, Roles, gradients, with_bias
+from crossbow.types import Tensor
+
+
+@dataclass(frozen=True)
+class BatchNormSetting:
+    """What batch normalisation does beside the formula."""
+
+    epsilon: float
+    fraction: float | None
+    """How much of the running statistics a training task keeps; None is the mean of all tasks, by a `count`."""
+    bias: bool
+    relu: bool = False
+    """Whether the output is that of the ReLU after this operator, whose gradient is then part of this one's."""
+
+    @property
+    def parameters(self) -> Roles:
+        return ("weights", "bias") if self.bias else ("weights",)
+
+    @property
+    def observed(self) -> Roles:
+        statistics = ("running_mean", "running_variance")
+        return statistics if self.fraction is not None else (*statistics, "count")
+
+
+@dataclass(frozen=True)
+class BatchNormTraining(Request):
+    """output = input0 normalised by the batch, and `…_next` of every running statistic, which may be the same memory.
+
+    kept: what the gradient needs of the batch's statistics.
+    """
+
+    x: Tensor
+    y: Tensor
+    setting: BatchNormSetting
+
+    @property
+    def relu(self) -> bool:
+        return self.setting.relu
+
+    @property
+    def label(self) -> str:
+        return _with_relu(self.name, self.setting)
+
+    @property
+    def reads(self) -> Roles:
+        return ("input0", *self.setting.parameters, *self.setting.observed)
+
+    @property
+    def writes(self) -> Roles:
+        return ("output", "kept", *(f"{role}_next" for role in self.setting.observed))
+
+
+@dataclass(frozen=True)
+class BatchNormInference(Request):
+    """output = input0 normalised by the running statistics."""
+
+    x: Tensor
+    y: Tensor
+    setting: BatchNormSetting
+
+    writes, in_place = ("output",), FORWARD
+
+    @property
+    def relu(self) -> bool:
+        return self.setting.relu
+
+    @property
+    def label(self) -> str:
+        return _with_relu(self.name, self.setting)
+
+    @property
+    def reads(self) -> Roles:
+        return ("input0", *self.setting.parameters, "running_mean", "running_variance")
+
+
+@dataclass(frozen=True)
+class BatchNormBackward(Request):
+    """The gradients of a batch normalisation and of the ReLU that it has taken in.
+
+    dx: None where the gradient of the input is not wanted.
+    """
+
+    x: Tensor
+    dy: Tensor
+    dx: Tensor | None
+    setting: BatchNormSetting
+
+    @property
+    def label(self) -> str:
+        return _with_relu(self.name, self.setting)
+
+    @property
+    def reads(self) -> Roles:
+        # After a ReLU the bias is needed to tell where the ReLU was flat.
+        parameters = self.setting.parameters if self.setting.relu else ("weights",)
+        return ("input0", "output_gradient", *parameters, "kept")
+
+    @property
+    def writes(self) -> Roles:
+        own = tuple(f"{role}_gradient" for role in self.setting.parameters)
+        return own if self.dx is None else (*own, "input_gradient")
+
+    @property
+    def in_place(self) -> RolePair | None:
+        return None if self.dx is None else BACKWARD
+
+
+@dataclass(frozen=True)
+class ScalingForward(Request):
+    """output = weights · input0 (+ bias). The variables, of one shape, lie along the axes of x from `axis` on."""
+
+    x: Tensor
+    weights: Variable
+    bias: Variable | None
+    y: Tensor
+    axis: int
+
+    writes, in_place = ("output",), FORWARD
+
+    @property
+    def reads(self) -> Roles:
+        return with_bias(self.bias, "input0", "weights")
+
+
+@dataclass(frozen=True)
+class ScalingBackward(Request):
+    """The gradients of a scaling. dx: None where the gradient of the input is not wanted."""
+
+    x: Tensor
+    dy: Tensor
+    weights: Variable
+    bias: Variable | None
+    dx: Tensor | None
+    axis: int
+
+    reads = ("input0", "output_gradient", "weights")
+
+    @property
+    def writes(self) -> Roles:
+        own = gradients(self.bias)
+        return own if self.dx is None else (*own, "input_gradient")
+
+    @property
+    def in_place(self) -> RolePair | None:
+        return None if self.dx is None else BACKWARD
+
+
+def _with_relu(name: str, setting: BatchNormSetting) -> str:
+    return f"{name}{' relu' if setting.relu else ''}"

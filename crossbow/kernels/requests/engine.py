@@ -1,0 +1,107 @@
+"""Requests of the engine itself: batches, checks, the arithmetic of solvers and rules, and waiting for each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.kernels.requests.request import Request, Roles
+from crossbow.solver.update import Assignment
+from crossbow.types import Tensor
+
+
+@dataclass(frozen=True)
+class LoadBatch(Request):
+    """input, labels = slot state[SLOT], converted; the images multiplied by `scale`.
+
+    slots: (S, N, C, H, W) or (S, N, features), plain, uint8 or floating point; slot_labels: (S, …).
+    """
+
+    slots: Tensor
+    x: Tensor
+    slot_labels: Tensor
+    labels: Tensor
+    scale: float
+
+    reads, writes = ("slots", "slot_labels", "state"), ("input", "labels")
+
+
+@dataclass(frozen=True)
+class CheckFinite(Request):
+    """Nothing is written: the call raises NonFiniteError, naming `what`, where a number is NaN or infinite."""
+
+    what: str
+
+    reads, writes = ("value",), ()
+
+
+@dataclass(frozen=True)
+class LinearCombination(Request):
+    """Assignments to 1-D vectors of one length, in order, in one pass over memory.
+
+    `coefficients` is a float64 array with one element per term, in order; it is read at every call. A target may be a
+    term, and may be a term of later assignments, which then see the new value. signs: (name, vector); such a name is
+    the term −1, 0 or 1, the sign of that vector's elements before the call.
+    """
+
+    assignments: tuple[Assignment, ...]
+    dtype: np.dtype[np.generic]
+    signs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def vectors(self) -> Roles:
+        """The vectors that are terms, or whose signs are."""
+        sources = dict(self.signs)
+        return tuple(dict.fromkeys(sources.get(term, term) for each in self.assignments for term in each.terms))
+
+    @property
+    def reads(self) -> Roles:
+        return (*self.vectors, "coefficients")
+
+    @property
+    def writes(self) -> Roles:
+        return tuple(dict.fromkeys(each.target for each in self.assignments))
+
+
+@dataclass(frozen=True)
+class SquaredNorm(Request):
+    """square (float64, (1,)) = ‖Σ coefficient × term‖², the squares added up in double precision, always in the same
+    order. The terms are 1-D vectors of one length; `coefficients` has one float64 per term."""
+
+    terms: tuple[str, ...]
+    dtype: np.dtype[np.generic]
+
+    writes = ("square",)
+
+    @property
+    def reads(self) -> Roles:
+        return (*dict.fromkeys(self.terms), "coefficients")
+
+
+@dataclass(frozen=True)
+class ClipCoefficients(Request):
+    """clipped_coefficients = coefficients, those marked times min(1, limit / √Σ squares). All are float64 and 1-D."""
+
+    limit: float
+    clipped: tuple[bool, ...]
+
+    reads, writes = ("squares", "coefficients"), ("clipped_coefficients",)
+
+
+@dataclass(frozen=True)
+class Wait(Request):
+    """The call returns once every flag ≥ state[TICK]; until then it raises `Aborted` if abort[0] ≠ 0. Only libraries
+    whose calls run on the host's threads have such kernels.
+
+    flags: 1-D int64; abort: int64 of shape (1,).
+    """
+
+    reads, writes = ("flags", "abort", "state"), ()
+
+
+@dataclass(frozen=True)
+class Signal(Request):
+    """flag (int64 of shape (1,)) = state[TICK], after everything before it in the list. On the host only."""
+
+    reads, writes = ("state",), ("flag",)

@@ -1,0 +1,120 @@
+"""Requests of losses and measures: scalars of shape (1,), over the first state[EXAMPLES] examples only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from crossbow.kernels.interface import Variable
+from crossbow.kernels.requests.request import Request, Roles
+from crossbow.types import Tensor
+
+_EXAMPLES: Roles = ("input0", "labels", "state")
+_FACTORS: Roles = (*_EXAMPLES, "users", "items")
+
+
+@dataclass(frozen=True)
+class SoftmaxLossForward(Request):
+    """output (1,) = the cross-entropy of probabilities, input0, or of the logits of which they are the softmax.
+
+    With the logits x: Σ (log Σ exp x − x[label]) / normaliser, which is finite whatever p is rounded to. From
+    probabilities alone: Σ −log max(p[label], tiny) / normaliser.
+
+    p: (N, classes, …); labels: (N, …), or (N,) where p has one row of classes per example. normalisation: "batch"
+    divides by the number of examples, "full" by that of their labels, "valid" by that of the labels not ignored (at
+    least 1), "none" by 1.
+    """
+
+    p: Tensor
+    labels: Tensor
+    ignored_label: int | None
+    normalisation: str
+    logits: Tensor | None = None
+
+    writes = ("output",)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}{'' if self.logits is None else ' of logits'}"
+
+    @property
+    def reads(self) -> Roles:
+        return _EXAMPLES if self.logits is None else ("logits", *_EXAMPLES[1:])
+
+
+@dataclass(frozen=True)
+class SoftmaxLossBackward(Request):
+    """input_gradient = (p − y) / normaliser, with respect to the logits."""
+
+    p: Tensor
+    labels: Tensor
+    dx: Tensor
+    ignored_label: int | None
+    normalisation: str
+
+    reads, writes = _EXAMPLES, ("input_gradient",)
+
+
+@dataclass(frozen=True)
+class EuclideanLossForward(Request):
+    """output (1,) = Σ (x − labels)² / (2 · examples)."""
+
+    x: Tensor
+    labels: Tensor
+
+    reads, writes = _EXAMPLES, ("output",)
+
+
+@dataclass(frozen=True)
+class EuclideanLossBackward(Request):
+    """input_gradient = (x − labels) / examples."""
+
+    x: Tensor
+    labels: Tensor
+    dx: Tensor
+
+    reads, writes = _EXAMPLES, ("input_gradient",)
+
+
+@dataclass(frozen=True)
+class LabelAccuracy(Request):
+    """output (1,) = the fraction of the labels that are among the top_k largest.
+
+    A label is among them when fewer than `top_k` classes have a strictly larger value, or an equal value and a smaller
+    index.
+    """
+
+    name = "accuracy"
+
+    p: Tensor
+    labels: Tensor
+    top_k: int
+    ignored_label: int | None
+
+    reads, writes = _EXAMPLES, ("output",)
+
+
+@dataclass(frozen=True)
+class FactorisationForward(Request):
+    """output (1,) = Σ (label − u · v)² + regularisation · (|u|² + |v|²), where u and v are the rows of users and items
+    that an example's two numbers name. x: (N, 2); labels: (N,)."""
+
+    x: Tensor
+    labels: Tensor
+    users: Variable
+    items: Variable
+    regularisation: float
+
+    reads, writes = _FACTORS, ("output",)
+
+
+@dataclass(frozen=True)
+class FactorisationBackward(Request):
+    """The gradients of a factorisation's variables."""
+
+    x: Tensor
+    labels: Tensor
+    users: Variable
+    items: Variable
+    regularisation: float
+
+    reads, writes = _FACTORS, ("users_gradient", "items_gradient")

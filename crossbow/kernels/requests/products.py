@@ -1,0 +1,111 @@
+"""Requests of operators that multiply matrices: inner product and matrix product."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.kernels.interface import Variable
+from crossbow.kernels.requests.request import Request, Roles, gradients, with_bias
+from crossbow.types import Shape, Tensor
+
+
+@dataclass(frozen=True)
+class MatrixProductGeometry:
+    """Two stacks of matrices to be multiplied, of equally many dimensions. A dimension of size 1 before those of the
+    matrices is repeated where the other's is larger."""
+
+    inputs: tuple[Shape, Shape]
+    """As they are given."""
+    transposed: tuple[bool, bool] = (False, False)
+    """Which of the two is multiplied as its transpose."""
+
+    def factor(self, number: int) -> Shape:
+        """The shape of an input as it is multiplied."""
+        *stack, rows, columns = self.inputs[number]
+        return (*stack, columns, rows) if self.transposed[number] else (*stack, rows, columns)
+
+    @property
+    def y(self) -> Shape:
+        """The shape of the product."""
+        a, b = self.factor(0), self.factor(1)
+        return (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1])
+
+
+@dataclass(frozen=True)
+class InnerProductForward(Request):
+    """output = input0 · weightsᵀ + bias (relu: max(…, 0)). weights: (outputs, features); y: (…, outputs), and
+    x: (…, features), where the features may be several dimensions, in logical order: C, H, W."""
+
+    x: Tensor
+    weights: Variable
+    bias: Variable | None
+    y: Tensor
+    relu: bool = False
+
+    writes = ("output",)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}{' relu' if self.relu else ''}"
+
+    @property
+    def reads(self) -> Roles:
+        return with_bias(self.bias, "input0", "weights")
+
+
+@dataclass(frozen=True)
+class InnerProductBackwardData(Request):
+    """The gradient of an inner product's input."""
+
+    dy: Tensor
+    weights: Variable
+    dx: Tensor
+
+    reads, writes = ("output_gradient", "weights"), ("input_gradient",)
+
+
+@dataclass(frozen=True)
+class InnerProductBackwardWeights(Request):
+    """The gradients of an inner product's variables."""
+
+    x: Tensor
+    dy: Tensor
+    weights: Variable
+    bias: Variable | None
+
+    reads = ("input0", "output_gradient")
+
+    @property
+    def writes(self) -> Roles:
+        return gradients(self.bias)
+
+
+@dataclass(frozen=True)
+class MatmulForward(Request):
+    """output = input0 · input1, each with the dimensions that the geometry gives."""
+
+    a: Tensor
+    b: Tensor
+    y: Tensor
+    geometry: MatrixProductGeometry
+
+    reads, writes = ("input0", "input1"), ("output",)
+
+
+@dataclass(frozen=True)
+class MatmulBackward(Request):
+    """The gradient of input `number` of a matrix product."""
+
+    dy: Tensor
+    a: Tensor
+    b: Tensor
+    number: int
+    geometry: MatrixProductGeometry
+
+    writes = ("input_gradient",)
+
+    @property
+    def reads(self) -> Roles:
+        return ("output_gradient", f"input{1 - self.number}")
