@@ -15,12 +15,22 @@ ROW = type(pytest.param())
 
 def pairwise(test: F) -> F:
     """Decorator: mark as slow the combinations of a test's parameters that not every pair of values needs."""
-    return _cover(test, 2)
+    return _combine(test, covering)
 
 
 def in_turn(test: F) -> F:
     """Decorator: mark as slow the combinations of a test's parameters that not every single value needs."""
-    return _cover(test, 1)
+    return _combine(test, lambda *lists: covering(*lists, together=1))
+
+
+def one_in(count: int) -> Callable[[F], F]:
+    """Decorator: mark as slow all but one in `count` of a test's combinations, where these are much alike. The others
+    are spread evenly: each value of each parameter comes where `count` is no larger than the other lists."""
+
+    def mark(test: F) -> F:
+        return _combine(test, lambda *lists: _product(lists, lambda places: sum(places) % count == 0))
+
+    return mark
 
 
 def covering(*parameters: Iterable[Any], together: int = 2) -> list[Any]:
@@ -32,12 +42,16 @@ def covering(*parameters: Iterable[Any], together: int = 2) -> list[Any]:
     """
     lists = [[each if isinstance(each, ROW) else pytest.param(each) for each in values] for values in parameters]
     sizes = [len(values) for values in lists]
-    product = list(itertools.product(*map(range, sizes)))
-    needed = _needed(product, sizes, min(together, len(lists)))
+    needed = _needed(list(itertools.product(*map(range, sizes))), sizes, min(together, len(lists)))
+    return _product(lists, needed.__contains__)
+
+
+def _product(lists: Sequence[Sequence[Any]], is_needed: Callable[[tuple[int, ...]], bool]) -> list[Any]:
+    """All combinations, those marked slow whose places in the lists are not needed."""
     rows = []
-    for places in product:
+    for places in itertools.product(*(range(len(values)) for values in lists)):
         chosen = [values[place] for place, values in zip(places, lists, strict=True)]
-        marks = [mark for each in chosen for mark in each.marks] + ([] if places in needed else [pytest.mark.slow])
+        marks = [mark for each in chosen for mark in each.marks] + ([] if is_needed(places) else [pytest.mark.slow])
         name = "-".join("-".join(map(_name, each.values)) if each.id is None else each.id for each in chosen)
         rows.append(pytest.param(*(value for each in chosen for value in each.values), marks=marks, id=name))
     return rows
@@ -66,7 +80,8 @@ def _name(value: Any) -> str:
     return str(getattr(value, "__name__", value))
 
 
-def _cover(test: F, together: int) -> F:
+def _combine(test: F, combinations: Callable[..., list[Any]]) -> F:
+    """Make one `parametrize` of those of a test, with some combinations of their values."""
     marks: list[pytest.Mark] = test.pytestmark  # type: ignore[attr-defined]
     names, lists = [], []
     for mark in [mark for mark in marks if mark.name == "parametrize"]:
@@ -74,7 +89,7 @@ def _cover(test: F, together: int) -> F:
         names += [part.strip() for part in name.split(",")] if isinstance(name, str) else name
         lists.append(_rows(name, list(values), mark.kwargs.get("ids")))
     marks[:] = [mark for mark in marks if mark.name != "parametrize"]
-    decorated: F = pytest.mark.parametrize(names, covering(*lists, together=together))(test)
+    decorated: F = pytest.mark.parametrize(names, combinations(*lists))(test)
     return decorated
 
 

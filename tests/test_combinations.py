@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests import combinations
-from tests.combinations import covering, in_turn, pairwise
+from tests.combinations import covering, in_turn, one_in, pairwise
 
 
 def is_slow(row: Any) -> bool:
@@ -66,6 +66,18 @@ def test_pairs_of_two_lists_are_all() -> None:
         ("1.5-1", False),
         ("1.5-2", False),
     ]
+
+
+def test_one_in_some() -> None:
+    @one_in(3)
+    @pytest.mark.parametrize("a", range(4))
+    @pytest.mark.parametrize("b", range(3))
+    def test(a: int, b: int) -> None:
+        pass
+
+    rows = test.pytestmark[0].args[1]  # type: ignore[attr-defined]
+    assert len(rows) == 12
+    assert [row.id for row in rows if not is_slow(row)] == ["0-0", "0-3", "1-2", "2-1"]
 
 
 def test_examples_in_docstrings() -> None:
