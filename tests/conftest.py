@@ -23,7 +23,7 @@ from crossbow.types import ConfigurationError
 from tests.onnx.counts import pytest_terminal_summary  # noqa: F401 - a hook
 
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("crossbow", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("crossbow", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("crossbow")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -13,6 +13,7 @@ from crossbow import SSGD, Dataflow, Operator, SolverConf, SubGraph, TrainingUni
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow import DataflowNode
 from crossbow.ops import BatchNorm, Conv, Gaussian, InnerProduct, Kernel, Pool, ReLU, SoftMax, SoftMaxLoss
+from tests.combinations import in_turn
 from tests.support import FAST, context, pictures
 
 Array = NDArray[Any]
@@ -113,6 +114,7 @@ def tensor_of(module: Any, variable: str) -> Any:
     return getattr(module[1] if isinstance(module, nn.Sequential) else module, NAMES[variable])
 
 
+@in_turn
 @pytest.mark.parametrize(
     ("kernels", "precision", "tolerance"),
     [

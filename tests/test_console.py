@@ -162,8 +162,8 @@ def test_a_run_whose_output_is_not_utf_8(tmp_path: Path) -> None:
     ("command", "status", "said"),
     [
         (f"{TRAIN} >&-", 0, b""),
-        (f"{TRAIN} --alpha 7 2>&-", WRONG, b""),
-        (f"{INFO} >&-", 0, b""),
+        pytest.param(f"{TRAIN} --alpha 7 2>&-", WRONG, b"", marks=pytest.mark.slow),
+        pytest.param(f"{INFO} >&-", 0, b"", marks=pytest.mark.slow),
         (f"{INFO} | true", PIPE_CLOSED, b""),
         pytest.param(
             f"{INFO} > /dev/full",

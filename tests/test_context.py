@@ -186,6 +186,7 @@ def test_a_convolutional_network_learns(rule: Any, devices: str, kernels: str) -
         assert running.test().loss < before.loss
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8])
 @pytest.mark.parametrize("shape", [(12,), (3, 2, 2)])
@@ -248,6 +249,7 @@ def test_every_example_counts_once(batch: int | None, examples: int, learners: i
         assert result.accuracy == pytest.approx((p.argmax(axis=1) == data.check.labels).mean(), abs=1e-6)
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("with_accuracy", [True, False])
 @pytest.mark.parametrize("normalisation", ["batch", "full", "valid", "none"])
@@ -339,6 +341,7 @@ def test_no_check_set() -> None:
 # Predicting
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("batch", [1, 4, 64])
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 40])
@@ -446,6 +449,7 @@ def test_predicting_takes_any_floating_point() -> None:
 # Saving and loading
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("rule", [SMA(base_momentum=0.5), SSGD()], ids=str)
 @pytest.mark.parametrize("ticks", [2, 3])

@@ -309,6 +309,7 @@ class NotANumber(Probe):
             return inputs[0] * np.nan
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2, base_momentum=0.5)], ids=str)
@@ -362,6 +363,7 @@ def test_a_test_loss_that_is_not_a_number() -> None:
 # The loader and monitors. (Collectives: test_collective_faults.py)
 
 
+@pairwise
 @pytest.mark.parametrize("task", [0, 1, 5, 17])
 @pytest.mark.parametrize(("devices", "learners"), [("cpu", 1), ("cpu", 3), ("cpu:0/2,cpu:1/2", 2)])
 def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -470,6 +472,7 @@ def test_a_failure_while_predicting() -> None:
 # Building
 
 
+@pairwise
 @pytest.mark.parametrize("broken", ["compile_graph", "Flags", "new_replica", "Learner"])
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 def test_a_constructor_that_fails_leaves_no_thread(broken: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -554,6 +557,7 @@ class Interrupter(Monitor):
                 signal.raise_signal(signal.SIGINT)
 
 
+@pairwise
 @pytest.mark.usefixtures("default_handler")
 @pytest.mark.parametrize(
     ("when", "at"), [("progress", 1), ("progress", 7), ("record", 1), ("record", 2), ("record", 5)]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from crossbow import SSGD, ExecutionContext, SolverConf, TrainingUnit
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import Conv, InnerProduct, Pool, ReLU
+from tests.combinations import in_turn
 from tests.support import FAST, context, pictures, training
 
 torch = pytest.importorskip("torch", reason="PyTorch, only for comparisons, is not installed")
@@ -103,6 +104,7 @@ def pytorch(
         yield {name: value.detach().numpy().copy() for name, value in parameters.items()}, norm
 
 
+@in_turn
 @pytest.mark.parametrize("multipliers", MULTIPLIERS.values(), ids=MULTIPLIERS.keys())
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("learners", [1, 2])

@@ -45,6 +45,7 @@ from crossbow import Dataflow
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from models.layers import chain, classifier
+from tests.combinations import in_turn
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 
 TORCH = importlib.util.find_spec("torch") is not None or "CROSSBOW_REQUIRE_TORCH" in os.environ
@@ -431,6 +432,7 @@ def test_the_clocks_numbers() -> None:
     assert clock.result() == HostTime(15.0, 6.0, 3.5)
 
 
+@in_turn
 @needs_torch
 @pytest.mark.parametrize("models", [{}, {"replicas": 2}, {"streams": 2}], ids=["one", "replicas", "streams"])
 @pytest.mark.parametrize("network", ["small", "lenet", "resnet-32"])

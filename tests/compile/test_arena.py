@@ -62,7 +62,7 @@ def hungry_library(dtype: type = np.float64) -> KernelLibrary:
     return library
 
 
-quick = settings(max_examples=60)
+quick = settings(max_examples=40)
 
 
 @quick
@@ -76,7 +76,7 @@ def test_no_value_is_overwritten_while_it_is_needed(head: DataflowNode) -> None:
 
 
 @pytest.mark.parametrize("kernels", [FAST])
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(head=networks())
 def test_no_value_of_the_fast_kernels_is_overwritten(kernels: str, head: DataflowNode) -> None:
     """They have workspaces, layouts and storages of their own."""
@@ -94,7 +94,7 @@ def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:
 
 
 @pytest.mark.parametrize("kernels", [FAST])
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(head=networks())
 def test_sharing_memory_changes_no_bit_of_the_fast_kernels(kernels: str, head: DataflowNode) -> None:
     """Here operators are taken in by others."""

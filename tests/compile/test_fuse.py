@@ -44,6 +44,7 @@ from crossbow.ops import (
     SoftMax,
     SoftMaxLoss,
 )
+from tests.combinations import in_turn
 from tests.compile.checker import check_memory
 from tests.compile.execution import Execution, Numbers, compile_network, draw, draw_labels, run_without_sharing
 from tests.dataflow.networks import Square, chain, convolution, inner_product, node
@@ -498,6 +499,7 @@ def test_hand_wired_gradients_of_a_pooling_for_two() -> None:
     assert swapped(head) == {}
 
 
+@in_turn
 @pytest.mark.parametrize("kernels", ["reference", FAST])
 @pytest.mark.parametrize("window", [(2, 2, 0), (2, 3, 0), (3, 2, 0), (3, 1, 1), (3, 2, 2), (9, 1, 0)])
 @pytest.mark.parametrize(

@@ -68,6 +68,7 @@ def test_the_check_dataflow() -> None:
     assert not any("Gradient" in type(kernel).__name__ for kernel in check_kernels(convnet()))
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     transform = DataTransform(mean=0.5, scale=255.0)
     check_learning(convnet(number_of_outputs=2, transform=transform), (3, 32, 32), learning_rate=0.001, epochs=30)

@@ -194,7 +194,13 @@ def test_it_learns(version: int) -> None:
 
 @NEEDS_FAST
 @pytest.mark.parametrize(
-    "options", [{}, {"version": 2, "shortcut": "projection"}, {"depth": 50, "shortcut": "identity"}], ids=str
+    "options",
+    [
+        {},
+        {"version": 2, "shortcut": "projection"},
+        pytest.param({"depth": 50, "shortcut": "identity"}, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_task_is_one_native_call(options: dict[str, Any]) -> None:
     transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)
@@ -299,8 +305,8 @@ class Outside:
     ("depth", "version", "shortcut", "bottleneck_stride"),
     [
         (20, 1, "identity", None),
-        (20, 1, "projection", None),
-        (20, 2, "identity", None),
+        pytest.param(20, 1, "projection", None, marks=pytest.mark.slow),
+        pytest.param(20, 2, "identity", None, marks=pytest.mark.slow),
         (20, 2, "projection", None),
         (18, 1, "projection", None),
         pytest.param(50, 1, "projection", "1x1", marks=pytest.mark.slow),

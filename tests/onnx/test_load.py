@@ -33,6 +33,7 @@ from crossbow.ops import (
     Transpose,
     Values,
 )
+from tests.combinations import one_in
 from tests.onnx.models import X, draw, kernel_of, model, node, operators, run_crossbow, run_onnx, same
 from tests.support import KERNELS, WHY_NOT_FAST, context, pictures
 
@@ -429,6 +430,7 @@ def test_no_path(path: Any) -> None:
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -6,6 +6,7 @@ other weights of the same channels.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 
 import numpy as np
@@ -34,6 +35,7 @@ from crossbow.ops import (
 from crossbow.testing.arguments import Numbers, check_inputs, library_of
 from crossbow.testing.bench import Bench
 from crossbow.types import Phase, Shape, Tensor
+from tests.combinations import pairwise
 from tests.operators.table import CASES, Case
 from tests.support import context, pictures, training
 
@@ -127,17 +129,17 @@ def test_large_scores_do_not_overflow(device: str) -> None:
 # Every operator
 
 
-@pytest.fixture(params=[1, 2], ids=["one thread", "two threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    """How many threads oneDNN has while a test runs."""
-    if why_not_onednn() is not None:
-        pytest.skip(f"no oneDNN: {why_not_onednn()}")
+@contextlib.contextmanager
+def threads_of_onednn(count: int) -> Iterator[None]:
+    """Let oneDNN have so many threads."""
     from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_threads
 
     before = omp_get_max_threads()
-    omp_set_num_threads(request.param)
-    yield request.param
-    omp_set_num_threads(before)
+    omp_set_num_threads(count)
+    try:
+        yield
+    finally:
+        omp_set_num_threads(before)
 
 
 def _rows() -> dict[str, list[Case]]:
@@ -198,9 +200,17 @@ def by_winograd(case: Case) -> bool:
     return "winograd" in library.prepare(ConvolutionForward(x, weights, None, y, case.kernel.geometry(shape))).name
 
 
+@fast
+@pairwise
+@pytest.mark.parametrize("threads", [1, 2], ids=["one thread", "two threads"])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_what_is_not_finite_is_as_in_the_reference(name: str, value: float, threads: int) -> None:
+    with threads_of_onednn(threads):
+        check_as_in_the_reference(name, value)
+
+
+def check_as_in_the_reference(name: str, value: float) -> None:
     generator = np.random.default_rng(5)
     for case in ROWS[name]:
         inputs, labels = check_inputs(case.kernel, case.inputs(), FLOAT32)
@@ -233,6 +243,7 @@ def test_what_is_not_finite_is_as_in_the_reference(name: str, value: float, thre
             target.reshape(-1)[place] = before
 
 
+@pairwise
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf], ids=str)
 @pytest.mark.parametrize(
     "middle",

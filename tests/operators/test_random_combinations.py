@@ -18,7 +18,7 @@ from tests.operators.table import Case, normalisation
 fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
 with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
 # Derandomised: a suite that fails on some days only would not say what changed. max_examples keeps it to seconds.
-modest = settings(max_examples=30, deadline=None, derandomize=True)
+modest = settings(max_examples=15, deadline=None, derandomize=True)
 
 
 def shapes(least: int, most: int, longest: int = 7) -> st.SearchStrategy[Shape]:

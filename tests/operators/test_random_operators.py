@@ -42,8 +42,8 @@ from tests.operators.table import CASES, Case
 fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
 with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
 # Derandomised: a suite that fails on some days only would not say what changed. max_examples keeps it to seconds.
-modest = settings(max_examples=20, deadline=None, derandomize=True)
-few = settings(modest, max_examples=8)
+modest = settings(max_examples=12, deadline=None, derandomize=True)
+few = settings(modest, max_examples=6)
 """Where most kernels are those that `test_fast_library` compares."""
 
 

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
 with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
 # Derandomised: a suite that fails on some days only would not say what changed. max_examples keeps it to seconds.
-modest = settings(max_examples=30, deadline=None, derandomize=True)
+modest = settings(max_examples=20, deadline=None, derandomize=True)
 
 
 def drawn_axes(draw: st.DrawFn) -> int:

@@ -11,6 +11,7 @@ from crossbow.kernels import why_not_onednn
 from crossbow.ops import BatchNorm, BatchNormGradient, Constant, Gaussian, InnerProduct, Values
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, GraphError, Phase, Shape
+from tests.combinations import in_turn
 from tests.support import blobs, context, training
 
 Array = NDArray[Any]
@@ -86,6 +87,7 @@ def test_a_cumulative_average_is_the_mean_of_all_tasks(device: str) -> None:
     np.testing.assert_allclose(statistics["running_variance"], expected, rtol=1e-5)
 
 
+@in_turn
 @DEVICES
 @pytest.mark.parametrize(("statistics", "fraction"), [("fixed", 0.9), ("fixed", 0.25), ("cma", 0.9)])
 @pytest.mark.parametrize("shape", SHAPES)

@@ -223,6 +223,7 @@ DROPS = SolverConf(learning_rate=0.1, policy="step", gamma=0.5, step_size=12, mo
 """In 36 tasks the learners restart twice; they would at task 36, too."""
 
 
+@in_turn
 @pytest.mark.parametrize("learners", [1, 2, 3])
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, Hogwild)], ids=str)
 def test_learners_restart_as_in_the_simulator(rule: Rule, learners: int) -> None:
@@ -236,6 +237,7 @@ def test_learners_restart_as_in_the_simulator(rule: Rule, learners: int) -> None
     np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
 
 
+@in_turn
 @pytest.mark.parametrize("learners", [1, 3])
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not rule.reads_base and not rule.sends_gradient], ids=str)
 def test_learners_keep_variables_as_in_the_simulator(rule: Rule, learners: int) -> None:

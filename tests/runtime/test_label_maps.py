@@ -7,6 +7,7 @@ import pytest
 
 from crossbow import Dataflow, Dataset, GraphError, SolverConf, SubGraph
 from crossbow.ops import Accuracy, Conv, Noop, ReLU, SoftMax, SoftMaxLoss
+from tests.combinations import in_turn
 from tests.support import KERNELS, Array, chain, context
 
 IGNORED = 255
@@ -42,6 +43,7 @@ def by_hand(p: Array, labels: Array, normalisation: str) -> tuple[float, float]:
     return float(-np.log(own).sum() / divisor), float((p.argmax(axis=1) == labels)[counted].mean())
 
 
+@in_turn
 @KERNELS
 @pytest.mark.parametrize("normalisation", ["batch", "full", "valid", "none"])
 def test_the_result_of_a_test_is_that_of_the_whole_set(normalisation: str, kernels: str) -> None:

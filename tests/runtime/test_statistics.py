@@ -291,6 +291,7 @@ class NotANumber(Probe):
             return inputs[0] * np.nan
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD()], ids=str)
@@ -361,6 +362,7 @@ def test_statistics_that_overflow_are_refused(rule: Any, kernels: str) -> None:
 # Saving and loading.
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("ticks", [0, 1, 2])
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
@@ -427,6 +429,7 @@ def test_testing_and_predicting_use_the_base_models(rule: Any, kernels: str) -> 
             np.testing.assert_allclose(running.predict(images), probabilities, rtol=1e-3, atol=1e-5)
 
 
+@pairwise
 @KERNELS
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 @pytest.mark.parametrize("rule", [SMA(), SMA(tau=3), SSGD()], ids=str)

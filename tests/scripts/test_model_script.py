@@ -201,7 +201,7 @@ def test_it_ends_sooner(options: list[str], reason: str, tmp_path: Path, capsys:
     ("variant", "options"),
     [
         ("original", ["--devices", "cpu:0/2,cpu:1/2", "--learners", "1"]),
-        ("caffe", ["--rule", "ssgd", "--learners", "2"]),
+        pytest.param("caffe", ["--rule", "ssgd", "--learners", "2"], marks=pytest.mark.slow),
         ("caffe", ["--tau", "2", "--alpha", "0.3", "--learners", "3"]),
         (
             "caffe",

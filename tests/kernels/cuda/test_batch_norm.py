@@ -17,6 +17,7 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
+from tests.combinations import in_turn
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers
 from tests.kernels.reference.running import draw
@@ -138,6 +139,7 @@ def test_in_double_precision(shape: Shape, layout: Layout) -> None:
     assert_close(received_from(x, setting), execute_all(x, setting, reference=True), 1e-13)
 
 
+@in_turn
 @every_setting
 @every_shape
 @pytest.mark.parametrize("relu", [False, True])

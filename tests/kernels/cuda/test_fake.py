@@ -457,7 +457,11 @@ def pairs(
 
 @pytest.mark.parametrize(
     ("rule", "devices"),
-    covering(["sma", "sma every third task", "s-sgd"], ["cuda:0", "cuda:0,cuda:1"], together=1),
+    covering(
+        ["sma", "sma every third task", pytest.param("s-sgd", marks=pytest.mark.slow)],
+        ["cuda:0", "cuda:0,cuda:1"],
+        together=1,
+    ),
 )
 def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = functools.partial(train, devices, learners=2 // len(devices.split(",")), **RUNS[rule])

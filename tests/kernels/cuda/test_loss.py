@@ -23,6 +23,7 @@ from crossbow.kernels.requests import (
     SoftmaxLossForward,
 )
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
+from tests.combinations import pairwise
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers, Prepare, Tensors, agree, run
 from tests.kernels.reference.running import state
@@ -87,6 +88,7 @@ def measure(top_k: int, ignored: int | None) -> Prepare:
     return prepare
 
 
+@pairwise
 @shapes
 @dtypes
 @pytest.mark.parametrize("ignored", [None, 1, -1])
@@ -121,6 +123,7 @@ def test_softmax_loss_of_logits(shape: Shape, layout: Layout, dtype: type) -> No
             agree(kernel, {**tensors, "logits": tensors["input0"]}, values, 2e-6 if dtype is np.float32 else 1e-13)
 
 
+@pairwise
 @shapes
 @pytest.mark.parametrize("ignored", [None, 1, -1])
 @pytest.mark.parametrize("missing", [0, 1, None])

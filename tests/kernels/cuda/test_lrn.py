@@ -8,12 +8,14 @@ import pytest
 from crossbow.kernels.cuda import lrn
 from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Phase, Tensor
+from tests.combinations import pairwise
 from tests.kernels.cuda.running import agree
 from tests.kernels.reference.running import draw
 
 ACROSS, WITHIN = (1,), (2, 3)
 
 
+@pairwise
 @pytest.mark.parametrize("wide", [False, True], ids=["indices of 32 bits", "indices of 64 bits"])
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

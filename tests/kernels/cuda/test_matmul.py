@@ -66,7 +66,7 @@ def stacks(draw: st.DrawFn) -> tuple[Shape, Shape, tuple[bool, bool]]:
     return (*a_stack, *a), (*b_stack, *b), (a_turned, b_turned)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(stacks(), st.sampled_from([FLOAT32, FLOAT64]), st.tuples(*[st.sampled_from(Layout)] * 3))
 def test_random_stacks(
     shapes: tuple[Shape, Shape, tuple[bool, bool]], dtype: np.dtype[Any], layouts: tuple[Layout, Layout, Layout]

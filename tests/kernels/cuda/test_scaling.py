@@ -9,6 +9,7 @@ from crossbow.kernels.interface import PreparedKernel, Variable
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import ScalingBackward, ScalingForward
 from crossbow.types import Layout, Shape, Tensor
+from tests.combinations import pairwise
 from tests.kernels.cuda.running import Tensors, agree, run
 from tests.kernels.reference.running import draw
 
@@ -28,6 +29,7 @@ ROWS: list[tuple[Shape, int, int]] = [
 LAYOUTS = [(row, layout) for row in ROWS for layout in Layout if layout is Layout.PLAIN or len(row[0]) == 4]
 
 
+@pairwise
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("row", "layout"), LAYOUTS, ids=str)

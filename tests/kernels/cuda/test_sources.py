@@ -110,12 +110,13 @@ def assemble(source: str, architecture: str, dtype: str) -> tuple[str, dict[str,
 
 
 def builds() -> Iterator[Any]:
-    """Every source for every type and either architecture; 16 bits where kernels have tensors of such. The most used
-    are tried always, the rest where slow tests are."""
+    """Every source for every type and either architecture; 16 bits where kernels have tensors of such. One of each is
+    tried always, but for those that take the longest, the rest where slow tests are."""
     for name, source in {**FILES, **GENERATED}.items():
         types = ("float32", "float64", *(NARROW if KNOWS_STORED(source) else ()))
         for dtype, gpu in itertools.product(types, ("sm_80", "sm_90")):
-            slow = () if (dtype, gpu) == ("float32", "sm_90") else (pytest.mark.slow,)
+            quick = (dtype, gpu) == ("float32", "sm_90") and name not in ("channels", "loss", "pooling", "softmax")
+            slow = () if quick else (pytest.mark.slow,)
             yield pytest.param(name, source, gpu, dtype, id=f"{name}-{gpu}-{dtype}", marks=slow)
 
 

@@ -11,7 +11,7 @@ import pytest
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.testing import run_operator
 from crossbow.types import Phase
-from tests.combinations import covering
+from tests.combinations import covering, one_in
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.table import CASES, Case
 from tests.operators.test_table import assert_close, exact, float32_variables, run, tensors
@@ -40,6 +40,7 @@ def test_agrees_with_reference(case: Case, channels_last: bool, monkeypatch: pyt
     assert_close(tensors(run(case, device="cuda:0")), tensors(expected), case.tolerance)
 
 
+@one_in(2)
 @every_row_in(CHANNELS_LAST, PLAIN)
 def test_agrees_with_reference_when_checking(case: Case, channels_last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     variables = float32_variables(case)
@@ -50,6 +51,7 @@ def test_agrees_with_reference_when_checking(case: Case, channels_last: bool, mo
     assert_close(tensors(received), tensors(expected), case.tolerance)
 
 
+@one_in(3)
 @every_row
 def test_in_place_changes_nothing(case: Case) -> None:
     apart, shared = (tensors(run(case, device="cuda:0", in_place=in_place)) for in_place in (False, True))

@@ -24,6 +24,7 @@ from crossbow.kernels.requests import (
     ScalingForward,
 )
 from crossbow.types import Layout, Phase, Shape, Tensor, aligned_zeros
+from tests.combinations import pairwise
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, close, draw, execute, memory, tensor
 
 SINGLE = Reference(np.float32)
@@ -136,6 +137,7 @@ def test_sums_of_a_channel_are_exact_to_float32() -> None:
     assert fast["bias_gradient"] == np.float32(0.1) * 2**20
 
 
+@pairwise
 @pytest.mark.parametrize("shape", [(2, 20, 6, 5), (2, 32, 8, 8), (1, 1, 1, 1)])
 @pytest.mark.parametrize("axes", [(1,), (2, 3)])
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 6, 11])

@@ -79,7 +79,7 @@ def compare(shape: Shape, outputs: int, g: ConvolutionGeometry, *, with_bias: bo
     return [forward.name, data.name, gradient.name]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_random_shapes(data: st.DataObject) -> None:
     size = st.integers(1, 3)

@@ -79,7 +79,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Shape, int, ConvolutionGeometry]:
     return (draw(st.integers(1, 3)), channels, height, width), outputs, g
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(convolutions(), st.booleans(), st.booleans())
 @example(((2, 20, 12, 12), 50, ConvolutionGeometry((5, 5))), True, True)
 @example(((2, 1, 28, 28), 20, ConvolutionGeometry((5, 5))), False, True)

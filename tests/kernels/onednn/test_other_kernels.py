@@ -34,6 +34,7 @@ from crossbow.kernels.requests import (
 )
 from crossbow.solver.update import Assignment
 from crossbow.types import Layout, Shape, Tensor
+from tests.combinations import pairwise
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, close, draw, execute, memory, state, tensor
 
 SINGLE = Reference(np.float32)
@@ -65,6 +66,7 @@ def filled(kind: Tensor, values: Numbers | None) -> Numbers:
     return np.full(kind.shape, empty, kind.dtype) if values is None else np.array(values, kind.dtype)
 
 
+@pairwise
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mode", ["relu", "clipped", "sigmoid", "tanh"])
 @pytest.mark.parametrize("slope", [0.0, 0.1])
@@ -111,6 +113,7 @@ def test_softmax(shape: Shape, axis: int) -> None:
     close(actual["input_gradient"], expected["input_gradient"])
 
 
+@pairwise
 @pytest.mark.parametrize("shape", [*SHAPES, (5, 3, 7, 11), (9, 1023), (2, 8, 40, 40)])
 @pytest.mark.parametrize(("ratio", "seed", "key", "task"), [(0.4, 7, 3, 5), (0.0, 0, 0, 0), (0.9, 2**40 + 1, 9, 2**33)])
 def test_dropout_is_bit_identical(shape: Shape, ratio: float, seed: int, key: int, task: int) -> None:
@@ -128,6 +131,7 @@ def test_dropout_is_bit_identical(shape: Shape, ratio: float, seed: int, key: in
         np.testing.assert_array_equal(actual[write], expected[write])
 
 
+@pairwise
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7])
 def test_weighted_sum_and_scale_are_bit_identical(shape: Shape, count: int) -> None:

@@ -28,7 +28,7 @@ from crossbow.ops import (
 )
 from crossbow.runtime.memory import assign, on_host
 from crossbow.types import ConfigurationError, NonFiniteError, NonFiniteLossError, TaskError
-from tests.combinations import covering
+from tests.combinations import covering, in_turn, one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda import test_training as engine
 from tests.support import Array, chain, training
@@ -63,6 +63,7 @@ def test_weights_are_nearly_those_of_the_cpu(name: str, devices: str, precision:
     assert_near(train(precision, devices, **RUNS[name]), engine.train(cpu, **RUNS[name]), precision)
 
 
+@one_in(2)
 @types
 def test_graphs_and_the_order_of_streams_change_no_bit(precision: str) -> None:
     runs = [train(precision, seed=seed, system={"graphs": graphs}) for seed, graphs in ((0, True), (1, False))]
@@ -97,6 +98,7 @@ def with_branches() -> Dataflow:
     return Dataflow(SubGraph(first[0])).set_phase(Phase.TRAIN)
 
 
+@in_turn
 @types
 @pytest.mark.parametrize(
     "build",
@@ -256,6 +258,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(precision: str) -> None:
         assert all(np.isfinite(value).all() for value in running.variables.values())
 
 
+@one_in(2)
 @types
 def test_numbers_are_checked_where_asked(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A gradient of float16 that overflows is no mistake; a weight that does is."""

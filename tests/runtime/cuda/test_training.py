@@ -110,7 +110,17 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "devices"), covering(RUNS, ["cuda:0", "cuda:0,cuda:1"], together=1))
+MUCH_ALIKE = ("model averaging", "polyak-ruppert", "sma of four learners", "synchronous easgd", "without momentum")
+
+
+@pytest.mark.parametrize(
+    ("name", "devices"),
+    covering(
+        [pytest.param(name, marks=pytest.mark.slow if name in MUCH_ALIKE else ()) for name in RUNS],
+        ["cuda:0", "cuda:0,cuda:1"],
+        together=1,
+    ),
+)
 def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
     cpu = "cpu" if devices == "cuda:0" else "cpu:0/2,cpu:1/2"
     assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
