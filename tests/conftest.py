@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 
 # Before NumPy is imported. Learners are threads, and would share the cores with as many BLAS threads each, which wait
@@ -10,6 +11,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -112,6 +114,28 @@ def target(request: pytest.FixtureRequest) -> dict[str, Any]:
     if request.node.get_closest_marker("gpu") is not None:
         options["device"] = request.config.getoption("--device")
     return options
+
+
+@pytest.fixture(scope="session", autouse=True)
+def passes_are_compiled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of several workers that need a pass at the same time, one compiles it; the others find it on disk afterwards."""
+    if "PYTEST_XDIST_WORKER" not in os.environ or importlib.util.find_spec("numba") is None or sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    from crossbow.kernels.compiled import NativeFunction
+
+    folder, compile_pass = tmp_path_factory.getbasetemp().parent, NativeFunction._compile
+
+    def compile_alone(function: NativeFunction) -> Any:
+        with (folder / f"{function.name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            return compile_pass(function)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(NativeFunction, "_compile", compile_alone)
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
