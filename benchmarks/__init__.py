@@ -1,5 +1,5 @@
-"""Side-by-side comparisons with PyTorch, printed as ratios."""
+"""Benchmarks, most of them comparisons with PyTorch, printed as ratios."""
 
 from crossbow.console import open_standard_streams
 
-open_standard_streams()  # what took an hour to measure is not lost for want of a "×" in the terminal's encoding
+open_standard_streams()  # a terminal without "×" must not lose an hour of measurements

@@ -1,10 +1,10 @@
-"""Test accuracy by epoch: ResNet-20 on CIFAR-10 with Crossbow's SMA, beside PyTorch's SGD with the same settings.
+"""Test accuracy by epoch: ResNet-20 on CIFAR-10 with Crossbow's SMA and with PyTorch's SGD, with the same settings.
 
     python -m benchmarks.accuracy --data-directory DIR
 
-Same network (option A), same initial weights, same data, augmentation (crops from a 4-pixel padding, mirrors), batch,
-learning rate, momentum and weight decay. What differs is what is compared: Crossbow trains k learners with that batch
-each and averages their models; PyTorch trains one model. The order of the images and the crops differ too.
+Network (option A), initial weights, data, augmentation (crops after padding by 4 pixels, mirroring), batch, learning
+rate, momentum and weight decay are the same. Crossbow trains k learners with this batch each and averages their models;
+PyTorch trains one model. The order of the images and the crops also differ.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from models.resnet import resnet
 DEPTH = 20
 PADDING = 4
 MEAN, SCALE = (0.4914, 0.4822, 0.4465), 2.0
-"""Of the images in [0, 1]: what is subtracted from each channel, and what the difference is multiplied by."""
+"""Mean to subtract from each channel of images in [0, 1], and factor of the difference."""
 
 Images = NDArray[np.uint8]
 
 
 class _Epochs(Monitor):
-    """Accuracy and seconds of training at the end of every epoch."""
+    """Records accuracy and seconds of training at the end of every epoch."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[float, float]] = []

@@ -1,7 +1,7 @@
-"""Where a task's time goes: a clock read between the calls of the task lists that an engine runs.
+"""Profile of a task: a clock is read between the calls of the task lists that an engine runs.
 
-The clock is itself a native call, so nothing of Python's gets between the calls, and learners that run at once are
-measured as they are. A reading takes some 30 ns; a task of LeNet has about fifty calls.
+The clock is a native call itself, so no Python code runs between the calls, and concurrent learners are measured
+realistically. A reading takes about 30 ns; a task of LeNet has about fifty calls.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from crossbow.types import Array, address
 
 CLOCK_MONOTONIC = 1
 AVERAGING = ("average", "statistics", "wait", "signal")
-"""The operators of a task list that exist only to average. The correction of the replica is part of the optimiser's
-passes and cannot be told apart from the step."""
+"""Operators of a task list that exist only for averaging. The correction of the replica is part of the optimiser's
+passes, and cannot be separated from the step."""
 OUTSIDE = "outside native calls"
 
 
 @native
 def lap(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: clock_gettime, a timespec, the last reading, the total to which the time since is added."""
+    """Argument block: clock_gettime, a timespec, the last reading, the total to which the elapsed time is added."""
     block = int64_at(arguments)
     call_address(block[0], CLOCK_MONOTONIC, block[1], 0, 0)  # type: ignore[call-arg, unused-ignore]
     clock = int64_at(block[1])
@@ -47,11 +47,11 @@ class Row:
     operator: str
     call: str
     seconds: float
-    """Mean of a task."""
+    """Mean time per task."""
 
 
 class Laps:
-    """The clock of one learner. Its time before the first call is that since the task before: Python's, and idle."""
+    """The clock of one learner. Its time before the first call is Python's and idle time since the previous task."""
 
     def __init__(self) -> None:
         self._clock: Array = np.zeros(2, np.int64)
@@ -61,7 +61,7 @@ class Laps:
         self.names: list[tuple[str, str]] = []
 
     def between(self, calls: TaskList) -> TaskList:
-        """The task list with a reading before the first and after every call."""
+        """The task list with a reading before the first call and after every call."""
         if not self.names:
             self.names = [(OUTSIDE, "")] + [
                 (operator, call_name(call)) for operator, call in zip(calls.names, calls.calls, strict=True)
@@ -85,7 +85,7 @@ class Laps:
 
 
 def install(engine: Engine) -> list[Laps]:
-    """Put a clock into every synchronising task of an engine at rest; the clocks, by learner."""
+    """Install a clock in every synchronising task of an idle engine. Returns the clocks by learner."""
     clocks = []
     for member in engine.parts.members:
         laps, tasks = Laps(), dict(member.learner._tasks)
@@ -98,7 +98,7 @@ def install(engine: Engine) -> list[Laps]:
 
 
 def table(clocks: Sequence[Laps], tasks: int) -> list[Row]:
-    """Means over learners and tasks; `tasks` is the number of all learners together."""
+    """Means over learners and tasks; `tasks` is the total number of tasks of all learners."""
     sums = np.sum([laps.totals for laps in clocks], axis=0) / tasks / 1e9
     return [
         Row(operator, call, float(seconds)) for (operator, call), seconds in zip(clocks[0].names, sums, strict=True)
@@ -110,5 +110,5 @@ def call_name(call: Call) -> str:
 
 
 def share(rows: Sequence[Row], operators: Sequence[str]) -> float:
-    """The fraction of the time that some operators take."""
+    """The fraction of time spent in the given operators."""
     return sum(row.seconds for row in rows if row.operator in operators) / sum(row.seconds for row in rows)

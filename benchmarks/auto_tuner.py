@@ -1,10 +1,11 @@
-"""How soon the auto-tuner settles, and how fast what it settles on is beside every fixed number of learners.
+"""Time until the auto-tuner settles, and speed of the chosen number of learners compared with every fixed number.
 
     python -m benchmarks.auto_tuner
 
-Of LeNet, batch size by batch size. Fixed numbers of learners take turns, each in a process of its own, all cores shared
-among its learners; between the rounds a new process trains with `learners_per_device="auto"` until the tuner has
-settled. Its number counts as fast as that number was, in the median of the rounds.
+The network is LeNet, with several batch sizes. Fixed numbers of learners are measured in interleaved rounds, each in
+its own process, with all cores shared among its learners. Between the rounds, a new process trains with
+`learners_per_device="auto"` until the tuner has settled. Its speed is that of the chosen number, in the median of
+rounds.
 """
 
 from __future__ import annotations
@@ -29,31 +30,31 @@ from crossbow.runtime.device import available_cores
 from crossbow.scripts.values import file_to_write
 
 SHARE, SECONDS = 0.95, 10.0
-"""The targets, on two cores: the chosen number's images/s over the best's, and seconds until it is chosen."""
+"""Targets on two cores: images/s of the chosen number relative to the best, and seconds until it is chosen."""
 STRETCH = 0.5
-"""Seconds of a training call, between which it is asked whether the tuner has settled."""
+"""Seconds of a training call, after which it is checked whether the tuner has settled."""
 PATIENCE = 60.0
-"""Seconds after which a tuner that has not settled is given up."""
+"""Seconds after which an unsettled tuner is abandoned."""
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What a tuner came to."""
+    """Result of a tuner."""
 
     learners: int
     seconds: float
-    """Of training; the PATIENCE where it did not settle."""
+    """Seconds of training; PATIENCE if it did not settle."""
     decisions: list[str]
 
 
 class Heard(Monitor):
-    """What the tuner said, and when."""
+    """Records the tuner's decisions and their times."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.decisions: list[str] = []
         self.seconds: list[float] = []
-        """Of each, since it began."""
+        """Seconds from the beginning to each decision."""
 
     @property
     def now(self) -> float:
@@ -65,7 +66,7 @@ class Heard(Monitor):
 
 
 class AutoRunner:
-    """Trains with the number of learners left to the tuner."""
+    """Trains with the number of learners chosen by the tuner."""
 
     def __init__(self, network: str, batch: int) -> None:
         self.heard = Heard()
@@ -96,7 +97,7 @@ class AutoRunner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one batch size."""
+    """Measurements for one batch size."""
 
     batch: int
     rates: dict[int, list[float]]
@@ -108,7 +109,8 @@ class Outcome:
         return {learners: statistics.median(rates) for learners, rates in self.rates.items()}
 
     def share(self, settled: Settled) -> float:
-        """How fast what it chose is, beside the best. More learners than were measured count as the most that were."""
+        """Speed of the chosen number relative to the best. A number above the largest measured one counts as that
+        one."""
         medians = self.medians
         return medians[min(settled.learners, max(medians))] / max(medians.values())
 
@@ -126,7 +128,7 @@ class Outcome:
 
 
 def measure(network: str, batch: int, most: int, rounds: int, seconds: float, patience: float) -> Outcome:
-    """All about one batch size."""
+    """All measurements for one batch size."""
     cores = len(available_cores())
     same: dict[str, Any] = {"network": network, "batch": batch, "kernels": "auto"}
     fixed = [

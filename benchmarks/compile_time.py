@@ -1,6 +1,6 @@
-"""How long it takes until the first task of a deep or wide network is done, and until an ONNX model is loaded.
+"""Time until a deep or wide network has run its first task, and until an ONNX model is loaded.
 
-Each line is a process of its own. Seconds are of the processor, on one thread: what else the machine does counts less.
+Each line is measured in its own process. Seconds are CPU time on one thread, so that other programs matter less.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _classified(head: DataflowNode, last: DataflowNode) -> Dataflow:
 
 
 def chain(layers: int) -> Dataflow:
-    """Inner products, one behind the other."""
+    """A sequence of inner products."""
     head = x = _node("in", InnerProduct(number_of_outputs=8))
     for number in range(layers):
         x = x.connect_to(_node(f"ip{number}", InnerProduct(number_of_outputs=8)))
@@ -69,7 +69,7 @@ def residual(layers: int) -> Dataflow:
 
 
 def wide(layers: int) -> Dataflow:
-    """Branches of one inner product each, side by side, and a Concat of them."""
+    """Parallel branches of one inner product each, and a Concat of them."""
     head, joined = _node("in", InnerProduct(number_of_outputs=8)), _node("concat", Concat())
     for number in range(layers):
         head.connect_to(_node(f"ip{number}", InnerProduct(number_of_outputs=2))).connect_to(joined)
@@ -77,7 +77,7 @@ def wide(layers: int) -> Dataflow:
 
 
 def seconds_to_compile(build: Callable[[int], Dataflow], example: Shape, layers: int) -> float:
-    """Of the processor: the graph built and derived, the context made, one task run."""
+    """CPU time to build and derive the graph, create the context, and run one task."""
     data, began = synthetic(example, 3, training=8, check=4), time.process_time()
     with ExecutionContext(
         [build(layers), None],
@@ -90,7 +90,7 @@ def seconds_to_compile(build: Callable[[int], Dataflow], example: Shape, layers:
 
 
 def seconds_to_load(layers: int) -> float:
-    """Of the processor: an ONNX model of matrix products and Tanh in turn, loaded from memory."""
+    """CPU time to load an ONNX model of alternating matrix products and Tanh from memory."""
     import onnx
 
     import crossbow.onnx
@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.one:
         work = WORK[options.networks[0]]
-        work(4)  # what is loaded or compiled once
+        work(4)  # loads and compiles everything that is needed only once
         print(f"{work(options.layers[0]):.2f}")
         return 0
     rows = []

@@ -1,8 +1,8 @@
-"""Contestants that take turns: each in processes of its own, started once, idle while another runs.
+"""Contestants that take turns, each in its own processes, which are started once and idle while another runs.
 
-A process is told two moments: it runs from the moment it hears of them (warming up), and counts from `begin` to `end`.
-So everything is warm when it counts, several processes of one contestant count over the same stretch, and no
-contestant's threads, allocator or OpenMP runtime are in the way of another's.
+A process is given two times: it runs from the moment it receives them (warm-up), and counts from `begin` to `end`. So
+it is warm when it counts, several processes of one contestant count over the same interval, and the threads, allocator
+and OpenMP runtime of one contestant do not disturb another.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from benchmarks.handover import handover
 from benchmarks.machine import busy_seconds, process_seconds
 
 SECONDS_TO_START = 300
-"""How long a process may take to import, to compile and to run its first step."""
+"""Time limit for a process to import, compile and run its first step."""
 SECONDS_TO_END = 10
 QUIET = 0.1
-"""Processors that other programs may keep busy on a machine that is called quiet."""
+"""Maximum number of processors that other programs keep busy on a quiet machine."""
 LISTEN = 0.5
-"""Seconds to look whether it is."""
+"""Seconds of observation to decide whether the machine is quiet."""
 NEAR = 80e-9
-"""Seconds in which a flag gets from one core to another where they share a cache."""
+"""Maximum time in seconds in which a flag travels between cores that share a cache."""
 
 
 class Runner(Protocol):
     """Trains in one process."""
 
     def run(self, begin: float, end: float) -> float:
-        """Train until `end`; images per second since `begin`, both on the clock of `time.monotonic`."""
+        """Train until `end`. Returns images per second since `begin`; both are times of `time.monotonic`."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Something to measure: `processes` equal runners, made in processes of their own."""
+    """Something to measure: `processes` equal runners, created in their own processes."""
 
     name: str
     make: Callable[..., Runner]
-    """A class or function of a module: it has to be found again in another process."""
+    """A module's class or function, because it must be importable in another process."""
     arguments: Mapping[str, Any]
     processes: int = 1
 
 
 class ContestError(RuntimeError):
-    """A contestant failed; the message holds its traceback."""
+    """A contestant failed. The message contains its traceback."""
 
 
 class Team:
@@ -78,7 +78,7 @@ class Team:
 
     @property
     def numbers(self) -> list[int]:
-        """The processes' numbers."""
+        """The process ids."""
         return [process.pid for process in self._processes if process.pid is not None]
 
     def measure(self, warm_up: float, seconds: float) -> float:
@@ -88,7 +88,7 @@ class Team:
         return sum(rates)
 
     def ask(self, method: str, *arguments: Any) -> list[Any]:
-        """Call a method of every runner at once; the answers."""
+        """Call a method of every runner at the same time. Returns the answers."""
         for connection in self._connections:
             connection.send((method, arguments))
         return [self._receive(connection) for connection in self._connections]
@@ -124,7 +124,7 @@ class _Round:
 
     @property
     def disturbance(self) -> tuple[bool, float]:
-        """What can be compared: cores that are far from each other are the worst."""
+        """Sort key of disturbances: cores that are far apart are the worst."""
         return (self.handover is not None and self.handover > NEAR, self.others)
 
     @property
@@ -136,14 +136,14 @@ class Contest:
     """The teams of all contestants; a context manager."""
 
     def __init__(self, contestants: Sequence[Contestant], patience: float = 0.0) -> None:
-        """For at most `patience` seconds of measuring, turns are begun when the machine is quiet and its cores are near
-        each other, and measured again when other programs disturbed them or the cores moved apart."""
+        """patience: maximum total time in seconds to wait until the machine is quiet and its cores are close together,
+        and to repeat turns that other programs or a move of the cores disturbed."""
         self.patience = patience
         self.teams: dict[str, Team] = {}
         self.others: float | None = None
-        """Processors that other programs kept busy during the rounds that count; None where that cannot be known."""
+        """Processors that other programs kept busy during the rounds that count; None if unknown."""
         self.handovers: list[float] = []
-        """Seconds in which a flag gets from one core to another, at the end of each of these rounds."""
+        """Time in seconds in which a flag travels from one core to another, at the end of each of these rounds."""
         try:
             for contestant in contestants:
                 self.teams[contestant.name] = Team(contestant)
@@ -156,9 +156,9 @@ class Contest:
     def rounds(self, number: int, warm_up: float, seconds: float) -> dict[str, list[float]]:
         """Images per second of every contestant in every round. The order rotates, so that none is always first.
 
-        When patience is at an end the least disturbed rounds count.
+        When patience is exhausted, the least disturbed rounds count.
         """
-        for team in self.teams.values():  # the first run of all: caches, lazy initialisations
+        for team in self.teams.values():  # the very first run fills caches and initialises lazily
             team.measure(warm_up, seconds / 2)
         kept: list[_Round] = []
         disturbed: list[_Round] = []
@@ -177,7 +177,7 @@ class Contest:
         return {name: [done.rates[name] for done in kept] for name in self.teams}
 
     def ask(self, name: str, method: str, *arguments: Any) -> Any:
-        """Call a method of a contestant of one process, undisturbed if patience allows; the answer."""
+        """Call a method of a contestant with one process, undisturbed if patience allows. Returns the answer."""
         answers: list[Any] = []
         while True:
             self._wait_for_quiet()
@@ -203,7 +203,7 @@ class Contest:
         return _Round(rates, others, handover())
 
     def _processors_of_others(self, action: Callable[..., None], *arguments: Any) -> float:
-        """How many processors other programs keep busy meanwhile; 0 where that cannot be known."""
+        """Number of processors that other programs keep busy during the action; 0 if unknown."""
         before, began = self._seconds_of_others(), time.monotonic()
         action(*arguments)
         elapsed = time.monotonic() - began
@@ -231,7 +231,7 @@ class Contest:
 
 
 def _serve(connection: Connection, make: Callable[..., Runner], arguments: Mapping[str, Any]) -> None:
-    """A process: makes its runner, then answers until it is told to end."""
+    """Body of a process: create a runner, and answer requests until told to end."""
     runner: Runner | None = None
     try:
         runner = make(**arguments)
@@ -240,7 +240,7 @@ def _serve(connection: Connection, make: Callable[..., Runner], arguments: Mappi
             method, given = request
             connection.send((False, getattr(runner, method)(*given)))
     except (EOFError, KeyboardInterrupt):
-        pass  # the parent has ended, or everybody was interrupted
+        pass  # the parent has ended, or all processes were interrupted
     except BaseException:
         connection.send((True, traceback.format_exc()))
     finally:

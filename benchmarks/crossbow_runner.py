@@ -1,4 +1,4 @@
-"""Crossbow's contestants: the engine as a user runs it, and the same bound task lists in a bare loop."""
+"""Crossbow's contestants: the engine as in normal use, and the same bound task lists in a bare loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crossbow.solver import Pace
 from crossbow.types import aligned_zeros
 
 SHORTEST = 1e-3
-"""Seconds of a training call, at least."""
+"""Minimum duration of a training call in seconds."""
 
 
 class CrossbowRunner:
@@ -44,7 +44,7 @@ class CrossbowRunner:
         return tasks * self.batch / (time.monotonic() - start)
 
     def _train(self, end: float) -> int:
-        """Train until then, for one tick at least; how many tasks were done."""
+        """Train until `end`, for at least one tick. Returns the number of tasks."""
         before = self._tasks
         while self._tasks == before:
             seconds = max(end - time.monotonic(), SHORTEST)
@@ -53,12 +53,13 @@ class CrossbowRunner:
         return self._tasks - before
 
     def memory(self) -> MemorySummary:
-        """Bytes of a learner."""
+        """Memory of a learner in bytes."""
         return self.context.summary().memory
 
     def copy_rate(self, seconds: float) -> float:
-        """Bytes a second, read and written, that a thread copies while every learner's does: between as many vectors,
-        all together, as the run holds (weights and velocities, and two of z), one after the other."""
+        """Bytes per second, read and written, that one thread copies while all learners' threads do. Each copies
+        between vectors, one after the other, of the same total size as those of the run (weights, velocities, and two
+        of z)."""
         summary = self.context.summary()
         learners = summary.learners
         vectors = -(-(2 * learners + 2) // learners)
@@ -71,7 +72,7 @@ class CrossbowRunner:
         return self.context.summary().library
 
     def anatomy(self, seconds: float) -> list[Row]:
-        """Where the time of a task goes. The clocks stay."""
+        """Profile of a task. The clocks stay installed."""
         clocks = self._clocks = self._clocks or install(self.context.engine)
         self._train(time.monotonic() + seconds / 4)
         for laps in clocks:
@@ -83,10 +84,10 @@ class CrossbowRunner:
 
 
 class BareRunner(CrossbowRunner):
-    """The engine's bound task lists, called in a loop on the engine's streams: no loader, schedule or results.
+    """The engine's bound task lists, called in a loop on the engine's streams, without loader, scheduler and results.
 
-    What the engine is slower than this is what its Python costs, and what loader and scheduler take from the learners'
-    cores.
+    The difference in speed from the engine is the cost of Python, and of what loader and scheduler take from the
+    learners' cores.
     """
 
     def __init__(self, network: str, batch: int, learners: int, threads: int, kernels: str) -> None:
@@ -100,13 +101,13 @@ class BareRunner(CrossbowRunner):
 
     def run(self, begin: float, end: float) -> float:
         for seconds in (begin - time.monotonic(), end - begin):
-            # As many ticks as the last run says that fit.
+            # The number of ticks that fit, according to the last run.
             self._ticks = max(1, round(seconds / self._seconds * self._ticks))
             self._seconds = self._run_ticks(self._ticks)
         return self._ticks * self.context.summary().learners * self.batch / self._seconds
 
     def _run_ticks(self, ticks: int) -> float:
-        """Every learner's task, so many times; the seconds that took."""
+        """Run every learner's task `ticks` times. Returns the time in seconds."""
         engine = self.context.engine
         first, engine.tick = engine.tick, engine.tick + ticks
         ended, members = [threading.Event() for _ in engine.parts.members], engine.parts.members
@@ -139,7 +140,7 @@ class BareRunner(CrossbowRunner):
 
 def _copy_rate(elements: int, count: int, seconds: float) -> float:
     vectors = aligned_zeros(4 * elements * count).view(np.float32).reshape(count, elements)
-    vectors[:] = 1  # its pages are there from now on
+    vectors[:] = 1  # allocates its pages
     copies, begin = 0, time.monotonic()
     while (elapsed := time.monotonic() - begin) < seconds:
         np.copyto(vectors[(copies + 1) % count], vectors[copies % count])

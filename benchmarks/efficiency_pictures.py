@@ -1,4 +1,4 @@
-"""Pictures of benchmarks.statistical_efficiency: accuracy by epoch, and epochs and time to the target."""
+"""Plots of benchmarks.statistical_efficiency: accuracy by epoch, and epochs and time to the target."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BELOW = 0.05
-"""How far below the target an axis of accuracies begins at the lowest."""
+"""Maximum distance below the target at which an accuracy axis begins."""
 
 
 def write_pictures(cells: Sequence[Cell], directory: Path) -> list[str]:
-    """Draw what was trained; the names of the files. Raises DataError where matplotlib is not installed."""
+    """Draw all trained cells. Returns the file names. Raises DataError if matplotlib is not installed."""
     trained = [cell for cell in cells if cell.trained]
     drawn = {f"accuracy-{rule}.png": _accuracies(trained, rule) for rule in dict.fromkeys(c.rule for c in trained)}
     if trained:
@@ -38,7 +38,7 @@ def write_pictures(cells: Sequence[Cell], directory: Path) -> list[str]:
 
 
 def _accuracies(cells: Sequence[Cell], rule: str) -> Figure:
-    """Above a picture for every batch, with a line for each number of learners; below the other way round."""
+    """First row: one panel per batch, with a line for each number of learners. Second row: the other way round."""
     of_rule = [cell for cell in cells if cell.rule == rule]
     figure, rows = _panels(of_rule, f"LeNet on MNIST, {rule}: test accuracy (median of the seeds, least to most)")
     for axes, group, by_learners in rows:
@@ -72,8 +72,8 @@ def _accuracy_axis(axes: Axes, group: Sequence[Cell]) -> None:
 
 
 def _to_target(cells: Sequence[Cell], title: str, measure: Callable[[Cell], Spread | None]) -> Figure:
-    """Above a picture for every batch against learners, below one for every number of learners against batches; a line
-    for each rule. What was not reached is not drawn."""
+    """First row: one panel per batch, against learners. Second row: one per number of learners, against batches. There
+    is a line for each rule. Cells that did not reach the target are not drawn."""
     figure, rows = _panels(cells, f"LeNet on MNIST: {title} (median of the seeds, least to most)")
     rules = list(dict.fromkeys(cell.rule for cell in cells))
     for axes, group, by_learners in rows:
@@ -85,7 +85,7 @@ def _to_target(cells: Sequence[Cell], title: str, measure: Callable[[Cell], Spre
                 if cell.rule == rule and (found := measure(cell)) is not None and math.isfinite(found.median)
             ]
             if points:
-                # A run that did not reach it is not drawn: its error bar ends at the median.
+                # Runs that did not reach the target are not drawn: the error bar ends at the median.
                 highs = [f.high - f.median if math.isfinite(f.high) else 0.0 for _, f in points]
                 axes.errorbar(
                     [x for x, _ in points],
@@ -108,10 +108,10 @@ def _to_target(cells: Sequence[Cell], title: str, measure: Callable[[Cell], Spre
 
 
 def _panels(cells: Sequence[Cell], title: str) -> tuple[Figure, list[tuple[Axes, list[Cell], bool]]]:
-    """A figure with a panel for every batch in the first row, and for every number of learners in the second; with
-    each the cells that belong to it, and whether they are told apart by their learners."""
+    """A figure with a panel for every batch in the first row, and for every number of learners in the second. Each
+    panel comes with its cells, and with whether they differ in their number of learners."""
     try:
-        # Without pyplot, because no window is wanted.
+        # Without pyplot, which would open windows.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:

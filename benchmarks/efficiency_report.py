@@ -1,4 +1,4 @@
-"""What the runs of benchmarks.statistical_efficiency come to: medians over the seeds, tables in Markdown, the check."""
+"""Report of benchmarks.statistical_efficiency: medians over the seeds, tables in Markdown, and the check."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from benchmarks.report import Spread, markdown, spread
 from crossbow.synch import BarrierRule, rule_class
 
 RULE, BATCH, FEW, MANY, MORE = "sma", 32, 1, 8, 1
-"""The check: with this rule and batch, MANY learners need at most so many epochs more than FEW to the target."""
+"""The check: with this rule and batch, MANY learners need at most MORE epochs more than FEW to reach the target."""
 
 SOLVER = "momentum", "weight_decay", "clip_gradient_norm", "policy"
-"""What all runs have alike, and the report says."""
+"""Settings that all runs share, and that the report states."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The runs that differ in nothing but the seed."""
+    """Runs that differ only in their seed."""
 
     settings: tuple[RunSettings, ...]
     """One for each seed of the grid."""
     results: tuple[RunResult, ...]
-    """Of those that were run, refused ones among them."""
+    """Results of the completed runs, including refused ones."""
     speeds: tuple[Speed, ...] = ()
-    """By round, where that was measured."""
+    """Speeds by round, if measured."""
 
     @property
     def rule(self) -> str:
@@ -44,7 +44,7 @@ class Cell:
 
     @property
     def trained(self) -> list[RunResult]:
-        """Those that were not refused."""
+        """Results that were not refused."""
         return [result for result in self.results if result.status != REFUSED]
 
     @property
@@ -58,7 +58,7 @@ class Cell:
 
     @property
     def epochs_to_target(self) -> Spread | None:
-        """Infinity where a run did not reach it; None where nothing was run."""
+        """Infinity if a run did not reach it; None if there are no runs."""
         return _spread([_or_never(result.epochs_to_target) for result in self.trained])
 
     @property
@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def seconds_to_target(self) -> Spread | None:
-        """Of training: epochs to the target at the median speed."""
+        """Seconds of training: epochs to the target at the median speed."""
         epochs, speed = self.epochs_to_target, self.seconds_per_epoch
         if epochs is None or speed is None:
             return None
@@ -79,7 +79,7 @@ class Cell:
 
     @property
     def accuracies(self) -> list[Spread]:
-        """By epoch, as far as all runs went: a median over fewer of them would be one of the slow ones."""
+        """By epoch, up to the last epoch of the shortest run: a median of fewer runs would be biased to slow ones."""
         length = min((len(result.epochs) for result in self.trained), default=0)
         return [spread([result.epochs[i].accuracy for result in self.trained]) for i in range(length)]
 
@@ -95,7 +95,8 @@ def _spread(values: Sequence[float]) -> Spread | None:
 def cells(
     grid: Sequence[RunSettings], results: Mapping[str, RunResult], speeds: Mapping[str, Sequence[Speed]]
 ) -> list[Cell]:
-    """By rule in the grid's order, batch and learners. `results` and `speeds` by the name of their settings."""
+    """By rule in the grid's order, batch and learners. `results` and `speeds` are keyed by the name of their
+    settings."""
     rules = list(dict.fromkeys(settings.rule for settings in grid))
     groups: dict[tuple[int, int, int], list[RunSettings]] = {}
     for settings in grid:
@@ -114,7 +115,7 @@ def cells(
 
 
 def results_table(cells: Sequence[Cell], target: str) -> str:
-    """A row for every cell of which something was run."""
+    """A row for every cell with at least one run."""
     head = [
         "rule",
         "batch",
@@ -143,7 +144,7 @@ def results_table(cells: Sequence[Cell], target: str) -> str:
 
 
 def accuracy_table(cells: Sequence[Cell]) -> str:
-    """The median test accuracy after every epoch, of cells of one batch size."""
+    """Median test accuracy after every epoch, for cells of one batch size."""
     shown = [cell for cell in cells if cell.accuracies]
     longest = max((len(cell.accuracies) for cell in shown), default=0)
     rows = []
@@ -154,7 +155,7 @@ def accuracy_table(cells: Sequence[Cell]) -> str:
 
 
 def _cell_text(found: Spread | None, form: str) -> str:
-    """A median with the least and the most, where they differ.
+    """A median with the least and the most, if they differ.
 
     >>> [_cell_text(Spread(*found), ".0f") for found in ((5, 4, math.inf), (4.5, 4, 5), (4, 4, 4))]
     ['5 (4–∞)', '4.5 (4–5)', '4']
@@ -168,13 +169,13 @@ def _cell_text(found: Spread | None, form: str) -> str:
     return text.replace("inf", "∞")
 
 
-# What is not in the tables
+# Missing and failed runs
 
 
 def missing(cells: Sequence[Cell], speed_rounds: int = 0) -> list[str]:
-    """Runs that were not run, a line for each rule and batch; then speeds that were not measured so often.
+    """Missing runs, one line for each rule and batch; then missing measurements of speed.
 
-    speed_rounds: how often they should have been; 0: as often as that of any cell.
+    speed_rounds: number of rounds; 0 is the maximum over all cells.
     """
     lines = []
     for rule, batch, group in _by_rule_and_batch(cells):
@@ -192,7 +193,7 @@ def missing(cells: Sequence[Cell], speed_rounds: int = 0) -> list[str]:
 
 
 def _missing_speeds(cells: Sequence[Cell], rounds: int) -> list[str]:
-    """Of cells that the engine does not refuse."""
+    """Missing measurements of cells that the engine does not refuse."""
     lines = []
     for rule, batch, group in _by_rule_and_batch([cell for cell in cells if cell.trained or not cell.refused]):
         short = [cell for cell in group if len(cell.speeds) < rounds]
@@ -214,7 +215,7 @@ def _by_rule_and_batch(cells: Sequence[Cell]) -> list[tuple[str, int, list[Cell]
 
 
 def refused(cells: Sequence[Cell]) -> list[str]:
-    """What the engine refused and why, a line for each sentence."""
+    """Runs that the engine refused, with the reasons, one line for each reason."""
     sentences: dict[tuple[str, str], int] = {}
     for cell in cells:
         for result in cell.refused:
@@ -224,12 +225,12 @@ def refused(cells: Sequence[Cell]) -> list[str]:
 
 
 def diverged(cells: Sequence[Cell]) -> list[str]:
-    """Runs that met numbers that are not finite."""
+    """Runs with non-finite numbers."""
     return [f"{r.settings}: {r.sentence}" for cell in cells for r in cell.trained if r.status == DIVERGED]
 
 
 def verdict(cells: Sequence[Cell]) -> str:
-    """The check, met, missed or not measured, with its numbers."""
+    """Whether the check is met, missed or not measured, with its numbers."""
     found = {cell.learners: cell for cell in cells if (cell.rule, cell.batch_size) == (RULE, BATCH)}
     claim = (
         f"with {RULE.upper()} at batch {BATCH}, {MANY} learners reach the accuracy of {FEW} within one more epoch "
@@ -261,11 +262,11 @@ def verdict(cells: Sequence[Cell]) -> str:
     return f"{word}: {claim}: {reached}, {count(FEW, 'learner')} after {before:g}"
 
 
-# The whole
+# The whole report
 
 
 def report(cells: Sequence[Cell], pictures: Sequence[str], speed_rounds: int = 0) -> str:
-    """The report, in Markdown. pictures: names of files beside it; speed_rounds: as in `missing`."""
+    """The report, in Markdown. pictures: names of plots in the same directory; speed_rounds: as in `missing`."""
     first = cells[0].settings[0]
     target, parts = percent(first.target), ["# Statistical efficiency"]
     trained = [result for cell in cells for result in cell.trained]
@@ -306,7 +307,7 @@ def _end(settings: RunSettings) -> str:
 
 
 def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str]:
-    """Settings, machines and commits of the runs, in the order to print them."""
+    """Settings, machines and commits of the runs, in printing order."""
     first = cells[0].settings[0]
     solver = {name: value for name, value in first.solver.items() if name in SOLVER}
     rules = {c.rule: c.settings[0].rule_parameters for c in cells}
@@ -337,9 +338,9 @@ def _about(cells: Sequence[Cell], trained: Sequence[RunResult]) -> dict[str, str
 
 
 def _rates(cells: Sequence[Cell]) -> str:
-    """The learning rate of most batches, then those of the others; behind each the cells that have another."""
+    """The learning rate of most batches, then the others, each with the cells that use it."""
     batches: dict[tuple[str, str], list[int]] = {}
-    """By their rate, and the text of those that have another."""
+    """By learning rate, and the text of the cells that use another one."""
     for batch in sorted({cell.batch_size for cell in cells}):
         group = [cell for cell in cells if cell.batch_size == batch]
         rates = [f"{cell.settings[0].solver['learning_rate']:g}" for cell in group]
@@ -360,7 +361,7 @@ def _rates(cells: Sequence[Cell]) -> str:
 
 
 def _busy(measured: Sequence[RunResult | Speed], if_busy: str) -> str:
-    """What other programs did meanwhile. if_busy: what that means where it was much."""
+    """How busy other programs kept the machine. if_busy: consequence if that was much."""
     others = [each.others for each in measured if each.others is not None]
     if not others:
         return ""

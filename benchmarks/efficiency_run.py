@@ -1,11 +1,11 @@
-"""One run of benchmarks.statistical_efficiency: its settings, which are its identity, its training, and its result.
+"""One run of benchmarks.statistical_efficiency: its settings, which identify it, its training, and its result.
 
     python -m benchmarks.efficiency_run --data-directory DIR --settings JSON --output-directory DIR
     python -m benchmarks.efficiency_run --data-directory DIR --settings JSON --seconds S
 
-It trains in a process of its own: no other run's memory, threads or caches are in its way, and what kills it, kills no
-other. The result is one file, which is whole or not there. With `--seconds` it only trains for so long, and prints how
-fast that was, as JSON.
+It trains in its own process, so that other runs' memory, threads and caches do not disturb it, and a crash ends only
+this run. The result is one file, which is written atomically. With `--seconds` it only trains for that time, and prints
+the speed as JSON.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, No
 from models.lenet import lenet
 
 TRAINED, DIVERGED, REFUSED = "trained", "diverged", "refused"
-"""What becomes of a run. One that diverged met numbers that are not finite; one that was refused has not begun."""
+"""Status of a run. A diverged run had non-finite numbers; a refused run did not begin."""
 MACHINE = ("processor", "cores", "memory", "system", "versions")
 
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Everything that makes a run what it is. Runs that differ in any of it are different runs."""
+    """All settings of a run. Runs with different settings are different runs."""
 
     rule: str
     learners: int
     batch_size: int
-    """Of a learner."""
+    """Batch size of a learner."""
     seed: int
     rule_parameters: dict[str, Any]
     solver: dict[str, Any]
-    """Fields of `SolverConf`, the learning rate of this run among them."""
+    """Fields of `SolverConf`, including the learning rate of this run."""
     target: float
-    """A test accuracy, in (0, 1]."""
+    """Target test accuracy, in (0, 1]."""
     further_epochs: int
-    """After the one that reaches the target."""
+    """Epochs after the one that reaches the target."""
     max_epochs: int
     variant: str
-    """Of LeNet."""
+    """Variant of LeNet."""
     devices: str
     threads_per_learner: int | None
-    """None: the device's cores, shared."""
+    """None shares the device's cores."""
     data: str
-    """The digest of images and labels."""
+    """Digest of images and labels."""
 
     @property
     def name(self) -> str:
-        """The file's name: what a person looks for, and a digest of all settings."""
+        """The file's name: main settings in readable form, and a digest of all settings."""
         text = json.dumps(asdict(self), sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         return f"{self.rule}-learners-{self.learners}-batch-{self.batch_size}-seed-{self.seed}-{digest}.json"
@@ -85,35 +85,35 @@ class RunSettings:
 
 
 def speed_settings(settings: RunSettings) -> RunSettings:
-    """The settings that all runs have which are equally fast: the first seed's."""
+    """The settings that represent all runs of equal speed: those of the first seed."""
     return replace(settings, seed=0)
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What was known at the end of an epoch."""
+    """Measurements at the end of an epoch."""
 
     accuracy: float
-    """On the test images, in [0, 1]."""
+    """Accuracy on the test images, in [0, 1]."""
     seconds: float
-    """Of training since the start of the run, tests not included."""
+    """Seconds of training since the start of the run, without tests."""
     loss: float
     """Mean training loss of the epoch."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """What became of a run."""
+    """Result of a run."""
 
     settings: RunSettings
     status: str
     """One of TRAINED, DIVERGED, REFUSED."""
     sentence: str = ""
-    """Why, where it was not trained to its end."""
+    """The reason, if the run was not completed."""
     epochs: list[Epoch] = field(default_factory=list)
     epochs_to_target: int | None = None
     others: float | None = None
-    """Processors that other programs kept busy meanwhile, tests included; None where that cannot be known."""
+    """Processors that other programs kept busy during the run, including tests; None if unknown."""
     load: tuple[float, ...] = ()
     """The host's load average over 1, 5 and 15 minutes at the end."""
     machine: dict[str, str] = field(default_factory=dict)
@@ -123,12 +123,12 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast training was in a round of measuring."""
+    """Training speed in one round."""
 
     seconds: float
-    """Of training an epoch, tests not included."""
+    """Seconds of training per epoch, without tests."""
     others: float | None = None
-    """Processors that other programs kept busy meanwhile; None where that cannot be known."""
+    """Processors that other programs kept busy; None if unknown."""
     commit: str = ""
     date: str = ""
 
@@ -138,13 +138,13 @@ class Speed:
 
 
 class Others:
-    """What other programs do from the moment in which this is made."""
+    """Measures the CPU time of other programs from its creation on."""
 
     def __init__(self) -> None:
         self._busy, self._own, self._began = busy_seconds(), time.process_time(), time.perf_counter()
 
     def processors(self) -> float | None:
-        """How many processors they have kept busy; None where that cannot be known."""
+        """Number of processors that they have kept busy; None if unknown."""
         busy, elapsed = busy_seconds(), time.perf_counter() - self._began
         if busy is None or self._busy is None:
             return None
@@ -152,7 +152,7 @@ class Others:
 
 
 def digest(data: Dataset) -> str:
-    """What tells data sets apart."""
+    """A digest that identifies a data set."""
     assert data.check is not None
     found = hashlib.sha256()
     for part in (data.train, data.check):
@@ -163,13 +163,13 @@ def digest(data: Dataset) -> str:
 
 
 def write_result(directory: Path, result: RunResult) -> None:
-    """Write the result's file, whole. Raises DataError."""
+    """Write the result's file atomically. Raises DataError."""
     text = json.dumps(asdict(result), indent=1, ensure_ascii=False, allow_nan=False)
     write_whole(directory / result.settings.name, f"{text}\n".encode())
 
 
 def read_result(path: Path) -> RunResult:
-    """Raises ValueError for a file that holds no result, or the result of other settings than its name says."""
+    """Raises ValueError for a file without a result, or with the result of settings that differ from its name."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         content["settings"] = RunSettings(**content["settings"])
@@ -187,13 +187,13 @@ def read_result(path: Path) -> RunResult:
 
 
 class _Epochs(Monitor):
-    """Keeps what is known at the end of every epoch: a run that diverges returns nothing."""
+    """Stores measurements at the end of every epoch, because a diverging run returns nothing."""
 
     def __init__(self, parent: int) -> None:
-        """parent: the process without which nobody wants the run."""
+        """parent: the process without which the run is not needed."""
         self.epochs: list[Epoch] = []
         self.before = 0.0
-        """Seconds of training of the calls before this one."""
+        """Seconds of training in previous calls."""
         self._parent = parent
 
     @property
@@ -213,9 +213,9 @@ class _Epochs(Monitor):
 def train(
     settings: RunSettings, data: Dataset, build: Callable[[str], Dataflow] = lenet, parent: int | None = None
 ) -> RunResult:
-    """Train as the settings say; the result. What the engine refuses is a result too; what else it raises is not.
+    """Train with the given settings, and return the result. Refusal by the engine is a result; other errors are raised.
 
-    parent: the process to end with, by default the one that started this one.
+    parent: the process to end with, by default the one that started this process.
     """
     known = {name: value for name, value in describe_machine().items() if name in (*MACHINE, "commit")}
     commit = known.pop("commit")
@@ -269,7 +269,7 @@ def _context(
 
 
 def _train(settings: RunSettings, context: ExecutionContext, monitor: _Epochs) -> None:
-    """To the target, and so many epochs further; `max_epochs` in all at the most."""
+    """Train to the target and `further_epochs` more, but at most `max_epochs`."""
     history = context.train_and_test(settings.max_epochs, target_accuracy=settings.target)
     further = min(settings.further_epochs, settings.max_epochs - len(monitor.epochs))
     if history.stopped == "accuracy" and further:
@@ -280,7 +280,7 @@ def _train(settings: RunSettings, context: ExecutionContext, monitor: _Epochs) -
 def measure_speed(
     settings: RunSettings, data: Dataset, seconds: float, build: Callable[[str], Dataflow] = lenet
 ) -> Speed:
-    """Of training as the settings say, without tests: measured over so many seconds, once it is warm."""
+    """Training speed with the given settings, without tests, measured over the given time after a warm-up."""
     known = describe_machine()
     with _context(settings, data, build) as context:
         before = context.train_for_duration(seconds / 3, DurationUnit.SECONDS).records[-1]

@@ -1,11 +1,10 @@
-"""Whether everything works on a GPU: a table for docs/hardware.md, and JSON.
+"""Checks that everything works on a GPU. The result is a table for docs/hardware.md, and JSON.
 
     python -m benchmarks.gpu_check --mnist DIR --cifar10 DIR --json FILE
 
-Every part is a process of its own, so that one that fails, hangs or loses the GPU leaves the others alone. With --json
-every row of a part is also written at once, as a line of FILE's neighbour `.rows.jsonl`: what was found before a part
-ended in any other way than it should is kept, and counts. The exit status is 0 if all passed, 1 if one did not, and 2
-without a GPU.
+Every part is a process, so that if one fails, hangs or loses the GPU, the others still run. With --json, every row of a
+part is also written at once, as a line of `.rows.jsonl` next to FILE: rows of a part that ends abnormally are kept, and
+count. The exit status is 0 if all parts passed, 1 if not, and 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -41,23 +40,23 @@ from crossbow.types import ConfigurationError
 FAILED, NO_GPU = 1, 2
 QUICK = Settings(every=10, tasks=16, leak_tasks=400, examples=512, lenet_epochs=2, resnet_epochs=1, depth=20)
 STARTING = 30.0
-"""Seconds that a part's process may take beside the part itself, before it is ended."""
+"""Seconds that a part's process may take in addition to the part itself."""
 LEAST_SECONDS = 5.0
-"""A part is not begun with less left of --budget."""
+"""Minimum rest of --budget with which a part is started."""
 LOOK_SECONDS = 2.0
-"""Between two looks at a part's process; the JSON is then brought up to date."""
+"""Interval in seconds in which a part's process is observed and the JSON is updated."""
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-"""Of parts' processes, where it does not say otherwise. With a thread for every core in each of a few learners, NumPy's
-products on the CPU, which weights are compared with, take ten times as long."""
+"""Defaults of environment variables for parts' processes. With one thread per core in each of several learners, NumPy's
+products on the CPU, with which weights are compared, take ten times as long."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A check with a time of its own."""
+    """A check with its own time limit."""
 
     run: Callable[[Settings, Clock, Rows], None]
     seconds: float
-    """That it may take."""
+    """Time limit."""
 
 
 PARTS = {
@@ -78,12 +77,12 @@ PARTS = {
     "lenet": Part(gpu_parts.learn_lenet, 35.0),
     "resnet": Part(gpu_parts.learn_resnet, 40.0),
 }
-"""By name, the most important first. All their time is less than eight minutes."""
+"""Parts by name, the most important first. Their total time is less than eight minutes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a part."""
+    """Result of a part."""
 
     name: str
     passed: bool
@@ -91,12 +90,13 @@ class Outcome:
     seconds: float
     faults: list[str] = field(default_factory=list)
     error: str | None = None
-    """The traceback, or how the process ended, where the part did not come to its end."""
+    """The traceback, or how the process ended, if the part was not completed."""
     details: dict[str, Any] = field(default_factory=dict)
 
 
 def run_part(name: str, settings: Settings, seconds: float | None = None, keep: Keep = lambda entry: None) -> Outcome:
-    """Run a part here. What it raises is recorded, and every row before that; `keep` is given them as they come."""
+    """Run a part in this process. Its exception is recorded, as are all rows before it; `keep` receives them at
+    once."""
     part, began = PARTS[name], time.perf_counter()
     rows, error, faults = Rows(_with_convolutions(keep)), None, list[str]()
     with warnings.catch_warnings(record=True) as caught:
@@ -107,14 +107,14 @@ def run_part(name: str, settings: Settings, seconds: float | None = None, keep: 
             error, faults = traceback.format_exc(), [f"{type(failure).__name__}: {failure}"]
     took = time.perf_counter() - began
     warned = list(dict.fromkeys(f"{warning.category.__name__}: {warning.message}" for warning in caught))
-    # The results are right without a graph, but that is not what was to be checked.
+    # Results would also be correct without a graph, but graphs are what is checked.
     faults = [*rows.faults, *faults, *(text for text in warned if "CUDA graph" in text)]
     details = {**rows.details, "convolutions": convolutions(), "warnings": warned}
     return Outcome(name, not faults, rows.number, took, faults, error, details)
 
 
 def _with_convolutions(keep: Keep) -> Keep:
-    """Keep also the algorithms that were chosen since the last entry."""
+    """Also record the algorithms that were selected since the last entry."""
     known = len(convolutions())
 
     def kept(entry: Mapping[str, Any]) -> None:
@@ -135,8 +135,8 @@ def run_apart(
     limit: float,
     watch: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Outcome:
-    """Run a part in a process of its own, which gets the same arguments and `seconds`, and is ended after `limit`
-    seconds. `journal`: the file that it writes its rows to; `watch` is told what they say from time to time."""
+    """Run a part in a separate process, which receives the same arguments and `seconds`, and is ended after `limit`
+    seconds. `journal`: the file to which it writes its rows; `watch` receives them from time to time."""
     began, start = time.monotonic(), journal.stat().st_size if journal.is_file() else 0
 
     def so_far(end: str) -> Outcome:
@@ -156,7 +156,7 @@ def run_apart(
             if not end and time.monotonic() - began >= limit:
                 process.kill()
                 end = f"was ended after {limit:.0f} s"
-                with contextlib.suppress(subprocess.TimeoutExpired):  # one that waits for a GPU may not hear it
+                with contextlib.suppress(subprocess.TimeoutExpired):  # a process that waits for a GPU may not respond
                     process.wait(LOOK_SECONDS)
             if not end:
                 watch(so_far("is still running"))
@@ -212,7 +212,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
 
 
 def main(arguments: Sequence[str] | None = None, settings: Settings | None = None) -> int:
-    """Check as the command line says; `settings`, where given, instead of what it says of them."""
+    """Run the checks by the command line. `settings`, if given, replace those of the command line."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     options = parser.parse_args(arguments)
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None, settings: Settings | None = Non
     journal = options.rows or _new_journal(options.json)
 
     def write(known: Sequence[Outcome]) -> None:
-        if options.json is not None:  # what is known stays, whatever happens
+        if options.json is not None:  # saves what is known, whatever happens next
             _write(options.json, machine, settings, known)
 
     end = time.monotonic() + (options.budget if options.budget is not None else float("inf"))
@@ -262,7 +262,7 @@ def _new_journal(beside: Path | None) -> Path:
 
 
 def _show(outcome: Outcome) -> None:
-    """A part's end, and its first faults."""
+    """Print a part's result, and its first faults."""
     word = "passed" if outcome.passed else "FAILED"
     print(f"{outcome.name}: {word}: {outcome.number} ({outcome.seconds:.1f} s)", file=sys.stderr, flush=True)
     for fault in outcome.faults[:SHOWN]:
@@ -277,6 +277,6 @@ def _write(path: Path, machine: dict[str, str], settings: Settings, outcomes: Se
 
 
 if __name__ == "__main__":
-    from benchmarks import gpu_check  # as others import it, not a second copy
+    from benchmarks import gpu_check  # the same module that others import, not a second copy
 
     raise SystemExit(gpu_check.main())

@@ -1,4 +1,4 @@
-"""Which algorithms cuDNN's convolutions have, for the JSON of benchmarks."""
+"""Algorithms of cuDNN's convolutions, for the JSON of benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MATH_TYPES = {
 
 
 def convolutions(start: int = 0) -> list[dict[str, Any]]:
-    """The convolutions that algorithms were chosen for so far, and which; without the first `start`."""
+    """Convolutions whose algorithms have been selected so far, with the algorithms; without the first `start`."""
     found = []
     for (request, problem, deterministic), algorithm in list(convolution.chosen().items())[start:]:
         tensors = {name: list(getattr(problem, letter).shape) for name, letter in zip(OPERANDS, "xwy", strict=True)}

@@ -1,17 +1,16 @@
-"""The first hour on a GPU: everything that is to be known, in three calls of at most ten minutes each.
+"""The first hour on a GPU: all checks and measurements, in three calls of at most ten minutes each.
 
     python -m benchmarks.gpu_first_hour 1 --output results
     python -m benchmarks.gpu_first_hour 2 --output results
     python -m benchmarks.gpu_first_hour 3 --output results
 
-The first call has what matters most: whether operators and training runs are right (`benchmarks.gpu_check`), and how
-fast ResNet-32 is with several learners beside PyTorch (`benchmarks.gpu_learners`). The others have the rest of both,
-and the tests that need a GPU.
+The first call has the most important: correctness of operators and training runs (`benchmarks.gpu_check`), and the
+speed of ResNet-32 with several learners compared with PyTorch (`benchmarks.gpu_learners`). The others have the rest of
+both, and the tests that need a GPU.
 
-Every step is a process of its own, which is ended when its time is over: one that fails or hangs leaves the others
-alone. What it prints is printed at once, and written to `call-N.log`; `call-N.json` says after every step what became
-of it, and the steps write files of their own beside it while they run. The exit status is 0 if all passed, 1 if one did
-not, and 2 without a GPU.
+Every step is a process with a time limit: if one fails or hangs, the others still run. Its output is printed at once,
+and written to `call-N.log`; `call-N.json` has the outcome of every step, and the steps write their own files next to it
+while they run. The exit status is 0 if all steps passed, 1 if not, and 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -39,29 +38,29 @@ from benchmarks.report import markdown
 from crossbow.files import write_whole
 
 SECONDS = 540.0
-"""Of a call: less than ten minutes, with what its beginning and end take."""
+"""Time limit of a call, less than ten minutes including its start and end."""
 MARGIN = 12.0
-"""Seconds between the time that a step is told to take and that after which it is ended."""
+"""Seconds between a step's given time and its time limit."""
 LEAST_SECONDS = 15.0
-"""A step is not begun with less left."""
+"""Minimum remaining time with which a step is started."""
 SECONDS_TO_END = 5.0
-"""For a process that is told to end, before it is killed; and for one that is killed."""
+"""Time that a process has to end after SIGTERM before it is killed, and after that."""
 TAIL = 40
-"""Last lines of a step's output that the JSON has."""
+"""Number of last lines of a step's output in the JSON."""
 
 FIRST_PARTS = ("operators-float32", "weights", "graphs", "nccl", "determinism", "operators-timed")
-"""Of `benchmarks.gpu_check`, in the first call."""
+"""Parts of `benchmarks.gpu_check` in the first call."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A Python process. In its arguments {output} is the folder, {device} the GPU's number, and {budget} the seconds
-    that it may take."""
+    """A Python process. In its arguments, {output} is the directory, {device} the GPU's number, and {budget} its time
+    in seconds."""
 
     name: str
     arguments: tuple[str, ...]
     seconds: float
-    """That it may take at most."""
+    """Time limit in seconds."""
 
 
 def _check(name: str, parts: Sequence[str], seconds: float) -> Step:
@@ -76,7 +75,7 @@ def _learners(name: str, seconds: float, *options: str) -> Step:
 
 RESNET_32 = ("--networks", "resnet-32", "--batches", "16", "32")
 TESTS = "tests"
-"""The step that runs pytest, whose statuses mean something else."""
+"""Name of the step that runs pytest, whose exit statuses have other meanings."""
 TESTED = ("tests/runtime/cuda/test_gpu.py", "tests/operators", "tests/synch/test_collective.py")
 
 CALLS: Mapping[int, Sequence[Step]] = {
@@ -100,21 +99,21 @@ CALLS: Mapping[int, Sequence[Step]] = {
         _learners("learners-others", SECONDS, "--networks", "lenet", "resnet-50"),
     ),
 }
-"""The steps of every call, the most important first."""
+"""Steps of every call, the most important first."""
 
 
 @dataclass
 class Ended:
-    """What became of a step."""
+    """Result of a step."""
 
     name: str
     result: str
-    """passed, or what went wrong."""
+    """"passed", or what went wrong."""
     seconds: float = 0.0
     status: int | None = None
-    """The process's exit status; None where it had none."""
+    """Exit status of the process, or None."""
     tail: list[str] = field(default_factory=list)
-    """The last lines that it printed."""
+    """Last lines of the output."""
 
     @property
     def passed(self) -> bool:
@@ -122,7 +121,7 @@ class Ended:
 
 
 def run(step: Step, seconds: float, places: Mapping[str, str], show: Callable[[str], None]) -> Ended:
-    """Run a step, and end it after so many seconds. Every line that it prints is shown as it comes."""
+    """Run a step, and end it after the time limit. Every line of its output is shown at once."""
     budget = {"budget": f"{max(seconds - MARGIN, 1.0):.0f}"}
     command = [sys.executable, *(argument.format_map({**places, **budget}) for argument in step.arguments)]
     began, tail = time.monotonic(), deque[str](maxlen=TAIL)
@@ -134,7 +133,7 @@ def run(step: Step, seconds: float, places: Mapping[str, str], show: Callable[[s
         text=True,
         errors="replace",
         env={**ENVIRONMENT, **os.environ},
-        process_group=0,  # so that its own processes end with it
+        process_group=0,  # so that its child processes end with it
     )
 
     def read() -> None:
@@ -158,7 +157,7 @@ def run(step: Step, seconds: float, places: Mapping[str, str], show: Callable[[s
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End a process and its own processes. One that waits for a GPU may not hear it: it is left behind."""
+    """End a process and its child processes. A process that waits for a GPU may not respond, and is abandoned."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
@@ -173,7 +172,7 @@ def call(
     save: Callable[[Sequence[Ended]], None],
     log: TextIO,
 ) -> list[Ended]:
-    """Run the steps one after the other, for at most so many seconds. `save` is told of every beginning and end."""
+    """Run the steps in order, within the time limit. `save` is called at every beginning and end."""
     end, done = time.monotonic() + seconds, list[Ended]()
 
     def show(text: str) -> None:
@@ -191,7 +190,7 @@ def call(
         save([*done, Ended(step.name, "is running")])
         try:
             ended = run(step, left, places, show)
-        except Exception as error:  # as where a process cannot be started: the next one may be
+        except Exception as error:  # for example if a process cannot be started; the next one may work
             ended = Ended(step.name, f"could not be run: {type(error).__name__}: {error}")
         done.append(ended)
         show(f"== {step.name}: {ended.result} ({ended.seconds:.0f} s)\n\n")
@@ -223,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def with_data(step: Step, options: argparse.Namespace) -> Step:
-    """The step; a check is told where the data sets are."""
+    """The step, with the paths of the data sets if it is a check."""
     if "benchmarks.gpu_check" not in step.arguments:
         return step
     given = {"--mnist": options.mnist, "--cifar10": options.cifar10}

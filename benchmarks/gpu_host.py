@@ -1,7 +1,7 @@
-"""Runners that share a process and a GPU: all of Crossbow's in one, all of PyTorch's in another.
+"""Runners that share a process and a GPU: all of Crossbow's in one process, all of PyTorch's in another.
 
-A process for each would spend most of a short benchmark in importing and in starting CUDA. Runners that are not asked
-to run have nothing under way; their memory stays.
+With a process for each, a short benchmark would spend most of its time in imports and in starting CUDA. A runner that
+is not running has no pending work, but keeps its memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crossbow.types import CrossbowError
 T = TypeVar("T")
 
 SECONDS_TO_ANSWER = 120.0
-"""How long a process may take to import, or to make a runner."""
+"""Time limit for a process to import, or to create a runner."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +27,25 @@ class HostTime:
     """Microseconds of the host's time, medians over tasks."""
 
     task: float
-    """To submit a task, all in all."""
+    """Total time to submit a task."""
     launch: float | None = None
-    """Of these, inside the launches of its work (without graphs: inside all its calls)."""
+    """Part of it in the launches of its work (without graphs: in all its calls)."""
     tick: float | None = None
-    """To submit the end of a tick, the learners' steps left out; a mean."""
+    """Mean time to submit the end of a tick, without the learners' steps."""
 
 
 class GpuRunner(Protocol):
     """Trains on a GPU."""
 
     def warm_up(self) -> float:
-        """Run until everything is compiled and captured; seconds of the shortest stretch that can be run."""
+        """Run until everything is compiled and captured. Returns the duration of the shortest possible run in
+        seconds."""
 
     def run(self, begin: float, end: float) -> float:
-        """Train until `end`; images per second since `begin`, both on the clock of `time.monotonic`."""
+        """Train until `end`. Returns images per second since `begin`; both are times of `time.monotonic`."""
 
     def observe(self, end: float) -> HostTime:
-        """Train until then, with a clock on the host's calls."""
+        """Train until `end`, and time the host's calls."""
 
     def close(self) -> None: ...
 
@@ -55,15 +56,15 @@ class Kind(Protocol):
     def __call__(self, *positions: Any, **arguments: Any) -> GpuRunner: ...
 
     def about(self, device: int) -> dict[str, str]:
-        """GPU and versions. Raises an exception whose text says what is missing."""
+        """GPU and versions. Raises an exception whose message says what is missing."""
 
     def free_memory(self, device: int) -> int | None:
-        """Bytes of the GPU that nobody has, when all that can be given back is; None where nobody can say."""
+        """Free bytes of the GPU after cached memory is released; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Refused:
-    """What did not work, and why."""
+    """A failure, with its reason."""
 
     reason: str
     trace: str = ""
@@ -71,28 +72,28 @@ class Refused:
 
 @dataclass(frozen=True)
 class Ready:
-    """A runner that is warm."""
+    """A runner that is warmed up."""
 
     shortest: float
-    """Seconds that it runs at least."""
+    """Minimum duration of a run in seconds."""
     memory: int | None
-    """Bytes of the GPU."""
+    """Bytes of GPU memory."""
 
 
 class Host:
-    """Makes runners of one kind, and runs one of them at a time. What goes wrong with one is an answer, and the others
-    stay."""
+    """Creates runners of one kind, and runs one of them at a time. Failures are returned as answers, and other runners
+    are not affected."""
 
     def __init__(self, kind: Kind, device: int = 0) -> None:
         self._kind, self._device = kind, device
         self._runners: dict[str, GpuRunner] = {}
 
     def about(self) -> dict[str, str] | Refused:
-        """GPU and versions, or why there are none."""
+        """GPU and versions, or the reason why there are none."""
         return _answer(lambda: self._kind.about(self._device))
 
     def add(self, name: str, arguments: Mapping[str, Any]) -> Ready | Refused:
-        """Make a runner and warm it up."""
+        """Create a runner and warm it up."""
 
         def make() -> Ready:
             before = self._kind.free_memory(self._device)
@@ -111,15 +112,15 @@ class Host:
         return _answer(lambda: self._runners[name].run(begin, begin + seconds))
 
     def observe(self, name: str, seconds: float) -> HostTime | Refused:
-        """Run for so long, with a clock on the host's calls."""
+        """Run for the given time, and time the host's calls."""
         return _answer(lambda: self._runners[name].observe(time.monotonic() + seconds))
 
     def convolutions(self) -> list[dict[str, Any]] | Refused:
-        """The algorithms of convolutions, where the kind of runner knows them."""
+        """Algorithms of convolutions, if the kind of runner knows them."""
         return _answer(self._kind.convolutions)  # type: ignore[attr-defined]
 
     def remove(self, name: str) -> Refused | None:
-        """Close a runner and give back its memory."""
+        """Close a runner and release its memory."""
 
         def remove() -> None:
             runner = self._runners.pop(name, None)
@@ -150,17 +151,17 @@ def _answer(work: Callable[[], T]) -> T | Refused:
         return Refused(text, traceback.format_exc())
 
 
-class Place(Protocol):
-    """Where a host is."""
+class HostConnection(Protocol):
+    """Connection to a host."""
 
     def call(self, timeout: float, method: str, *arguments: Any) -> Any:
-        """Call a method of the host. Raises ContestError where no answer comes within `timeout` seconds."""
+        """Call a method of the host. Raises ContestError if there is no answer within `timeout` seconds."""
 
     def close(self) -> None: ...
 
 
-class ProcessPlace:
-    """A host in a process of its own."""
+class HostProcess:
+    """A host in a separate process."""
 
     def __init__(self, name: str, kind: Kind, device: int) -> None:
         self._team = Team(Contestant(name, Host, {"kind": kind, "device": device}))
@@ -171,16 +172,16 @@ class ProcessPlace:
         return self._team._receive(connection, timeout)
 
     def wait_until_ready(self) -> None:
-        """Return when the process has begun to answer."""
+        """Wait until the process answers."""
         self._team.wait_until_ready()
 
     def close(self) -> None:
         self._team.close()
 
 
-def start_process(name: str, kind: Kind, device: int) -> Place:
-    """A host in a process of its own, which answers."""
-    place = ProcessPlace(name, kind, device)
+def start_process(name: str, kind: Kind, device: int) -> HostConnection:
+    """A host in a separate process."""
+    place = HostProcess(name, kind, device)
     try:
         place.wait_until_ready()
     except BaseException:

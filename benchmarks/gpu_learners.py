@@ -1,18 +1,18 @@
-"""Images per second of whole training loops on one GPU: Crossbow's learners beside PyTorch, in turns, in the same run.
+"""Images per second of whole training loops on one GPU: Crossbow's learners and PyTorch, alternating in one run.
 
     python -m benchmarks.gpu_learners
 
 Crossbow trains through the public ExecutionContext, everything included: a loader that gathers shuffled uint8 batches
-on the host, their copies to the GPU, the steps, SMA after every batch, results read. PyTorch trains the same networks
-at its best: batches that lie on the GPU before, the faster memory format, fused SGD, no averaging; eager, with the
-whole step as a CUDA graph, with several such graphs on as many streams, and with replicas as one model by vmap. Both
-compute in the same precision.
+on the host, their copies to the GPU, the steps, SMA after every batch, reading of results. PyTorch trains the same
+networks in its fastest configuration: batches that are already on the GPU, the faster memory format, fused SGD, no
+averaging. It runs eagerly, with the whole step as a CUDA graph, with several such graphs on as many streams, and with
+replicas as one model by vmap. Both compute in the same precision.
 
-The contestants take turns; ratios are taken round by round. In a last turn, which does not count, nvidia-smi samples
-how busy the GPU is, and a clock in the host's calls says what a task costs the host. Every network and batch is
-printed as soon as it is measured, the most important first, and written as JSON after every round; what does not fit
-into the time that is given is left out, and named. What building the most important contestants takes (compiling
-kernels, timing algorithms, on both sides) is not taken off a case's time.
+The contestants take turns; ratios are computed round by round. In a last turn, which does not count, nvidia-smi samples
+the GPU's utilisation, and the host's calls are timed. Every network and batch is printed as soon as it is measured, the
+most important first, and written as JSON after every round. Cases that do not fit into the given time are omitted and
+listed. The time to build the most important contestants (compiling kernels, timing algorithms, on both sides) does not
+count towards a case's time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contest import ContestError
-from benchmarks.gpu_host import SECONDS_TO_ANSWER, HostTime, Kind, Place, Ready, Refused, start_process
+from benchmarks.gpu_host import SECONDS_TO_ANSWER, HostConnection, HostTime, Kind, Ready, Refused, start_process
 from benchmarks.gpu_networks import CASES, GPU_NETWORKS
 from benchmarks.gpu_occupancy import Occupancy, driver_version
 from benchmarks.gpu_report import (
@@ -62,28 +62,28 @@ PRECISIONS = {
     "bfloat16": "bfloat16 in convolutions, matrix products and what is between them (in PyTorch, as autocast has it)",
 }
 SETTINGS = ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "CUDA_VISIBLE_DEVICES", "NVIDIA_TF32_OVERRIDE")
-"""Variables of the environment that change what is measured."""
+"""Environment variables that affect the measurements."""
 
 SHARE_OF_TARGETS = 3.0
-"""How much longer a case that has targets may take than another."""
+"""Time of a case with targets relative to other cases."""
 SHARE_OF_BUILDING = 0.5
-"""Of a case's time, for the contestants that are not essential. Those for which none of it is left are left out."""
+"""Fraction of a case's time for building contestants that are not essential. When it is over, the rest are omitted."""
 LEAST_ROUNDS = 2
 LEAST_SECONDS = 10.0
-"""A case is not begun with less left."""
+"""Minimum remaining time with which a case is started."""
 WARM_UP = 0.25
-"""Of the seconds counted, before every turn."""
+"""Length of the warm-up before every turn, as a fraction of the counted seconds."""
 STRETCHES = 4
-"""A turn is at least so many of the shortest stretches that its contestant can run."""
+"""Minimum length of a turn as a multiple of the contestant's shortest possible run."""
 SECONDS_TO_OBSERVE = 0.8
 SECONDS_TO_RUN = 60.0
-"""Beyond a turn, until a process is given up."""
+"""Time limit of a process beyond its turn."""
 
 LEGEND = """"GPU busy" is the time in which any kernel ran, however small (nvidia-smi). "host" is the time that
 submitting a task takes on the host: for Crossbow copies, events and the launches of its work (two graphs, or all its
 calls); for PyTorch a step. Where launches are many, they may have to wait for room in the GPU's queue."""
 
-Start = Callable[[str, Kind, int], Place]
+Start = Callable[[str, Kind, int], HostConnection]
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,21 +94,22 @@ class Entry:
     side: str
     arguments: dict[str, Any]
     images: int
-    """In a batch of all its learners or replicas."""
+    """Images in a batch of all its learners or replicas."""
     learners: int = 0
-    """With CUDA graphs, of Crossbow; else 0."""
+    """Number of learners of a Crossbow contestant with CUDA graphs; else 0."""
     essential: bool = False
-    """Whether it is measured however long building takes."""
+    """Whether it is measured regardless of the time that building takes."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A network and batch, and which contestants are measured with them."""
+    """A network, a batch, and the contestants to measure."""
 
     network: str
     batch: int
     others: bool = False
-    """Where there are targets: those that they do not name, beside one learner and one graph of PyTorch's."""
+    """For cases with targets: whether to measure contestants without targets, with one learner and one PyTorch
+    graph."""
 
     @property
     def has_targets(self) -> bool:
@@ -121,8 +122,8 @@ class Case:
 def entries(case: Case, learners: Sequence[int], replicas: int, precision: str, *, torch: bool) -> list[Entry]:
     """The contestants of a case, the most important first.
 
-    Where there are targets, those of learners with graphs and of PyTorch's graphs, one and several at once, are
-    essential, and all that are measured at first. Without targets, one learner and one graph are essential.
+    In a case with targets, learners with graphs, and PyTorch with one and several graphs, are essential, and at first
+    are the only ones. In a case without targets, one learner and one graph are essential.
     """
     same = {"network": case.network, "batch": case.batch, "precision": precision}
 
@@ -153,15 +154,15 @@ def entries(case: Case, learners: Sequence[int], replicas: int, precision: str, 
 
 
 class Benchmark:
-    """The processes of both sides, and what can be measured with them."""
+    """The processes of both sides, and the measurements."""
 
     def __init__(self, start: Start, device: int, bus: str | None) -> None:
         self._start, self._device, self._bus = start, device, bus
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, HostConnection] = {}
         self._broken: set[str] = set()
 
     def call(self, side: str, timeout: float, method: str, *arguments: Any) -> Any:
-        """Call a method of a side's host. A process that does not answer counts as broken."""
+        """Call a method of a side's host. A process that does not answer is considered broken."""
         if side in self._broken:
             return Refused("its process had failed before")
         try:
@@ -182,10 +183,10 @@ class Benchmark:
         latest: float = math.inf,
         progress: Callable[[Outcome], None] = lambda outcome: None,
     ) -> Outcome:
-        """All contestants of a network and batch, in turns.
+        """Measure all contestants of a network and batch, in turns.
 
-        It ends at about `until`, on the clock of `time.monotonic`, with fewer rounds where time is short; later by what
-        building the essential contestants takes, but not after `latest`. `progress` is told after every round.
+        It ends at about `until`, a time of `time.monotonic`, with fewer rounds if time is short; building the essential
+        contestants may extend it, but not beyond `latest`. `progress` is called after every round.
         """
         outcome, began = Outcome(case.network, case.batch, others=case.others), time.monotonic()
         ready = self._add(outcome, [entry for entry in of if entry.essential], latest)
@@ -208,7 +209,7 @@ class Benchmark:
         self._places.clear()
 
     def _add(self, outcome: Outcome, of: Sequence[Entry], until: float) -> dict[Entry, Ready]:
-        """Make the contestants, as many as can be begun `until` then."""
+        """Create contestants, as many as can be started before `until`."""
         ready: dict[Entry, Ready] = {}
         most = GPU_NETWORKS[outcome.network].most_images
         for entry in of:
@@ -235,7 +236,7 @@ class Benchmark:
         until: float,
         progress: Callable[[Outcome], None],
     ) -> None:
-        """Turns of all, in an order that rotates, so that none is always first."""
+        """Turns of all contestants, in rotating order, so that none is always first."""
         alive = list(turns)
         observing = sum(max(turn, SECONDS_TO_OBSERVE) for turn in turns.values())
         for number in range(rounds):
@@ -256,7 +257,7 @@ class Benchmark:
                 break
 
     def _observe(self, outcome: Outcome, turns: dict[Entry, float], ready: dict[Entry, Ready]) -> None:
-        """How busy the GPU is, and the host's time: in a turn that does not count."""
+        """Measure the GPU's utilisation and the host's time, in a turn that does not count."""
         with Occupancy(self._bus) as occupancy:
             for entry, turn in turns.items():
                 begin, seconds = time.monotonic(), max(turn, SECONDS_TO_OBSERVE if occupancy.known else 0.0)
@@ -268,7 +269,7 @@ class Benchmark:
                 outcome.seen[entry.name] = Observation(host, busy, ready[entry].memory)
 
     def _end(self, outcome: Outcome) -> None:
-        """Close all runners; after a failure the process, too: an error on a GPU may stay with it."""
+        """Close all runners. After a failure, also end the process, because GPU errors may persist in it."""
         for side, place in list(self._places.items()):
             failed = any(name.startswith(side) for name in outcome.traces)
             if side not in self._broken and not failed:
@@ -286,7 +287,7 @@ class Benchmark:
 
 
 def share(case: Case, rest: Sequence[Case], left: float) -> float:
-    """The seconds that a case may take, of those that are left for it and the rest.
+    """The time for a case, out of the seconds that are left for it and the remaining cases.
 
     >>> share(Case("resnet-32", 32), [Case("lenet", 16)], 40.0)
     30.0
@@ -296,7 +297,7 @@ def share(case: Case, rest: Sequence[Case], left: float) -> float:
 
 
 def cases(networks: Sequence[str], batches: Sequence[int] | None) -> list[Case]:
-    """What is measured, the most important first: what has targets, and then the other contestants of these.
+    """The cases, the most important first: those with targets, then the other contestants of these.
 
     >>> [str(case) for case in cases(["resnet-32"], [16])]
     ['resnet-32, batch 16', 'resnet-32, batch 16, other contestants']
@@ -356,7 +357,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None, start: Start = start_process) -> int:
-    """Measure as the command line says; returns the exit status: 2 where nothing can be measured."""
+    """Measure by the command line. Returns the exit status, which is 2 if nothing can be measured."""
     began, options = time.monotonic(), parse(arguments)
     try:
         SystemConf(precision=options.precision)
@@ -380,7 +381,7 @@ def _refuse(text: str) -> int:
 
 
 def _without_torch(benchmark: Benchmark, options: argparse.Namespace, machine: dict[str, str]) -> str | None:
-    """Why there is no PyTorch; None where there is, of which the machine's description then tells."""
+    """The reason why PyTorch is not available; None if it is, after adding it to the machine's description."""
     if options.no_torch:
         return "--no-torch was given"
     if not has_torch():
@@ -395,7 +396,7 @@ def _without_torch(benchmark: Benchmark, options: argparse.Namespace, machine: d
 def _measure(
     benchmark: Benchmark, options: argparse.Namespace, machine: dict[str, str], without: str | None, began: float
 ) -> int:
-    """All cases that there is time for."""
+    """Measure all cases for which there is time."""
     bus = machine.pop("bus", None)
     benchmark._bus = bus
     if bus is not None:
@@ -406,7 +407,7 @@ def _measure(
         f"up to {options.rounds} rounds of {options.seconds:g} s each, in turns, within {options.budget:g} s; median "
         "(least–most)"
     )
-    with Occupancy(bus) as occupancy:  # both processes are there, and do nothing
+    with Occupancy(bus) as occupancy:  # both processes exist, and are idle
         begin = time.monotonic()
         time.sleep(SECONDS_TO_OBSERVE if occupancy.known else 0.0)
         idle = occupancy.busy(begin, time.monotonic())

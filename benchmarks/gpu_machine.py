@@ -1,4 +1,4 @@
-"""The GPU, the driver and the libraries that a measurement was made with."""
+"""Description of the GPU, the driver and the libraries of a measurement."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.types import bytes_text
 
 CUPY = ("cupy-cuda13x", "cupy-cuda12x", "cupy")
-"""Packages that CuPy may have come with."""
+"""Names under which CuPy may be installed."""
 DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def describe_gpu(number: int) -> dict[str, str]:
-    """What is known of a GPU and its libraries, in the order to print it. Raises ConfigurationError without a GPU."""
+    """Description of a GPU and its libraries, in printing order. Raises ConfigurationError without a GPU."""
     name = gpus()[number]
     return {
         "GPU": f"{name}, {_asked(lambda: _hardware(number))}",
@@ -32,7 +32,7 @@ def describe_gpu(number: int) -> dict[str, str]:
 
 
 def _asked(question: Callable[[], str]) -> str:
-    """The answer. What one library does not say must not keep the others from it."""
+    """The answer, or its error: one library's failure must not affect the others."""
     try:
         return question()
     except Exception as error:
@@ -46,7 +46,7 @@ def _hardware(number: int) -> str:
 
 
 def _driver() -> str:
-    """The version as NVIDIA counts drivers, which the runtime does not tell."""
+    """The driver's version in NVIDIA's numbering, which the runtime does not report."""
     if not DRIVER.is_file():
         return "version unknown"
     words = DRIVER.read_text().split("\n", 1)[0].split()

@@ -1,4 +1,4 @@
-"""What is trained on a GPU: three networks, in Crossbow and in PyTorch, and which batches come first."""
+"""Networks measured on a GPU, in Crossbow and in PyTorch, and the order of batches."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CLASSES_OF_IMAGENET = 1000
 
 @dataclass(frozen=True)
 class GpuNetwork:
-    """A network that is measured on a GPU."""
+    """A network measured on a GPU."""
 
     network: Network
-    """Its own batches and targets are those of the CPU."""
+    """The network; its batches and targets are those of the CPU."""
     most_images: int
-    """In the batches of all learners together: more take too much memory beside the other contestants, and make a tick
-    longer than a turn."""
+    """Maximum number of images in the batches of all learners together. More would take too much memory next to the
+    other contestants, and make a tick longer than a turn."""
     targets: Mapping[int, tuple[float, float]]
-    """By batch: what the best number of learners should reach, as a multiple of one learner with CUDA graphs, and of
-    PyTorch with CUDA graphs."""
+    """By batch: target speed of the best number of learners relative to one learner with CUDA graphs, and to PyTorch
+    with CUDA graphs."""
 
 
 def torch_resnet50() -> Any:
@@ -36,7 +36,7 @@ def torch_resnet50() -> Any:
         return [nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)]
 
     class Bottleneck(nn.Module):
-        """Three convolutions, and the input, projected where its shape changes, added to what they make."""
+        """Three convolutions, whose output is added to the input, which is projected if its shape changes."""
 
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()

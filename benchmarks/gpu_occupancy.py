@@ -1,4 +1,4 @@
-"""How busy a GPU is, and how much of its memory is taken: nvidia-smi in the background."""
+"""Utilisation and memory of a GPU, sampled by nvidia-smi in the background."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ COMMAND = "nvidia-smi"
 PERIOD_MS = 100
 SECONDS_TO_START = 5.0
 SMEAR = 0.3
-"""Seconds that a sample looks back, about: the driver's sampling period is between 1/6 s and 1 s."""
+"""Approximate time in seconds over which a sample averages: the driver's period is between 1/6 s and 1 s."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What nvidia-smi said, and when on the clock of `time.monotonic`."""
+    """A sample of nvidia-smi, with its time of `time.monotonic`."""
 
     moment: float
     busy: float
-    """The fraction of the time in which any kernel ran, however small a part of the GPU it filled."""
+    """Fraction of the time in which any kernel ran, even if it used only a part of the GPU."""
     memory: int
-    """Bytes in use, by everybody."""
+    """Bytes in use by all processes."""
 
 
 def driver_version(bus: str) -> str:
-    """The driver of a GPU, by its address on the bus; "unknown" where nvidia-smi does not say."""
+    """The driver of a GPU, by its bus address; "unknown" if nvidia-smi does not report it."""
     query = ["--query-gpu=driver_version", "--format=csv,noheader", "-i", bus]
     try:
         done = subprocess.run([COMMAND, *query], capture_output=True, text=True, timeout=20, check=True)
@@ -39,7 +39,7 @@ def driver_version(bus: str) -> str:
 
 
 class Occupancy:
-    """Samples while it is entered. Where there is no nvidia-smi, or it does not know, there are none."""
+    """Samples in a `with` block. Without a working nvidia-smi there are none."""
 
     def __init__(self, bus: str | None) -> None:
         """`bus`: the GPU's address; None takes no samples."""
@@ -70,11 +70,11 @@ class Occupancy:
         return bool(self._samples)
 
     def between(self, begin: float, end: float) -> list[Sample]:
-        """The samples of a stretch of time."""
+        """The samples of a time interval."""
         return [sample for sample in list(self._samples) if begin <= sample.moment <= end]
 
     def busy(self, begin: float, end: float) -> float | None:
-        """The fraction of a stretch of time in which the GPU ran anything; None where that is not known."""
+        """Fraction of a time interval in which the GPU ran any kernel; None if unknown."""
         found = self.between(min(begin + SMEAR, (begin + end) / 2), end)
         return statistics.mean(sample.busy for sample in found) if found else None
 
@@ -99,7 +99,7 @@ class Occupancy:
 
 
 def parse(line: str, moment: float) -> Sample | None:
-    """A line of nvidia-smi's; None where it does not know ("[N/A]").
+    """Parse a line of nvidia-smi's output; None if it has no values ("[N/A]").
 
     >>> parse("87, 1024", 2.0)
     Sample(moment=2.0, busy=0.87, memory=1073741824)

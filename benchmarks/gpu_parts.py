@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu_check` looks at, part by part: operators, gradients, and whole training runs."""
+"""The checks of `benchmarks.gpu_check`, part by part: operators, gradients, and whole training runs."""
 
 from __future__ import annotations
 
@@ -29,61 +29,61 @@ from models.resnet import resnet
 Variables = Mapping[str, NDArray[Any]]
 
 FLOAT64_TOLERANCE = 1e-12
-"""As TOLERANCES of tests/operators/table.py has them for float32: largest difference over largest magnitude."""
+"""Tolerance in float64, like TOLERANCES of tests/operators/table.py for float32: largest difference over magnitude."""
 TF32_TOLERANCE = 2e-3
-"""Of operators that multiply rounded factors (10 bits behind the point: 5e-4 for each); others are as in float32."""
+"""Tolerance of operators that multiply rounded factors (10 mantissa bits: 5e-4 for each); others are as in float32."""
 GRADIENT_TOLERANCE = 1e-6
-"""Of gradients beside finite differences, both in float64."""
+"""Tolerance of gradients compared with finite differences, both in float64."""
 ROUNDED = (Conv, InnerProduct, MatMul)
 TIMED = ("float32", "tf32", "bfloat16", "float16")
-"""Precisions in which convolutions are also compared with the algorithms that are the fastest, as in most trainings."""
+"""Precisions in which convolutions are also checked with the fastest algorithms, which training uses by default."""
 TIMED_TOLERANCE = {"float32": 1e-4, "tf32": 1e-2}
-"""Of these: the transforms of FFT and Winograd's filtering lose digits, by how many depends on the shape."""
+"""Their tolerances. FFT and Winograd transforms lose digits, depending on the shape."""
 TIMED_FACTOR = 4.0
-"""By how much the tolerance of tensors of 16 bits is larger for these."""
+"""Factor of the tolerance of 16-bit tensors for these."""
 WEIGHTS_TOLERANCE = {"float32": 1e-3, "float64": 1e-9}
-"""Of weights after a few ticks on GPU and CPU, relative to the largest of a variable."""
+"""Tolerance of weights after a few ticks on GPU and CPU, relative to the largest value of a variable."""
 TIMED_WEIGHTS_TOLERANCE = {"float32": 1e-2, "float64": 1e-8}
-"""With the fastest algorithms."""
+"""The same with the fastest algorithms."""
 MIXTURE = ((SMA(), "float32"), (SMA(), "bfloat16"), (SSGD(), "tf32"), (SSGD(), "float16"))
 """Rules and precisions of runs that are compared bit for bit."""
 GRANULE = 2 << 20
-"""Bytes in which CUDA hands out memory: a leak shows in steps of it."""
+"""Granularity in bytes of CUDA's allocations, and so of visible leaks."""
 STRETCHES = 8
-"""Of tasks, after each of which the leak check looks."""
+"""Number of groups of tasks, after each of which the leak check reads the free memory."""
 SHOWN = 5
-"""Faults that a part names in the table; the JSON has them all."""
+"""Maximum number of faults of a part in the table; the JSON has all."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is checked, and with what."""
+    """Extent and data of the checks."""
 
     device: str = "cuda:0"
     every: int = 1
-    """Which rows of the operator table: every so many."""
+    """Step width through the rows of the operator table."""
     tasks: int = 64
-    """Of runs that are compared with each other."""
+    """Number of tasks of runs that are compared with each other."""
     leak_tasks: int = 4000
     learners: int = 4
     batch_size: int = 16
     depth: int = 32
-    """Of the residual network."""
+    """Depth of the residual network."""
     examples: int = 2048
-    """Of synthetic data sets."""
+    """Number of examples of synthetic data sets."""
     lenet_epochs: int = 12
     resnet_epochs: int = 5
     mnist: Path | None = None
     cifar10: Path | None = None
     precision: str = "float32"
-    """In which the networks learn."""
+    """Precision in which the networks learn."""
 
 
 # Operators
 
 
 def operators(settings: Settings, clock: Clock, rows: Rows, precision: str) -> None:
-    """Every row against the reference in float64: training, checking, and sharing memory; in every layout."""
+    """Every row compared with the reference in float64: training, checking, and shared memory; in every layout."""
     from tests.operators.table import CASES
     from tests.operators.test_table import float32_variables, gradient_for, tensors
 
@@ -109,7 +109,7 @@ def operators(settings: Settings, clock: Clock, rows: Rows, precision: str) -> N
 
 
 def narrow_operators(settings: Settings, clock: Clock, rows: Rows, precision: str) -> None:
-    """Every row whose operator knows tensors of 16 bits, in every layout."""
+    """Every row whose operator supports 16-bit tensors, in every layout."""
     from tests.operators.narrow import NARROW_CASES, tolerance
 
     cases = NARROW_CASES[:: settings.every]
@@ -123,7 +123,7 @@ def narrow_operators(settings: Settings, clock: Clock, rows: Rows, precision: st
 
 
 def timed_operators(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """The convolutions with the algorithms that cuDNN times and finds the fastest, in every precision and layout."""
+    """Convolutions with the algorithms that cuDNN's timing selects, in every precision and layout."""
     from tests.operators.narrow import NARROW_CASES, tolerance
     from tests.operators.table import CASES
     from tests.operators.test_table import float32_variables, gradient_for, tensors
@@ -155,14 +155,14 @@ def _layout(last: bool) -> str:
 
 
 def _narrow_error(case: Any, precision: str, options: Mapping[str, Any]) -> float:
-    """Of a row in 16 bits, run with these options."""
+    """Error of a row in 16 bits, run with these options."""
     from tests.operators.narrow import compare
 
     return largest_error(*compare(case, precision, **options))
 
 
 def _error(case: Any, exact: Variables, options: Mapping[str, Any]) -> float:
-    """Of a row, run with these options."""
+    """Error of a row, run with these options."""
     from tests.operators.test_table import tensors
 
     return largest_error(tensors(run_operator(case.kernel, case.inputs(), **options)), exact)
@@ -178,7 +178,7 @@ def tolerance_of(case: Any, precision: str) -> float:
 
 
 def largest_error(received: Variables, expected: Variables) -> float:
-    """The largest difference over the largest magnitude, of all tensors; infinite where one is not finite."""
+    """Largest difference over largest magnitude, over all tensors; infinite if a number is not finite."""
     if received.keys() != expected.keys():
         raise AssertionError(f"expected {', '.join(expected)}. Received: {', '.join(received)}")
     worst = 0.0
@@ -193,7 +193,7 @@ def largest_error(received: Variables, expected: Variables) -> float:
 
 
 def gradients(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """Every differentiable row's gradients against finite differences, in float64, in both layouts."""
+    """Gradients of every differentiable row compared with finite differences, in float64, in both layouts."""
     from tests.operators.table import CASES
 
     cases = [case for case in CASES[:: settings.every] if case.kernel.gradient() is not None]
@@ -202,7 +202,7 @@ def gradients(settings: Settings, clock: Clock, rows: Rows) -> None:
         clock.check(number, len(cases))
         labels = case.label_array(np.random.default_rng(0))
         shapes = case.shapes if labels is None else (*case.shapes, labels.shape)
-        # Only images lie in one way or another.
+        # Only images have several layouts.
         for last in (False, True) if any(len(shape) == 4 for shape in shapes) else (False,):
             options: dict[str, Any] = {
                 "labels": labels,
@@ -216,7 +216,7 @@ def gradients(settings: Settings, clock: Clock, rows: Rows) -> None:
             rows.measure(f"{case}, {_layout(last)}", check, GRADIENT_TOLERANCE, case.name)
 
 
-# Training runs that are compared
+# Comparisons of training runs
 
 
 def _context(
@@ -259,7 +259,7 @@ def _differing(first: Variables, second: Variables) -> list[str]:
 
 
 def _identical(settings: Settings, clock: Clock, rows: Rows, first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Two runs of each network, rule and precision, that should give the same weights bit for bit."""
+    """Two runs of each network, rule and precision that should produce the same weights bit for bit."""
     runs = [
         (name, build, data, rule, precision) for name, build, data in _networks(settings) for rule, precision in MIXTURE
     ]
@@ -277,18 +277,18 @@ def _identical(settings: Settings, clock: Clock, rows: Rows, first: dict[str, An
 
 
 def graphs(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """With CUDA graphs, and call by call."""
+    """Runs with CUDA graphs compared with runs call by call."""
     _identical(settings, clock, rows, {"graphs": True}, {"graphs": False})
 
 
 def determinism(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """Twice the same."""
+    """Repeated runs."""
     _identical(settings, clock, rows, {}, {})
 
 
 def weights(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """The weights after a few ticks are those of the CPU's reference kernels; of the residual network also with the
-    fastest algorithms."""
+    """Weights after a few ticks compared with those of the CPU's reference kernels; for the residual network also with
+    the fastest algorithms."""
     few = replace(settings, batch_size=4, learners=2, examples=min(settings.examples, 64), depth=20)
     runs = [
         (*network, rule, precision)
@@ -320,7 +320,7 @@ def weights(settings: Settings, clock: Clock, rows: Rows) -> None:
 
 
 def nccl(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """The sum of a vector per GPU, over one rank and over as many as there are GPUs."""
+    """The sum of one vector per GPU, over one rank and over all GPUs."""
     size = 1 << 20
     rows.title(f"sums of {size:,} numbers")
     for count in sorted({1, len(gpus())}):
@@ -343,7 +343,7 @@ def nccl(settings: Settings, clock: Clock, rows: Rows) -> None:
 
 
 def leak(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """The GPU's free memory over many tasks, and tests, once all has been used."""
+    """Free memory of the GPU during many tasks and tests, after everything has been used once."""
     name, build, data = next(iter(_networks(settings)))
     each = max(settings.learners, settings.leak_tasks // STRETCHES)
     free: list[int] = []
@@ -376,7 +376,7 @@ def learn_lenet(settings: Settings, clock: Clock, rows: Rows) -> None:
 
 
 def learn_resnet(settings: Settings, clock: Clock, rows: Rows) -> None:
-    """A residual network on CIFAR-10, or on images that are made up."""
+    """A residual network on CIFAR-10, or on synthetic images."""
     if settings.cifar10 is not None:
         name, data, bar = "CIFAR-10", cifar10(settings.cifar10), 0.5
     else:
@@ -404,7 +404,7 @@ def _learn(
     *,
     stop: bool = True,
 ) -> None:
-    """Train until the bar is reached (or, without `stop`, all epochs)."""
+    """Train until the accuracy target is reached (or, without `stop`, for all epochs)."""
     system = SystemConf(devices=settings.device, learners_per_device=settings.learners, precision=settings.precision)
     model = ModelConf(batch_size=min(batch, len(data.train) // settings.learners))
     with ExecutionContext([dataflow, None], data=data, model=model, solver=solver, system=system) as context:

@@ -1,4 +1,4 @@
-"""What was measured on a GPU: medians, ratios by round, targets, tables in Markdown."""
+"""Report of GPU measurements: medians, ratios by round, targets, tables in Markdown."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from benchmarks.report import Spread, markdown, paired, spread
 CROSSBOW, PYTORCH = "Crossbow", "PyTorch"
 TORCH_EAGER, TORCH_GRAPHS = "PyTorch, eager", "PyTorch, CUDA graph"
 TARGET_HOST_TIME = 20.0
-"""Microseconds of the host's time to submit a task, launched as CUDA graphs."""
+"""Target of the host's time to submit a task with CUDA graphs, in microseconds."""
 
 
 def crossbow(learners: int, graphs: bool) -> str:
-    """The name of a contestant of ours.
+    """The name of a Crossbow contestant.
 
     >>> crossbow(1, True), crossbow(4, False)
     ('Crossbow, 1 learner, CUDA graphs', 'Crossbow, 4 learners, no graphs')
@@ -46,13 +46,13 @@ ONE = crossbow(1, True)
 
 @dataclass(frozen=True)
 class Observation:
-    """What was seen of a contestant beside its speed."""
+    """Observations of a contestant other than its speed."""
 
     host: HostTime | None = None
     busy: float | None = None
-    """The fraction of the time in which any kernel ran."""
+    """Fraction of the time in which any kernel ran."""
     memory: int | None = None
-    """Bytes of the GPU."""
+    """Bytes of GPU memory."""
 
 
 @dataclass
@@ -64,22 +64,22 @@ class Outcome:
     rates: dict[str, list[float]] = field(default_factory=dict)
     """Images per second of every contestant, by round."""
     learners: dict[str, int] = field(default_factory=dict)
-    """Of Crossbow's contestants with graphs."""
+    """Number of learners of Crossbow's contestants with graphs."""
     seen: dict[str, Observation] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
-    """Contestants that are missing, and why."""
+    """Missing contestants, with reasons."""
     traces: dict[str, str] = field(default_factory=dict)
-    """The tracebacks of those that failed."""
+    """Tracebacks of failed contestants."""
     convolutions: list[dict[str, Any]] = field(default_factory=list)
-    """Crossbow's, with the algorithms that were chosen for them."""
+    """Crossbow's convolutions, with the selected algorithms."""
     others: bool = False
-    """Whether these are the contestants that no target names."""
+    """Whether these are the contestants without targets."""
 
     def measured(self, name: str) -> bool:
         return bool(self.rates.get(name))
 
     def ratio(self, numerator: str, denominator: str) -> Spread | None:
-        """By round; None where one of them was not measured."""
+        """Ratios by round; None if one of them was not measured."""
         if not (self.measured(numerator) and self.measured(denominator)):
             return None
         return spread(paired(self.rates[numerator], self.rates[denominator]))
@@ -129,7 +129,7 @@ def table(outcome: Outcome) -> str:
 
 
 def report(outcome: Outcome) -> str:
-    """Everything about a network and batch."""
+    """All results of a network and batch."""
     parts = [table(outcome)]
     if outcome.failed:
         parts.append("\n".join(f"- {name}: not measured: {reason}" for name, reason in outcome.failed.items()))
@@ -177,7 +177,7 @@ def _learners(number: int) -> str:
 
 
 def content(machine: Mapping[str, str], outcomes: Sequence[Outcome], left_out: Sequence[str]) -> dict[str, Any]:
-    """What is written as JSON."""
+    """The content of the JSON file."""
     return {
         "machine": dict(machine),
         "outcomes": [asdict(outcome) for outcome in outcomes],

@@ -1,6 +1,6 @@
-"""What a part of `benchmarks.gpu_check` finds, row by row.
+"""Results of a part of `benchmarks.gpu_check`, row by row.
 
-Each row is kept as soon as it is known: a part that runs out of time, loses the GPU or is killed loses none.
+Each row is saved as soon as it is known: a part that runs out of time, loses the GPU or is killed loses none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from crossbow.kernels.cuda.api import api
 
 
 class OutOfTimeError(Exception):
-    """A part's time is over; the message says how far it came."""
+    """A part's time is over. The message says how far it got."""
 
 
 class Clock:
-    """The time that a part has."""
+    """Time limit of a part."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -41,16 +41,16 @@ class Row:
 
     name: str
     operator: str
-    """Rows of the same operator (or network) are summed up together."""
+    """Operator or network, by which rows are summarised."""
     error: float | None
-    """None where there is none: something was raised, or numbers were compared bit by bit."""
+    """None if an exception was raised, or if numbers were compared bit by bit."""
     tolerance: float = 0.0
     fault: str = ""
-    """What is wrong; empty where the row has passed."""
+    """What is wrong; empty if the row has passed."""
 
 
 Keep = Callable[[Mapping[str, Any]], None]
-"""Is given every row and every fact as it comes: {"row": …} or {"fact": name, "value": …}."""
+"""Function that receives every row and fact at once: {"row": …} or {"fact": name, "value": …}."""
 
 
 @dataclass
@@ -59,9 +59,9 @@ class Rows:
 
     keep: Keep = field(default=lambda entry: None)
     what: str = ""
-    """What the rows are, as "48 rows, runs"."""
+    """Kind of the rows, as "48 rows, runs"."""
     headline: str = ""
-    """The part's number in words, where it is not that of the rows."""
+    """The part's result in words, if it is not that of the rows."""
     rows: list[Row] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -70,17 +70,17 @@ class Rows:
         self.keep({"row": asdict(row)})
 
     def note(self, name: str, value: Any) -> None:
-        """Keep something beside the rows."""
+        """Record a fact in addition to the rows."""
         self.facts[name] = value
         self.keep({"fact": name, "value": value})
 
     def title(self, what: str, headline: str = "") -> None:
-        """Say what the rows are, and the part's number in words."""
+        """Set the kind of the rows, and the part's result in words."""
         self.what, self.headline = what, headline
         self.keep({"what": what, "headline": headline})
 
     def measure(self, name: str, measured: Callable[[], float], tolerance: float, operator: str) -> None:
-        """Add a row. What `measured` raises is the row's fault; raised further only where the GPU cannot be used."""
+        """Add a row. An exception of `measured` is the row's fault; it is re-raised only if the GPU is unusable."""
         try:
             error = float(measured())
         except Exception as failure:
@@ -99,7 +99,7 @@ class Rows:
 
     @property
     def number(self) -> str:
-        """All of it in a line."""
+        """All results in a line."""
         if self.headline or not self.rows:
             return self.headline or self.what or "–"
         text = f"{self.what}: {len(self.rows)}"
@@ -112,7 +112,7 @@ class Rows:
 
     @property
     def details(self) -> dict[str, Any]:
-        """For the JSON: every row's error, the largest of every operator, and the facts."""
+        """Content of the JSON: every row's error, the largest error of every operator, and the facts."""
         largest: dict[str, float] = {}
         for row in self.rows:
             if row.error is not None:
@@ -122,21 +122,21 @@ class Rows:
 
 
 def _share(row: Row) -> float:
-    """Of its tolerance."""
+    """Error as a fraction of its tolerance."""
     assert row.error is not None
     share = row.error / row.tolerance
     return share if math.isfinite(share) else math.inf
 
 
 def _text(error: float | None) -> float | str:
-    """As JSON knows it."""
+    """The error as a JSON value."""
     if error is None:
         return "passed"
     return error if math.isfinite(error) else str(error)
 
 
 class Journal:
-    """A file with a line of JSON for every entry of every part, written at once, so that it outlives the process."""
+    """A file with a line of JSON for every entry of every part, written at once, so that it survives the process."""
 
     def __init__(self, path: Path, part: str) -> None:
         self._path, self._part = path, part
@@ -147,7 +147,7 @@ class Journal:
 
     @staticmethod
     def read(path: Path, part: str, start: int = 0) -> Rows:
-        """The rows of a part, in the lines from a byte on."""
+        """The rows of a part, from the lines after the given byte."""
         found = Rows()
         for entry in _entries(path, start):
             if entry.pop("part", None) != part:
@@ -164,7 +164,7 @@ class Journal:
 
 
 def _entries(path: Path, start: int) -> Sequence[dict[str, Any]]:
-    """The lines that are whole: the last one may have been cut off."""
+    """The complete lines; the last one may be truncated."""
     if not path.is_file():
         return []
     with path.open("rb") as file:

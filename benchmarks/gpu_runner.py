@@ -1,4 +1,4 @@
-"""Crossbow's contestants on a GPU: the engine as a user runs it, and a clock on what it costs the host."""
+"""Crossbow's contestants on a GPU: the engine as in normal use, with optional timing of the host's calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.types import ConfigurationError
 
 WARM_TICKS = 4
-"""By then everything has been called once, and captured once, for both parities of a tick."""
+"""Number of ticks after which everything has been called and captured once, for both parities of a tick."""
 
 
 class CrossbowGpuRunner(CrossbowRunner):
@@ -41,21 +41,21 @@ class CrossbowGpuRunner(CrossbowRunner):
         self._tasks = 0
 
     def warm_up(self) -> float:
-        """Run until all is captured; seconds of a tick."""
+        """Run until everything is captured. Returns the duration of a tick in seconds."""
         for _ in range(2):
             began = time.monotonic()
             self._tasks = self.context.train(WARM_TICKS * self.learners, TrainingUnit.TASKS).records[-1].tasks
         return (time.monotonic() - began) / WARM_TICKS
 
     def observe(self, end: float) -> HostTime:
-        """Train until then, with a clock on the host's calls."""
+        """Train until `end`, and time the host's calls."""
         with LaunchClock(self.context.engine) as clock:
             self._train(end)
         return clock.result()
 
     @staticmethod
     def about(device: int) -> dict[str, str]:
-        """GPU and versions. Raises an exception whose text says what is missing."""
+        """GPU and versions. Raises an exception whose message says what is missing."""
         runtime = api().runtime
         count = runtime.getDeviceCount()
         if device >= count:
@@ -72,12 +72,12 @@ class CrossbowGpuRunner(CrossbowRunner):
 
     @staticmethod
     def convolutions() -> list[dict[str, Any]]:
-        """The algorithms that were chosen in this process."""
+        """Algorithms that were selected in this process."""
         return gpu_convolutions.convolutions()
 
     @staticmethod
     def free_memory(device: int) -> int | None:
-        """Bytes of the GPU that nobody has, when all that can be given back is."""
+        """Free bytes of the GPU after cached memory is released."""
         cupy = sys.modules.get("cupy")
         with on(Stream(device, 0)):
             if cupy is not None:
@@ -86,7 +86,7 @@ class CrossbowGpuRunner(CrossbowRunner):
 
 
 def _version(number: int) -> str:
-    """A version as CUDA writes it.
+    """A CUDA version as text.
 
     >>> _version(13020)
     '13.2'

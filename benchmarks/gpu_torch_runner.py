@@ -1,13 +1,15 @@
-"""PyTorch's contestants on a GPU, at its best: no data feed, the faster memory format, fused SGD, and no averaging.
+"""PyTorch's contestants on a GPU, in its fastest configuration.
+
+There is no data feed and no averaging; the faster memory format and fused SGD are used.
 
 eager    a step is called operator by operator
-graphs   the whole step (forward, backward, optimiser) is captured once as a CUDA graph and replayed; a batch is copied
-         to where the graph reads it
-streams  k models, each captured as a graph of its own and replayed on a stream of its own, so that they run at once
-vmap     k replicas, each with its own weights and batch, as one model by `torch.func.vmap`; eager, or captured too
+graphs   the whole step (forward, backward, optimiser) is captured once as a CUDA graph and replayed; each batch is
+         copied to the location that the graph reads
+streams  k models, each captured as its own graph and replayed on its own stream, so that they run concurrently
+vmap     k replicas, each with its own weights and batch, as one model by `torch.func.vmap`; eager, or also captured
 
-With precision "bfloat16" the forward pass is under `torch.autocast`. Batches are prepared before and lie in the GPU's
-memory. Everything also runs on PyTorch's CPU, but for the graphs.
+With precision "bfloat16" the forward pass is under `torch.autocast`. Batches are prepared in advance, in GPU memory.
+Everything except graphs also runs on PyTorch's CPU.
 """
 
 from __future__ import annotations
@@ -26,15 +28,15 @@ from benchmarks.gpu_networks import GPU_NETWORKS
 from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM
 
 BATCHES = 32
-"""Batches that are prepared before, and used in turn; fewer where they would take more than BATCH_BYTES."""
+"""Number of batches that are prepared in advance, and used in turn; fewer if they would exceed BATCH_BYTES."""
 BATCH_BYTES = 2 << 30
 STEPS_AHEAD = 4
-"""Steps that may be under way on the GPU. Enough that it never waits for the next, few enough to stop in time."""
+"""Maximum number of pending steps on the GPU: enough that it never waits, few enough to stop in time."""
 WARM_STEPS = 5
 TRIAL_STEPS = 20
-"""To choose a memory format by, and to see how long a step takes."""
+"""Number of steps to choose a memory format, and to measure the duration of a step."""
 TRIAL_SECONDS = 0.5
-"""At most, for each."""
+"""Maximum time for each."""
 
 
 class Training(Protocol):
@@ -70,21 +72,21 @@ class TorchGpuRunner:
         self._network, self._batch, self._graphs = GPU_NETWORKS[network].network, batch, graphs
         self._replicas, self._models = replicas, streams
         self._streams: list[Any] = [torch.cuda.Stream() for _ in range(streams)] if self._cuda else []
-        # Without a cache of rounded weights: each is used once in a step, and a graph must not keep one.
+        # Without a cache of rounded weights: each is used once in a step, and a graph must not store one.
         self._autocast = functools.partial(
             torch.autocast, self._device.type, torch.bfloat16, precision == "bfloat16", cache_enabled=False
         )
         self._under_way: deque[Any] = deque()
         self._number = 0
         self.channels_last = False
-        """Whether the faster memory format is that."""
+        """Whether channels-last is the faster memory format."""
 
     def warm_up(self) -> float:
-        """Choose the memory format, and run until all is warm; seconds of a step."""
-        # vmap makes grouped convolutions of the replicas', whose tensors are put together anew each time.
+        """Choose the memory format, and run until warm. Returns the duration of a step in seconds."""
+        # vmap turns the replicas' convolutions into grouped ones, whose tensors are concatenated anew each time.
         formats = (False,) if self._replicas else (False, True)
         seconds = {}
-        models, self._models = self._models, min(self._models, 1)  # the format that one model likes suits several
+        models, self._models = self._models, min(self._models, 1)  # the best format for one model suits several
         for channels_last in formats:
             self._make(channels_last)
             seconds[channels_last] = self._trial()
@@ -96,14 +98,14 @@ class TorchGpuRunner:
         return seconds[self.channels_last]
 
     def run(self, begin: float, end: float) -> float:
-        """Train until `end`; images per second since `begin`, both on the clock of `time.monotonic`."""
+        """Train until `end`. Returns images per second since `begin`; both are times of `time.monotonic`."""
         self._train(begin)
         start = time.monotonic()
         steps = self._train(end)
         return steps * self.images / (time.monotonic() - start)
 
     def observe(self, end: float) -> HostTime:
-        """Train until then, with a clock on the steps' calls."""
+        """Train until `end`, and time the calls of the steps."""
         taken: list[int] = []
         step, clock = self._step, time.perf_counter_ns
 
@@ -116,13 +118,13 @@ class TorchGpuRunner:
         return HostTime(statistics.median(taken) / 1e3)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all resources."""
         self._training = self._batches = None
         self._under_way.clear()
 
     @staticmethod
     def about(device: int) -> dict[str, str]:
-        """Versions. Raises an exception whose text says what is missing."""
+        """Versions. Raises an exception whose message says what is missing."""
         import torch
 
         if torch.version.cuda is None:
@@ -136,7 +138,7 @@ class TorchGpuRunner:
 
     @staticmethod
     def free_memory(device: int) -> int | None:
-        """Bytes of the GPU that nobody has, when all that can be given back is; None without a GPU."""
+        """Free bytes of the GPU after cached memory is released; None without a GPU."""
         import torch
 
         if not torch.cuda.is_available():
@@ -145,7 +147,7 @@ class TorchGpuRunner:
         return int(torch.cuda.mem_get_info(device)[0])
 
     def _make(self, channels_last: bool) -> None:
-        """The training and its batches, instead of those before."""
+        """Create the training and its batches, replacing the previous ones."""
         import torch
 
         self.close()
@@ -178,7 +180,7 @@ class TorchGpuRunner:
         self._synchronise()
 
     def _images(self, shape: tuple[int, ...], form: Any) -> Any:
-        """Random images, each batch of them in this memory format."""
+        """Random images, with each batch in this memory format."""
         import torch
 
         images = torch.rand(shape, device=self._device)
@@ -187,7 +189,7 @@ class TorchGpuRunner:
         return [batch.contiguous(memory_format=form) for batch in images] if self._models else images
 
     def _on_stream(self, number: int, form: Any) -> tuple[Training, Callable[[], AbstractContextManager[Any]]]:
-        """One of the models that train at once, captured where asked for, and what makes its stream the current one."""
+        """One of several concurrent models, captured if requested, and a function that selects its stream."""
         import torch
 
         training: Training = _Single(self._model().to(memory_format=form), self._autocast)
@@ -195,7 +197,7 @@ class TorchGpuRunner:
         if self._graphs:
             images, labels = self._batches[0]
             training = _Captured(training, images[number], labels[number], stream)
-        return training, functools.partial(torch.cuda.stream, stream)  # which does nothing for None
+        return training, functools.partial(torch.cuda.stream, stream)  # a no-op for None
 
     def _model(self) -> Any:
         model = self._network.torch().to(self._device)
@@ -205,7 +207,7 @@ class TorchGpuRunner:
         return model
 
     def _trial(self) -> float:
-        """Seconds of a step, when warm."""
+        """Duration of a step in seconds, when warm."""
         for _ in range(WARM_STEPS):
             self._step()
         self._synchronise()
@@ -219,7 +221,7 @@ class TorchGpuRunner:
         return (time.monotonic() - began) / steps
 
     def _train(self, end: float, step: Callable[[], None] | None = None) -> int:
-        """Train until then, for a step at least; how many steps were done."""
+        """Train until `end`, for at least one step. Returns the number of steps."""
         steps, step = 0, step or self._step
         while steps == 0 or time.monotonic() < end:
             step()
@@ -233,7 +235,7 @@ class TorchGpuRunner:
         self._number += 1
 
     def _limit(self) -> None:
-        """Wait until few enough steps are under way."""
+        """Wait until the number of pending steps is below the limit."""
         if not self._cuda:
             return
         import torch
@@ -272,7 +274,7 @@ class _Single:
 
 
 class _Replicas:
-    """Several models as one: every parameter is a stack of theirs."""
+    """Several models as one: every parameter is a stack of the models'."""
 
     def __init__(self, models: list[Any], autocast: Callable[[], AbstractContextManager[Any]]) -> None:
         from torch.func import functional_call, grad_and_value, stack_module_state, vmap
@@ -297,7 +299,7 @@ class _Replicas:
 
 
 class _AtOnce:
-    """Several trainings, each on a stream and on batches of its own."""
+    """Several trainings, each on its own stream and batches."""
 
     def __init__(self, trainings: list[tuple[Training, Callable[[], AbstractContextManager[Any]]]]) -> None:
         self.trainings = trainings
@@ -309,18 +311,18 @@ class _AtOnce:
 
 
 class _Captured:
-    """A training whose whole step is a CUDA graph, which reads its batch where the first one was."""
+    """A training whose whole step is a CUDA graph, which reads each batch from the location of the first one."""
 
     def __init__(self, training: Any, images: Any, labels: Any, stream: Any = None) -> None:
-        """stream: that it is captured on. Graphs that run at once need different ones: the libraries' workspaces go
-        with them."""
+        """stream: the stream to capture on. Concurrent graphs need different ones, because each stream has its own
+        library workspaces."""
         import torch
 
         self._training = training  # the graph writes to its memory
         self._images, self._labels = images.clone(), labels.clone()
         beside = stream or torch.cuda.Stream()
         beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):  # algorithms are chosen, and momentum is there, before anything is captured
+        with torch.cuda.stream(beside):  # algorithms are selected, and momentum is allocated, before capturing
             for _ in range(WARM_STEPS):
                 training.step(self._images, self._labels)
         torch.cuda.current_stream().wait_stream(beside)

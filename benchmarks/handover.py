@@ -1,8 +1,8 @@
-"""How near to each other two cores are: the time that a flag takes from one to the other.
+"""Distance between two cores: the time in which a flag travels from one to the other.
 
-Learners hand each other weights through the caches. A virtual machine's cores may move from one chip to another while
-it runs: then the same two cores share a cache in one minute and none in the next, and what they hand over takes
-several times as long.
+Learners exchange weights through the caches. The cores of a virtual machine may move from one chip to another while it
+runs: then the same two cores share a cache in one minute and none in the next, and exchanges take several times as
+long.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from crossbow.runtime.device import available_cores
 from crossbow.types import Array, address
 
 TURNS = 20_000
-"""Of the flag: some milliseconds."""
+"""Number of round trips of the flag, some milliseconds."""
 APART = 64
-"""Elements between the two flags: no cache line, and none that is fetched along with it, holds both."""
+"""Elements between the two flags, so that they do not share a cache line or a prefetched pair of lines."""
 
 
 @native
 def bounce(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: own flag, the other's, turns."""
+    """Argument block: own flag, the other's flag, number of turns."""
     block = int64_at(arguments)
     for turn in range(1, block[2] + 1):
         store_release(block[0], turn)
@@ -36,7 +36,7 @@ def bounce(arguments: int, _1: int, _2: int, _3: int) -> int:
 
 
 def handover() -> float | None:
-    """Seconds in which a flag gets from one core to another; None with a single core."""
+    """Time in seconds in which a flag travels from one core to another; None with a single core."""
     cores = available_cores()[:2]
     if len(cores) < 2 or not hasattr(os, "sched_setaffinity"):
         return None

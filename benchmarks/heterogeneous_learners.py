@@ -1,19 +1,19 @@
-"""What a slow learner costs: k learners, of which one takes several times as long for a task, under every kind of rule.
+"""Cost of a slow learner: k learners, one of which takes several times as long for a task, under every kind of rule.
 
     python -m benchmarks.heterogeneous_learners
 
-A task is little else than a delay: an operator of one's own sleeps in its forward pass, longer on the slow learner. So
-learners do not compete for cores, and what other programs do disturbs little. For each rule two processes take turns,
-one with learners that are all fast, and one in which the last is slow; tasks a second are counted from their ends.
+A task is little more than a delay: a custom operator sleeps in its forward pass, longer on the slow learner. So
+learners do not compete for cores, and other programs disturb little. For each rule, two processes take turns: in one
+all learners are fast, in the other the last one is slow. Tasks per second are counted when they end.
 
-Where nobody waits for anybody, a learner that has a share s of the others' speed leaves (k − 1 + s) / k of the tasks:
-at most its own share, (1 − s) / k, is lost. The targets: async, hogwild, easgd, gossip, and grouping with the slow one
-in a group of its own, which it is told or finds out, reach at least 0.95 of that (medians). SSP cannot, for long: it
-lets a fast learner run ahead as far as its bound, which is the target there, and then only as fast as the slow one.
-Weed-out has no target: it leaves out a learner that is so slow altogether. That learner's tasks are counted, but never
-merged, and so the useful ones are those of the fast learners, (k − 1) / k.
+If no learner waits for another, a learner whose speed is a fraction s of the others' leaves (k − 1 + s) / k of the
+tasks: at most its own share, (1 − s) / k, is lost. The targets: async, hogwild, easgd, gossip, and grouping with the
+slow learner in a group of its own, given or detected, reach at least 0.95 of that (medians). SSP cannot do so for long:
+it lets a fast learner run ahead up to its bound, which is the target there, and then only at the speed of the slow one.
+Weed-out has no target: it drops all contributions of such a slow learner. That learner's tasks are counted, but never
+merged, so the useful tasks are those of the fast learners, (k − 1) / k.
 
-Grouping by speed (grouping-automatic) counts only after its first regrouping: each process trains so long before the
+Grouping by speed (grouping-automatic) counts only after its first regrouping: each process trains until then before the
 first turn.
 """
 
@@ -69,22 +69,22 @@ from crossbow.synch.grouping import groups_text
 from crossbow.types import Array, Shape
 
 SHARE = 0.95
-"""The target: of the tasks that are possible."""
+"""Target fraction of the tasks that are possible."""
 MOST_WINDOWS, TASKS_MORE = 3, 5
-"""Until learners are grouped by speed: how often to train for as long as that takes, and so many tasks each longer, for
-results are handed on a little later."""
+"""Limits until learners are grouped by speed: maximum number of training calls of the length of the measurement, and
+additional tasks in each, because results are delivered slightly later."""
 BOUND = 4
-"""Of SSP and of the partially synchronous rule."""
+"""Bound of SSP and of the partially synchronous rule."""
 EXAMPLES, FEATURES, CLASSES, BATCH = 80_000, 4, 2, 4
-"""So many that no epoch ends in a turn: then everybody waits for everybody."""
+"""Enough examples that no epoch ends in a turn, because all learners wait for each other at its end."""
 AUTOMATIC = "grouping-automatic"
-"""The label of grouping by measured speed."""
+"""Label of grouping by measured speed."""
 FREE = "async", "hogwild", "easgd", "gossip", "grouping", AUTOMATIC
-"""The rules under which nobody waits for the slow learner, and all that it does is of use."""
+"""Rules under which no learner waits for the slow one, and all its tasks are useful."""
 
 
 def rules(learners: int) -> dict[str, Rule]:
-    """Those to measure by their labels; under "grouping" the slow learner, the last, is in a group of its own."""
+    """Measured rules by label. Under "grouping", the slow learner, which is the last one, has a group of its own."""
     groups = (tuple(range(learners - 1)), (learners - 1,))
     named: list[Rule] = [
         AsynchronousSGD(),
@@ -107,7 +107,7 @@ def rules(learners: int) -> dict[str, Rule]:
 
 
 class Times:
-    """When which learner ended which task, and how far it was ahead of the slowest when it began one."""
+    """Records when each learner ended a task, and how far it was ahead of the slowest when it began one."""
 
     def __init__(self, delays: Sequence[float]) -> None:
         self.delays = delays
@@ -117,7 +117,7 @@ class Times:
         self._lock = threading.Lock()
 
     def task(self) -> None:
-        """A task of the learner whose thread this is: learner i's is named learner-i."""
+        """Record a task of the current thread's learner: learner i's thread is named learner-i."""
         learner = int(threading.current_thread().name.rpartition("-")[2])
         with self._lock:
             self.ahead = max(self.ahead, self.done[learner] - min(self.done))
@@ -129,7 +129,7 @@ class Times:
 
 @configuration
 class Delay(Kernel):
-    """y = x, after a while."""
+    """y = x, after a delay."""
 
     times: Times
 
@@ -153,16 +153,16 @@ class Delay(Kernel):
 
 @dataclass(frozen=True)
 class Seen:
-    """Of a turn."""
+    """Measurements of a turn."""
 
     by_learner: list[float]
-    """Tasks a second."""
+    """Tasks per second."""
     ahead: int
-    """How many tasks somebody was ahead of the slowest, at the most, when it began one: since the first turn."""
+    """Maximum number of tasks by which a learner was ahead of the slowest when it began one, since the first turn."""
 
 
 class DelayedRunner:
-    """Learners that sleep, each as long as it is told."""
+    """Learners with individual delays."""
 
     def __init__(self, rule: Rule, delays: Sequence[float]) -> None:
         self.times = Times(delays)
@@ -191,8 +191,7 @@ class DelayedRunner:
             self._find_groups()
 
     def _find_groups(self) -> None:
-        """Train until learners are grouped by their speed. Before that all are of one group, and equally many tasks
-        each learner's."""
+        """Train until learners are grouped by speed. Before that, all are in one group and run equally many tasks."""
         learners, fast = len(self.times.delays), min(self.times.delays)
         each = WARMING_TASKS + max(WINDOW_TASKS, math.ceil(WINDOW_SECONDS / fast))
         for _ in range(MOST_WINDOWS):
@@ -202,18 +201,18 @@ class DelayedRunner:
         raise RuntimeError(f"expected learners to be grouped after {each} tasks of each")
 
     def _note(self, history: History) -> None:
-        """Of the groups, the last that were formed."""
+        """Record the latest groups."""
         for decision in history.decisions:
             if isinstance(decision, Regrouping):
                 self._groups = groups_text(decision.groups)
 
     def groups(self) -> str:
-        """Those that were formed by speed, "" where none were."""
+        """Groups formed by speed; "" if there are none."""
         return self._groups
 
     def run(self, begin: float, end: float) -> float:
-        """Tasks a second, of all learners."""
-        self.times.ends.clear()  # not what was done: SSP counts on from call to call
+        """Tasks per second of all learners."""
+        self.times.ends.clear()  # but not the counts, because SSP continues to count from call to call
         self._note(self.context.train_for_duration(end - time.monotonic()))
         counted = [learner for moment, learner in self.times.ends if begin <= moment < end]
         rates = [counted.count(learner) / (end - begin) for learner in range(len(self.times.delays))]
@@ -221,7 +220,7 @@ class DelayedRunner:
         return sum(rates)
 
     def seen(self, turns: int) -> list[Seen]:
-        """What the last turns showed."""
+        """Measurements of the last turns."""
         return self._seen[-turns:]
 
     def close(self) -> None:
@@ -230,27 +229,27 @@ class DelayedRunner:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one rule: tasks a second in every round."""
+    """Measurements of one rule: tasks per second in every round."""
 
     rule: str
-    """Its label."""
+    """Label of the rule."""
     learners: int
     slowness: float
-    """How many times as long the slow learner takes."""
+    """Duration of the slow learner's tasks relative to the others'."""
     fast: list[float]
-    """With learners that are all fast."""
+    """Rates with equally fast learners."""
     slowed: list[float]
-    """With one that is slow."""
+    """Rates with one slow learner."""
     seen_fast: list[Seen]
     seen_slowed: list[Seen]
     others: float | None = None
-    """Processors that other programs kept busy meanwhile."""
+    """Processors that other programs kept busy."""
     groups: str = ""
-    """Formed by speed, where one learner was slow."""
+    """Groups formed by speed, with one slow learner."""
 
     @property
     def possible(self) -> float:
-        """Of the speed with learners that are all fast."""
+        """The possible fraction of the speed with equally fast learners."""
         return (self.learners - 1 + 1 / self.slowness) / self.learners
 
     @property
@@ -263,7 +262,7 @@ class Outcome:
 
     @property
     def of_a_fast_one(self) -> float:
-        """Of the speed that a fast learner has among its like: that of the least of them."""
+        """Speed of the slowest fast learner relative to the slowest of equally fast learners."""
         return statistics.median(
             min(a / b for a, b in zip(slowed.by_learner[:-1], fast.by_learner[:-1], strict=True))
             for slowed, fast in zip(self.seen_slowed, self.seen_fast, strict=True)
@@ -277,7 +276,7 @@ class Outcome:
     def verdict(self) -> str:
         if self.rule in FREE:
             return "met" if self.of_the_possible >= SHARE else "MISSED"
-        if self.rule == SSP.name:  # not kept back before the bound, and not let go behind it
+        if self.rule == SSP.name:  # neither stopped before the bound, nor allowed to exceed it
             return "met" if self.ahead == BOUND else "MISSED"
         return "–"
 
@@ -285,7 +284,7 @@ class Outcome:
 def measure(
     label: str, rule: Rule, learners: int, delay: float, slowness: float, rounds: int, seconds: float
 ) -> Outcome:
-    """All about one rule."""
+    """All measurements of one rule."""
     delays = [delay] * learners
     contestants = [
         Contestant("fast", DelayedRunner, {"rule": rule, "delays": delays}),

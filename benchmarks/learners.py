@@ -1,17 +1,17 @@
-"""Images per second of whole training loops: Crossbow's learners beside PyTorch, in turns, in the same run.
+"""Images per second of whole training loops: Crossbow's learners and PyTorch, alternating in one run.
 
     python -m benchmarks.learners
 
 Crossbow trains through the public ExecutionContext, everything included: a loader that gathers shuffled uint8 batches
-of as many images as MNIST or CIFAR-10 has, the steps, SMA after every batch, results read. PyTorch trains the same
-networks at its best: batches prepared before, channels-last, foreach SGD, no averaging; two models in threads and in
-processes, of which the better counts. Every contestant has processes of its own; they take turns, and ratios are taken
-round by round.
+from as many images as MNIST or CIFAR-10 has, the steps, SMA after every batch, reading of results. PyTorch trains the
+same networks in its fastest configuration: prepared batches, channels-last, foreach SGD, no averaging; two models run
+in threads and in processes, and the better result counts. Every contestant has its own processes; they take turns, and
+ratios are computed round by round.
 
-"k × t" is k learners (models) with t threads each. What averaging costs is measured against the same engine that
-averages only every 64th batch (8th, where tasks are long); what Python costs, against the same bound task lists in a
-bare loop without loader, scheduler and results. Both are differences of whole runs, waits and the strain on caches
-included, and as noisy; beside each stands the share of a task's time inside the averaging's own calls (merge, waits,
+"k × t" is k learners (models) with t threads each. The cost of averaging is measured against the same engine that
+averages only every 64th batch (8th, if tasks are long); the cost of Python, against the same bound task lists in a bare
+loop without loader, scheduler and results. Both are differences of whole runs. They include waits and cache effects,
+and are as noisy. So the report also has the share of a task's time inside the averaging's own calls (merge, waits,
 signals), and outside native calls, from a clock inside the task lists.
 """
 
@@ -49,13 +49,13 @@ from benchmarks.torch_runner import TorchRunner
 from crossbow.scripts.values import file_to_write
 
 SELDOM_TAU, SELDOM_TAU_OF_LONG_TASKS = 64, 8
-"""How many batches are between two averages where averaging is seldom. A tick must not be longer than a turn."""
+"""Number of batches between two averages if averaging is rare. A tick must not be longer than a turn."""
 WARM_UP = 0.25
-"""Of the seconds counted, before every turn."""
+"""Length of the warm-up before every turn, as a fraction of the counted seconds."""
 
 
 def contestants(network: str, batch: int, kernels: str, *, torch: bool, profile: bool) -> list[Contestant]:
-    """Those of one network at one batch size."""
+    """The contestants of one network at one batch size."""
     same = {"network": network, "batch": batch}
     crossbow = {**same, "kernels": kernels}
     seldom = SELDOM_TAU if NETWORKS[network].seconds == 1 else SELDOM_TAU_OF_LONG_TASKS
@@ -89,7 +89,7 @@ def measure(
     torch: bool = True,
     profile: bool = False,
 ) -> Outcome:
-    """All contestants of one network at one batch size, in turns."""
+    """Measure all contestants of one network at one batch size, in turns."""
     with Contest(contestants(network, batch, kernels, torch=torch, profile=profile), patience) as contest:
         seconds *= NETWORKS[network].seconds
         rates = contest.rounds(rounds, WARM_UP * seconds, seconds)
@@ -125,12 +125,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=0.0,
         metavar="S",
         help="seconds, for each network and batch, to wait for a quiet machine whose cores share a cache, and to "
-        "repeat rounds in which it was none",
+        "repeat disturbed rounds",
     )
     add("--kernels", default="auto", choices=["auto", "reference", "onednn"], help="Crossbow's kernel library")
     add("--json", type=file_to_write, metavar="PATH", help="also write every measurement to this file")
-    add("--no-torch", action="store_true", help="leave PyTorch out")
-    add("--profile", action="store_true", help="also print where the time of a step goes, call by call")
+    add("--no-torch", action="store_true", help="do not measure PyTorch")
+    add("--profile", action="store_true", help="also print a profile of a step, call by call")
     return parser.parse_args(arguments)
 
 
@@ -183,7 +183,7 @@ def text(outcomes: Sequence[Outcome], machine: dict[str, str], *, profile: bool)
         "\n".join(f"- {name}: {value}" for name, value in machine.items()),
         "Images per second, k learners (models) × t threads:",
         rates_table(outcomes),
-        "Crossbow 2 × 1 in relation, and what averaging and Python cost of its speed:",
+        "Speed of Crossbow 2 × 1 relative to PyTorch, and the share of it that averaging and Python cost:",
         shares_table(outcomes),
         "Memory of a learner; the bytes that averaging moves in a task, and what share of it they take at the rate at "
         "which a learner copies while all of them do, between as many vectors as the run holds:",

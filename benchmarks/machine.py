@@ -1,4 +1,4 @@
-"""The machine and the software that a measurement was made with."""
+"""Description of the machine and the software of a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crossbow.runtime.device import available_cores
 
 PACKAGES = ("numpy", "numba", "onednn-cpu-gomp", "torch")
 VECTORS = {"avx512f": "AVX-512", "avx2": "AVX2", "asimd": "NEON"}
-"""Flags in /proc/cpuinfo, the widest vectors first."""
+"""Flags in /proc/cpuinfo, widest vectors first."""
 
 
 def has_torch() -> bool:
@@ -22,7 +22,7 @@ def has_torch() -> bool:
 
 
 def busy_seconds() -> float | None:
-    """Processor time of everything on this machine since it started; None where that cannot be known."""
+    """CPU time of all processes since the machine started; None if unknown."""
     path = Path("/proc/stat")
     if not path.is_file():
         return None
@@ -31,13 +31,13 @@ def busy_seconds() -> float | None:
 
 
 def process_seconds(process: int) -> float:
-    """Processor time of a running process, where `busy_seconds` is known."""
+    """CPU time of a running process, if `busy_seconds` is known."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def describe_machine() -> dict[str, str]:
-    """Processor, cores, memory, versions, date and commit, in the order to print them."""
+    """Processor, cores, memory, versions, date and commit, in printing order."""
     model, vectors = _processor()
     return {
         "processor": f"{model}{', ' if vectors else ''}{vectors}",

@@ -1,4 +1,4 @@
-"""What is trained: each network by name, in Crossbow and in PyTorch, on data of its shape and type."""
+"""The measured networks by name, in Crossbow and in PyTorch, on data of their shape and type."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ LEARNING_RATE, MOMENTUM = 0.002, 0.9
 
 @dataclass(frozen=True)
 class Network:
-    """A network that is measured."""
+    """A measured network."""
 
     parameters: int
     image_shape: Shape
     examples: int
-    """As many as MNIST or CIFAR-10 has."""
+    """Number of training examples, as in MNIST or CIFAR-10."""
     build: Callable[[], Dataflow]
     torch: Callable[[], Any]
     """The same network as a PyTorch module."""
     batches: tuple[int, ...]
     targets: Mapping[int, tuple[float, float]]
-    """By batch: what Crossbow's two learners should reach, as a multiple of PyTorch with one model on two threads, and
-    with two models. At other batches: 1."""
+    """By batch: target speed of Crossbow's two learners relative to PyTorch with one model on two threads, and with two
+    models. At other batches: 1."""
     seconds: float = 1.0
-    """How much longer a turn is than a small network's, whose tasks take a millisecond."""
+    """Length of a turn relative to that of a small network, whose tasks take a millisecond."""
 
 
 def dataset(network: Network, seed: int = 0) -> Dataset:
-    """Uint8 images of the network's shape in 10 classes, one pixel in five not black.
+    """uint8 images of the network's shape in 10 classes, with one pixel in five not black.
 
-    Each image is its class's picture, darkened at random. One label in ten is random, so that gradients do not fade to
-    denormal numbers, which are slow to compute with.
+    Each image is the image of its class, darkened at random. One label in ten is random, so that gradients do not
+    become denormal numbers, which are slow.
     """
     generator, examples = np.random.default_rng(seed), network.examples
     pictures = generator.integers(0, 256, (CLASSES, *network.image_shape), dtype=np.uint8)
@@ -56,7 +56,7 @@ def dataset(network: Network, seed: int = 0) -> Dataset:
 
 
 def vgg_block() -> Dataflow:
-    """Two stages of a VGG for CIFAR: each two 3×3 convolutions, with ReLU and BatchNorm, and a pooling."""
+    """Two stages of a VGG for CIFAR, each with two 3×3 convolutions, ReLU and BatchNorm, and a pooling."""
     layers = [
         layer
         for stage, width in enumerate((64, 128))
@@ -74,7 +74,7 @@ def vgg_block() -> Dataflow:
     return classifier(head, last)
 
 
-# In PyTorch, which is imported where it is used: the benchmark also runs without it.
+# In PyTorch, which is imported in the functions: the benchmark also runs without it.
 
 
 def _torch_lenet(variant: str) -> Any:
@@ -104,22 +104,22 @@ def _torch_vgg_block() -> Any:
 
 
 def torch_resnet(depth: int, *, projection: bool) -> Any:
-    """`models.resnet.resnet` of a depth for CIFAR, version 1.
+    """`models.resnet.resnet` of the given depth for CIFAR, version 1.
 
-    projection: a 1×1 convolution where the shape changes, else every second pixel and channels of zeros.
+    projection: whether shape changes use a 1×1 convolution, instead of every second pixel and channels of zeros.
     """
     import torch
     from torch import nn
 
     class Subsample(nn.Module):
-        """Every second pixel, and as many channels of zeros behind."""
+        """Every second pixel, followed by as many channels of zeros."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             half = x[:, :, ::2, ::2]
             return torch.cat([half, torch.zeros_like(half)], 1)
 
     class Unit(nn.Module):
-        """Two convolutions, and the input, projected where its shape changes, added to what they make."""
+        """Two convolutions, whose output is added to the input, which is projected if its shape changes."""
 
         def __init__(self, inputs: int, width: int, stride: int) -> None:
             super().__init__()

@@ -1,15 +1,15 @@
-"""Rounding errors: the kernels against float64, on activations of networks that have been trained a little.
+"""Rounding errors: the kernels compared with float64, on activations of briefly trained networks.
 
     python -m benchmarks.numerics
 
 The operators of LeNet and ResNet-20 that add up many numbers are run, forward and backward, on the inputs and gradients
-that they receive in a task: by the fast CPU kernels with and without Winograd's filtering, by the reference kernels in
-float32, and, where it is installed, by PyTorch in float32. An error is the largest deviation from the reference kernels
-in float64 on the same numbers, relative to the largest magnitude of the result.
+that they receive in a task: with the fast CPU kernels with and without Winograd convolutions, with the reference
+kernels in float32 and, if it is installed, with PyTorch in float32. An error is the largest deviation from the
+reference kernels in float64 on the same numbers, relative to the largest magnitude of the result.
 
-Then ResNet-20 makes one step in each of these ways and in float64, from weights and with a batch that a seed decides.
-Where a rounding error changes the sign of a ReLU's input, its gradient changes between 0 and its full value; the
-smaller the errors are, the fewer seeds have such a change.
+Then ResNet-20 makes one step in each of these ways and in float64, from weights and a batch that depend on a seed. If a
+rounding error changes the sign of a ReLU's input, its gradient changes between 0 and its full value; the smaller the
+errors are, the fewer seeds have such a change.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KINDS: tuple[type[Kernel], ...] = (Conv, BatchNorm, InnerProduct, Pool)
 
 @dataclass(frozen=True)
 class Sample:
-    """An operator with what it has before it in a task."""
+    """An operator with its inputs and gradients in a task."""
 
     network: str
     kernel: Kernel
@@ -61,7 +61,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Row:
-    """Errors of one result of all operators of a kind, by who computed it."""
+    """Errors of one result over all operators of a kind, by implementation."""
 
     network: str
     operator: str
@@ -71,12 +71,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Deviation:
-    """After one step from the same weights: the largest deviation of a variable from float64's."""
+    """After one step from the same weights: the largest deviation of a variable from float64."""
 
     seed: int
     way: str
     of_all: float
-    """Each relative to its own largest magnitude. Those that start at 0 are their gradient, after one step."""
+    """Each relative to its own largest magnitude. After one step, a variable that starts at 0 is its gradient."""
     of_weights: float
     """The same without variables that start at 0."""
 
@@ -91,7 +91,7 @@ def error(received: Numbers, exact: Numbers) -> float:
 
 
 def samples(network: str, dataflow: Dataflow, data: Dataset, *, batch: int, tasks: int) -> list[Sample]:
-    """What the operators of a network have before them in the task after so many, computed in float64."""
+    """Inputs and gradients of a network's operators after the given number of tasks, computed in float64."""
     system = SystemConf(learners_per_device=1, threads_per_learner=1)
     solver, model = SolverConf(learning_rate=0.01, momentum=0.9), ModelConf(batch_size=batch, rule=SSGD())
     with ExecutionContext([dataflow], data=data, model=model, solver=solver, system=system) as context:
@@ -102,7 +102,7 @@ def samples(network: str, dataflow: Dataflow, data: Dataset, *, batch: int, task
 
 
 def _variables(context: ExecutionContext) -> dict[tuple[int, str], Numbers]:
-    """The base model by operator (its id) and name."""
+    """The base model by the operator's id and name."""
     weights, segments = context.engine.weights, context.engine.program.model.segments
     return {key: np.array(weights[segment.name], np.float64) for key, segment in segments.items()}
 
@@ -110,7 +110,7 @@ def _variables(context: ExecutionContext) -> dict[tuple[int, str], Numbers]:
 def _samples(
     network: str, graph: Graph, variables: Mapping[tuple[int, str], Numbers], images: Numbers, labels: Numbers
 ) -> list[Sample]:
-    """Walk through a training graph, operator by operator."""
+    """Evaluate a training graph, operator by operator."""
     values: dict[int, Numbers] = {BATCH: images}
     found = []
 
@@ -136,7 +136,7 @@ def _samples(
 
 
 def results(sample: Sample, device: str, dtype: Any, **settings: Any) -> Results:
-    """All that an operator computes, by name."""
+    """All results of an operator, by name."""
     done = run_operator(
         sample.kernel,
         sample.inputs,
@@ -155,7 +155,7 @@ def _observed(done: Any) -> Results:
 
 
 def torch_results(sample: Sample) -> Results | None:
-    """The same by PyTorch, in float32. None for an operator that is left out here."""
+    """The same by PyTorch, in float32. None for an unsupported operator."""
     import torch
     from torch.nn import functional
 
@@ -183,7 +183,7 @@ def torch_results(sample: Sample) -> Results | None:
 
 
 def _single(sample: Sample) -> Sample:
-    """With numbers that float32 holds."""
+    """The sample rounded to float32."""
 
     def rounded(values: Numbers) -> Numbers:
         return values.astype(np.float32).astype(np.float64)
@@ -216,7 +216,7 @@ def table(found: Sequence[Sample], *, torch: bool) -> list[Row]:
 
 
 def one_step(seed: int, batch: int, rate: float, *, torch: bool) -> list[Deviation]:
-    """ResNet-20 after one step of plain SGD, from weights and with a batch by the seed."""
+    """ResNet-20 after one step of plain SGD, from weights and a batch that depend on the seed."""
     data = noisy_pictures(seed, batch)
     start = _step(data, batch, rate, seed=seed, kernels="reference", steps=0)
     exact = _step(data, batch, rate, start, kernels="reference", precision="float64")
@@ -238,7 +238,7 @@ def one_step(seed: int, batch: int, rate: float, *, torch: bool) -> list[Deviati
 
 
 def noisy_pictures(seed: int, examples: int) -> Dataset:
-    """A picture for each class, and as much noise."""
+    """An image for each class, with as much noise."""
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, CLASSES, examples)
     noise = generator.standard_normal((examples, 3, 32, 32))
@@ -249,7 +249,7 @@ def noisy_pictures(seed: int, examples: int) -> Dataset:
 def _step(
     data: Dataset, batch: int, rate: float, start: Results | None = None, *, steps: int = 1, **system: Any
 ) -> Results:
-    """The variables after so many steps, in order."""
+    """The variables after the given number of steps, in order."""
     model, solver = ModelConf(batch_size=batch, rule=SSGD()), SolverConf(learning_rate=rate)
     settings = SystemConf(learners_per_device=1, **system)
     with ExecutionContext([resnet(20)], data=data, model=model, solver=solver, system=settings) as context:
@@ -266,7 +266,7 @@ def _values(context: ExecutionContext) -> Results:
 
 
 def _torch_step(data: Dataset, batch: int, rate: float, start: Sequence[Numbers]) -> list[Numbers]:
-    """The same in PyTorch, whose parameters come in the same order."""
+    """The same in PyTorch, whose parameters are in the same order."""
     import torch
 
     network = torch_resnet(20, projection=False)
@@ -284,7 +284,7 @@ def _torch_step(data: Dataset, batch: int, rate: float, start: Sequence[Numbers]
 
 
 def table_text(rows: Sequence[Row]) -> str:
-    """Median and largest error of each, in Markdown."""
+    """Median and largest error of each result, in Markdown."""
     ways = list(dict.fromkeys(way for row in rows for way in row.errors))
     lines = []
     for row in rows:
@@ -294,7 +294,7 @@ def table_text(rows: Sequence[Row]) -> str:
 
 
 def deviations_text(deviations: Sequence[Deviation]) -> str:
-    """A row for each way of computing, a column for each seed: of weights (of all variables)."""
+    """A row for each implementation, a column for each seed: of weights (of all variables)."""
     seeds = sorted({deviation.seed for deviation in deviations})
     lines = []
     for way in dict.fromkeys(deviation.way for deviation in deviations):

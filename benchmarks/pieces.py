@@ -1,10 +1,10 @@
-"""Parts of a step, each beside what it replaced, on one thread.
+"""Parts of a step compared with what they replaced, on one thread.
 
     OMP_NUM_THREADS=1 python -m benchmarks.pieces
 
-Convolutions with kernels of our own (`kernels/onednn/winograd.py`, `narrow.py`) beside oneDNN's, in all three
-directions; the solver's step over vectors that lie in large pages of memory beside the same in small ones. The two take
-turns; times are the least, ratios the medians of the rounds'.
+Crossbow's own convolutions (`kernels/onednn/winograd.py`, `narrow.py`) are compared with oneDNN's, in all three
+directions; the solver's step over vectors in large memory pages is compared with small pages. The two alternate; times
+are the least, ratios the medians over the rounds.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ CONVOLUTIONS = (
     Convolution(32, 20, 12, 50, 5, 0),
 )
 VECTORS = {"step over 1.11 M weights": 1_111_000, "step over 0.43 M weights": 431_000}
-"""As many as both LeNets have."""
+"""Vectors of the size of both LeNets."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Piece:
 
 
 def vector(elements: int) -> Vector:
-    """Random numbers in large pages, from 2 MB on."""
+    """Random numbers, in large pages from 2 MB on."""
     made: Vector = aligned_zeros(4 * elements).view(np.float32)
     made[:] = np.random.default_rng(elements).standard_normal(elements)
     return made
@@ -108,13 +108,13 @@ def small_pages(elements: int) -> Vector:
 
 
 def task(kernel: PreparedKernel, buffers: Buffers) -> Run:
-    """The calls of a kernel as a task list has them."""
+    """A kernel's calls, as in a task list."""
     bound = kernel.bind({**buffers, "workspace": aligned_zeros(max(64, kernel.workspace))})
     return TaskList(list(bound), [kernel.name] * len(bound)).run
 
 
 def directions(case: Convolution, own: bool) -> dict[str, Run]:
-    """Forward and both gradients, with kernels of our own or oneDNN's."""
+    """Forward and both gradients, with Crossbow's own kernels or oneDNN's."""
     library = OneDNN()
     if not own:
         library.rooms = Rooms("oneDNN alone", ONEDNN, PASSES)
@@ -138,7 +138,7 @@ def directions(case: Convolution, own: bool) -> dict[str, Run]:
 
 
 def step(elements: int, new: Callable[[int], Vector]) -> Run:
-    """SGD with momentum and weight decay, pulled towards z, as SMA's learners do it."""
+    """SGD with momentum and weight decay, pulled towards z, as in SMA."""
     solver = SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-4)
     update = solver_step(solver, Pace(0.01, 0.9), pull=0.1)
     names = dict.fromkeys(name for target, terms in update.steps for name in (target, *terms))
@@ -149,7 +149,7 @@ def step(elements: int, new: Callable[[int], Vector]) -> Run:
 
 
 def seconds(run: Run, least: float) -> float:
-    """Of a call, over as many as take so long."""
+    """Seconds of a call, averaged over enough calls to take at least the given time."""
     count, began = 0, time.perf_counter()
     while (passed := time.perf_counter() - began) < least or count == 0:
         run()

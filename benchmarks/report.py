@@ -17,7 +17,7 @@ TORCH_ONE = "PyTorch 1 × 2"
 TORCH_TWO = ("PyTorch 2 × 1, threads", "PyTorch 2 × 1, processes")
 
 LEAST = (1.0, 1.0)
-"""What is expected where a network has no target of its own."""
+"""Targets of networks without their own."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def paired(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:
-    """The ratio of every round."""
+    """The ratio in every round."""
     return [n / d for n, d in zip(numerators, denominators, strict=True)]
 
 
@@ -50,20 +50,20 @@ class Outcome:
     kernels: str
     rates: Mapping[str, Sequence[float]]
     rows: Sequence[Row]
-    """Where a task's time goes with two learners."""
+    """Profile of a task with two learners."""
     memory: MemorySummary
     copy_rate: float
-    """Bytes a second, read and written."""
+    """Bytes per second, read and written."""
     others: float | None = None
-    """Processors that other programs kept busy meanwhile."""
+    """Processors that other programs kept busy."""
     handovers: Sequence[float] = ()
-    """Seconds in which a flag gets from one core to another, by round."""
+    """Time in seconds in which a flag travels from one core to another, by round."""
     alone: Sequence[Row] = ()
-    """And with one learner on one thread, nothing beside it."""
+    """Profile of a task of one learner alone, on one thread."""
 
     @property
     def torch_two(self) -> str | None:
-        """The better of PyTorch's ways to train two models."""
+        """PyTorch's faster way to train two models."""
         return max(
             (name for name in TORCH_TWO if name in self.rates),
             key=lambda name: statistics.median(self.rates[name]),
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def disturbance(outcomes: Sequence[Outcome]) -> str:
-    """What other programs did meanwhile, in words."""
+    """A sentence on how busy other programs were."""
     known = [outcome.others for outcome in outcomes if outcome.others is not None]
     if not known:
         return "not known"
@@ -97,7 +97,7 @@ def disturbance(outcomes: Sequence[Outcome]) -> str:
 
 
 def distance(outcomes: Sequence[Outcome]) -> str:
-    """How near the cores were to each other, in words."""
+    """A sentence on how close the cores were to each other."""
     handovers = [handover for outcome in outcomes for handover in outcome.handovers]
     if not handovers:
         return "not known"
@@ -109,7 +109,7 @@ def distance(outcomes: Sequence[Outcome]) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; numbers, from the third column on, to the right."""
+    """A table with numbers, from the third column on, right-aligned."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     line = [("-" * (width - 1) + ":" if column > 1 else "-" * width) for column, width in enumerate(widths)]
 
@@ -133,7 +133,7 @@ def rates_table(outcomes: Sequence[Outcome]) -> str:
 
 
 def shares_table(outcomes: Sequence[Outcome]) -> str:
-    """The ratios to PyTorch, and what averaging and Python cost."""
+    """Ratios to PyTorch, and the costs of averaging and Python."""
     head = [
         "network",
         "batch",
@@ -167,7 +167,7 @@ LEARNERS = 2
 def averaging_bytes(outcome: Outcome) -> float:
     """Bytes that averaging moves in a task of one of two learners under SMA.
 
-    Its slice of z is written, that of both replicas read; and z is read in the step, for the correction.
+    The learner's slice of z is written, the same slice of both replicas is read, and z is read in the step.
     """
     vector = outcome.memory.vector
     return vector / LEARNERS * (1 + LEARNERS) + vector
@@ -208,7 +208,7 @@ def verdicts(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def profile_table(outcome: Outcome) -> str:
-    """Microseconds of a task by call: one learner with the machine to itself, and two at once."""
+    """Microseconds of a task by call: for one learner alone, and for two at once."""
     total, total_alone = (sum(row.seconds for row in rows) for rows in (outcome.rows, outcome.alone))
     rows = [
         [

@@ -2,25 +2,25 @@
 
     python -m benchmarks.statistical_efficiency --data-directory DIR
 
-A grid of rules, learners, batches and seeds. Every run is a process of its own and one file in the output directory,
-which is whole or not there: whatever ends the program, started again it goes on with what is missing. It runs seed
-after seed, and the rules in turns, so that a part of the grid is of use already. At the end it writes a table and
-pictures of what is there, and says what is missing; `--report-only` does nothing else.
+A grid of rules, learners, batches and seeds. Every run is a process and writes one file to the output directory
+atomically. The program may be stopped at any time; when restarted, it runs what is missing. It runs seed after seed and
+alternates rules, so that a partial grid is useful. At the end it writes a table and plots of the available results, and
+lists what is missing; `--report-only` does only this.
 
-Under a rule with a barrier, how many epochs a run needs does not depend on what else the machine does meanwhile.
-Without one (easgd) it does: learners then finish in another order, and so z is another; the report says of those runs
-apart how busy other programs were. How many seconds a run needs always depends on that. So speed is measured by itself,
-in short turns of all cells of the grid, one round after the other: `--speed-rounds 3`, on a quiet machine. Seconds to
-the target are epochs to it times seconds an epoch.
+Under a rule with a barrier, the number of epochs does not depend on other programs. Without a barrier (easgd) it does,
+because learners finish in another order, and z differs; for those runs, the report states separately how busy other
+programs were. The seconds of a run always depend on other programs. So speed is measured separately, in short
+interleaved turns of all cells of the grid: `--speed-rounds 3`, on a quiet machine. Seconds to the target are epochs to
+the target times seconds per epoch.
 
-One solver for all: SGD with a fixed learning rate, momentum 0.9 and weight decay 5e-4, as Caffe trains LeNet
-(examples/mnist/lenet_solver.prototxt), but for the decay of its rate, which would make an epoch's steps depend on how
-many epochs went before. The rate goes with the batch (Goyal et al., 2017), as 0.02 for 32 images, and is at most 0.05.
-It was chosen for plain SGD, S-SGD with one learner, which at 0.03 and batches of 32 no longer comes to 99 %;
-docs/results.md has what others came to. A learner's batch and rate are the same whatever the number of learners, for
-Crossbow claims that it needs no other with more of them. Under S-SGD k learners with batch b are SGD with batch k·b, at
-this same rate; `--scale-rate` multiplies it by k there.
-The elastic rules draw with α = 1/k (with one learner 1/2) each: SMA as by default, asynchronous EASGD likewise.
+All runs use one solver: SGD with a fixed learning rate, momentum 0.9 and weight decay 5e-4, as Caffe trains LeNet
+(examples/mnist/lenet_solver.prototxt), but without its decay of the learning rate, with which an epoch's steps would
+depend on the number of previous epochs. The learning rate is proportional to the batch (Goyal et al., 2017), 0.02 for
+32 images, and at most 0.05. It was chosen for plain SGD, which is S-SGD with one learner, and which at 0.03 and batches
+of 32 no longer reaches 99 %; docs/results.md has results of other rates. A learner's batch and rate do not depend on
+the number of learners, because Crossbow claims that more learners need no other rate. Under S-SGD, k learners with
+batch b are SGD with batch k·b, at this same rate; `--scale-rate` multiplies it by k there. The elastic rules use α =
+1/k (1/2 with one learner): the default of SMA, and the same for asynchronous EASGD.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from models.lenet import VARIANTS
 
 RULE_NAMES = ("sma", "ssgd", "easgd", "model-averaging")
 LEARNERS, BATCHES, SEEDS = (1, 2, 4, 8), (32, 128, 8), (0, 1, 2)
-"""Those of the table in docs/results.md. Batch 8 comes last in every seed: its epochs take longest."""
+"""The grid of the table in docs/results.md. Batch 8 is last in every seed, because its epochs take longest."""
 FULL_RATE = 80
-"""The batch from which on the learning rate is what is asked for."""
+"""Batch from which on the learning rate is the given one."""
 OUTPUT = Path("output/statistical-efficiency")
 SPEEDS = "speeds.json"
 FAILED, WRONG, INTERRUPTED = 1, 2, 130
@@ -61,7 +61,7 @@ Measure = Callable[[RunSettings, argparse.Namespace], Speed | None]
 
 
 def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
-    """The runs, in the order in which to run them. data: its digest. Raises ConfigurationError."""
+    """The runs in the order of execution. data: digest of the data set. Raises ConfigurationError."""
     return [
         RunSettings(
             rule=rule,
@@ -86,7 +86,7 @@ def grid(options: argparse.Namespace, data: str) -> list[RunSettings]:
 
 
 def _rule_parameters(options: argparse.Namespace, name: str, learners: int) -> dict[str, Any]:
-    """All of the rule's fields: a default that changes makes other runs."""
+    """All fields of the rule, so that a changed default results in different runs."""
     given: dict[str, Any] = {}
     if name == EASGD.name:
         given["alpha"] = 1 / max(learners, 2)
@@ -108,7 +108,7 @@ def _solver(options: argparse.Namespace, rule: str, learners: int, batch_size: i
 
 
 def run_apart(settings: RunSettings, options: argparse.Namespace) -> None:
-    """Run in a process of its own, which writes the result; what it says goes to standard error."""
+    """Run in a separate process, which writes the result. Its output goes to standard error."""
     command = [sys.executable, "-m", "benchmarks.efficiency_run", "--settings", json.dumps(asdict(settings))]
     command += ["--output-directory", str(options.output_directory), "--parent", str(os.getpid())]
     if options.data_directory is not None:
@@ -117,7 +117,7 @@ def run_apart(settings: RunSettings, options: argparse.Namespace) -> None:
 
 
 def measure_apart(settings: RunSettings, options: argparse.Namespace) -> Speed | None:
-    """The speed, measured in a process of its own; None where that could not be."""
+    """The speed, measured in a separate process; None if that failed."""
     command = [sys.executable, "-m", "benchmarks.efficiency_run", "--settings", json.dumps(asdict(settings))]
     command += ["--seconds", str(options.speed_seconds)]
     if options.data_directory is not None:
@@ -126,11 +126,11 @@ def measure_apart(settings: RunSettings, options: argparse.Namespace) -> Speed |
     return Speed(**json.loads(done.stdout)) if done.returncode == 0 else None
 
 
-# What is there
+# Available results
 
 
 def read_results(directory: Path) -> dict[str, RunResult]:
-    """All results in the directory by the name of their settings. What is no result is said, and left out."""
+    """All results in the directory by the name of their settings. Invalid files are reported and skipped."""
     found = {}
     for path in sorted(set(directory.glob("*.json")) - {directory / SPEEDS}):
         try:
@@ -141,7 +141,7 @@ def read_results(directory: Path) -> dict[str, RunResult]:
 
 
 def _data(options: argparse.Namespace, found: Mapping[str, RunResult]) -> str:
-    """The digest of the data set: for a report, of what the results were trained on. Raises DataError."""
+    """The digest of the data set; for a report, that of the results. Raises DataError."""
     if options.report_only and options.data_directory is None:
         known = sorted({result.settings.data for result in found.values()})
         if len(known) > 1:
@@ -161,17 +161,17 @@ def _data(options: argparse.Namespace, found: Mapping[str, RunResult]) -> str:
         ) from error
 
 
-# Running what is missing
+# Missing runs
 
 
 class Budget:
-    """So many seconds from now on: when they are spent, nothing more is begun. None: as long as it takes."""
+    """A time limit in seconds, after which no run is started; None is unlimited."""
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds, self._began, self._said = seconds, time.monotonic(), False
 
     def is_spent(self) -> bool:
-        """Says so, the first time."""
+        """Whether the time is over. It is reported the first time."""
         if self._seconds is None or time.monotonic() - self._began < self._seconds:
             return False
         if not self._said:
@@ -183,7 +183,7 @@ class Budget:
 def run_missing(
     runs: Sequence[RunSettings], found: dict[str, RunResult], options: argparse.Namespace, run: Run, budget: Budget
 ) -> list[RunSettings]:
-    """Run what is missing, and add it to what was found; those that left no result."""
+    """Run what is missing, and add the results to `found`. Returns the runs without a result."""
     failed = []
     for number_of_run, settings in enumerate(runs, 1):
         known = found.get(settings.name)
@@ -211,11 +211,11 @@ def _summary(result: RunResult) -> str:
     return f"{len(result.epochs)} epochs{reached}, {last.accuracy:.2%}, {last.seconds:.1f} s"
 
 
-# How fast they are
+# Speed
 
 
 def read_speeds(directory: Path) -> dict[str, list[Speed]]:
-    """By round, of every cell that was measured, by its settings' name. Raises DataError."""
+    """Measured speeds by round, by the name of the settings. Raises DataError."""
     path = directory / SPEEDS
     try:
         found: dict[str, list[dict[str, Any]]] = json.loads(path.read_text()) if path.is_file() else {}
@@ -225,8 +225,8 @@ def read_speeds(directory: Path) -> dict[str, list[Speed]]:
 
 
 def measure_speeds(runs: Sequence[RunSettings], options: argparse.Namespace, measure: Measure, budget: Budget) -> None:
-    """Measure what is missing of so many rounds, in turns, and keep it after every turn. What could not be measured is
-    said, and still missing."""
+    """Measure the missing rounds of all cells in turns, and save each measurement. Failed measurements are reported,
+    and stay missing."""
     speeds = read_speeds(options.output_directory)
     for number_of_round in range(options.speed_rounds):
         for name, settings in {speed_settings(run).name: speed_settings(run) for run in runs}.items():
@@ -301,7 +301,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None, run: Run = run_apart, measure: Measure = measure_apart) -> int:
-    """Run and report as the command line says; returns the exit status. run, measure: how that is done."""
+    """Run and report by the command line. Returns the exit status. run, measure: functions for one run or speed."""
     options = parse(arguments)
     failed: list[RunSettings] = []
     try:
@@ -331,7 +331,7 @@ def write_report(
     directory: Path,
     speed_rounds: int,
 ) -> None:
-    """Write report.md and the pictures, and print the check and what is missing. speed_rounds: how many were asked for.
+    """Write report.md and the plots, and print the check and what is missing. speed_rounds: the requested number.
     Raises DataError."""
     grouped = cells(runs, found, speeds)
     pictures = write_pictures(grouped, directory)

@@ -1,4 +1,5 @@
-"""The same networks in PyTorch at its best on a CPU: no data feed, channels-last, foreach SGD, and no averaging."""
+"""The same networks in PyTorch's fastest configuration on a CPU: prepared batches, channels-last, foreach SGD, and no
+averaging."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from typing import Any
 from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM, NETWORKS
 
 BATCHES = 32
-"""Batches that are prepared before, and used in turn."""
+"""Number of batches that are prepared in advance, and used in turn."""
 
 
 class TorchRunner:
-    """Trains `models` models at once, each in a thread of its own and with `threads` threads."""
+    """Trains `models` models at once, each in its own thread and with `threads` threads."""
 
     def __init__(self, network: str, batch: int, models: int, threads: int) -> None:
         import torch
@@ -31,7 +32,7 @@ class TorchRunner:
         rates: list[float] = []
 
         def train(training: _Training) -> None:
-            torch.set_num_threads(self.threads)  # it holds for the thread that says it
+            torch.set_num_threads(self.threads)  # applies to the calling thread
             rates.append(training.run(begin, end))
 
         threads = [threading.Thread(target=train, args=(training,)) for training in self.trainings]
@@ -44,7 +45,7 @@ class TorchRunner:
         return sum(rates)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """There is nothing to release."""
 
 
 class _Training:

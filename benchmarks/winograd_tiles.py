@@ -1,11 +1,11 @@
-"""Winograd's tiles: the speed of whole training steps, and the convolutions' rounding errors, by the rule that chooses.
+"""Winograd tiles: speed of whole training steps and rounding errors of convolutions, by the rule that selects tiles.
 
     python -m benchmarks.winograd_tiles
 
-A 3×3 convolution may be computed in tiles of 2×2 or of 4×4 outputs: the larger ones need fewer products and have larger
-errors. The rules are that of the kernels, which compares the estimated work; the larger tiles only where their
-transformed weights fit the cache; the smaller tiles everywhere; no Winograd at all. One learner on one thread trains
-with each in turn. Seconds are of the processor; ratios are medians of the rounds'.
+A 3×3 convolution may be computed in tiles of 2×2 or 4×4 outputs: larger tiles need fewer products and have larger
+errors. The compared rules are that of the kernels, which compares the estimated work; the larger tiles only if their
+transformed weights fit into the cache; always the smaller tiles; no Winograd. One learner on one thread trains with
+each in turn. Seconds are CPU time; ratios are medians over the rounds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Speed:
 
 @contextmanager
 def rule(name: str) -> Iterator[None]:
-    """Convolutions that are compiled meanwhile have the tiles of this rule."""
+    """Select tiles by this rule for convolutions that are compiled in the context."""
     before = winograd.larger_tiles_pay
     try:
         winograd.larger_tiles_pay = RULES[name]
@@ -73,7 +73,7 @@ def rule(name: str) -> Iterator[None]:
 
 
 def speed(network: str, batch: int, rounds: int, seconds: float) -> Speed:
-    """Turns of at least so many seconds each, in an order that reverses from round to round."""
+    """Measure turns of at least the given time, in an order that reverses from round to round."""
     data = pictures(NETWORKS["resnet-32"])
     times: dict[str, list[float]] = {name: [] for name in RULES}
     with ExitStack() as stack:

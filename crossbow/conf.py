@@ -1,7 +1,7 @@
 """Configurations: frozen dataclasses whose errors name the field, what was received and what is allowed.
 
-A field that is declared with `setting` says once which values it takes. Construction checks it; scripts make an option
-of it, whose help is the first paragraph of the field's docstring.
+A field that is declared with `setting` declares its values once. Construction checks them, and scripts derive an option
+from them, whose help is the first paragraph of the field's docstring.
 """
 
 from __future__ import annotations
@@ -27,47 +27,47 @@ T = TypeVar("T")
 
 
 class Domain(ABC):
-    """The values that a field takes, and how one is written as text."""
+    """The set of values of a field, and their representation as text."""
 
     @property
     @abstractmethod
     def allowed(self) -> str:
-        """Completes "must be", in the error for any other value."""
+        """Completes "must be …" in errors for invalid values."""
 
     @property
     @abstractmethod
     def placeholder(self) -> str:
-        """Stands for a value in the help of an option."""
+        """Placeholder for a value in the help of an option."""
 
     @property
     def bounds(self) -> str:
-        """The range of numbers, in the help of an option."""
+        """Range of numbers, in the help of an option."""
         return ""
 
     @property
     def form(self) -> str:
-        """Completes "expected", in the error for a text that `read` refuses."""
+        """Completes "expected …" in errors for text that `read` rejects."""
         return self.allowed
 
     @abstractmethod
     def canonical(self, value: Any) -> Any:
-        """The value in the form in which it is kept. Raises ValueError for one that is not allowed."""
+        """The value in canonical form. Raises ValueError for an invalid value."""
 
     @abstractmethod
     def read(self, text: str) -> Any:
-        """The value that a text stands for. Raises ValueError where it stands for none."""
+        """The value that a text represents. Raises ValueError for invalid text."""
 
     def write(self, value: Any) -> str:
-        """The text that stands for a value."""
+        """The text that represents a value."""
         return str(value).removesuffix(".0")
 
 
 def setting(domain: Domain, *, default: T, option: str | None = None, meaning: str | None = None) -> T:
-    """A field of a configuration, with its values.
+    """A field of a configuration, with its domain.
 
-    option   its name on the command line, where that is another one.
-    meaning  the default in words, for the help of the option; by default the value. Empty where it means nothing by
-             itself, as the length of steps with a policy that has none.
+    option   name on the command line, if it differs from the field's.
+    meaning  the default in words, for the help of the option; by default the value. Empty if the default has no meaning
+             by itself, such as the length of steps of a policy without steps.
     """
     return dataclasses.field(default=default, metadata={"domain": domain, "option": option, "meaning": meaning})
 
@@ -80,21 +80,21 @@ class Setting:
     domain: Domain
     default: Any
     option: str
-    """On the command line, without dashes."""
+    """Name on the command line, without dashes."""
     meaning: str
     """The default in words."""
     text: str
-    """The first paragraph of the field's docstring, on one line; empty without one."""
+    """First paragraph of the field's docstring, on one line; empty if there is none."""
 
     def typed(self, value: Any) -> str:
-        """The option with a value, as on the command line."""
+        """The option with a value, as typed on the command line."""
         if isinstance(value, bool):
             return f"--{'' if value else 'no-'}{self.option}"
         return f"--{self.option} {self.domain.write(value)}"
 
 
 def settings(conf: type) -> dict[str, Setting]:
-    """The fields of a configuration that were declared with `setting`, by name."""
+    """Fields of a configuration that were declared with `setting`, by name."""
     texts = field_docstrings(conf)
     found = {}
     for field in dataclasses.fields(conf):
@@ -111,9 +111,9 @@ def settings(conf: type) -> dict[str, Setting]:
     return found
 
 
-@functools.cache  # reading a source takes milliseconds
+@functools.cache  # reading a source file takes milliseconds
 def field_docstrings(cls: type) -> Mapping[str, str]:
-    """The docstrings below the fields of a class and of its bases; none where their source is not there."""
+    """Docstrings below the fields of a class and its bases; none if their source is not available."""
     found: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         try:
@@ -136,18 +136,18 @@ def field_docstrings(cls: type) -> Mapping[str, str]:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, setting))
 def configuration(cls: type[T]) -> type[T]:
-    """Make a frozen, keyword-only dataclass that answers an unknown name with the names it knows.
+    """Make a class a frozen, keyword-only dataclass, whose errors for unknown names list the known ones.
 
-    A field declared with `field(kw_only=False)` may be given by position too, as in `Constant(1.0)`. Numbers and
-    booleans of NumPy, alone or in tuples and lists, become Python's. A field declared with `setting` refuses other
-    values than those of its domain.
+    A field declared with `field(kw_only=False)` may also be given by position, as in `Constant(1.0)`. NumPy's numbers
+    and booleans, alone or in tuples and lists, become Python's. A field declared with `setting` rejects values outside
+    its domain.
     """
     return _answering(dataclasses.dataclass(frozen=True, kw_only=True)(cls))
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field, setting))
 def parameters(cls: type[T]) -> type[T]:
-    """The same where all fields may be given by position: of a synchronisation rule."""
+    """Like `configuration`, but all fields may be given by position, as for a synchronisation rule."""
     return _answering(dataclasses.dataclass(frozen=True)(cls))
 
 
@@ -198,12 +198,12 @@ def _canonical(owner: object, name: str, value: object, domain: Domain) -> objec
 
 
 def refuse(owner: object, name: str, value: object, allowed: str) -> ConfigurationError:
-    """The error for a bad value of a field of `owner`."""
+    """The error for an invalid value of a field of `owner`."""
     return ConfigurationError(f"{type(owner).__name__}: {name} must be {allowed}. Received: {name}={shown(value)}")
 
 
 def shown(value: object) -> str:
-    """A value as an error shows it: of an array its shape and type, else its repr.
+    """A value as text for errors: shape and type of an array, otherwise its repr.
 
     >>> print(shown((np.zeros((3, 2)), "cpu")))
     (an array of shape (3, 2), float64, 'cpu')
@@ -220,14 +220,14 @@ def shown(value: object) -> str:
 
 
 def plain(value: Any) -> Any:
-    """NumPy's integers, floats and booleans, also those in tuples and lists, as Python's; anything else as it is.
+    """NumPy's integers, floats and booleans, also in tuples and lists, as Python's; other values are unchanged.
 
     >>> plain(np.int64(8)), plain((np.float64(0.5), [np.True_])), plain("auto")
     (8, (0.5, [True]), 'auto')
     """
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return float(value) if value.dtype.kind == "f" else value.item()  # a long double's item is a long double
-    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named tuple
         return value._make(map(plain, value))
     return type(value)(map(plain, value)) if type(value) in (tuple, list) else value
 
@@ -237,7 +237,7 @@ def is_integer(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a finite number that a float can hold."""
+    """Whether the value is a finite number that a float can represent."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     try:
@@ -247,7 +247,7 @@ def is_number(value: object) -> bool:
 
 
 def check_integer(owner: object, name: str, minimum: int, *, optional: bool = False) -> None:
-    """The field is an integer ≥ minimum (or None, where optional)."""
+    """Raises ConfigurationError unless the field is an integer ≥ minimum (or None, if optional)."""
     value = getattr(owner, name)
     if optional and value is None:
         return
@@ -265,7 +265,7 @@ def check_number(
     below: bool = False,
     optional: bool = False,
 ) -> None:
-    """The field is a finite number in the range; `above` and `below` leave out the ends."""
+    """Raises ConfigurationError unless the field is a finite number in the range; `above`, `below` exclude the ends."""
     value = getattr(owner, name)
     if optional and value is None:
         return
@@ -291,7 +291,7 @@ def check_choice(owner: object, name: str, choices: Sequence[str]) -> None:
 
 
 def check_unused(owner: object, why: str, *names: str) -> None:
-    """These fields, which do nothing beside the others, are at their defaults: whoever sets one expects something."""
+    """Raises ConfigurationError unless the fields, which have no effect with the others, have their defaults."""
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
         value = getattr(owner, field.name)
         if field.name in names and value != field.default:
@@ -299,7 +299,7 @@ def check_unused(owner: object, why: str, *names: str) -> None:
 
 
 def check_learning_rate_multipliers(owner: object) -> None:
-    """Every field of an operator by which it multiplies the learning rate of a variable is a number ≥ 0."""
+    """Raises ConfigurationError unless every learning rate multiplier of an operator is a number ≥ 0."""
     for field in dataclasses.fields(owner):  # type: ignore[arg-type]
         if field.name.endswith("_learning_rate_multiplier"):
             check_number(owner, field.name, minimum=0)
@@ -312,7 +312,7 @@ def check_boolean(owner: object, name: str) -> None:
 
 
 def pair(owner: object, name: str, minimum: int) -> tuple[int, int]:
-    """The field as (height, width): an integer means both."""
+    """The field as (height, width); an integer stands for both."""
     value = getattr(owner, name)
     sizes = (value, value) if is_integer(value) else value
     if (

@@ -12,7 +12,7 @@ from crossbow.conf import Domain, is_integer, is_number
 
 @dataclass(frozen=True)
 class Integer(Domain):
-    """Integers from a minimum on; None too where optional; and a word, if one is given.
+    """Integers ≥ a minimum; optionally also None, and one word.
 
     >>> Integer(at_least=1, word="auto").allowed, Integer(at_least=0, optional=True).allowed
     ("an integer ≥ 1 or 'auto'", 'an integer ≥ 0 or None')
@@ -56,7 +56,7 @@ class Integer(Domain):
 
 @dataclass(frozen=True)
 class Number(Domain):
-    """Finite numbers in a range; None too where optional.
+    """Finite numbers in a range; optionally also None.
 
     >>> Number(above=0, at_most=1).allowed, Number(at_least=0, below=1, optional=True).allowed
     ('a finite number > 0 and ≤ 1', 'a finite number ≥ 0 and < 1 or None')
@@ -94,7 +94,7 @@ class Number(Domain):
         return value
 
     def read(self, text: str) -> float:
-        """Any finite number: its range may depend on other options, and is the configuration's to check."""
+        """Any finite number. The configuration checks the range, because it may depend on other options."""
         value = float(text)
         if not math.isfinite(value):
             raise ValueError(text)
@@ -103,7 +103,7 @@ class Number(Domain):
 
 @dataclass(frozen=True)
 class Integers(Domain):
-    """Tuples of integers from a minimum on."""
+    """Tuples of integers ≥ a minimum."""
 
     at_least: int
 
@@ -186,7 +186,7 @@ class EnumMember(Domain):
 
 @dataclass(frozen=True)
 class Flag(Domain):
-    """True and False. As an option it has a form with and one without `no-`."""
+    """True and False. As an option it exists with and without the prefix `no-`."""
 
     @property
     def allowed(self) -> str:

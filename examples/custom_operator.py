@@ -1,4 +1,4 @@
-"""An operator of one's own: Swish with a trainable slope, written outside Crossbow in array-module code.
+"""A custom operator: Swish with a trainable slope, written outside Crossbow in array-module code.
 
 `python -m examples.custom_operator` compares its gradients with finite differences.
 """
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 @configuration
 class Swish(Kernel):
-    """y = x · σ(β x), one trainable β for each channel (Ramachandran et al., 2017).
+    """y = x · σ(β x), with one trainable β per channel (Ramachandran et al., 2017).
 
     x and y: (N, C, …); beta: (C,).
     """
@@ -54,10 +54,10 @@ class Swish(Kernel):
         gate = self._gate(xp, x, variables["beta"])
         slope = x * gate * (1 - gate)  # the derivative of y with respect to β x
         beta = self._per_channel(variables["beta"], x)
-        everything_but_channels = (0, *range(2, x.ndim))
+        all_axes_but_channels = (0, *range(2, x.ndim))
         return (
             [output_gradient * (gate + beta * slope)],
-            {"beta": xp.sum(output_gradient * slope * x, axis=everything_but_channels)},
+            {"beta": xp.sum(output_gradient * slope * x, axis=all_axes_but_channels)},
         )
 
     def _gate(self, xp: ModuleType, x: Array, beta: Array) -> Array:
@@ -71,7 +71,7 @@ class Swish(Kernel):
 
 
 def main() -> None:
-    """Check the operator, and show what it computes."""
+    """Check the operator, and show an output and a gradient."""
     error = check_gradients(Swish(), [(2, 3, 4, 4)])
     print(f"Swish: worst relative error of the gradients {error:.1e}")
     run = run_operator(Swish(), [np.array([[-1.0, 0.0, 1.0]])], variables={"beta": [2.0, 2.0, 2.0]})

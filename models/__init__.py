@@ -1,4 +1,4 @@
-"""The zoo: networks, and scripts that train them."""
+"""The model zoo: networks, and scripts that train them."""
 
 from crossbow import interruption
 

@@ -3,20 +3,20 @@
 Three convolutions 5×5 and two inner products, 145,578 parameters: A. Krizhevsky's cuda-convnet, layers-18pct (2012), in
 the form of Caffe's examples/cifar10/cifar10_quick_train_test.prototxt.
 
-Ports Crossbow's ConvNet.java (src/test/java/uk/ac/imperial/lsds/crossbow). Where the two differ this module follows
-Caffe's, of which parameters and accuracy are published:
+Ports Crossbow's ConvNet.java (src/test/java/uk/ac/imperial/lsds/crossbow). Where the two differ, this module follows
+Caffe's, whose parameters and accuracy are published:
 
-pooling     The first one takes the maximum; the original's takes the average. All are without padding, so that 4×4 is
-            left; the original meant that, but its padding became 2, and 6×6 was left.
-images      Pixels span 255, around 0: the first weights, N(0, 0.0001), are made for that. The original stored them in
-            [−1, 1], with which the loss hardly moves from ln 10.
-momentum    0.9; the original has 0.001, the number of its learning rate (`--momentum 0.001`).
-schedule    The learning rate, 0.001, falls to a tenth after 8 of 10 epochs, with which Caffe reaches 75 % in batches of
-            100. The original: fixed, 200 epochs (`--learning-rate-policy fixed --epochs 200`).
-batch       The original's, 128.
+pooling     The first pooling takes the maximum; the original takes the average. No pooling has padding, so the last
+            output is 4×4; the original intended this, but its padding became 2, and the output 6×6.
+images      Pixels have a range of 255, centred at 0, for which the first weights, N(0, 0.0001), are chosen. The
+            original stores them in [−1, 1], with which the loss hardly decreases from ln 10.
+momentum    0.9; the original has 0.001, the value of its learning rate (`--momentum 0.001`).
+schedule    The learning rate, 0.001, decreases to a tenth after 8 of 10 epochs, with which Caffe reaches 75 % in
+            batches of 100. The original: fixed, 200 epochs (`--learning-rate-policy fixed --epochs 200`).
+batch       128, as in the original.
 
-Biases have twice the learning rate, in all three. The images are cropped and mirrored in training as with the other
-models for CIFAR; Caffe's and the original's are not (`--no-augmentation`).
+Biases have twice the learning rate in all three. In training, the images are cropped and mirrored as in the other
+models for CIFAR, but not in Caffe and the original (`--no-augmentation`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from models.layers import chain, classifier
 def convnet(*, number_of_outputs: int = 10, transform: DataTransform | None = None) -> Dataflow:
     """The training dataflow, for images (N, C, H, W); CIFAR's are (N, 3, 32, 32). Their pixels should span 255.
 
-    transform  what is done to the images first, if anything.
+    transform  preprocessing of the images, if any.
 
     >>> [node.operator.name for node in convnet().subgraph.nodes][:9]
     ['conv1', 'pool1', 'relu1', 'conv2', 'relu2', 'pool2', 'conv3', 'relu3', 'pool3']
@@ -97,7 +97,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the command line says; returns the exit status."""
+    """Train by the command line. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -1,4 +1,4 @@
-"""What the networks of the zoo do to images before their first layer."""
+"""Preprocessing and augmentation of images for the networks of the zoo."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import argparse
 from crossbow.ops import DataTransform
 
 AUGMENTED = ("cifar10",)
-"""The data sets whose training images are cropped and mirrored where nothing is said."""
+"""Data sets whose training images are augmented by default."""
 PADDING = 4
-"""Pixels on each side of an image before a window of its size is cut out."""
+"""Pixels of padding on each side of an image before cropping."""
 
 
 def add_augmentation(group: argparse._ArgumentGroup) -> None:
-    """The option that `image_transform` reads."""
+    """Add the option that `image_transform` reads."""
     group.add_argument(
         "--augmentation",
         action=argparse.BooleanOptionalAction,
@@ -23,10 +23,10 @@ def add_augmentation(group: argparse._ArgumentGroup) -> None:
 
 
 def image_transform(options: argparse.Namespace, scale: float = 2.0) -> DataTransform:
-    """Pixels from [0, 1] to [−scale / 2, scale / 2], and, where the images are augmented, another window in each epoch.
+    """Scales pixels from [0, 1] to [−scale / 2, scale / 2] and, with augmentation, crops and mirrors at random.
 
-    With the default scale that is [−1, 1], as in CifarEncoder.java; the windows are those of ResNetv1ForCifar.java and
-    VGG.java, and of He et al. (arXiv:1512.03385), section 4.2.
+    With the default scale, the range is [−1, 1], as in CifarEncoder.java; the crops are those of ResNetv1ForCifar.java
+    and VGG.java, and of He et al. (arXiv:1512.03385), section 4.2.
     """
     augmented = options.dataset in AUGMENTED if options.augmentation is None else options.augmentation
     return DataTransform(padding=PADDING if augmented else 0, mirror=augmented, mean=0.5, scale=scale)

@@ -1,4 +1,4 @@
-"""How the zoo builds its graphs: operators by name, and the end that classifiers share."""
+"""Helpers to build the zoo's graphs: named operators, and the common end of classifiers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crossbow.ops.kernel import Kernel
 
 
 def add(name: str, kernel: Kernel, *inputs: DataflowNode) -> DataflowNode:
-    """A new node that reads these nodes, in this order; without any it reads the batch."""
+    """A new node that reads the given nodes, in this order; without any, it reads the batch."""
     node = DataflowNode(Operator(name, kernel))
     for source in inputs:
         source.connect_to(node)
@@ -18,7 +18,7 @@ def add(name: str, kernel: Kernel, *inputs: DataflowNode) -> DataflowNode:
 
 
 def chain(layers: Sequence[tuple[str, Kernel]]) -> tuple[DataflowNode, DataflowNode]:
-    """The first and the last of these nodes, each of which reads the one before."""
+    """The first and the last node of a chain, in which each node reads the previous one."""
     first = last = add(*layers[0])
     for name, kernel in layers[1:]:
         last = add(name, kernel, last)
@@ -26,7 +26,7 @@ def chain(layers: Sequence[tuple[str, Kernel]]) -> tuple[DataflowNode, DataflowN
 
 
 def classifier(head: DataflowNode, logits: DataflowNode) -> Dataflow:
-    """The training dataflow: a softmax on the logits (N, classes), the loss, and the accuracy beside it."""
+    """The training dataflow: a softmax of the logits (N, classes), the loss, and the accuracy."""
     softmax = add("softmax", SoftMax(), logits)
     add("loss", SoftMaxLoss(), softmax)
     add("accuracy", Accuracy(), softmax)

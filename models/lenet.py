@@ -1,12 +1,12 @@
 """LeNet: handwritten digits. `python -m models.lenet` trains it; `--help` lists the options.
 
 The network of Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, Gradient-Based Learning Applied to Document Recognition
-(Proceedings of the IEEE 86, 1998), in two later forms:
+(Proceedings of the IEEE 86, 1998), in two later variants:
 
-original  Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/LeNet.java), that of TensorFlow's MNIST tutorial:
+original  Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/LeNet.java), from TensorFlow's MNIST tutorial:
           32 and 64 feature maps, an inner product of 1,024, dropout; 1,111,946 parameters.
 caffe     Caffe's (examples/mnist/lenet_train_test.prototxt): 20 and 50 feature maps, an inner product of 500, no ReLU
-          behind the convolutions; 431,080 parameters.
+          after the convolutions; 431,080 parameters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIANTS = ("original", "caffe")
 def lenet(variant: str = "original", *, dropout: float = 0.4, number_of_outputs: int = 10) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of at least 14×14; those of MNIST are (N, 1, 28, 28).
 
-    dropout: the ratio of the original variant's dropout, in [0, 1); 0 leaves it out. The caffe variant has none.
+    dropout: the ratio of the original variant's dropout, in [0, 1); 0 omits it. The caffe variant has none.
 
     Raises ConfigurationError for an unknown variant.
 
@@ -43,8 +43,8 @@ def lenet(variant: str = "original", *, dropout: float = 0.4, number_of_outputs:
 def _original(dropout: float, number_of_outputs: int) -> list[tuple[str, Kernel]]:
     """Weights N(0, 0.1), biases 0, 0.1, 0.1, 0.1, as in LeNet.java.
 
-    Fixed from the original: the weights are truncated at two standard deviations, as it asked for; its flag was
-    inverted, and they were not.
+    Fixed from the original: the weights are truncated at two standard deviations, as intended; its flag was inverted,
+    so they were not.
     """
     weights = Gaussian(std=0.1, truncate=True)
     first, later = Constant(0.0), Constant(0.1)
@@ -101,7 +101,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the command line says; returns the exit status."""
+    """Train by the command line. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -45,7 +45,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the command line says; returns the exit status."""
+    """Train by the command line. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

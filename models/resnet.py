@@ -5,7 +5,7 @@ Version 2, with normalisation and ReLU before the convolutions: the same, Identi
 (arXiv:1603.05027, 2016).
 
 Ports Crossbow's ResNetv1.java and ResNetv1ForCifar.java (src/test/java/uk/ac/imperial/lsds/crossbow), and the idea of
-ResNetv2.java, which is commented out there. The depth says which kind it is:
+ResNetv2.java, which is commented out there. The depth determines the kind:
 
 * 20, 32, 44, 56, 110 (6n + 2), for CIFAR: 3×3 convolutions, three stages of 16, 32 and 64 features and n units;
 * 18, 34 (units of two 3×3 convolutions) and 50, 101, 152 (bottlenecks 1×1, 3×3, 1×1), for ImageNet: a 7×7 convolution
@@ -13,18 +13,18 @@ ResNetv2.java, which is commented out there. The depth says which kind it is:
 
 Where the original and the papers differ:
 
-shortcuts   Where a unit changes the shape, the paper's networks for CIFAR take every second pixel and add channels of
-            zeros ("identity", its option A, without parameters), those for ImageNet a 1×1 convolution ("projection",
-            option B). So does this module; the original has projections in both. Version 1 normalises a projection,
-            version 2 does not, as in the original.
-stride      A bottleneck has it in the first 1×1 convolution, as in the papers and ResNetv1.java; with
-            `bottleneck_stride="3x3"` in the 3×3 one, as in ResNetv1ForCifar.java and torchvision.
-pooling     The last one is over the whole image, as in the papers. The original's window of 7×7 leaves 2×2 of CIFAR's
-            8×8, and so 2,560 weights in the inner product of 64 features that should have 640. Fixed.
-            The first one is the original's, without padding and with ⌈·⌉ (112 → 56), where others pad by 1.
-initial     The original's, not the papers': Xavier with fan-in (CIFAR); Xavier with the average fan, and N(0, 0.0221)
-values      in the inner product (ImageNet). The latter is truncated at two standard deviations, as the original asked
-            for; its flag was inverted, and it was not.
+shortcuts   If a unit changes the shape, the paper's networks for CIFAR take every second pixel and add channels of
+            zeros ("identity", its option A, without parameters), and those for ImageNet use a 1×1 convolution
+            ("projection", option B). So does this module; the original has projections in both. Version 1 normalises a
+            projection, version 2 does not, as in the original.
+stride      In a bottleneck, the first 1×1 convolution has the stride, as in the papers and ResNetv1.java; with
+            `bottleneck_stride="3x3"` the 3×3 convolution has it, as in ResNetv1ForCifar.java and torchvision.
+pooling     The last pooling is global, as in the papers. The original's 7×7 window leaves 2×2 of CIFAR's 8×8, and so
+            2,560 weights in the inner product of 64 features, which should have 640. Fixed.
+            The first pooling is the original's, without padding and with ⌈·⌉ (112 → 56), where others pad by 1.
+initial     As in the original, not the papers: Xavier with fan-in (CIFAR); Xavier with the average fan, N(0, 0.0221)
+values      in the inner product (ImageNet). The latter is truncated at two standard deviations, as the original
+            intended; its flag was inverted, so it was not.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ IMAGENET_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3,
 """Units of each stage, by depth."""
 BOTTLENECK_DEPTHS = (50, 101, 152)
 EXPANSION = 4
-"""A bottleneck gives so many times the features that its 3×3 convolution has."""
+"""Number of features of a bottleneck relative to its 3×3 convolution."""
 DEPTHS = tuple(sorted((*CIFAR_DEPTHS, *IMAGENET_UNITS)))
 VERSIONS = (1, 2)
 SHORTCUTS = ("identity", "projection")
@@ -65,15 +65,15 @@ def resnet(
     """The training dataflow, for images (N, C, H, W) of any size; CIFAR's are 3×32×32, ImageNet's 3×224×224.
 
     number_of_outputs  classes; by default 10 (depths for CIFAR) or 1,000 (for ImageNet).
-    shortcut           where the shape changes: "identity" (by default for CIFAR) or "projection" (for ImageNet).
-    bottleneck_stride  which convolution of a bottleneck has the stride: "1x1" (by default) or "3x3".
-    transform          what is done to the images first, if anything.
+    shortcut           for changes of shape: "identity" (the default for CIFAR) or "projection" (for ImageNet).
+    bottleneck_stride  the convolution of a bottleneck that has the stride: "1x1" (the default) or "3x3".
+    transform          preprocessing of the images, if any.
 
     Parameters, in version 1: 269,722 (20), 464,154 (32), 658,586 (44), 853,018 (56), 1,727,962 (110); 11,689,512 (18),
     21,797,672 (34), 25,557,032 (50), 44,549,160 (101), 60,192,808 (152).
 
-    Raises ConfigurationError for a depth, version, shortcut or stride that is not among these, and for a
-    `bottleneck_stride` where there are no bottlenecks.
+    Raises ConfigurationError for an unknown depth, version, shortcut or stride, and for a `bottleneck_stride` without
+    bottlenecks.
 
     >>> [node.operator.name for node in resnet(20).subgraph.nodes][:6]
     ['conv', 'norm', 'relu', 'unit1-1-conv1', 'unit1-1-norm1', 'unit1-1-relu1']
@@ -110,7 +110,7 @@ def resnet(
 
 @dataclass(frozen=True)
 class _Network:
-    """What all units of a network have in common."""
+    """Settings that all units of a network share."""
 
     version: int
     bottleneck: bool
@@ -123,7 +123,7 @@ class _Network:
         _check("bottleneck_stride", self.bottleneck_stride, BOTTLENECK_STRIDES)
 
     def convolution(self, name: str, outputs: int, size: int, stride: int, *inputs: DataflowNode) -> DataflowNode:
-        """Without a bias: a normalisation that has one follows, here or in the next unit."""
+        """A convolution without bias, because a normalisation with bias follows, here or in the next unit."""
         kernel = Conv(
             number_of_outputs=outputs,
             kernel_size=size,
@@ -138,7 +138,7 @@ class _Network:
         return add(relu, ReLU(), _norm(norm, x))
 
     def stages(self, x: DataflowNode, channels: int, units: Sequence[int], features: Sequence[int]) -> DataflowNode:
-        """All units, and in version 2 the activation behind the last one."""
+        """All units and, in version 2, the activation after the last one."""
         for stage, (count, width) in enumerate(zip(units, features, strict=True), start=1):
             for unit in range(1, count + 1):
                 stride = 2 if unit == 1 and stage > 1 else 1
@@ -146,10 +146,10 @@ class _Network:
         return x if self.version == 1 else self.activation("norm2", "relu2", x)
 
     def unit(self, x: DataflowNode, name: str, channels: int, features: int, stride: int) -> tuple[DataflowNode, int]:
-        """A unit's output and the number of its channels. The residual and the shortcut are added up at the end.
+        """A unit's output and its number of channels. The residual and the shortcut are added at the end.
 
-        In version 1 a ReLU follows the sum. In version 2 the unit begins with an activation, and where the shape
-        changes the shortcut leads from there. A network's first unit has none of its own: the stem ends with one.
+        In version 1, a ReLU follows the sum. In version 2, the unit begins with an activation, which a shortcut that
+        changes the shape also reads. The first unit has no activation of its own, because the stem ends with one.
         """
         sizes = self.convolutions(features, stride)
         outputs = sizes[-1][0]
@@ -235,7 +235,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _stepping_at(*epochs: int) -> SolverConf:
-    """The learning rate falls to a tenth at each of these epochs."""
+    """A solver whose learning rate decreases to a tenth at each of these epochs."""
     return SolverConf(
         learning_rate=0.1,
         policy="multistep",
@@ -251,7 +251,8 @@ CIFAR = Defaults(
     batch_size=64,
     solver=_stepping_at(80, 120),
 )
-"""Those of scripts/benchmarks/resnet-32.sh, with the batch of ResNetv1ForCifar.java (the script's is 512 for a GPU)."""
+"""Defaults of scripts/benchmarks/resnet-32.sh, with the batch of ResNetv1ForCifar.java (the script's is 512 for a
+GPU)."""
 IMAGENET = Defaults(
     epochs={"synthetic": 3, "cifar10": 90},
     batch_size=16,
@@ -259,7 +260,7 @@ IMAGENET = Defaults(
     image_shape=(3, 224, 224),
     number_of_classes=1000,
 )
-"""Those of scripts/benchmarks/resnet-50.sh."""
+"""Defaults of scripts/benchmarks/resnet-50.sh."""
 
 SCRIPT = ModelScript(
     name="resnet",
@@ -280,7 +281,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the command line says; returns the exit status."""
+    """Train by the command line. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -1,17 +1,17 @@
 """VGG-16: thirteen 3×3 convolutions. `python -m models.vgg` trains one; `--help` lists the options.
 
 K. Simonyan and A. Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition (arXiv:1409.1556,
-2014), configuration D, in two forms:
+2014), configuration D, in two variants:
 
 cifar     Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/VGG.java), after S. Liu and W. Deng, Very Deep
           Convolutional Neural Network Based Image Classification Using Small Training Sample Size (ACPR 2015), as in
-          github.com/geifmany/cifar-vgg: batch normalisation behind every ReLU, dropout between the convolutions, one
-          inner product of 512 before the last. 14,991,946 parameters with 10 classes; 15,038,116 with the 100 that the
-          original has, for CIFAR-100.
+          github.com/geifmany/cifar-vgg: batch normalisation after every ReLU, dropout between the convolutions, one
+          inner product of 512 before the last. 14,991,946 parameters with 10 classes; 15,038,116 with the original's
+          100 classes of CIFAR-100.
 imagenet  The paper's: no normalisation, two inner products of 4,096 with dropout. 138,357,544 parameters with 1,000
           classes of images 224×224.
 
-Weights are Xavier's with the average fan, biases 0: the original's, and what the paper recommends in section 3.1.
+Weights use Xavier with the average fan, biases 0, as in the original, and as section 3.1 of the paper recommends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from models.layers import chain, classifier
 
 VARIANTS = ("cifar", "imagenet")
 STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-"""Outputs of the convolutions of each stage; a max pooling halves the image behind it."""
+"""Outputs of the convolutions of each stage. A max pooling after each stage halves the image."""
 WEIGHTS = Xavier(norm="average")
 
 Layers = list[tuple[str, Kernel]]
@@ -41,7 +41,7 @@ def vgg(
     """The training dataflow, for images (N, C, H, W) of any size; CIFAR's are 3×32×32, ImageNet's 3×224×224.
 
     number_of_outputs  classes; by default 10 (cifar) or 1,000 (imagenet).
-    transform          what is done to the images first, if anything.
+    transform          preprocessing of the images, if any.
 
     Raises ConfigurationError for an unknown variant.
 
@@ -59,7 +59,8 @@ def vgg(
 
 
 def _cifar(number_of_outputs: int) -> Layers:
-    """Behind a convolution: ReLU, normalisation, and, but for a stage's last, dropout (0.3, from stage 2 on 0.4)."""
+    """After a convolution: ReLU, normalisation and, except at the end of a stage, dropout (0.3, from stage 2 on
+    0.4)."""
     layers: Layers = []
     for stage, widths in enumerate(STAGES, start=1):
         for number, width in enumerate(widths, start=1):
@@ -130,7 +131,7 @@ CIFAR = Defaults(
         weight_decay=5e-4,
     ),
 )
-"""Those of scripts/benchmarks/vgg.sh, with the batch of VGG.java (the script's is 256)."""
+"""Defaults of scripts/benchmarks/vgg.sh, with the batch of VGG.java (the script's is 256)."""
 IMAGENET = Defaults(
     epochs={"synthetic": 3, "cifar10": 74},
     batch_size=16,
@@ -138,7 +139,7 @@ IMAGENET = Defaults(
     image_shape=(3, 224, 224),
     number_of_classes=1000,
 )
-"""The paper's momentum and weight decay; its learning rate, 0.01 for 256 images, is smaller here, for a small batch."""
+"""The paper's momentum and weight decay; its learning rate, 0.01 for 256 images, is reduced here for a small batch."""
 
 SCRIPT = ModelScript(
     name="vgg",
@@ -151,7 +152,7 @@ SCRIPT = ModelScript(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train as the command line says; returns the exit status."""
+    """Train by the command line. Returns the exit status."""
     return SCRIPT.main(arguments)
 
 

@@ -1,4 +1,4 @@
-"""`ModelConf` and `SystemConf`: what is trained how, and on which devices."""
+"""`ModelConf` and `SystemConf`: batch, rule and tests, and devices and arithmetic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class ModelConf:
     batch_size: int = setting(Integer(at_least=1), default=32)
     """Examples in the batch of one learner."""
     rule: Rule | RuleSequence | None = None
-    """How replicas and base model are combined, or several ways in turn; None is SMA(alpha=1/k) with k learners."""
+    """The rule that combines replicas and base model, or a sequence of rules; None is SMA(alpha=1/k) with k
+    learners."""
     wpc: int | None = setting(Integer(at_least=1, optional=True), default=None, meaning="k · τ")
     """Tasks in a clock tick, with k learners; a multiple of k under a rule with a barrier."""
     slack: int | None = setting(Integer(at_least=0, optional=True), default=None, meaning="as many as the rule allows")
@@ -34,12 +35,12 @@ class ModelConf:
     local_variables: tuple[str, ...] = setting(Names("*norm*"), default=(), meaning="none")
     """Names or patterns, as *norm*, of variables that every learner keeps to itself.
 
-    They are never exchanged, and z has the learners' mean. For rules by which learners step themselves."""
+    They are never exchanged, and z has the learners' mean. The rule must let learners apply their own steps."""
     skip: float = setting(Number(at_least=0, below=1), default=0.0)
     """Rules by which learners add to z one by one: probability with which each variable is left out of a merge."""
     restart: bool = setting(Flag(), default=True)
-    """step, multistep, lsr: whether learners start again from the base model, without velocities, where the learning
-    rate steps down."""
+    """step, multistep, lsr: whether learners restart from the base model, with zero velocity, when the learning rate
+    steps down."""
     test_interval: int = setting(Integer(at_least=1), default=1)
     """Epochs or tasks between two tests, by `test_interval_unit`."""
     test_interval_unit: TrainingUnit = setting(EnumMember(TrainingUnit), default=TrainingUnit.EPOCHS)
@@ -82,9 +83,9 @@ class Devices(Domain):
 
 @configuration
 class SystemConf:
-    """Where and how to run.
+    """The devices to run on, and the arithmetic.
 
-    Fixed from the original: the seed is used, every option that is accepted does something.
+    Fixed from the original: the seed is used, and every accepted option has an effect.
     """
 
     devices: str | Sequence[str] = setting(Devices(), default="cpu")
@@ -93,50 +94,49 @@ class SystemConf:
     """Learners on each device; auto begins with one per core, four per GPU, and finds the fastest number in training.
 
     Auto needs a single rule and devices with equally many cores, and does not search with `deterministic`. Its result
-    depends on timing; `History.decisions` has the numbers, with which a run is repeated."""
+    depends on timing; to repeat a run, use the numbers in `History.decisions`."""
     threads_per_learner: int | None = setting(
         Integer(at_least=1, optional=True), default=None, meaning="their cores, shared among their learners"
     )
     """Threads of a learner on CPU devices; the weights' last bits depend on their number.
 
-    Sums of several threads differ from those of one, and with one thread more convolutions are Winograd's: set it
-    where runs on machines with other numbers of cores are to have the same bits. None on GPUs."""
+    Sums of several threads differ from those of one, and with one thread more convolutions use Winograd's algorithm.
+    Set it if runs on machines with different numbers of cores must have the same bits. None on GPUs."""
     kernels: str = setting(Choice(("auto", "reference", "onednn")), default="auto")
     """Kernel library; auto: the fastest that works; reference: NumPy; onednn: the fast CPU kernels, or an error."""
     precision: str = setting(Choice(("float32", "tf32", "bfloat16", "float16", "float64")), default="float32")
     """Type of weights and arithmetic; float64 needs the reference kernels, on the CPU; tf32, bfloat16 and float16 need
     the tensor cores of a GPU.
 
-    * "tf32": float32, but factors of convolutions and matrix products may be rounded to 10 bits behind the point.
-    * "bfloat16" and "float16": tensors between convolutions, matrix products, batch norms, ReLUs, poolings and the like
-      have 16 bits, with 7 or 10 bits behind the point; so have the gradients of these operators' variables. Sums inside
-      an operator, losses, operators of your own, the arithmetic of solver and rule, weights and running statistics
-      are float32. float16's gradients are scaled against underflow, by a scale that each learner adapts from its first
-      task on; a task whose gradient overflows nevertheless counts as one with a gradient of zero (its momentum and
-      weight decay still act), and averages as usual."""
+    * "tf32": float32, but factors of convolutions and matrix products may be rounded to 10 mantissa bits.
+    * "bfloat16" and "float16": tensors between convolutions, matrix products, batch norms, ReLUs, poolings and similar
+      operators have 16 bits, with 7 or 10 mantissa bits; so do the gradients of these operators' variables. Sums inside
+      an operator, losses, custom operators, the arithmetic of solver and rule, weights and running statistics are
+      float32. float16's gradients have a loss scale, which each learner adapts from its first task on; if a task's
+      gradient overflows, it counts as zero (momentum and weight decay still apply), and averaging is unchanged."""
     winograd: bool = setting(Flag(), default=True)
-    """Whether convolutions may use Winograd's filtering, whose rounding errors are larger.
+    """Whether convolutions may use Winograd's algorithm, whose rounding errors are larger.
 
-    The fast CPU kernels use it for windows of 3×3 and 5×5, in learners with one thread, where it is faster. Its
-    rounding errors are five to ten times those of a sum of products, and depend on whole tiles of the input instead of
-    a window (docs/numerics.md). Other kernels, and GPUs, are not affected."""
+    The fast CPU kernels use it for windows of 3×3 and 5×5, in learners with one thread, if it is faster. Its rounding
+    errors are five to ten times those of a direct convolution, and depend on whole tiles of the input instead of a
+    window (docs/numerics.md). Other kernels, and GPUs, are not affected."""
     deterministic: bool = setting(Flag(), default=False)
     """Whether a GPU computes the same bits in every run with the same seed, under a rule with a barrier.
 
-    Convolution algorithms are then taken in a fixed order of preference instead of by timing. On the CPU this is always
-    so, under such a rule and with a fixed number of learners; "auto" then stays with its first number."""
+    Convolution algorithms are then selected in a fixed order of preference instead of by timing. On the CPU this is
+    always so, under such a rule and with a fixed number of learners; "auto" then keeps its first number."""
     seed: int = setting(Integer(at_least=0), default=0)
-    """Start of every random number: initial weights, order of the examples, dropout.
+    """Seed of all random numbers: initial weights, order of the examples, dropout.
 
-    Under a rule with a barrier the same seed, learners on each device and threads of a learner give the same bits;
-    under a rule without one, weights depend on timing, too."""
+    Under a rule with a barrier, runs with the same seed, learners on each device and threads per learner produce the
+    same bits; under a rule without one, weights also depend on timing."""
     graphs: bool = setting(Flag(), default=True)
     """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
     check_numerics: bool = setting(Flag(), default=False)
-    """Whether to end with the names of operator or variable, and task, where a number is not finite; slow.
+    """Whether to stop with the names of operator or variable, and task, if a number is not finite; slow.
 
-    Checked are all results of operators, in training, testing and prediction, every variable that the solver or the
-    rule writes, sums over a device's learners, and the mean of running statistics. With "float16", whose gradients may
+    It checks all results of operators, in training, testing and prediction, every variable that the solver or the rule
+    writes, sums over a device's learners, and the mean of running statistics. With "float16", whose gradients may
     overflow, gradients are checked as a whole, at the end of a task."""
 
     @property

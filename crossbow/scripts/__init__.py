@@ -1,4 +1,4 @@
-"""Scripts that train a model: their options, a run, its log and its picture."""
+"""Scripts that train a model: options, the run, its log and its plot."""
 
 from crossbow.scripts.model_script import ModelScript
 from crossbow.scripts.parser import Defaults

@@ -1,4 +1,4 @@
-"""A picture of the learning curves."""
+"""Plot of the learning curves."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def write_learning_curves(records: Sequence[Record], path: str | os.PathLike[str], title: str) -> None:
-    """Draw loss and accuracy by epoch as a PNG. The file is whole or not there: an older one is replaced at the end.
+    """Draw loss and accuracy by epoch as a PNG. The file is written atomically.
 
-    Raises DataError where matplotlib is not installed, or the file cannot be written.
+    Raises DataError if matplotlib is not installed, or if the file cannot be written.
     """
     try:
-        # Imported here, because it costs a second and some 40 MB; and without pyplot, because no window is wanted.
+        # Imported here, because it takes a second and some 40 MB; and without pyplot, which would open windows.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
         from matplotlib.ticker import PercentFormatter

@@ -1,4 +1,4 @@
-"""The data sets that model scripts can be told to train on: what they are, and how they are read."""
+"""Data sets of model scripts: their descriptions, and how they are read."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from crossbow.data import Dataset, cifar10, digits, mnist, synthetic
 from crossbow.types import Shape
 
 SYNTHETIC = "synthetic"
-"""The one data set whose shape and size are the user's to say."""
+"""The data set whose shape and size are options."""
 
 
 @dataclass(frozen=True)
 class DataSource:
-    """A data set by name."""
+    """A selected data set."""
 
     name: str
     directory: Path | None
-    """Where its files lie; None: it is downloaded, or needs no files."""
+    """Directory of its files; None if it is downloaded, or needs no files."""
     image_shape: Shape
     number_of_classes: int
     training: int
-    """How many training examples of the synthetic data set; the others have their own number."""
+    """Number of training examples of the synthetic data set; other data sets have a fixed number."""
     check: int
-    """How many to check with, likewise."""
+    """Number of check examples of the synthetic data set."""
 
     def load(self) -> Dataset:
-        """The data set. Raises DataError where files are missing or damaged, or cannot be downloaded."""
+        """The data set. Raises DataError if files are missing or damaged, or cannot be downloaded."""
         return KNOWN[self.name].load(self)
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of a data set before it is read."""
+    """Description of a data set before it is read."""
 
     summary: str
-    """For `--help` of `--dataset`."""
+    """Text for `--help` of `--dataset`."""
     without_options: str
-    """How it is called in the sentence that says what a script does without options."""
+    """Its name in the sentence that describes a script's defaults."""
     load: Callable[[DataSource], Dataset]
     image_shape: Shape | None
-    """None: the user says it."""
+    """None if it is an option."""
     number_of_classes: int = 10
     files: str = ""
-    """What `--data-directory` must hold; empty where the data set has no files."""
+    """Required contents of `--data-directory`; empty if the data set has no files."""
 
 
 KNOWN = {
@@ -78,4 +78,4 @@ KNOWN = {
         image_shape=None,
     ),
 }
-"""Every data set by its name on the command line."""
+"""All data sets by their name on the command line."""

@@ -1,4 +1,4 @@
-"""What every model script does: read its options, train, print, log, draw the learning curves, and end in order."""
+"""Common part of model scripts: read the options, train, print, log, and plot the learning curves."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class ModelScript:
     """A model with a command line: `ModelScript(…).main(sys.argv[1:])`."""
 
     name: str
-    """Of the module in `models`, and of the default output directory."""
+    """Name of the module in `models`, and of the default output directory."""
     title: str
     """One sentence for `--help`."""
     build: Callable[[argparse.Namespace], Dataflow]
-    """The training dataflow for the options. `image_shape` and `classes` among them are those of the data set."""
+    """Function from the options to the training dataflow. They include the data set's `image_shape` and `classes`."""
     defaults: Defaults
     add_options: Callable[[argparse._ArgumentGroup], None] = lambda group: None
-    """Adds the model's own options."""
+    """Function that adds the model's own options."""
     choose_defaults: Callable[[argparse.Namespace], Defaults] | None = None
-    """The defaults that go with the model's own options, where that is not always `defaults`."""
+    """Function from the model's own options to the defaults, if these are not always `defaults`."""
     variant: Callable[[argparse.Namespace], str] = lambda options: getattr(options, "variant", "")
-    """Which of the models that the script knows the options ask for, in words; empty where there is one."""
+    """Function from the options to the name of the selected model; empty if there is only one."""
 
     def defaults_for(self, arguments: Sequence[str] | None) -> Defaults:
-        """The defaults of the other options, `--help` included, depend on the model's own: these are read first."""
+        """The defaults of the other options, which depend on the model's own: those are read first."""
         if self.choose_defaults is None:
             return self.defaults
         parser, group = new_parser(self.name, self.title, self.defaults)
@@ -54,7 +54,7 @@ class ModelScript:
         return self.choose_defaults(first.parse_known_args(arguments)[0])
 
     def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Train as the command line says; returns the exit status. Expected errors are one sentence on stderr."""
+        """Train by the command line. Returns the exit status. Expected errors are printed as one sentence on stderr."""
         return run_command(f"python -m models.{self.name}", lambda: self._train(arguments))
 
     def _train(self, arguments: Sequence[str] | None) -> int:
@@ -69,7 +69,7 @@ class ModelScript:
 
 
 class _Records(Monitor):
-    """Keeps the records, because a call that is interrupted returns none."""
+    """Stores the records, because an interrupted call returns none."""
 
     def __init__(self) -> None:
         self.history = History()
@@ -92,7 +92,7 @@ class _Run:
         confs = configurations(options, self.defaults)
         options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
         dataflow = self.script.build(options)
-        parse_devices(confs.system.devices)  # a wrong name is said before data are read, or downloaded
+        parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
         data = confs.data.load()
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
         log = JsonLinesMonitor(self.log)
@@ -119,7 +119,7 @@ class _Run:
             self._end(context, reasons.get(history.stopped, ""))
 
     def _end(self, context: ExecutionContext, reason: str) -> None:
-        """Draw and sum up what was done, however training ended."""
+        """Plot and summarise the run, however it ended."""
         history = self.records.history
         if not history.records:
             print(f"{reason}nothing was recorded, and no picture is drawn", flush=True)
@@ -139,11 +139,11 @@ class _Run:
                 f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s "
                 f"({_count(best.epoch, 'epoch')})"
             )
-        sys.stdout.flush()  # before the picture, which may fail
+        sys.stdout.flush()  # before the plot, which may fail
         print(f"log {self.log}; {self._draw(context, history)}", flush=True)
 
     def _draw(self, context: ExecutionContext, history: History) -> str:
-        """Write the picture; returns what to say of it."""
+        """Write the plot. Returns the text to print about it."""
         options = self.options
         title = f"{self.script.name} on {options.dataset}: {options.rule}, batch {context.model.batch_size}"
         try:
@@ -156,13 +156,13 @@ class _Run:
 
 
 def _prepare_directory(directory: Path, log: Path, picture: Path) -> None:
-    """Make the output directory; raises DataError where nothing, or not these files, can be written into it."""
+    """Create the output directory. Raises DataError if these files cannot be written to it."""
     make_directory(directory)
     if not os.access(directory, os.W_OK | os.X_OK):
         raise DataError(f"{directory}: expected a directory to write to. Received: one without permission to write")
     for file in (log, picture):
         check_regular(file)
-    if log.exists() and not os.access(log, os.W_OK):  # an older picture is replaced, whatever its permissions
+    if log.exists() and not os.access(log, os.W_OK):  # an existing plot is replaced, whatever its permissions
         raise DataError(f"{log}: expected a file to write. Received: one without permission to write")
 
 
@@ -199,7 +199,7 @@ def _print_configuration(
 
 
 def _header(script: ModelScript, options: argparse.Namespace, context: ExecutionContext) -> dict[str, Any]:
-    """What the log says of the run: among others all that its bits depend on."""
+    """The log's description of the run, which includes everything that its bits depend on."""
     summary, system = context.summary(), context.system
     devices = [
         {
@@ -246,9 +246,9 @@ def _count(number: float, what: str) -> str:
 
 
 def peak_memory() -> int | None:
-    """The largest resident memory that this process had, in bytes; None where the system does not say."""
+    """Peak resident memory of this process in bytes; None if the system does not report it."""
     if platform.system() == "Linux":
-        # getrusage would count what the process was before it became this program.
+        # getrusage would include the process before it became this program.
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""The command line that all model scripts share: what can be said, checked, as Crossbow's configurations."""
+"""The command line of all model scripts, and its conversion to Crossbow's configurations."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ MODEL = settings(ModelConf)
 SYSTEM = settings(SystemConf)
 LEARNERS = ("batch_size", "devices", "learners_per_device", "threads_per_learner")
 TESTS = ("test_interval", "test_interval_unit", "check_batch_size")
-"""Settings with a heading of their own in `--help`; the others of `MODEL` are with the rule, of `SYSTEM` last."""
+"""Settings with their own heading in `--help`; the others of `MODEL` are with the rule, those of `SYSTEM` are last."""
 SYNTHETIC_SIZES = {
     "classes": ("number_of_classes", 10, "classes"),
     "training_examples": ("training", 2048, "training examples"),
     "test_examples": ("check", 512, "examples to test with"),
 }
-"""By option of the synthetic data set: the field of DataSource, its default, what it counts."""
+"""By option of the synthetic data set: field of DataSource, default, and what it counts."""
 
 
 @dataclass(frozen=True)
 class Defaults:
-    """What a model script does without options."""
+    """Defaults of a model script."""
 
     epochs: Mapping[str, int]
-    """By data set: those that the script can train on, of `data_sources.KNOWN`. The first is the default."""
+    """Number of epochs by data set, for all data sets of `data_sources.KNOWN` that the script supports. The first is
+    the default."""
     batch_size: int
     solver: SolverConf
-    """Its schedule is the default with its policy only."""
+    """Default solver. Its schedule applies only with its policy."""
     image_shape: Shape = (3, 32, 32)
-    """Of synthetic images."""
+    """Shape of synthetic images."""
     number_of_classes: int = 10
-    """Of synthetic images."""
+    """Number of classes of synthetic images."""
 
     @property
     def dataset(self) -> str:
@@ -55,7 +56,7 @@ class Defaults:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Answers an option that there is not with what may be meant, and with those of the rule."""
+    """Reports an unknown option with similar ones, and with those of the rule."""
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         options: argparse.Namespace
@@ -172,7 +173,7 @@ def _shape(text: str) -> Shape:
 
 @dataclass(frozen=True)
 class Configurations:
-    """What an `ExecutionContext` wants to know."""
+    """The arguments of an `ExecutionContext`."""
 
     data: DataSource
     model: ModelConf
@@ -181,7 +182,7 @@ class Configurations:
 
 
 def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
-    """The options as configurations. Raises ConfigurationError, also for an option that would do nothing."""
+    """The options as configurations. Raises ConfigurationError, also for an option without effect."""
     solver = solver_conf(options, defaults.solver)
     model = those_given(options, MODEL)
     if "restart" in model and solver.policy not in STEPWISE_POLICIES:

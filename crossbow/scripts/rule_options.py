@@ -1,4 +1,4 @@
-"""The rule's options, the rule that they make, and that in words."""
+"""Options of rules, the rule that they define, and its description."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from crossbow.synch.elastic import Elastic
 from crossbow.types import ConfigurationError
 
 BEFORE_ANY_STEP = Pace(rate=0.0, momentum=0.0)
-"""The pace at which a rule's alpha is its first."""
+"""The pace with which a rule's α has its first value."""
 
 
 def add_rule(group: argparse._ArgumentGroup) -> None:
-    """The rule, and an option for every setting of any rule."""
+    """Add the option for the rule, and one for every setting of any rule."""
     group.add_argument(
         "--rule",
         type=_rules,
@@ -34,7 +34,7 @@ def add_rule(group: argparse._ArgumentGroup) -> None:
 
 
 def rule_settings() -> dict[str, dict[str, Setting]]:
-    """The settings of all rules: by the setting's name and the rule's."""
+    """Settings of all rules, by the setting's name and the rule's."""
     found: dict[str, dict[str, Setting]] = {}
     for rule, kind in RULES.items():
         for name, setting in settings(kind).items():
@@ -43,7 +43,7 @@ def rule_settings() -> dict[str, dict[str, Setting]]:
 
 
 def _help(having: dict[str, Setting]) -> str:
-    """The text that the rules share, then bounds and default of those in which these are the same.
+    """The text that the rules share, then bounds and default for groups of rules that share them.
 
     >>> print(_help({name: rule_settings()["alpha"][name] for name in ("polyak-ruppert", "easgd")}))
     strength of the correction; polyak-ruppert: ≥ 0 and ≤ 1 (default: 0, none); easgd: > 0 and ≤ 1 (default: 0.5)
@@ -60,8 +60,8 @@ def _help(having: dict[str, Setting]) -> str:
 
 
 def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence:
-    """The rule that the options make; each of several gets the options that it has. Raises ConfigurationError, also
-    for an option that has no effect."""
+    """The rule that the options define. In a sequence, each rule gets the options that it has. Raises
+    ConfigurationError, also for an option without effect."""
     phases, known = _phases(options), _known(options)
     every = rule_settings()
     given = those_given(options, every)
@@ -79,12 +79,12 @@ def rule_conf(options: argparse.Namespace) -> Rule | RuleSequence:
 
 
 def rule_hints(options: argparse.Namespace) -> list[str]:
-    """Which options the rule has, or each of several."""
+    """Sentences on the options that the rule has, or each rule of a sequence."""
     return [f"Options of {rule}: {_options_text(having.values())}" for rule, having in _known(options).items()]
 
 
 def _phases(options: argparse.Namespace) -> list[tuple[str, str, str]]:
-    """Of each rule in turn its name, a colon and its number of merges; of one alone the name."""
+    """For each rule of a sequence its name, a colon and its number of merges; for a single rule its name."""
     return [part.partition(":") for part in options.rule.split(",")]
 
 
@@ -97,7 +97,7 @@ def _options_text(having: Iterable[Setting]) -> str:
 
 
 def _rules(text: str) -> str:
-    """A rule's name; or several, each with a number of merges."""
+    """Check a rule's name, or a sequence of names with numbers of merges."""
     text = "".join(text.split())
     phases = [part.split(":") for part in text.split(",")]
     for name, *_ in phases:
@@ -132,7 +132,7 @@ def rule_text(rule: Rule | RuleSequence, learners: int) -> str:
 
 
 def exchanges_text(model: ModelConf) -> str:
-    """What else is not as usual.
+    """Description of non-default exchanges.
 
     >>> exchanges_text(ModelConf(skip=0.1, local_variables=("*norm*", "*bias"), restart=False))
     ', skip 0.1, local variables *norm*,*bias, no restart'

@@ -1,4 +1,4 @@
-"""Options made of the settings of configurations: names, help, values and defaults are the fields' own."""
+"""Options derived from settings of configurations: names, help, values and defaults are those of the fields."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from crossbow.types import ConfigurationError
 def add_settings(
     group: argparse._ArgumentGroup, settings: Mapping[str, Setting], defaults: Mapping[str, str] | None = None
 ) -> None:
-    """An option for each setting. Its value is None where it was not given.
+    """Add an option for each setting. Its value is None if it is not given.
 
-    defaults  texts that the help has instead of a setting's own default, by name.
+    defaults  texts that replace a setting's own default in the help, by name.
     """
     for name, setting in settings.items():
         default = (defaults or {}).get(name, setting.meaning)
@@ -25,7 +25,7 @@ def add_settings(
 
 
 def add_setting(group: argparse._ArgumentGroup, setting: Setting, domains: Sequence[Domain], text: str) -> None:
-    """An option of that help, for a value of one of the domains."""
+    """Add an option with this help, for a value of one of the domains."""
     option, text = f"--{setting.option}", text.replace("%", "%%")
     if isinstance(setting.domain, Flag):
         group.add_argument(option, dest=setting.name, action=argparse.BooleanOptionalAction, help=text)
@@ -47,7 +47,7 @@ def help_text(setting: Setting, default: str) -> str:
 
 
 def as_help(text: str) -> str:
-    """A docstring's paragraph in the style of help: small letters, no full stop at the end, and fields as options.
+    """A docstring's paragraph in the style of help texts: lower case, without a full stop, and with fields as options.
 
     >>> as_help("Penalty of `weight_decay`."), as_help("L2 norm."), as_help("γ at the start.")
     ('penalty of --weight-decay', 'L2 norm', 'γ at the start')
@@ -57,7 +57,7 @@ def as_help(text: str) -> str:
 
 
 def reader(domains: Sequence[Domain]) -> Callable[[str], Any]:
-    """Reads a value of the first of the domains in which the text has a meaning."""
+    """A function that reads a value of the first domain that accepts the text."""
 
     def read(text: str) -> Any:
         for domain in domains:
@@ -72,10 +72,10 @@ def reader(domains: Sequence[Domain]) -> Callable[[str], Any]:
 
 
 def those_given(options: argparse.Namespace, names: Sequence[str] | Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the options that were given: the others keep the configuration's default."""
+    """The options that were given; for the others, the configuration's defaults apply."""
     return {name: getattr(options, name) for name in names if getattr(options, name) is not None}
 
 
 def refuse_idle(received: str, where: str, hint: str = "") -> ConfigurationError:
-    """The error for an option, as it was typed, that has no effect there: "with …" or "without …"."""
+    """The error for an option, as typed, that has no effect "with …" or "without …" something."""
     return ConfigurationError(f"{received.split()[0]} does nothing {where}. Received: {received}{hint and f'. {hint}'}")

@@ -1,4 +1,4 @@
-"""The solver's options, the configuration that they make, and that in words."""
+"""Options of the solver, the configuration that they define, and its description."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from crossbow.solver.configuration import FINAL_PART, SCHEDULE_FIELDS, constant_
 
 
 def add_solver(group: argparse._ArgumentGroup, default: SolverConf) -> None:
-    """An option for every setting of the solver. Those of the schedule have the values of `default` with its policy
-    only, and, but for the unit itself, in its unit."""
+    """Add an option for every setting of the solver. Schedule options have the defaults of `default` only with its
+    policy and, except for the unit itself, in its unit."""
     known, texts = settings(type(default)), {}
     for name, setting in known.items():
         value = getattr(default, name)
@@ -30,8 +30,8 @@ def add_solver(group: argparse._ArgumentGroup, default: SolverConf) -> None:
 
 
 def solver_conf(options: argparse.Namespace, default: SolverConf) -> SolverConf:
-    """The options as a configuration, of the type of `default`. Raises ConfigurationError, also for an option that was
-    given and has no effect, whatever its value."""
+    """The options as a configuration, of the type of `default`. Raises ConfigurationError, also for a given option
+    without effect, whatever its value."""
     known = settings(type(default))
     given = those_given(options, known)
     own = {name: getattr(default, name) for name in known if name not in SCHEDULE_FIELDS}
@@ -54,7 +54,7 @@ def solver_conf(options: argparse.Namespace, default: SolverConf) -> SolverConf:
 
 
 def _where(known: Mapping[str, Setting], values: Mapping[str, Any]) -> str:
-    """Fields of a configuration as the options that give them."""
+    """Fields of a configuration as options, as typed."""
     (name, value), *others = values.items()
     if value is False and not others:
         return f"without --{known[name].option}"
@@ -62,7 +62,7 @@ def _where(known: Mapping[str, Setting], values: Mapping[str, Any]) -> str:
 
 
 def solver_text(solver: SolverConf) -> str:
-    """The configuration in a line."""
+    """Description of the configuration in one line."""
     steps = f"at {', '.join(map(str, solver.step_values))}"
     words: dict[str, Callable[[], list[str]]] = {
         "inv": lambda: [f"gamma {solver.gamma:g}", f"power {solver.power:g}"],

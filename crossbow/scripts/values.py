@@ -1,4 +1,4 @@
-"""Values of options that no configuration has: integers, numbers and paths."""
+"""Values of options outside the configurations: integers, numbers and paths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def number(minimum: float = -math.inf, maximum: float = math.inf, *, above: bool
 
 
 def expanded_path(text: str) -> Path:
-    """A path, with `~` expanded also where the shell does not, as in --option=~/name."""
+    """A path, with `~` expanded even if the shell does not expand it, as in --option=~/name."""
     try:
         return checked_path("this option", text)
     except DataError as error:
@@ -54,7 +54,7 @@ def expanded_path(text: str) -> Path:
 
 
 def file_to_write(text: str) -> Path:
-    """The path of a regular file, which may not be there yet: known before hours of work are to be written to it."""
+    """The path of a regular file to write, checked before hours of work. It need not exist."""
     name = expanded_path(text)
     try:
         check_regular(name)

@@ -1,4 +1,4 @@
-"""`SolverConf`: how a learner steps, and which of its fields have no effect beside the others."""
+"""`SolverConf`: configuration of the solver, and detection of fields that have no effect."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FINAL_PART = 1e-4
 LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
 MOMENTUM_METHODS = ("polyak", "nesterov")
 STEPWISE_POLICIES = ("step", "multistep", "lsr")
-"""Those whose rate steps down."""
+"""Policies whose rate steps down."""
 REGULARISATIONS = ("l2", "l1")
 USED_BY = {
     "gamma": ("inv", "step", "multistep", "exp", "lsr"),
@@ -26,11 +26,11 @@ USED_BY = {
 }
 """Fields of SolverConf that only some policies use."""
 SCHEDULE_FIELDS = (*USED_BY, "warmup_steps", "annihilation_steps", "final_learning_rate")
-"""Fields whose values belong to a policy and a unit of time."""
+"""Fields that depend on a policy and a unit of time."""
 
 
 def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The fields of a SolverConf with these values that do nothing: by name, the fields that are the reason.
+    """Fields without effect in a SolverConf with these values: by name, the fields that are the reason.
 
     >>> idle_fields({**vars(SolverConf()), "policy": "inv", "gamma": 0, "momentum": 0.9, "weight_decay": 1e-4})["power"]
     ('policy', 'gamma')
@@ -51,8 +51,8 @@ def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def constant_rate(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields that are the reason why a SolverConf with these values has the same learning rate all the time; none
-    where it has not.
+    """The fields that are the reason why a SolverConf with these values has a constant learning rate; empty if it has
+    not.
 
     >>> constant_rate(vars(SolverConf())), constant_rate(vars(SolverConf(warmup_steps=2)))
     (('policy', 'warmup_steps'), ())
@@ -66,15 +66,15 @@ def constant_rate(values: Mapping[str, Any]) -> tuple[str, ...]:
 
 @configuration
 class SolverConf:
-    """How a learner steps along its gradient g, of all variables together, from weights w, with a velocity v::
+    """Configuration of the solver, which updates weights w with velocity v along the gradient g of all variables::
 
         g ← g · min(1, clip_gradient_norm / ‖g‖)
         d = g + weight_decay · w  (l2)   or   g + weight_decay · sign(w)  (l1)
         v ← momentum · v − γ d
         w ← w + v  (polyak)   or   w + momentum · v − γ d  (nesterov)
 
-    A variable's γ is the learning rate times the multiplier that its operator gives it. γ(t) is the learning rate of
-    the round whose first task is number t (from 0, counting the tasks of all learners):
+    A variable's γ is the learning rate times its operator's multiplier. γ(t) is the learning rate of the round whose
+    first task is number t (from 0, counting the tasks of all learners):
 
     ========== =======================================================================================
     fixed      γ = learning_rate
@@ -83,35 +83,35 @@ class SolverConf:
     multistep  γ = learning_rate · gamma^#{s in step_values: t ≥ s}
     exp        γ = learning_rate · gamma^t
     lsr        γ = learning_rate · (t + 1) / warmup_steps for t < warmup_steps, then as multistep
-    clr        γ swings from learning_rate to maximum_learning_rate and back, each in step_size
+    clr        γ cycles from learning_rate to maximum_learning_rate and back, each in step_size
     ========== =======================================================================================
 
-    With `warmup_steps` > 0 the rate of any other policy but clr rises linearly during the first `warmup_steps`, as
-    γ(t) · (t + 1) / warmup_steps. So lsr (large batches: Goyal et al., 2017) is multistep with a warm-up, which it
-    demands, and during which nothing is stepped down.
+    With `warmup_steps` > 0, the rate of any policy except clr increases linearly during the first `warmup_steps`, as
+    γ(t) · (t + 1) / warmup_steps. So lsr (for large batches: Goyal et al., 2017) is multistep with a required warm-up,
+    during which there are no steps down.
 
     clr is the triangular cycle of Smith (2017): with a height h that rises from 0 to 1 in `step_size` and falls in
-    another, γ = learning_rate + h · (maximum_learning_rate − learning_rate), and, where `minimum_momentum` is given,
-    the momentum goes the other way, momentum − h · (momentum − minimum_momentum). With `super_convergence` (Smith and
-    Topin, 2018) there is one cycle only; then γ falls linearly to `final_learning_rate` in `annihilation_steps`, and
-    stays there.
+    another, γ = learning_rate + h · (maximum_learning_rate − learning_rate). If `minimum_momentum` is given, the
+    momentum moves in the opposite direction, momentum − h · (momentum − minimum_momentum). With `super_convergence`
+    (Smith and Topin, 2018), there is only one cycle; then γ falls linearly to `final_learning_rate` in
+    `annihilation_steps`, and stays there.
 
     `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and the t of inv, exp and clr are counted in
-    `learning_rate_step_unit`: tasks, epochs (a fraction of one, for inv, exp and clr), or merges.
+    `learning_rate_step_unit`: tasks, epochs (also fractions, for inv, exp and clr), or merges.
 
-    A field that would do nothing beside the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
-    `momentum_method` without momentum) must be left at its default. A step with gamma = 1 is not nothing: at every step
-    of step, multistep and lsr the learners start again from the base model, without velocity.
+    A field that has no effect with the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
+    `momentum_method` without momentum) must keep its default. A step with gamma = 1 has an effect: at every step of
+    step, multistep and lsr, the learners restart from the base model with zero velocity.
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
-    1-based number), the policies are pure functions of t (MULTISTEP moved one step a call at the most); clr, Nesterov's
+    1-based number), the policies are pure functions of t (MULTISTEP moved at most one step per call); clr, Nesterov's
     momentum, L1, clipping on every device, and the multipliers work. The original's min-learning-rate and max-momentum
     are learning_rate and momentum, where a cycle begins; its learning-rate-increment and momentum-increment follow from
     the ends and step_size; its clip-gradient-threshold −1 is None.
     """
 
     learning_rate: float = setting(Number(above=0), default=0.01)
-    """γ at the start."""
+    """Initial learning rate γ."""
     policy: str = setting(Choice(LEARNING_RATE_POLICIES), default="fixed", option="learning-rate-policy")
     """γ at time t: fixed: γ; inv: γ (1 + gamma t)^−power; step: γ gamma^⌊t / step size⌋; multistep: γ gamma^(step
     values ≤ t); exp: γ gamma^t; lsr: γ (t + 1) / warm-up, then multistep; clr: cycles from γ to a maximum and back."""
@@ -126,7 +126,7 @@ class SolverConf:
 
     ≥ 1 with these policies."""
     step_values: tuple[int, ...] = setting(Integers(at_least=1), default=(), meaning="")
-    """Times at which the policies multistep and lsr step, increasing.
+    """Increasing times at which the policies multistep and lsr step.
 
     At least one with these policies."""
     warmup_steps: int = setting(Integer(at_least=0), default=0, meaning="0, none")
@@ -136,7 +136,7 @@ class SolverConf:
     learning_rate_step_unit: str = setting(Choice(("tasks", "epochs", "merges")), default="tasks")
     """Unit of t, `step_size`, `step_values`, `warmup_steps`, `annihilation_steps` and a rule's `alpha_steps`.
 
-    Merges are the rule's: ticks, under a rule with a barrier."""
+    Merges depend on the rule: ticks, under a rule with a barrier."""
     maximum_learning_rate: float | None = setting(Number(above=0, optional=True), default=None, meaning="")
     """clr: highest γ, in the middle of a cycle.
 
