@@ -126,7 +126,7 @@ class SolverConf:
 
     ≥ 1 with these policies."""
     step_values: tuple[int, ...] = setting(Integers(at_least=1), default=(), meaning="")
-    """Increasing times at which the policies multistep and lsr step.
+    """Times at which the policies multistep and lsr step, increasing.
 
     At least one with these policies."""
     warmup_steps: int = setting(Integer(at_least=0), default=0, meaning="0, none")
