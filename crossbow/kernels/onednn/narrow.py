@@ -42,6 +42,9 @@ WASTE = 1.3
 FEW = 4
 """Input channels up to which the library does not fill them up to a vector. With a single one its weight gradient is
 slower all the same."""
+SUMMED = 1024
+"""Positions whose products are added up before the sum is added to the weight gradient: the rounding error of one sum
+grows with their number."""
 
 
 def gains(sizes: ImageConvolution) -> bool:
@@ -160,16 +163,20 @@ def weights_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
     """Block: x, dy, dw, padded image or 0, nothing; sizes; product."""
     b, sizes, product = int64_at(arguments), np.int64(arguments) + 8 * _SIZES, np.int64(arguments) + 8 * _PRODUCT
     s, window = int64_at(sizes), int64_at(sizes)[sizing.KERNEL_COLUMNS] * int64_at(sizes)[sizing.CHANNELS]
+    rows, step = s[sizing.ROWS], max(1, SUMMED // s[sizing.COLUMNS])
     for n in range(s[sizing.IMAGES]):
         image = image_with_padding(sizes, b[0], n, b[3])
-        int64_at(product)[tile.ADD] = 0 if n == 0 else 1
-        for chunk in range(int64_at(product)[tile.CHUNKS]):
-            for u in range(s[sizing.KERNEL_ROWS]):
-                a, dy = (
-                    image + 4 * u * s[sizing.DILATION] * s[sizing.PADDED_WIDTH] * s[sizing.CHANNELS],
-                    b[1] + 4 * n * s[sizing.ROWS] * s[sizing.COLUMNS] * s[sizing.OUTPUTS],
-                )
-                multiply_chunk(product, chunk, a, dy, b[2] + 4 * u * window * s[sizing.OUTPUTS], 0)
+        for first in range(0, rows, step):
+            int64_at(product)[tile.OUTER] = min(step, rows - first)
+            int64_at(product)[tile.ADD] = 0 if n == 0 and first == 0 else 1
+            for chunk in range(int64_at(product)[tile.CHUNKS]):
+                for u in range(s[sizing.KERNEL_ROWS]):
+                    row = first * s[sizing.ROW_STRIDE] + u * s[sizing.DILATION]
+                    a, dy = (
+                        image + 4 * row * s[sizing.PADDED_WIDTH] * s[sizing.CHANNELS],
+                        b[1] + 4 * (n * rows + first) * s[sizing.COLUMNS] * s[sizing.OUTPUTS],
+                    )
+                    multiply_chunk(product, chunk, a, dy, b[2] + 4 * u * window * s[sizing.OUTPUTS], 0)
     return 0
 
 
