@@ -1,4 +1,4 @@
-"""How: order → layouts → memory plan → prepared kernels = a program, which can be printed."""
+"""The compiler: it derives order, layouts, memory plan and prepared kernels, which form a printable program."""
 
 from crossbow.compile.compiler import BatchSource, compile_graph
 from crossbow.compile.memory import Lifetime, MemoryPlan, check_memory, plan_memory

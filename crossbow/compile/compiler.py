@@ -1,4 +1,4 @@
-"""The compiler: a graph → prepared kernels → lifetimes → memory plan = a program."""
+"""Compilation of a graph: kernels are prepared, lifetimes determined, and memory planned. The result is a program."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_t
 
 @dataclass(frozen=True)
 class BatchSource:
-    """Where a program's batches come from: the ring's slots, and what makes numbers of their pixels."""
+    """Source of a program's batches: the ring's slots, and the conversion of pixels to numbers."""
 
     images: Tensor
     """(S, N, …), plain, uint8 or floating point."""
@@ -50,9 +50,9 @@ def compile_graph(
 ) -> Program:
     """Compile a graph for the batch size of `source`.
 
-    Without `model` the layout of the variables is chosen here, by the kernels; a graph that shares the variables
-    (check, prediction) is given the layouts of the first. check_numerics: look through all that every kernel writes.
-    Raises GraphError with every fault of the graph.
+    Without `model`, the kernels choose the layout of the variables; a graph that shares the variables (check,
+    prediction) is given the layouts of the first. check_numerics: check everything that kernels write for NaN and
+    infinity. Raises GraphError with all faults of the graph.
     """
     return _Compiler(graph, source, library, dtype, phase, labels, model, statistics, seed, check_numerics).run()
 
@@ -84,28 +84,28 @@ class _Compiler:
         self.statistics = statistics_of(graph, self.batch, self.shapes)
         self._check_sizes()
         self.observed: set[int] = set()
-        """Operators whose statistics an earlier step has brought up to date."""
+        """Operators whose statistics an earlier step has updated."""
         self.variables = self._known_variables()
         self.written_gradients: set[tuple[int, str]] = set()
         self.gradients: set[Value] = set()
         """Values that are gradients of the loss."""
         self.outputs: dict[int, Value] = {}
-        """What is read of operators when the task has ended, by position."""
-        # Where numbers are checked, nothing is fused: a ReLU may make 0 of NaN before anybody has seen it.
+        """Outputs that are read after the task has ended, by position."""
+        # Numeric checks disable fusion: a ReLU may turn NaN into 0 before it is detected.
         self.fusions = relu_fusions(graph, () if check_numerics else library.fused_relu)
         self.fused = {producer: relu for relu, producer in self.fusions.items()}
-        """For an operator that takes in the ReLU behind it, the position of that."""
+        """Position of the ReLU after an operator that is fused with it."""
         self.pooled = pooled_gradients(graph, self.fusions)
         self.pooled_relus = frozenset(self.pooled.values())
         self.nodes_of = Counter(id(vertex.operator) for vertex in graph)
-        """How many nodes hold an operator, by its id."""
+        """Number of nodes of an operator, by its id."""
         self.inputs: dict[int, tuple[Tensor, ...]] = {}
         self.found: dict[int, dict[str, Any]] = defaultdict(dict)
-        """What `Site.found` is, by position."""
+        """Contents of `Site.found`, by position."""
         self.roles: dict[int, dict[str, Value | Place]] = {}
-        """Of forward operators, by position: made once, since each gradient of many inputs needs them too."""
+        """Roles of forward operators by position, cached because each gradient with respect to an input needs them."""
         self.backward_part: set[int] = set()
-        """Gradient operators, and what depends on them (sums of gradients)."""
+        """Gradient operators, and vertices that depend on them (sums of gradients)."""
 
     def run(self) -> Program:
         self._load_batch()
@@ -119,8 +119,8 @@ class _Compiler:
             statistics = self._lay_out(self.statistics)
         self._narrow_weights()
         self._widen_gradient(model)
-        # As they will run: hand-wired gradients may stand before a forward operator that does not need them, and weight
-        # gradients that come in blocks, each used at once, come last, when the weights have served their turn.
+        # Execution order. Gradients that the user connects may precede a forward operator that does not need them.
+        # Weight gradients in blocks, each of which is used at once, come last, when the weights are no longer read.
         self.draft.steps.sort(key=lambda step: (step.backward, step.kernel.blocks is not None))
         places, plan = place(self.draft)
         steps = tuple(
@@ -138,7 +138,7 @@ class _Compiler:
         return Program(self.graph, self.batch, model, statistics, steps, plan, outputs)
 
     def _check_sizes(self) -> None:
-        """Refuse single tensors that are larger than the machine's memory, before kernels are prepared for them."""
+        """Raises GraphError for tensors that are larger than the machine's memory, before kernels are prepared."""
         memory, faults = physical_memory(), []
         for vertex in self.graph:
             if vertex.forward is None:
@@ -157,9 +157,9 @@ class _Compiler:
     # Variables
 
     def _known_variables(self) -> dict[tuple[int, str], Variable]:
-        """All variables and statistics; their storage is open (None) unless a model is given."""
+        """All variables and statistics. Their storage is open (None) unless a model is given."""
         known: dict[tuple[int, str], Variable] = {}
-        faults: dict[str, None] = {}  # in order, each once
+        faults: dict[str, None] = {}  # an ordered set
         wanted = [
             (self.graph[order], spec, layout)
             for specs_of, layout in ((self.specs, self.model), (self.statistics, self.shared_statistics))
@@ -197,7 +197,7 @@ class _Compiler:
         return ModelLayout(segments, self.dtype)
 
     def _settle(self, operator: int, specs: tuple[VariableSpec, ...], kernels: tuple[PreparedKernel, ...]) -> None:
-        """Keep the storages that forward kernels chose; what nobody chose is plain."""
+        """Use the storages that forward kernels chose, and plain storage for all other variables."""
         for spec in specs:
             chosen = [kernel.storages[spec.name] for kernel in kernels if spec.name in kernel.storages]
             known = self.variables[operator, spec.name]
@@ -211,11 +211,11 @@ class _Compiler:
         return Tensor(shape, dtype, self.library.layout(shape))
 
     def _dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
-        """Of the tensors that an operator, or that whose gradient this is, reads and writes."""
+        """Type of the tensors of an operator, or of a gradient operator's peer."""
         return self.mixed.dtype if self.mixed is not None and vertex.order in self.narrow else self.dtype
 
     def _variable_dtype(self, vertex: Vertex) -> np.dtype[np.generic]:
-        """Of an operator's variables, as its kernels see them."""
+        """Type of an operator's variables, as its kernels read them."""
         kernel = vertex.kernel
         if self.mixed is not None and isinstance(kernel, Kernel) and kernel.narrow_variables:
             return self.mixed.dtype
@@ -225,7 +225,7 @@ class _Compiler:
         return "batch" if source == BATCH else ("output", source)
 
     def _converted(self, value: Value, dtype: np.dtype[np.generic]) -> Value:
-        """A tensor in the type that an operator reads, converted where it is of another one."""
+        """A tensor in the type that an operator reads, converted if necessary."""
         tensor = self.draft.tensors[value]
         if self.mixed is None or tensor.dtype == dtype or not {tensor.dtype, dtype} <= {self.dtype, self.mixed.dtype}:
             return value
@@ -260,7 +260,7 @@ class _Compiler:
         )
 
     def _logits(self, vertex: Vertex) -> Value | None:
-        """The input of the operator past which a loss has its gradient, where such a one stands before it."""
+        """The input of the operator that a loss's gradient bypasses, if there is one."""
         kernel, source = vertex.kernel, vertex.inputs[0] if vertex.inputs else BATCH
         past = kernel.gradient_past if isinstance(kernel, Kernel) else None
         if past is None or source == BATCH or not isinstance(self.graph[source].kernel, past):
@@ -299,7 +299,7 @@ class _Compiler:
         self._keep(vertex, kernel)
 
     def _keep(self, vertex: Vertex, kernel: Kernel) -> None:
-        """Let an output be there when the task has ended, where it is read then."""
+        """Preserve an output until the end of the task, if it is read then."""
         if kernel.is_loss or kernel.is_measure or not self.consumers[vertex.order]:
             read = self.outputs[vertex.order] = self._converted(("output", vertex.order), self.dtype)
             self.draft.pinned.add(read)
@@ -320,7 +320,7 @@ class _Compiler:
         return roles
 
     def _statistics_roles(self, vertex: Vertex) -> dict[str, Value | Place]:
-        """A statistic is read as it was before the task, unless another node of the same operator has observed."""
+        """A statistic is read as before the task, unless another node of the same operator has updated it."""
         present = "statistics_next" if id(vertex.operator) in self.observed else "statistics"
         roles: dict[str, Value | Place] = {}
         for spec in self.statistics.get(vertex.order, ()):
@@ -331,7 +331,7 @@ class _Compiler:
         return roles
 
     def _variable(self, vector: str, vertex: Vertex, spec: VariableSpec, flat: bool = False) -> VectorPlace:
-        """A variable's place in the vector that its operator's kernels read, or write."""
+        """A variable's location in the vector that its operator's kernels read or write."""
         wide = self._variable_dtype(vertex) == self.dtype
         return self._vector(vector if wide else f"narrow_{vector}", vertex, spec, flat)
 
@@ -363,7 +363,7 @@ class _Compiler:
         additions = []
         for spec in specs if gradient.input == 0 else ():
             key = (id(peer.operator), spec.name)
-            if key in self.written_gradients:  # a shared operator: the gradients of its nodes add up
+            if key in self.written_gradients:  # the gradients of a shared operator's nodes are added up
                 extra = ("extra gradient", vertex.order, spec.name)
                 storage = self.variables[key].storage
                 assert storage is not None
@@ -376,19 +376,19 @@ class _Compiler:
                 self.written_gradients.add(key)
         shared = self.nodes_of[id(peer.operator)] > 1
         for kernel in gradient.prepare(peer.forward, self._site(peer, needed)):
-            # The gradients of a shared operator add up, so each has to be whole.
+            # The gradients of a shared operator are added up, so each must be complete.
             kernel = replace(kernel, blocks=None) if shared else kernel
             self._append(vertex.name, kernel, roles, self._dtype(vertex), backward=True)
         for total, extra in additions:
             self._accumulate(vertex.name, total, extra)
 
     def _elide_gradient(self, vertex: Vertex, doer: Vertex) -> None:
-        """A gradient operator whose work is done in another's kernel: its output is its input."""
+        """Omit a gradient operator that another kernel includes: its output is its input."""
         self.draft.aliases["output", vertex.order] = self._converted(self._value(vertex.inputs[0]), self._dtype(vertex))
         self._elide(vertex, doer)
 
     def _pooled_relu(self, vertex: Vertex, pool: Vertex, relu_gradient: Vertex) -> Value:
-        """The gradient of a max pooling's output, times the derivative of the ReLU before: see `pooled_gradients`."""
+        """The gradient of a max pooling's output times the derivative of the preceding ReLU; see `pooled_gradients`."""
         assert relu_gradient.peer is not None
         assert isinstance(relu_gradient.kernel, Gradient)
         relu, site, masked = self.graph[relu_gradient.peer], self._site(pool), ("masked", vertex.order)
@@ -412,10 +412,10 @@ class _Compiler:
         kernel = replace(adding, bind=lambda buffers: adding.bind({r: a.reshape(-1) for r, a in buffers.items()}))
         self._append(name, kernel, {"input0": total, "input1": extra, "output": total}, backward=True)
 
-    # Vectors of 16 bits, where there are variables of such
+    # 16-bit vectors, if there are 16-bit variables
 
     def _narrow_weights(self) -> None:
-        """Prepend: what the task's kernels read of the weights, and the task's scale."""
+        """Prepend a step that computes the 16-bit weights for the task's kernels, and the task's loss scale."""
         if self.mixed is None or not self.narrow:
             return
         kernel = self.mixed.narrow_weights(training=self.phase is Phase.TRAIN)
@@ -425,7 +425,7 @@ class _Compiler:
         self.draft.steps += steps
 
     def _widen_gradient(self, model: ModelLayout) -> None:
-        """Append: the gradient that the task's kernels have computed, as the solver reads it."""
+        """Append a step that converts the gradient of the task's kernels for the solver."""
         if self.mixed is None or not self.written_gradients:
             return
         parts: list[tuple[slice, str]] = []
@@ -452,7 +452,7 @@ class _Compiler:
         *,
         backward: bool,
     ) -> None:
-        """Append a step with its kernel's roles and their places. dtype: of the tensors read, where that matters."""
+        """Append a step with its kernel's roles and their locations. dtype: type of the tensors read, if it matters."""
         known = {role: place_of[role] for role in (*kernel.reads, *kernel.writes) if role in place_of}
         if dtype is not None:
             known.update({role: self._readable(known[role], dtype) for role in kernel.reads if role in known})
@@ -475,7 +475,7 @@ class _Compiler:
         if self.check_numerics:
             kernel = replace(kernel, blocks=None)
         self.draft.steps.append(DraftStep(name, kernel, roles, backward, elided))
-        # Gradients that are scaled may overflow, until what is too large counts as zero.
+        # Scaled gradients may overflow, until non-finite ones are set to zero.
         overflows = self.mixed is not None and self.mixed.scales and backward and kernel.writes != ("gradient",)
         if self.check_numerics and not elided and not overflows:
             for role in kernel.writes:
@@ -484,12 +484,12 @@ class _Compiler:
                     self.draft.steps.append(DraftStep(name, check, {"value": roles[role]}, backward))
 
     def _readable(self, value: Value | Place, dtype: np.dtype[np.generic]) -> Value | Place:
-        """What a kernel reads, in its type: a variable's place says by itself of what type it is."""
+        """A value in the type that a kernel reads. The location of a variable determines its type by itself."""
         known = not isinstance(value, Place) and value in self.draft.tensors
         return self._converted(value, dtype) if known else value
 
     def _elide(self, vertex: Vertex, producer: Vertex) -> None:
-        """Append a step that does nothing, because another operator's kernel does it."""
+        """Append a step without work, because another operator's kernel includes it."""
         nothing = PreparedKernel(f"in that of {producer.name!r}", (), (), lambda buffers: ())
         self.draft.steps.append(DraftStep(vertex.name, nothing, {}, vertex.order in self.backward_part, True))
 

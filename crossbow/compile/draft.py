@@ -1,4 +1,4 @@
-"""A program in the making: steps with values instead of places, and where each value goes."""
+"""Draft of a program: steps with values instead of locations, and the placement of values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.types import Tensor
 
 Value = Hashable
-"""A buffer in the making: ("output", order), ("kept", order), ("workspace", step), "labels", …"""
+"""A buffer that is not placed yet: ("output", order), ("kept", order), ("workspace", step), "labels", …"""
 
 
 @dataclass
 class DraftStep:
-    """A prepared kernel, and the value or place of each of its roles."""
+    """A prepared kernel, and the value or location of each of its roles."""
 
     operator: str
     kernel: PreparedKernel
@@ -28,20 +28,20 @@ class DraftStep:
 
 @dataclass
 class Draft:
-    """Steps with values instead of places, and the tensor of every value."""
+    """Steps with values instead of locations, and the tensor of every value."""
 
     steps: list[DraftStep] = field(default_factory=list)
     tensors: dict[Value, Tensor] = field(default_factory=dict)
     pinned: set[Value] = field(default_factory=set)
     aliases: dict[Value, Value] = field(default_factory=dict)
-    """Values that hold the bytes of an earlier one, in its memory."""
+    """Values that equal an earlier one, byte by byte, and share its memory."""
 
     def root(self, value: Value) -> Value:
-        """The value whose memory this one is."""
+        """The value whose memory the given value uses."""
         root = value
         while root in self.aliases:
             root = self.aliases[root]
-        while value != root:  # the next to ask comes there at once, however long the chain of aliases is
+        while value != root:  # path compression, so that long chains of aliases are followed only once
             self.aliases[value], value = root, self.aliases[value]
         return root
 
@@ -51,7 +51,7 @@ def resolve(value: Value | Place, places: Mapping[Value, ArenaPlace]) -> Place:
 
 
 def place(draft: Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
-    """Lifetimes of all values, values that may share memory merged, and the memory plan."""
+    """Determine lifetimes, merge values that may share memory, and plan the memory."""
     first: dict[Value, int] = {}
     last: dict[Value, int] = {}
     used: dict[Value, Value] = {}
@@ -82,8 +82,8 @@ def place(draft: Draft) -> tuple[dict[Value, ArenaPlace], MemoryPlan]:
 
 
 def _share_in_place(draft: Draft, first: Mapping[Value, int], last: Mapping[Value, int]) -> dict[Value, Value]:
-    """For every value the value whose memory it takes: an output written in place takes its input's, if this step is
-    the input's last use, its only one here, and the output's first. (Values in the memory of an earlier one are it.)"""
+    """For every value, the value whose memory it uses. An output written in place uses its input's memory if this step
+    is the last use of the input, its only use in the step, and the first use of the output. (Aliases are resolved.)"""
     owner: dict[Value, Value] = {value: value for value in first}
     pinned = {draft.root(value) for value in draft.pinned}
     for number, step in enumerate(draft.steps):
@@ -94,7 +94,7 @@ def _share_in_place(draft: Draft, first: Mapping[Value, int], last: Mapping[Valu
         if source not in owner or target not in owner or source in pinned:
             continue
         same_size = draft.tensors[source].nbytes == draft.tensors[target].nbytes
-        read_once = list(roots.values()).count(source) == 1  # not, for example, both terms of x + x
+        read_once = list(roots.values()).count(source) == 1  # unlike both terms of x + x, for example
         if last[source] == number and first[target] == number and same_size and read_once:
             owner[target] = owner[source]
     return owner

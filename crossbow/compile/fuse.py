@@ -1,4 +1,4 @@
-"""Which operators become one kernel: decided before any kernel is prepared, from the graph alone."""
+"""Fusion of operators to one kernel, decided from the graph alone before kernels are prepared."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from crossbow.ops.kernel import Kernel
 
 
 def relu_fusions(graph: Graph, fusible: Collection[RequestType]) -> dict[int, int]:
-    """The position of every ReLU that the operator before it takes in, and the position of that operator.
+    """Position of every ReLU that is fused into the preceding operator, and position of that operator.
 
-    It must be the only one that reads that operator's output. Nothing else is lost: gradients need the output of the
-    ReLU only. Where the gradient takes in that of the ReLU too (BatchNorm), the one must feed the other only, and
-    nothing else may feed that.
-    `fusible`: the requests that the kernel library fuses (`KernelLibrary.fused_relu`).
+    The ReLU must be the only reader of that operator's output. No other information is lost, because gradients need
+    only the output of the ReLU. If the operator's gradient also includes the ReLU's (BatchNorm), the ReLU's gradient
+    must be its only input, and must have no other reader. `fusible`: the requests that the kernel library fuses
+    (`KernelLibrary.fused_relu`).
     """
     users, gradients = consumers(graph), _gradients(graph)
     fusions = {}
@@ -35,12 +35,12 @@ def relu_fusions(graph: Graph, fusible: Collection[RequestType]) -> dict[int, in
 
 
 def pooled_gradients(graph: Graph, fusions: Mapping[int, int]) -> dict[int, int]:
-    """For the gradient of a max pooling behind a ReLU: the position of the ReLU's gradient, which can come first.
+    """For the gradient of a max pooling after a ReLU: the position of the ReLU's gradient, which can be applied first.
 
-    The derivative of the ReLU, known from its output, matters only where the maximum of a window is, and there the
-    output is that of the pooling. So it is applied to the pooled gradient, which is several times smaller, and the
-    output of the ReLU need not be kept. The gradient of the pooling must have no other reader. That of an
-    operator which has taken in the ReLU with its gradient (`fusions`) does as much without.
+    The derivative of the ReLU, which follows from its output, matters only at the maximum of each window, where the
+    output equals that of the pooling. So it is applied to the pooled gradient, which is several times smaller, and the
+    output of the ReLU need not be stored. The gradient of the pooling must have no other reader. An operator that
+    includes the ReLU and its gradient (`fusions`) needs no such step.
     """
     users = consumers(graph)
     found = {}
@@ -58,7 +58,7 @@ def pooled_gradients(graph: Graph, fusions: Mapping[int, int]) -> dict[int, int]
 
 
 def takes_gradient(producer: Vertex) -> bool:
-    """Whether the gradient of an operator that has taken a ReLU in is that of both."""
+    """Whether an operator with a fused ReLU also includes the ReLU's gradient in its own."""
     return producer.forward is not None and producer.forward.gradient_takes_relu
 
 

@@ -1,4 +1,4 @@
-"""The memory plan: where in one arena each buffer lies, from the steps at which it is first and last used."""
+"""The memory plan: the offset of each buffer in one arena, from the steps of its first and last use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from crossbow.compile.occupancy import Occupancy
 from crossbow.types import ConfigurationError, bytes_text, physical_memory
 
 ALIGNMENT = 64
-"""Bytes. A cache line, and what vector instructions want."""
+"""Alignment in bytes: a cache line, and the requirement of vector instructions."""
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """A buffer of so many bytes, in use from step `first` to step `last`, both included."""
+    """A buffer with its size in bytes, in use from step `first` to step `last`, inclusive."""
 
     name: Hashable
     nbytes: int
@@ -26,15 +26,15 @@ class Lifetime:
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Offsets in the arena, and what the plan is worth."""
+    """Offsets in the arena, and measures of the plan's quality."""
 
     offsets: Mapping[Hashable, int]
     arena: int
-    """Bytes of the arena."""
+    """Size of the arena in bytes."""
     without_reuse: int
-    """Bytes if no two buffers shared memory."""
+    """Size in bytes without sharing of memory."""
     lower_bound: int
-    """Bytes in use at the fullest step: no plan needs less."""
+    """Bytes in use at the fullest step. No plan needs less."""
 
 
 def aligned(nbytes: int) -> int:
@@ -48,15 +48,16 @@ ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
     lambda item: (item.first, -item.nbytes),
     lambda item: (-item.last, -item.nbytes),
 )
-"""In which order buffers are placed: the largest first, the longest-lived, the largest in space and time, as they come
-up, or as they go. None is the best for every network."""
+"""Orders in which buffers are placed: by size, by lifetime, by size × lifetime, by first use, or by last use. None is
+the best for every network."""
 EFFORT = 100
-"""Ranges of bytes that may be passed for each buffer in looking for free places. An order but the first that needs more
-is given up, so that networks of thousands of layers are planned in seconds; the zoo's largest needs 40."""
+"""Maximum number of byte ranges to pass for each buffer in the search for free memory. An order that needs more is
+abandoned, unless it is the first, so that networks of thousands of layers are planned in seconds; the zoo's largest
+network needs 40."""
 
 
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
-    """The smallest of the plans that the orders make, each buffer at the lowest offset where nothing in use lies."""
+    """The smallest plan over all orders. Each buffer is placed at the lowest free offset."""
     steps = max((item.last for item in lifetimes), default=-1) + 1
     change = [0] * (steps + 1)
     for item in lifetimes:
@@ -80,9 +81,9 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
 
 
 def check_memory(needs: Mapping[str, int], memory: int | None = None, of: str = "memory") -> None:
-    """Refuse what is larger than so many bytes of memory (None: all that the machine has), before any of it is there.
+    """Raises ConfigurationError for needs that exceed the memory, before any is allocated.
 
-    needs: bytes by what they are for; of: whose memory. Raises ConfigurationError.
+    needs: bytes by purpose. memory: available bytes; None is the machine's memory. of: owner of the memory, for errors.
     """
     memory, total = physical_memory() if memory is None else memory, sum(needs.values())
     if total > memory:
@@ -94,7 +95,7 @@ def check_memory(needs: Mapping[str, int], memory: int | None = None, of: str = 
 
 
 def _place(lifetimes: Sequence[Lifetime], steps: int, effort: float) -> tuple[int, dict[Hashable, int]] | None:
-    """Bytes that the buffers take, placed in this order, and their offsets; None where that takes more effort."""
+    """Arena size and offsets of buffers placed in this order; None if that exceeds the effort."""
     arena, occupancy = 0, Occupancy(steps)
     offsets: dict[Hashable, int] = {}
     for lifetime in lifetimes:

@@ -1,4 +1,5 @@
-"""A vector of a model: where each variable (or each statistic) lies. Weights, gradients and velocities share one."""
+"""Layout of a model's vector: the location of each variable or statistic. Weights, gradients and velocities share
+it."""
 
 from __future__ import annotations
 
@@ -17,21 +18,21 @@ from crossbow.tracebacks import users_error
 from crossbow.types import Array, ConfigurationError, DataError, Shape, aligned_zeros
 
 CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
-"""Bytes."""
+"""Sizes in bytes."""
 SEGMENT_ALIGNMENT = 16
-"""Elements. Every variable starts on a cache line in float32."""
+"""Alignment in elements. In float32, every variable starts on a cache line."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A variable's place in the vector."""
+    """A variable's location in the vector."""
 
     name: str
     """Operator and variable, as "conv1.weights"."""
     spec: VariableSpec
     storage: Storage
     offset: int
-    """In elements."""
+    """Offset in elements."""
 
     @property
     def place(self) -> slice:
@@ -41,7 +42,7 @@ class Segment:
         return vector[self.place]
 
     def view(self, vector: Array) -> Array:
-        """What kernels bind: an array of the logical shape if stored plain, else the flat storage."""
+        """The array for kernels: of the logical shape if the storage is plain, else the flat storage."""
         flat = self.flat(vector)
         return flat.reshape(self.spec.shape) if isinstance(self.storage, PlainStorage) else flat
 
@@ -55,7 +56,7 @@ class ModelLayout:
 
     @functools.cached_property
     def elements(self) -> int:
-        """Length of the vector, padding included."""
+        """Length of the vector, including padding."""
         ends = [segment.offset + segment.storage.elements for segment in self.segments.values()]
         return -(-max(ends, default=0) // SEGMENT_ALIGNMENT) * SEGMENT_ALIGNMENT
 
@@ -66,7 +67,7 @@ class ModelLayout:
 
     @property
     def learning_rates(self) -> tuple[tuple[slice, float], ...]:
-        """Ranges that cover the vector, padding included, and the multiplier of the learning rate in each."""
+        """Ranges that cover the vector, including padding, and the learning rate multiplier of each."""
         runs: list[tuple[slice, float]] = []
         for segment in self:
             multiplier = segment.spec.learning_rate_multiplier
@@ -83,22 +84,22 @@ class ModelLayout:
         return Variable(segment.spec.shape, self.dtype, segment.storage)
 
     def new_vector(self) -> Array:
-        """A zeroed vector, on a cache line."""
+        """A zeroed vector, aligned to a cache line."""
         return self.new_vectors(1)[0]
 
     def new_vectors(self, count: int, zeros: Callable[[int], Array] = aligned_zeros) -> list[Array]:
-        """Zeroed vectors behind each other in memory, so that large pages are filled. zeros: gives zeroed bytes."""
+        """Zeroed vectors, contiguous in memory to fill large pages. zeros: function that allocates zeroed bytes."""
         nbytes = self.elements * self.dtype.itemsize
         distance = -(-nbytes // CACHE_LINE) * CACHE_LINE
-        if distance % SMALL_PAGE < SHIFT:  # elements of one index, used together, would compete for places in the cache
+        if distance % SMALL_PAGE < SHIFT:  # elements with equal indices, used together, would conflict in the cache
             distance += SHIFT
         memory = zeros(count * distance)
         return [memory[start : start + nbytes].view(self.dtype) for start in range(0, count * distance, distance)]
 
     def initialise(self, vector: Array, seed: int) -> None:
-        """Draw the initial values. Each variable has a generator of its own: adding one changes no other.
+        """Draw the initial values. Each variable has its own generator, so that a new variable does not affect others.
 
-        Raises ConfigurationError where they do not fit the variable, or one is not finite, or less than it may be.
+        Raises ConfigurationError if the values do not fit the variable, are not finite, or are less than its minimum.
         """
         for index, segment in enumerate(self):
             generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, index])))
@@ -115,7 +116,7 @@ class ModelLayout:
             segment.storage.pack(value, segment.flat(vector))
 
     def export(self, vector: Array) -> dict[str, Array]:
-        """The variables by name, in logical shape and order: a copy."""
+        """A copy of the variables by name, in logical shape and order."""
         variables = {}
         for segment in self:
             plain = np.empty(segment.spec.shape, self.dtype)
@@ -124,16 +125,16 @@ class ModelLayout:
         return variables
 
     def load(self, variables: Mapping[str, Array], vector: Array, source: str) -> None:
-        """Write variables by name into the vector. Raises DataError, having written nothing, where they do not fit."""
+        """Write variables by name to the vector. Raises DataError, and writes nothing, if they do not fit."""
         load_vectors(variables, [(self, vector)], source)
 
 
 MOST_DIFFERENCES = 20
-"""That are named where a file does not fit a model."""
+"""Maximum number of differences to list if a file does not fit a model."""
 
 
 def check_names(received: Mapping[str, Shape], layouts: Sequence[ModelLayout], source: str) -> None:
-    """Raises DataError where the names and shapes are not those of all the layouts together."""
+    """Raises DataError unless the names and shapes are those of all layouts together."""
     expected = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
     names = [name for name in sorted(expected.keys() | received.keys()) if expected.get(name) != received.get(name)]
     if names:
@@ -147,10 +148,10 @@ def check_names(received: Mapping[str, Shape], layouts: Sequence[ModelLayout], s
 
 
 def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLayout, Array]], source: str) -> None:
-    """Write variables by name into the vectors that hold them.
+    """Write variables by name to the vectors that contain them.
 
-    Raises DataError, having written nothing, where the names are not those of all the layouts together, a shape or
-    type does not fit, or a number is not finite, or less than its variable may be.
+    Raises DataError, and writes nothing, if the names are not those of all layouts together, if a shape or type does
+    not fit, or if a number is not finite or less than its variable's minimum.
     """
     check_names({name: value.shape for name, value in variables.items()}, [layout for layout, _ in vectors], source)
     packing: list[tuple[Segment, Array, Array]] = []
@@ -172,12 +173,12 @@ def load_vectors(variables: Mapping[str, Array], vectors: Sequence[tuple[ModelLa
 
 
 def _first_bad(value: NDArray[Any], spec: VariableSpec) -> int | None:
-    """The place of the first element that is not finite, or less than a variable may be."""
+    """Index of the first element that is not finite, or less than the variable's minimum."""
     bad = ~np.isfinite(value) | (value < spec.minimum)
     return int(np.argmax(bad)) if bad.any() else None
 
 
 def _converted(array: Array, dtype: np.dtype[np.generic]) -> Array:
-    """The array in this type, contiguous. A number that it cannot hold becomes infinite."""
+    """The array in this type, contiguous. Numbers out of its range become infinite."""
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Which bytes of an arena are taken at which steps."""
+"""Bytes of an arena that are taken, by step."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 Union = list[int]
-"""Disjoint ranges of bytes in order, as start, end, start, end, … (a position's parity says whether it is taken)."""
+"""Disjoint byte ranges in order, as start, end, start, end, … (the parity of an index tells whether it is taken)."""
 
 
 class Occupancy:
-    """Places buffers one after the other, each at the lowest offset where nothing lies during its life.
+    """Places buffers in order, each at the lowest offset that is free during its lifetime.
 
-    A segment tree over the steps. Each of its nodes stands for a range of steps and holds two unions of bytes: those of
-    the buffers that live through the whole range but not through the whole range of its parent, and those of all
-    buffers that live in any of its steps. What is taken during a life is then the union of O(log steps) of these, which
-    are short, because neighbours in memory merge.
+    It is a segment tree over the steps. Each node represents a range of steps, and stores two unions of bytes: those of
+    the buffers that live during the whole range, but not during the whole range of its parent, and those of all buffers
+    that live at any of its steps. The bytes taken during a lifetime are the union of O(log steps) of these, which are
+    short, because neighbours in memory are merged.
     """
 
     def __init__(self, steps: int) -> None:
@@ -24,10 +24,10 @@ class Occupancy:
         self._through: list[Union] = [[] for _ in range(2 * self._leaves)]
         self._within: list[Union] = [[] for _ in range(2 * self._leaves)]
         self.passed = 0
-        """Ranges that were passed in looking for free places: what takes the time."""
+        """Number of ranges passed in searches, which dominates the run time."""
 
     def place(self, first: int, last: int, size: int) -> int:
-        """Take so many bytes from step `first` to step `last`, both included; returns their offset."""
+        """Allocate `size` bytes from step `first` to step `last`, inclusive. Returns their offset."""
         if size == 0:
             return 0
         nodes = self._cover(first, last)
@@ -43,7 +43,7 @@ class Occupancy:
         return start
 
     def _cover(self, first: int, last: int) -> list[int]:
-        """The fewest nodes whose ranges are together the steps from `first` to `last`."""
+        """The smallest set of nodes whose ranges together are the steps from `first` to `last`."""
         nodes = []
         left, right = first + self._leaves, last + self._leaves + 1
         while left < right:
@@ -68,7 +68,7 @@ def _ancestors(nodes: Sequence[int]) -> set[int]:
 
 
 def lowest_gap(unions: Sequence[Union], size: int) -> tuple[int, int]:
-    """The lowest offset at which so many bytes are free in every union; and how many ranges were passed.
+    """The lowest offset at which `size` bytes are free in every union, and the number of ranges passed.
 
     >>> lowest_gap([[0, 64, 128, 192], [64, 96]], 64)
     (192, 3)

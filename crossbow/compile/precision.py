@@ -1,7 +1,7 @@
-"""Which operators compute with tensors of 16 bits, where the library has such kernels: decided from the graph alone.
+"""Selection of operators that compute with 16-bit tensors, if the library supports them, from the graph alone.
 
-Every operator says by itself which tensors it computes with (`Kernel.precision`). Where two operators that do not agree
-are neighbours, a kernel between them converts.
+Every operator declares the precision of its tensors (`Kernel.precision`). Between neighbours with different precisions,
+a kernel converts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from crossbow.ops.kernel import Kernel, Precision
 
 
 def narrow_vertices(graph: Graph) -> frozenset[int]:
-    """The positions of the operators whose tensors are of 16 bits. A gradient's are those of its peer."""
+    """Positions of the operators with 16-bit tensors. A gradient operator is like its peer."""
     found: set[int] = set()
     for vertex in graph:
         narrow = False

@@ -1,4 +1,4 @@
-"""A program: the flat, ordered list of prepared kernels of a dataflow with its memory plan. It can be printed."""
+"""A program: the ordered list of a dataflow's prepared kernels, with its memory plan. It can be printed."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class VectorPlace:
     """A variable or statistic in one of the replica's vectors, or (flat) a gradient as a vector."""
 
     vector: str
-    """"weights", "gradient", "statistics" or "statistics_next"; "narrow_weights" or "narrow_gradient", of 16 bits."""
+    """"weights", "gradient", "statistics" or "statistics_next"; "narrow_weights" or "narrow_gradient" with 16 bits."""
     operator: int
     name: str
     label: str
-    """For describe(): operator and variable."""
+    """Operator and variable, for describe()."""
     flat: bool = False
 
     def array(self, memory: Memory) -> Array:
@@ -52,7 +52,7 @@ class VectorPlace:
 
 @dataclass(frozen=True)
 class WholeVector:
-    """One of the replica's vectors, all variables together; or "scaling", what the scale of its gradients is."""
+    """One of the replica's vectors with all its variables; or "scaling", the state of the loss scale."""
 
     vector: str
 
@@ -84,28 +84,28 @@ Place = ArenaPlace | VectorPlace | WholeVector | NamedPlace
 
 @dataclass(frozen=True)
 class Memory:
-    """The buffers to which a program is bound: a stream's arena, a replica's vectors, the runtime's own arrays."""
+    """Buffers to which a program is bound: a stream's arena, a replica's vectors, the runtime's own arrays."""
 
     arena: Array
     model: ModelLayout
     vectors: Mapping[str, Array]
     named: Mapping[str, Array]
     statistics: ModelLayout | None = None
-    """Needed where the program has some."""
+    """Required if the program has statistics."""
     to_device: Callable[[Array], Array] | None = None
-    """Puts constants where kernels read them, where that is not the host's memory."""
+    """Function that copies constants to the memory that kernels read, if it is not the host's."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One prepared kernel, the operator it belongs to, and the place of each of its roles."""
+    """A prepared kernel, its operator, and the location of each of its roles."""
 
     operator: str
     kernel: PreparedKernel
     places: Mapping[str, Place]
     backward: bool
     elided: bool = False
-    """Whether there is nothing to do: another kernel does it, or what it writes is the memory that it reads."""
+    """Whether there is no work, because another kernel includes it, or because its output is its input."""
 
     @property
     def shown(self) -> str:
@@ -114,7 +114,7 @@ class Step:
 
 @dataclass(frozen=True)
 class BoundStep:
-    """A call, and the operator that a failure of it is reported under."""
+    """A call, and the operator to report if it fails."""
 
     operator: str
     call: Call
@@ -122,7 +122,7 @@ class BoundStep:
 
 @dataclass(frozen=True)
 class BoundBlock:
-    """A part of a weight gradient: calls that compute it, where it lies, and its place in the replica's vectors."""
+    """A part of a weight gradient: the calls that compute it, its memory, and its location in the replica's vectors."""
 
     operator: str
     calls: Sequence[Call]
@@ -137,7 +137,7 @@ class Parts:
     forward: list[BoundStep]
     backward: list[BoundStep]
     blocks: list[BoundBlock]
-    """Weight gradients that are not in the gradient vector: each is to be used before the next block's calls."""
+    """Weight gradients outside the gradient vector. Each must be used before the next block's calls."""
 
 
 @dataclass(frozen=True)
@@ -147,16 +147,17 @@ class Program:
     graph: Graph
     batch: Shape
     model: ModelLayout
-    """Of the variables: weights, gradients, velocities."""
+    """Layout of the variables: weights, gradients, velocities."""
     statistics: ModelLayout
-    """Of what training observes: running means."""
+    """Layout of the running statistics."""
     steps: tuple[Step, ...]
     plan: MemoryPlan
     outputs: Mapping[int, ArenaPlace]
-    """The place of each vertex's output, by position."""
+    """The location of each vertex's output, by position."""
 
     def bind(self, memory: Memory, *, in_blocks: bool = False) -> Parts:
-        """The calls on these buffers. in_blocks: leave weight gradients in blocks where kernels offer that."""
+        """The calls on these buffers. in_blocks: whether weight gradients are computed in blocks, if kernels support
+        it."""
         parts = Parts([], [], [])
         for step in self.steps:
             if step.elided:
@@ -185,24 +186,24 @@ class Program:
         return self.outputs[order].array(memory)
 
     def memory_of(self, order: int) -> tuple[int, str]:
-        """Bytes of a vertex's output, and where it lies."""
+        """Size of a vertex's output in bytes, and its location."""
         place = self.outputs.get(order)
         return (0, "") if place is None else (place.tensor.nbytes, str(place))
 
     def kernels_of(self, order: int) -> str:
-        """The names of the kernels that compute a vertex; in brackets, in which other's that is done."""
+        """Names of the kernels that compute a vertex; in brackets, the other kernel that includes it."""
         return ", ".join(self._shown.get(self.graph[order].name, ()))
 
     @functools.cached_property
     def _shown(self) -> Mapping[str, Sequence[str]]:
-        """What `describe` shows of each operator's kernels, by its name."""
+        """Text for each operator's kernels in `describe`, by the operator's name."""
         found: dict[str, list[str]] = {}
         for step in self.steps:
             found.setdefault(step.operator, []).append(step.shown)
         return found
 
     def describe(self) -> str:
-        """A table of the steps: kernel, operator, buffers; and what the memory plan is worth."""
+        """A table of the steps with kernel, operator and buffers, and the quality of the memory plan."""
         rows = [
             (
                 str(number),

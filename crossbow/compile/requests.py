@@ -1,4 +1,4 @@
-"""A kernel library that prepares a kernel once for equal requests."""
+"""Caching of prepared kernels by request."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from crossbow.types import Layout, Shape
 
 
 def remembering(library: KernelLibrary) -> KernelLibrary:
-    """The library, with equal requests answered by the same prepared kernel: deep networks repeat their layers.
+    """The library, wrapped to return the same prepared kernel for equal requests, because deep networks repeat layers.
 
-    A prepared kernel holds no buffers, so operators can share it as learners do. It is made for the number of threads
-    that the calling thread has, so one memory serves one program.
+    A prepared kernel has no buffers, so operators can share it, as learners do. It is prepared for the number of
+    threads of the calling thread, so one cache serves one program.
     """
     return _Remembering(library)
 
