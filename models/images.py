@@ -6,7 +6,7 @@ import argparse
 
 from crossbow.ops import DataTransform
 
-AUGMENTED = ("cifar10",)
+AUGMENTED = ("cifar10", "cifar100")
 """Data sets whose training images are augmented by default."""
 PADDING = 4
 """Pixels of padding on each side of an image before cropping."""

@@ -91,7 +91,7 @@ SCRIPT = ModelScript(
     title="Trains LeNet on handwritten digits (LeCun et al., Proceedings of the IEEE 86, 1998).",
     build=lambda options: lenet(options.variant, number_of_outputs=options.classes),
     defaults=Defaults(
-        epochs={"digits": 30, "mnist": 8, "synthetic": 3},
+        epochs={"digits": 30, "mnist": 8, "fashion_mnist": 15, "synthetic": 3},
         batch_size=16,
         solver=SolverConf(learning_rate=0.02, policy="inv", gamma=3e-4, momentum=0.9, weight_decay=5e-4),
         image_shape=(1, 28, 28),

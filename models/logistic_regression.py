@@ -36,7 +36,7 @@ SCRIPT = ModelScript(
     title="Trains a logistic regression on handwritten digits.",
     build=lambda options: logistic_regression(number_of_outputs=options.classes),
     defaults=Defaults(
-        epochs={"digits": 20, "mnist": 5, "synthetic": 3},
+        epochs={"digits": 20, "mnist": 5, "fashion_mnist": 10, "synthetic": 3},
         batch_size=8,
         solver=SolverConf(learning_rate=0.1),
         image_shape=(1, 28, 28),

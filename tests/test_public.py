@@ -31,7 +31,8 @@ NAMES = {
         "Classify Flatten FlattenGradient MatFact MatFactGradient MatMul MatMulGradient Noop NoopGradient"
     ),
     "crossbow.data": (
-        "BatchFiles Dataset Record RecordFile cifar10 decode_image digits mnist read_idx synthetic write_records"
+        "BatchFiles Dataset Record RecordFile cifar10 cifar100 decode_image digits fashion_mnist mnist read_idx "
+        "synthetic write_records"
     ),
     "crossbow.synch": "SMA SSGD Collective HostCollective Rule rule_class",
     "crossbow.testing": "run_operator check_gradients FakeCollective Failure Stall WrongSize",

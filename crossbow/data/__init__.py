@@ -1,12 +1,12 @@
 """Data sets, the order of their examples, and the loader that fills batches ahead of the learners."""
 
 from crossbow.data.batch_files import BatchFiles
-from crossbow.data.cifar import cifar10
+from crossbow.data.cifar import cifar10, cifar100
 from crossbow.data.dataset import Dataset
 from crossbow.data.digits import digits
 from crossbow.data.idx import read_idx
 from crossbow.data.images import decode_image
-from crossbow.data.mnist import mnist
+from crossbow.data.mnist import fashion_mnist, mnist
 from crossbow.data.records import Record, RecordFile, write_records
 from crossbow.data.synthetic import synthetic
 
@@ -16,8 +16,10 @@ __all__ = [
     "Record",
     "RecordFile",
     "cifar10",
+    "cifar100",
     "decode_image",
     "digits",
+    "fashion_mnist",
     "mnist",
     "read_idx",
     "synthetic",

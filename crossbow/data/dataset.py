@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import is_integer, plain
+from crossbow.data.shards import shard_of
 from crossbow.types import Array, DataError, Phase, Shape
 
 LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
@@ -109,6 +111,37 @@ class Dataset:
         if self.check is None:
             raise DataError("expected check examples: Dataset((x_train, y_train), (x_check, y_check)). Received: none")
         return self.check
+
+    def shard(
+        self,
+        *,
+        stride: tuple[int, int] | None = None,
+        fraction: tuple[float, float] | None = None,
+        offset: tuple[int, int] | None = None,
+    ) -> Dataset:
+        """The data set of one of several workers: a part of the training examples, or all in another order. The check
+        examples and the number of classes stay the same.
+
+        Exactly one argument must be given; N is the number of training examples:
+
+        stride      (r, k): examples r, r + k, r + 2 k, …, as in Theano-MPI
+        fraction    (a, b): examples from round(a · N) to round(b · N), as in MXNet-G
+        offset      (i, k): all examples, beginning with example ⌊i · N / k⌋, as in SpeeDO
+
+        The strides (0, k) … (k − 1, k) are disjoint and together contain all examples, and so are adjoining fractions
+        from 0 to 1. Fractions share the memory of this data set; the others copy examples.
+
+        Raises DataError if an argument is out of range, or the part is empty.
+
+        >>> data = Dataset((np.arange(10, dtype=np.float32)[:, None], np.arange(10)))
+        >>> [part.train.labels.tolist() for part in (data.shard(stride=(1, 4)), data.shard(fraction=(0.5, 0.75)))]
+        [[1, 5, 9], [5, 6, 7]]
+        """
+        selected = shard_of(len(self.train), stride, fraction, offset)
+        part = copy.copy(self)
+        images, labels = self.train.images[selected], self.train.labels[selected]
+        part.train = Examples(np.ascontiguousarray(images), np.ascontiguousarray(labels))
+        return part
 
     def __repr__(self) -> str:
         check = "no" if self.check is None else f"{len(self.check):,}"

@@ -1,8 +1,9 @@
-"""MNIST: 60,000 + 10,000 handwritten digits, 28×28 (LeCun, Cortes, Burges)."""
+"""MNIST: 60,000 + 10,000 handwritten digits, 28×28 (LeCun, Cortes, Burges), and Fashion-MNIST (Xiao et al., 2017)."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,20 @@ MIRRORS = (
 )
 """Locations of the files, tried in order."""
 
+FASHION_FILES = {
+    "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+    "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+    "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+    "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+}
+"""Names and sha256 of Fashion-MNIST's files."""
+
+FASHION_MIRRORS = (
+    "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+    "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+)
+"""Locations of Fashion-MNIST's files, tried in order."""
+
 
 def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
     """MNIST: uint8 images (N, 1, 28, 28), pixels in [0, 1] when batched; 60,000 for training, 10,000 for checks.
@@ -37,16 +52,40 @@ def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
 
     Raises DataError if a file is missing or damaged, or cannot be downloaded.
     """
+    return _load("mnist", "MNIST", "mnist", FILES, MIRRORS, directory)
+
+
+def fashion_mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
+    """Fashion-MNIST: images of clothes in the format of MNIST, with the same numbers of images and classes.
+
+    From a directory, the four IDX files are read, which have the same names as MNIST's. Without one, they are
+    downloaded once to the user's cache directory, and their hashes are checked.
+
+    Classes: T-shirt/top, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot.
+
+    Raises DataError if a file is missing or damaged, or cannot be downloaded.
+    """
+    return _load("fashion_mnist", "Fashion-MNIST", "fashion-mnist", FASHION_FILES, FASHION_MIRRORS, directory)
+
+
+def _load(
+    function: str,
+    title: str,
+    cache: str,
+    files: Mapping[str, str],
+    mirrors: Sequence[str],
+    directory: str | os.PathLike[str] | None,
+) -> Dataset:
     if directory is None:
         otherwise = (
-            "train on the bundled digits with --dataset digits, or name a directory that holds MNIST's four files with "
-            "--data-directory"
+            f"train on the bundled digits with --dataset digits, or name a directory that holds {title}'s four files "
+            "with --data-directory"
         )
-        paths = download("MNIST", "mnist", FILES, MIRRORS, otherwise)
+        paths = download(title, cache, files, mirrors, otherwise)
     else:
-        folder = checked_path("mnist", directory)
+        folder = checked_path(function, directory)
         try:
-            paths = [_find(folder, name) for name in FILES]
+            paths = [_find(folder, name, title) for name in files]
         except OSError as error:
             raise file_error(error, folder, "a readable directory") from error
     x_train, y_train, x_check, y_check = (_read(path, images="images" in path.name) for path in paths)
@@ -65,7 +104,7 @@ def _read(path: Path, *, images: bool) -> Array:
     return array
 
 
-def _find(directory: Path, name: str) -> Path:
+def _find(directory: Path, name: str, title: str) -> Path:
     """The file in the directory, with any of its usual spellings."""
     plain = name.removesuffix(".gz")
     dotted = plain.replace("-idx", ".idx")
@@ -74,5 +113,5 @@ def _find(directory: Path, name: str) -> Path:
         if (directory / spelling).is_file():
             return directory / spelling
     if not directory.is_dir():
-        raise DataError(f"{directory}: expected a directory with MNIST's four IDX files. Received: no such directory")
-    raise DataError(f"{directory}: expected MNIST's file {' or '.join(spellings)}. Received: none of them is there")
+        raise DataError(f"{directory}: expected a directory with {title}'s four IDX files. Received: no such directory")
+    raise DataError(f"{directory}: expected {title}'s file {' or '.join(spellings)}. Received: none of them is there")

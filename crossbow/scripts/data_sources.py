@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossbow.data import Dataset, cifar10, digits, mnist, synthetic
+from crossbow.data import Dataset, cifar10, cifar100, digits, fashion_mnist, mnist, synthetic
 from crossbow.types import Shape
 
 SYNTHETIC = "synthetic"
@@ -62,12 +62,27 @@ KNOWN = {
         image_shape=(1, 28, 28),
         files="MNIST's four IDX files, gzipped or not",
     ),
+    "fashion_mnist": Known(
+        summary="70,000 images of clothes, downloaded once",
+        without_options="Fashion-MNIST",
+        load=lambda source: fashion_mnist(source.directory),
+        image_shape=(1, 28, 28),
+        files="Fashion-MNIST's four IDX files, gzipped or not",
+    ),
     "cifar10": Known(
         summary="60,000 colour images, downloaded once",
         without_options="CIFAR-10",
         load=lambda source: cifar10(source.directory),
         image_shape=(3, 32, 32),
         files="CIFAR-10: its binaries, its Python archive, or an .npz of JPEG files",
+    ),
+    "cifar100": Known(
+        summary="60,000 colour images in 100 classes, downloaded once",
+        without_options="CIFAR-100",
+        load=lambda source: cifar100(source.directory),
+        image_shape=(3, 32, 32),
+        number_of_classes=100,
+        files="CIFAR-100: its binaries or its Python archive",
     ),
     SYNTHETIC: Known(
         summary="random images of any shape, for benchmarks",

@@ -22,6 +22,7 @@ def transform(dataset: str, *arguments: str, scale: float = 2.0) -> DataTransfor
     ("dataset", "arguments", "augmented"),
     [
         ("cifar10", [], True),
+        ("cifar100", [], True),
         ("cifar10", ["--no-augmentation"], False),
         ("synthetic", [], False),
         ("synthetic", ["--augmentation"], True),

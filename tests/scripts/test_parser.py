@@ -33,6 +33,9 @@ from crossbow.synch import (
     SynchronousEASGD,
     WeedOut,
 )
+from tests.data.test_cifar import COUNT
+from tests.data.test_cifar100 import binaries as binaries_100
+from tests.data.test_mnist import small_files, write
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 DEFAULTS = Defaults(epochs={"digits": 7, "mnist": 3}, batch_size=9, solver=SolverConf(learning_rate=0.25, momentum=0.5))
@@ -281,13 +284,21 @@ def test_a_synthetic_data_set_of_any_shape() -> None:
 
 
 @pytest.mark.parametrize(("name", "known"), KNOWN.items())
-def test_what_is_known_of_a_data_set_is_so(name: str, known: Known) -> None:
+def test_what_is_known_of_a_data_set_is_so(
+    name: str, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For those that are there; a directory has them all."""
     if name == "mnist" and not (SHARED / "mnist").is_dir():
         pytest.skip(f"MNIST's files are not in {SHARED}")
     if name == "cifar10" and not (SHARED / "cifar10-jpeg.npz").is_file():
         pytest.skip(f"CIFAR-10's images are not in {SHARED}")
-    directory = {"mnist": SHARED / "mnist", "cifar10": SHARED}.get(name)
+    if name == "fashion_mnist":
+        write(tmp_path, small_files())
+    if name == "cifar100":
+        monkeypatch.setattr("crossbow.data.cifar.IMAGES", COUNT)
+        write(tmp_path, binaries_100())
+    directories = {"mnist": SHARED / "mnist", "cifar10": SHARED, "fashion_mnist": tmp_path, "cifar100": tmp_path}
+    directory = directories.get(name)
     shape = known.image_shape or (2, 5, 5)
     data = DataSource(name, directory, shape, known.number_of_classes, 30, 20).load()
     assert data.image_shape == shape

@@ -1,0 +1,48 @@
+"""The parts of a data set that several workers train on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import is_integer, is_number, plain
+from crossbow.types import DataError
+
+
+def shard_of(count: int, stride: object, fraction: object, offset: object) -> slice | NDArray[np.intp]:
+    """The indices that `Dataset.shard` selects from `count` examples. Raises DataError."""
+    given = {"stride": plain(stride), "fraction": plain(fraction), "offset": plain(offset)}
+    names = [name for name, value in given.items() if value is not None]
+    if len(names) != 1:
+        raise DataError(f"shard: expected one of stride, fraction and offset. Received: {', '.join(names) or 'none'}")
+    (name,) = names
+    first, second = _pair(name, given[name])
+    if name == "fraction":
+        selected: slice | NDArray[np.intp] = slice(round(first * count), round(second * count))
+    elif name == "stride":
+        selected = slice(first, None, second)
+    else:
+        selected = np.roll(np.arange(count), -(first * count // second))
+    if isinstance(selected, slice) and not len(range(count)[selected]):
+        raise DataError(
+            f"shard: expected at least one of {count:,} examples. Received: none, with {name}={given[name]}"
+        )
+    return selected
+
+
+_EXPECTED = {
+    "stride": "a pair (r, k) of integers with 0 ≤ r < k",
+    "fraction": "a pair (a, b) of numbers with 0 ≤ a < b ≤ 1",
+    "offset": "a pair (i, k) of integers with 0 ≤ i < k",
+}
+
+
+def _pair(name: str, value: Any) -> tuple[Any, Any]:
+    """The two numbers of an argument. Raises DataError."""
+    is_one = is_number if name == "fraction" else is_integer
+    good = isinstance(value, tuple | list) and len(value) == 2 and all(map(is_one, value))
+    if not good or not 0 <= value[0] < value[1] or (name == "fraction" and value[1] > 1):
+        raise DataError(f"shard: expected {name} to be {_EXPECTED[name]}. Received: {value!r}")
+    return value[0], value[1]
