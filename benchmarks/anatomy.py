@@ -7,6 +7,7 @@ realistically. A reading takes about 30 ns; a task of LeNet has about fifty call
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,6 @@ from crossbow.kernels.compiled import call_address, int64_at, native
 from crossbow.kernels.interface import Call
 from crossbow.kernels.native import NativeCall, TaskList
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.learner import BoundTask
 from crossbow.types import Array, address
 
 CLOCK_MONOTONIC = 1
@@ -87,12 +87,12 @@ class Laps:
 def install(engine: Engine) -> list[Laps]:
     """Install a clock in every synchronising task of an idle engine. Returns the clocks by learner."""
     clocks = []
-    for member in engine.parts.members:
-        laps, tasks = Laps(), dict(member.learner._tasks)
+    for member in engine.members:
+        laps, tasks = Laps(), dict(member.learner.tasks)
         for key, bound in tasks.items():
             if key[0] == "synchronise":
-                tasks[key] = BoundTask(laps.between(bound.calls), bound.loss, bound.accuracy)
-        member.learner._tasks = tasks
+                tasks[key] = dataclasses.replace(bound, calls=laps.between(bound.calls))
+        member.learner.tasks = tasks
         clocks.append(laps)
     return clocks
 

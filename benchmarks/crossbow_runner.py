@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from benchmarks.anatomy import Laps, Row, install, table
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.kernels.interface import State
-from crossbow.runtime.assembly import Member
+from crossbow.runtime.engine import Member
 from crossbow.runtime.summary import MemorySummary
 from crossbow.solver import Pace
 from crossbow.types import aligned_zeros
@@ -92,7 +93,8 @@ class BareRunner(CrossbowRunner):
 
     def __init__(self, network: str, batch: int, learners: int, threads: int, kernels: str) -> None:
         super().__init__(network, batch, learners, threads, kernels)
-        loader, generator = self.context.engine.loader, np.random.default_rng(0)
+        engine: Any = self.context.engine
+        loader, generator = engine.loader, np.random.default_rng(0)
         loader.images[...] = generator.integers(0, 256, loader.images.shape, dtype=np.uint8)
         loader.labels[...] = generator.integers(0, 10, loader.labels.shape)
         self._error: BaseException | None = None
@@ -108,9 +110,10 @@ class BareRunner(CrossbowRunner):
 
     def _run_ticks(self, ticks: int) -> float:
         """Run every learner's task `ticks` times. Returns the time in seconds."""
-        engine = self.context.engine
-        first, engine.tick = engine.tick, engine.tick + ticks
-        ended, members = [threading.Event() for _ in engine.parts.members], engine.parts.members
+        engine: Any = self.context.engine
+        first = engine.tick
+        engine.position.go_to(first + ticks)
+        ended, members = [threading.Event() for _ in engine.members], engine.members
         start = time.monotonic()
         for member, event in zip(members, ended, strict=True):
             member.learner.stream.submit(lambda m=member, e=event: self._loop(m, first, ticks, e))  # type: ignore[misc]
@@ -121,10 +124,12 @@ class BareRunner(CrossbowRunner):
         return time.monotonic() - start
 
     def _loop(self, member: Member, first: int, ticks: int, ended: threading.Event) -> None:
-        learner, state, slots = member.learner, member.state, self.context.engine.loader.slots
+        engine: Any = self.context.engine
+        learner: Any = member.learner
+        state, slots = learner.state, engine.loader.slots
         learners = self.context.summary().learners
-        lists = [learner._tasks["synchronise", parity].calls for parity in (0, 1)]
-        learner._coefficients.set(Pace(LEARNING_RATE, MOMENTUM))
+        lists = [learner.tasks["synchronise", parity].calls for parity in (0, 1)]
+        learner._numbers.set(engine.coordination.coefficients(Pace(LEARNING_RATE, MOMENTUM)))
         state[State.EXAMPLES] = self.batch
         try:
             for tick in range(first, first + ticks):
@@ -132,7 +137,7 @@ class BareRunner(CrossbowRunner):
                 state[State.TASK], state[State.TICK], state[State.SLOT] = task, tick, task % slots
                 lists[tick % 2].run()
         except BaseException as error:
-            self.context.engine.parts.flags.abort[0] = 1
+            engine.parts.flags.raise_abort()
             self._error = self._error or error
         finally:
             ended.set()

@@ -19,8 +19,8 @@ from crossbow.kernels.cuda.api import api, gpus
 from crossbow.kernels.cuda.launch import on
 from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.ops import Conv, DataTransform, InnerProduct, MatMul
-from crossbow.runtime.cuda.collective import NcclCollective
 from crossbow.runtime.cuda.stream import CudaStream
+from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import Phase, bytes_text
 from models.lenet import lenet

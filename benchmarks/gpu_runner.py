@@ -115,7 +115,7 @@ class LaunchClock:
         self._undo: list[tuple[Any, str]] = []
 
     def __enter__(self) -> LaunchClock:
-        for member in self._engine.parts.members:
+        for member in self._engine.members:
             learner: Any = member.learner
             submits, steps, launches = [], [], []  # type: ignore[var-annotated]
             self._install(learner, "submit", submits)
@@ -127,7 +127,7 @@ class LaunchClock:
             self._submits.append(submits)
             self._steps.append(steps)
             self._launches.append(launches)
-        self._install(self._engine.parts.synchroniser, "submit", self._ticks)
+        self._install(self._engine.coordination.synchroniser, "submit", self._ticks)
         return self
 
     def __exit__(self, *_: object) -> None:

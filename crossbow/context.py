@@ -135,7 +135,7 @@ class ExecutionContext:
         Operators without a kernel are in brackets, because another operator's kernel includes them ("in that of
         'conv1'"), or because their output is their input. The last line compares the arena with its lower bound.
         """
-        programs = {"training": self.engine.program, "testing": self.engine.parts.check_program}
+        programs = {"training": self.engine.program, "testing": self.engine.check_program}
         return "\n\n".join(
             f"{purpose}, batches of {'×'.join(map(str, program.batch))}\n{program.describe()}"
             for purpose, program in programs.items()
@@ -146,7 +146,7 @@ class ExecutionContext:
     def describe_dataflows(self) -> str:
         """The dataflows for training and testing as tables, with the memory and kernels of the compiled programs."""
         tables = [self._training.describe(compiled=self.engine.program)]
-        if (program := self.engine.parts.check_program) is not None:
+        if (program := self.engine.check_program) is not None:
             tables.append(self._check.describe(compiled=program))
         return "\n\n".join(tables)
 
@@ -231,7 +231,7 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        return TrainingRun(self.engine, limits, self._monitors, test=test).run()
+        return TrainingRun(self.engine, self.model, limits, self._monitors, test=test).run()
 
     # The base model
 
@@ -263,7 +263,7 @@ class ExecutionContext:
             raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
         if images.dtype.kind == "f":
             check_finite("predict", images)
-            _check_fits(images, self.engine.parts.dtype)
+            _check_fits(images, self.system.dtype)
         return self.engine.predict(images)
 
     @property

@@ -31,6 +31,8 @@ from crossbow import (
 from crossbow.conf import configuration
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import InnerProduct, Kernel, ReLU, SoftMax, SoftMaxLoss
+from crossbow.runtime.changing_engine import ChangingEngine
+from crossbow.runtime.engine import Engine
 from crossbow.types import Shape
 
 Array = NDArray[Any]
@@ -235,6 +237,13 @@ def until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
     while not condition():
         assert time.monotonic() < end, f"not so after {seconds} s"
         time.sleep(0.001)
+
+
+def engine_of(running: ExecutionContext) -> Engine:
+    """The engine that trains now."""
+    engine = running.engine.now if isinstance(running.engine, ChangingEngine) else running.engine
+    assert isinstance(engine, Engine)
+    return engine
 
 
 def within(seconds: float, work: Callable[[], T]) -> T:

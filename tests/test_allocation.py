@@ -160,17 +160,17 @@ def test_a_learner_costs_its_vectors_an_arena_and_its_batches(kernels: str) -> N
                 batch_size=256,  # an arena of 30 MB: a second one would be seen beside what large pages round up
             ) as running:
                 parts = running.engine.parts
-                member, loader = parts.members[0], parts.loader
+                member, loader, arena = running.engine.members[0], parts.training.loader, parts.needs.arena
                 sizes.append(living_arrays())
     vectors = (member.replica.weights, member.replica.gradient, member.replica.velocity, *member.replica.statistics)
     own = sum(vector.nbytes for vector in vectors if vector is not None)
     batches = (loader.images.nbytes + loader.labels.nbytes) // learners
-    assert parts.check_loader is not None
-    batches += (parts.check_loader.images.nbytes + parts.check_loader.labels.nbytes) // learners
+    assert parts.check is not None
+    batches += (parts.check.loader.images.nbytes + parts.check.loader.labels.nbytes) // learners
     for before, after in itertools.pairwise(sizes):
         pages = 2 * 3 * HUGE_PAGE  # vectors, arena and slots each begin and end on a large page
-        assert pages < member.arena.nbytes / 2
-        assert after - before <= own + member.arena.nbytes + batches + pages + 2**16
+        assert pages < arena / 2
+        assert after - before <= own + arena + batches + pages + 2**16
         assert after - before > own  # or nothing of this was measured
 
 
@@ -195,8 +195,8 @@ def test_no_array_is_left_behind(kernels: str) -> None:
 
 def most_allocated(running: ExecutionContext, key: str) -> int:
     """Run a task of the first learner, in its own thread: the most bytes that it allocated at a time."""
-    member, flags = running.engine.parts.members[0], running.engine.parts.flags
-    state, task = member.state, member.learner._tasks[key, 0].calls
+    member, flags = running.engine.members[0], running.engine.parts.flags
+    state, task = member.learner.state, member.learner.tasks[key, 0].calls
 
     def run() -> int:
         # All others are there already, so that the task waits for nobody.
@@ -257,6 +257,6 @@ def test_the_measurement_sees_temporaries() -> None:
 def test_a_step_on_the_fast_kernels_is_one_native_list(kernels: str) -> None:
     """No Python between the kernels, so that learners do not wait for each other's."""
     with context(lenet(), data=pictures(size=28), kernels=kernels, solver=SOLVER, rule=SMA(tau=2)) as running:
-        for member in running.engine.parts.members:
-            for (purpose, _), task in member.learner._tasks.items():
+        for member in running.engine.members:
+            for (purpose, _), task in member.learner.tasks.items():
                 assert task.calls.native_calls == len(task.calls.calls), purpose

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, CrossbowError, ExecutionContext, NonFiniteLossError, TaskError
-from crossbow.runtime import assembly, engine
+from crossbow.runtime import building, recovery, scheduler
 from crossbow.testing import Failure, FakeCollective, Stall, WrongSize
 from tests.support import context, same_weights, within
 from tests.test_faults import (
@@ -153,7 +153,7 @@ def test_a_stall_that_ends_changes_nothing(rule: Any) -> None:
 
 def test_closing_while_a_sum_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Training ends at once, the synchroniser's thread as soon as its sum comes back."""
-    monkeypatch.setattr(assembly, "CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr(building, "CLOSE_SECONDS", 0.1)
     stall = Stall(at=3)
     running, _ = spoiled(stall)
     with training(running, 10**6) as ended:
@@ -212,8 +212,8 @@ def test_ctrl_c_once_waits_for_a_sum_that_is_late(rule: Any) -> None:
 @pytest.mark.parametrize("rule", [SMA(), SSGD()], ids=str)
 def test_ctrl_c_twice_does_not_wait_for_a_sum_that_is_late(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The context can be used when it is there: as it was before the tick, or behind it, where all had contributed."""
-    monkeypatch.setattr(engine, "DRAIN_SECONDS", 0.1)
-    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 2 * SECONDS)
+    monkeypatch.setattr(recovery, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 2 * SECONDS)
     stall = Stall(at=3)
     running, _ = spoiled(stall, rule=rule)
     with running:

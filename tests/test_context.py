@@ -485,7 +485,7 @@ def test_loading_starts_every_learner_from_the_model(tmp_path: Path) -> None:
             running.train(2 + 2 * seed, TrainingUnit.TASKS)
             running.load(tmp_path / "model")
             assert running.engine.tick == 1 + seed
-            for member in running.engine.parts.members:
+            for member in running.engine.members:
                 assert not member.replica.velocity.any()
             losses = running.train(2, TrainingUnit.TASKS).loss
             results.append((losses, running.variables))

@@ -37,7 +37,8 @@ from crossbow import (
 from crossbow.data.loader import Loader, gather
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
-from crossbow.runtime import assembly, cpu_assembly, engine
+from crossbow.runtime import building, recovery, scheduler
+from crossbow.runtime.cpu import backend, tick
 from tests.combinations import pairwise
 from tests.support import (
     KERNELS,
@@ -86,7 +87,7 @@ def assert_usable(running: ExecutionContext, tmp_path: Path | None = None) -> No
     for base in parts.bases:
         assert all(np.array_equal(buffer, z) for buffer in base.buffers)
         assert base.velocity is None or not base.velocity.any()
-    for member in parts.members:
+    for member in running.engine.members:
         assert member.replica.weights is None or np.array_equal(member.replica.weights, z)
         assert member.replica.velocity is None or not member.replica.velocity.any()
     assert within(SECONDS, running.test).examples == 13
@@ -257,7 +258,7 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
             proceed.wait(2 * SECONDS)
 
     filled: list[int] = []
-    monkeypatch.setattr(cpu_assembly, "Loader", lambda e, o, s, **options: Loader(e, o, s, source=slow, **options))
+    monkeypatch.setattr(backend, "Loader", lambda e, o, s, **options: Loader(e, o, s, source=slow, **options))
     trap = Trap(raising(BrokenError()), learner=1, call=1)
     try:
         with context(perceptron(Probe(action=trap))) as running:
@@ -268,7 +269,7 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_learner_that_is_long_in_a_task_when_another_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error does not wait for it. The context can be used when it is done."""
-    monkeypatch.setattr(engine, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(recovery, "DRAIN_SECONDS", 0.1)
     inside, proceed = threading.Event(), threading.Event()
 
     def act(where: str, learner: int, call: int) -> None:
@@ -318,7 +319,7 @@ def test_a_loss_that_is_not_a_number(rule: Any, devices: str, kernels: str, tmp_
     network = training(InnerProduct(number_of_outputs=8), broken, InnerProduct(number_of_outputs=3))
     with context(network, rule=rule, devices=devices, learners=2, kernels=kernels) as running:
         error = fails(lambda: running.train(100), NonFiniteLossError)
-        task = 4 * running.engine.parts.learners + 1
+        task = 4 * running.engine.parts.setting.learners + 1
         assert f"the loss became nan in task {task} (learning rate 0.1)" in str(error)
         assert_usable(running, tmp_path)  # the broken replica has not got into the base model
 
@@ -383,7 +384,7 @@ def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch
             super().__init__(examples, order, slots, source=source, **options)
 
     armed = [True]
-    monkeypatch.setattr(cpu_assembly, "Loader", Failing)
+    monkeypatch.setattr(backend, "Loader", Failing)
     with context(devices=devices, learners=learners) as running:
         assert fails(lambda: running.train(10), BrokenError) is broken
         armed.clear()
@@ -473,13 +474,13 @@ def test_a_failure_while_predicting() -> None:
 
 
 @pairwise
-@pytest.mark.parametrize("broken", ["compile_graph", "Flags", "new_replica", "Learner"])
+@pytest.mark.parametrize("broken", ["compile_graph", "Flags", "new_replica", "CpuLearner"])
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
 def test_a_constructor_that_fails_leaves_no_thread(broken: str, devices: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any, **options: Any) -> Any:
         raise BrokenError
 
-    monkeypatch.setattr(cpu_assembly if broken == "Learner" else assembly, broken, fail)
+    monkeypatch.setattr(tick if broken == "CpuLearner" else building, broken, fail)
     before = set(threading.enumerate())
     with pytest.raises(BrokenError):
         context(devices=devices)
@@ -573,7 +574,7 @@ def test_ctrl_c(when: str, at: int, devices: str, learners: int, tmp_path: Path)
         # It ends on a whole tick, and what was done is in the log, each line whole.
         lines = [json.loads(line) for line in log.path.read_text().splitlines()]
         assert log.path.read_text() == "" or log.path.read_text().endswith("\n")
-        assert running.engine.tasks % (2 * running.engine.parts.learners) == 0
+        assert running.engine.tasks % (2 * running.engine.parts.setting.learners) == 0
         assert (lines[-1]["tasks"] if lines else 0) == running.engine.tasks
         if when == "record":
             assert len(lines) == at
@@ -612,7 +613,7 @@ def test_ctrl_c_in_a_long_tick(
     rule: Any, devices: str, learners: int, ticks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tick is undone: the base model is that of its beginning, and so are the learners, without velocity."""
-    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.0)
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.0)
     per_tick = 10 * learners * (devices.count(",") + 1)
     options: dict[str, Any] = {"rule": rule, "wpc": per_tick, "devices": devices, "learners": learners}
     options["solver"] = SolverConf(learning_rate=0.1, momentum=0.5)
@@ -646,7 +647,7 @@ def assert_usable_after_ctrl_c(running: ExecutionContext) -> None:
 
 @pytest.mark.usefixtures("default_handler")
 def test_ctrl_c_in_a_tick_that_would_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.5)
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.5)
     begun, hung = threading.Event(), threading.Event()
 
     def press() -> None:
@@ -673,8 +674,8 @@ def test_ctrl_c_in_a_tick_that_would_not_end(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("default_handler")
 def test_ctrl_c_twice_does_not_wait_for_the_tick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 2 * SECONDS)
-    monkeypatch.setattr(engine, "DRAIN_SECONDS", 0.1)
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 2 * SECONDS)
+    monkeypatch.setattr(recovery, "DRAIN_SECONDS", 0.1)
     proceed, begun, ended = threading.Event(), threading.Event(), threading.Event()
 
     def act(where: str, learner: int, call: int) -> None:

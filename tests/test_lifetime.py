@@ -18,7 +18,7 @@ import pytest
 
 from crossbow import ExecutionContext, ModelConf, SystemConf
 from crossbow.synch import AsynchronousSGD
-from tests.support import KERNELS, blobs, perceptron
+from tests.support import KERNELS, blobs, engine_of, perceptron
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 20.0
@@ -62,9 +62,10 @@ def test_all_that_a_context_holds_is_given_back(settings: dict[str, Any]) -> Non
     context = new_context(**settings)
     context.train_and_test(2)
     context.predict(context.data.train.images)
-    parts = context.engine.parts
-    held = [weakref.ref(each) for each in (context, context.engine, parts, parts.streams[0], parts.loader)]
-    del context, parts
+    engine = engine_of(context)
+    parts, streams = engine.parts, engine.backend.streams
+    held = [weakref.ref(each) for each in (context, context.engine, parts, streams[0], parts.training.loader)]
+    del context, engine, parts, streams
     gc.collect()
     assert [reference() for reference in held] == [None] * len(held)
     assert wait_for_threads(before) == []

@@ -210,7 +210,7 @@ def test_a_weight(network: str, devices: str, learners: int, kernels: str) -> No
         spoil(running, f"{head}.weights")
         error = fails(running)
         assert error.operator == head
-        assert error.task < running.engine.parts.learners  # all of the first tick fail; one is the first
+        assert error.task < running.engine.parts.setting.learners  # all of the first tick fail; one is the first
         assert "in the output." in str(error)
         spoil(running, f"{head}.weights")
         assert fails(running, running.test).operator == head
@@ -421,7 +421,7 @@ def test_running_statistics_that_are_merged(rule: Any, devices: str, learners: i
     running: ExecutionContext
 
     def spoil() -> None:
-        for statistics in running.engine.parts.members[k - 1].replica.statistics:
+        for statistics in running.engine.members[k - 1].replica.statistics:
             statistics[:] = np.nan
 
     trap = Trap(spoil, where="backward" if rule == SSGD() else "forward", learner=k - 1, call=7)

@@ -15,8 +15,8 @@ from crossbow.compile import compiler, memory
 from crossbow.conf import configuration
 from crossbow.data import synthetic
 from crossbow.ops import LRN, Conv, DataTransform, Dropout, InnerProduct, Kernel, Pool
-from crossbow.runtime import assembly, cpu_assembly
-from crossbow.runtime.stream import CpuStream
+from crossbow.runtime.cpu import backend
+from crossbow.runtime.cpu.stream import CpuStream
 from crossbow.types import ConfigurationError, DataError, bytes_text, physical_memory
 from models import convnet
 from tests.support import KERNELS, Probe, context, perceptron, pictures, training
@@ -103,19 +103,20 @@ def test_tensors_larger_than_memory(kernels: str, monkeypatch: pytest.MonkeyPatc
 def needed(**options: Any) -> tuple[int, dict[str, int]]:
     """Bytes of all that a context's assembly holds, and what was counted for it."""
     counted: list[dict[str, int]] = []
-    before = assembly.check_memory
-    assembly.check_memory = counted.append  # type: ignore[assignment]
+    before = backend.check_memory
+    backend.check_memory = counted.append  # type: ignore[assignment]
     try:
         with context(**options) as running:
             parts = running.engine.parts
             vectors = [vector for base in parts.bases for vector in (*base.buffers, base.velocity, base.mean)]
-            for member in parts.members:
-                vectors += [member.replica.weights, member.replica.gradient, member.replica.velocity, member.arena]
-            for loader in filter(None, (parts.loader, parts.check_loader)):
+            for member in running.engine.members:
+                vectors += [member.replica.weights, member.replica.gradient, member.replica.velocity]
+            vectors += [np.empty(parts.needs.arena, np.uint8)] * len(running.engine.members)
+            for loader in filter(None, (parts.training.loader, parts.check.loader)):
                 vectors += [loader.images, loader.labels, loader.positions]
             return sum(vector.nbytes for vector in vectors if vector is not None), counted[-1]
     finally:
-        assembly.check_memory = before
+        backend.check_memory = before
 
 
 @pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
@@ -151,7 +152,7 @@ def test_slots_that_do_not_fit_are_not_allocated(monkeypatch: pytest.MonkeyPatch
         raise AssertionError("too late")
 
     monkeypatch.setattr(memory, "physical_memory", lambda: 10)
-    monkeypatch.setattr(cpu_assembly, "Loader", fail)
+    monkeypatch.setattr(backend, "Loader", fail)
     assert "for batches that wait" in refused()
 
 
@@ -170,7 +171,7 @@ def test_the_machine_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("learners", [1100, 2_000_000, 10**9, HUGE])
 def test_too_many_learners(learners: int) -> None:
-    most = max(1024, len(cpu_assembly.cpu_devices(["cpu"])[0].cores))
+    most = max(1024, len(backend.cpu_devices(["cpu"])[0].cores))
     if learners <= most:
         pytest.skip("a machine with so many cores")
     assert refused(learners=learners) == (
@@ -180,7 +181,7 @@ def test_too_many_learners(learners: int) -> None:
 
 
 def test_too_many_threads_of_a_learner() -> None:
-    cores = len(cpu_assembly.cpu_devices(["cpu"])[0].cores)
+    cores = len(backend.cpu_devices(["cpu"])[0].cores)
     assert refused(threads=100_000) == (
         f"SystemConf: threads_per_learner must be at most the number of cores of 'cpu', {cores}. "
         "Received: threads_per_learner=100000"

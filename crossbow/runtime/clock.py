@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from crossbow.runtime.task import Purpose
 from crossbow.types import ConfigurationError
 
 
 class ScheduledTask(NamedTuple):
-    """A task's number, the learner it goes to, and whether it ends the tick for that learner."""
+    """A task's number, its purpose, and the learner it goes to: None for the next learner that is free."""
 
     task: int
-    learner: int
-    synchronises: bool
+    purpose: Purpose
+    learner: int | None
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,27 @@ class WorkClock:
     tau: int
     wpc: int | None = None
     """Without a barrier: the tasks in a tick, where they are not k · τ."""
+    barrier: bool = True
 
     @property
     def tasks_per_tick(self) -> int:
         return self.wpc or self.learners * self.tau
 
     def schedule(self, first: int) -> Iterator[ScheduledTask]:
-        """The tasks of a tick that begins with task `first`, in order, dealt to the learners in turn. One by one, for a
-        tick may be very long."""
+        """The tasks of a tick that begins with task `first`, in order: dealt to the learners in turn, the last one of
+        each ending its tick; or, without a barrier, to whoever is free. One by one, for a tick may be very long."""
         for number in range(self.tasks_per_tick):
-            yield ScheduledTask(first + number, number % self.learners, number // self.learners == self.tau - 1)
+            if self.barrier:
+                last = number // self.learners == self.tau - 1
+                yield ScheduledTask(first + number, "synchronise" if last else "local", number % self.learners)
+            else:
+                yield ScheduledTask(first + number, "train", None)
 
 
 def work_clock(learners: int, tau: int, wpc: int | None, *, barrier: bool = True) -> WorkClock:
     """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError where the two disagree."""
     if wpc is None or not barrier:
-        return WorkClock(learners, tau, wpc)
+        return WorkClock(learners, tau, wpc, barrier)
     if wpc % learners:
         raise ConfigurationError(
             f"ModelConf: wpc must be a multiple of the number of learners, {learners}, under a rule with a barrier. "

@@ -1,110 +1,144 @@
-"""The numbers of solvers' and rules' updates, rewritten when the schedule moves on: kernels read them at every call."""
+"""Coefficients of updates as functions of the pace.
+
+A `Formula` is an update at every pace. Its coefficients lie in arrays that kernels read, one array for each multiplier
+of the learning rate; `Formula.over` lays them over a vector, and `Formula.evaluate` says what belongs into it. The
+scheduler evaluates a run's `Formulas` once a tick, and only where a field of the pace has changed that they depend on
+(`Update.depends_on`). Every learner copies the result into its own vector before the first task that needs it.
+"""
 
 from __future__ import annotations
 
-import math
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from crossbow.solver import Pace, SolverConf, Update
+from crossbow.solver.update import CONSTANT
 from crossbow.synch import BarrierRule
 from crossbow.synch.rule import NOTHING
 from crossbow.types import Array
 
 ANY = Pace(rate=1.0, momentum=0.5)
-"""The vectors of an update do not depend on the pace."""
-OTHER = Pace(rate=0.5, momentum=0.25, clock=1, alpha=math.nan)
-"""Whatever depends on α differs from anything here, as NaN does."""
+"""A pace at which updates are asked for their form, which does not depend on it."""
+
+About = TypeVar("About")
+"""What coefficients depend on besides the pace: an arrival, or the masses of two learners; None in a tick."""
 
 
 @dataclass(frozen=True)
-class PacedUpdate:
-    """An update whose numbers depend on the pace."""
+class BoundUpdate:
+    """An update whose coefficients lie in arrays that kernels read."""
 
-    at: Callable[[Pace], Update]
+    update: Update
+    """The form; its coefficients are those at some pace."""
     numbers: Mapping[float, Array]
-    """For each multiplier of the learning rate the numbers, in an array that kernels read. Only one where the rate does
-    not matter."""
-    alone: PacedUpdate | None = None
-    """What takes its place for variables that every learner keeps to itself, where there are such."""
-
-    @property
-    def update(self) -> Update:
-        """With some numbers."""
-        return self.at(ANY)
-
-    @property
-    def changes(self) -> bool:
-        """Whether the numbers depend on the pace at all."""
-        own = self.at(ANY).coefficients != self.at(OTHER).coefficients
-        return own or (self.alone is not None and self.alone.changes)
-
-    def set(self, pace: Pace) -> None:
-        for multiplier, numbers in self.numbers.items():
-            numbers[:] = self.at(pace.times(multiplier)).coefficients
-        if self.alone is not None:
-            self.alone.set(pace)
+    """Coefficients for each multiplier of the learning rate: a single one where they do not depend on the rate."""
+    alone: BoundUpdate | None = None
+    """The update of variables that every learner keeps to itself, where there are such."""
 
 
-def paced_update(at: Callable[[Pace], Update], multipliers: Sequence[float]) -> PacedUpdate:
-    """The update, with arrays for its numbers."""
-    some = at(ANY).coefficients
-    if some == at(ANY.times(0.5)).coefficients:
-        multipliers = (1.0,)
-    return PacedUpdate(at, {multiplier: np.array(some, np.float64) for multiplier in multipliers})
+class Formula(Generic[About]):
+    """An update at every pace, for variables with these multipliers of the learning rate."""
+
+    def __init__(
+        self,
+        at: Callable[[Pace, About], Update],
+        some: About,
+        multipliers: Sequence[float] = (1.0,),
+        alone: Formula[About] | None = None,
+    ) -> None:
+        """some: an example of what the coefficients depend on besides the pace. alone: see `BoundUpdate`."""
+        self._at, self.alone = at, alone
+        self.form = at(ANY, some)
+        self.multipliers = tuple(multipliers) if "rate" in self.form.depends_on else (1.0,)
+        self.depends_on: frozenset[str] = self.form.depends_on | (CONSTANT if alone is None else alone.depends_on)
+        self._fields = sorted(self.depends_on)
+        own = len(self.form.coefficients) * len(self.multipliers)
+        self.length: int = own + (0 if alone is None else alone.length)
+
+    def key(self, pace: Pace) -> tuple[float, ...]:
+        """What of a pace the coefficients depend on."""
+        return tuple(getattr(pace, field) for field in self._fields)
+
+    def evaluate(self, pace: Pace, about: About) -> list[float]:
+        """All coefficients, in the order of `over`."""
+        numbers: list[float] = []
+        for multiplier in self.multipliers:
+            numbers += self._at(pace.times(multiplier), about).coefficients
+        return numbers if self.alone is None else numbers + self.alone.evaluate(pace, about)
+
+    def over(self, numbers: Array) -> BoundUpdate:
+        """The update whose coefficients lie in a vector of `length` elements."""
+        length = len(self.form.coefficients)
+        pieces = {m: numbers[i * length : (i + 1) * length] for i, m in enumerate(self.multipliers)}
+        rest = numbers[length * len(self.multipliers) :]
+        return BoundUpdate(self.form, pieces, None if self.alone is None else self.alone.over(rest))
 
 
-@dataclass
-class Coefficients:
-    """The updates of a learner, or of the synchroniser between devices."""
+class Formulas:
+    """The updates of a learner, or of a synchroniser, by name: their coefficients are one vector."""
 
-    rule: BarrierRule
-    solver: SolverConf
-    learners: int
-    multipliers: Sequence[float] = (1.0,)
-    """Of the learning rate, that variables have."""
-    expand: dict[str, float] = field(default_factory=dict)
-    """What `mean` stands for in the merge of a single device."""
-    keeps: bool = False
-    """Whether there are variables that every learner keeps to itself."""
-    pace: Pace | None = None
+    def __init__(self, formulas: Mapping[str, Formula[None]]) -> None:
+        self._formulas = dict(formulas)
+        self.length = sum(formula.length for formula in self._formulas.values())
+        self._fields = sorted(frozenset[str]().union(*(each.depends_on for each in self._formulas.values())))
+        self._key: Callable[[Pace], Any] = attrgetter(*self._fields) if self._fields else lambda pace: ()
+        self._seen = self._key(ANY)
+        self._latest = self._evaluate(ANY)
 
-    def __post_init__(self) -> None:
-        rule, solver, learners = self.rule, self.solver, self.learners
+    def at(self, pace: Pace) -> Array:
+        """Coefficients at this pace: the same array as long as they are the same."""
+        key = self._key(pace)
+        if key != self._seen:
+            numbers = self._evaluate(pace)
+            if not np.array_equal(numbers, self._latest):
+                self._latest = numbers
+            self._seen = key
+        return self._latest
 
-        def merge(pace: Pace) -> Update:
-            update = rule.merge(solver, pace, learners)
-            return update.expand("mean", self.expand) if self.expand else update
+    def over(self, numbers: Array) -> dict[str, BoundUpdate]:
+        """The updates, whose coefficients lie in a vector of `length` elements."""
+        ends = list(itertools.accumulate((each.length for each in self._formulas.values()), initial=0))
+        pieces = [numbers[start:end] for start, end in itertools.pairwise(ends)]
+        return {name: each.over(piece) for (name, each), piece in zip(self._formulas.items(), pieces, strict=True)}
 
-        def step(pace: Pace) -> Update:
-            return rule.local_step(solver, pace, learners, synchronises=True)
+    def _evaluate(self, pace: Pace) -> Array:
+        numbers = np.array([n for each in self._formulas.values() for n in each.evaluate(pace, None)], np.float64)
+        numbers.setflags(write=False)
+        return numbers
 
-        def local(pace: Pace) -> Update:
-            return rule.local_step(solver, pace, learners, synchronises=False)
 
-        def reply(pace: Pace) -> Update:
-            return rule.reply(solver, pace, learners)
+def tick_formulas(
+    rule: BarrierRule,
+    solver: SolverConf,
+    learners: int,
+    multipliers: Sequence[float] = (1.0,),
+    mean: Mapping[str, float] | None = None,
+    *,
+    keeps: bool = False,
+) -> Formulas:
+    """What happens in a tick: "local", a step that does not synchronise; "step", one that does; "merge", the next z;
+    and "reply", what a learner does after it.
 
-        self.step = paced_update(step, self.multipliers)
-        """The synchronising step."""
-        self.local = paced_update(local, self.multipliers)
-        """A step that does not synchronise."""
-        self.merge = paced_update(merge, self.multipliers)
-        self.reply = paced_update(reply, self.multipliers)
-        """What the learner does behind the merge."""
-        if self.keeps:
-            mean = Update((("base_next", {"mean": 1.0}),))
-            mean = mean.expand("mean", self.expand) if self.expand else mean
-            self.step = replace(self.step, alone=self.local)
-            self.merge = replace(self.merge, alone=paced_update(lambda pace: mean, self.multipliers))
-            self.reply = replace(self.reply, alone=paced_update(lambda pace: NOTHING, self.multipliers))
-        everything = (self.step, self.local, self.merge, self.reply)
-        self._changing = [update for update in everything if update.changes]
+    mean: what `mean` stands for in the merge on a single device. keeps: whether there are variables that every learner
+    keeps to itself.
+    """
 
-    def set(self, pace: Pace) -> None:
-        if pace != self.pace:
-            for update in self._changing:
-                update.set(pace)
-            self.pace = pace
+    def expanded(update: Update) -> Update:
+        return update.expand("mean", mean) if mean else update
+
+    def formula(at: Callable[[Pace, None], Update], alone: Formula[None] | None) -> Formula[None]:
+        return Formula(at, None, multipliers, alone if keeps else None)
+
+    base_mean = expanded(Update((("base_next", {"mean": 1.0}),), depends_on=CONSTANT))
+    local = Formula(lambda pace, _: rule.local_step(solver, pace, learners, synchronises=False), None, multipliers)
+    step = formula(lambda pace, _: rule.local_step(solver, pace, learners, synchronises=True), local)
+    merge = formula(
+        lambda pace, _: expanded(rule.merge(solver, pace, learners)), Formula(lambda pace, _: base_mean, None)
+    )
+    reply = formula(lambda pace, _: rule.reply(solver, pace, learners), Formula(lambda pace, _: NOTHING, None))
+    return Formulas({"local": local, "step": step, "merge": merge, "reply": reply})

@@ -1,8 +1,9 @@
-"""What learners do with each other under a rule without a barrier: on the threads of those who have finished a task.
+"""Exchanges of learners without a barrier: on the threads of learners that have finished a task.
 
-A learner that has done its local steps merges what it contributes into z, and gives those who may start what they start
-with, as the rule's updates say. Bookkeeping is the simulator's (`crossbow.synch.progress`); vectors are combined by the
-kernel library. One lock lets one learner at a time do so, unless the rule wants none.
+A learner that has done its local steps merges what it contributes into z, and gives the learners that may start what
+they start with, as the rule's updates say. The bookkeeping is the simulator's (`crossbow.synch.progress`); vectors are
+combined by the kernel library, at a backend's `Meeting`. A lock lets one learner at a time do so, unless the rule wants
+none.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 from crossbow.compile import BoundStep
-from crossbow.kernels.native import TaskList
-from crossbow.runtime.coefficients import PacedUpdate, paced_update
+from crossbow.runtime.arithmetic import Arithmetic
+from crossbow.runtime.backend import Combination, Meeting
+from crossbow.runtime.coefficients import About, BoundUpdate, Formula
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.tick import Averaging
-from crossbow.solver import Pace, Update
+from crossbow.solver import Pace, SolverConf, Update
 from crossbow.solver.update import total
 from crossbow.synch import FreeRule, PeerRule
 from crossbow.synch.progress import Masses, Progress, left_out, of_all
@@ -30,86 +30,110 @@ from crossbow.synch.rule import NOTHING, Arrival
 from crossbow.types import Array
 
 
-class Combination(Protocol):
-    """An update that is bound to vectors."""
-
-    def run(self, pace: Pace) -> None:
-        """With the numbers of now."""
-
-
 @dataclass(frozen=True)
-class HostCombination:
-    """On the calling thread."""
+class Participants:
+    """The vectors that meet, and what combines them."""
 
-    paced: PacedUpdate
-    calls: TaskList
+    base: BaseModel
+    replicas: Sequence[Replica]
+    arithmetic: Arithmetic
+    meeting: Meeting
 
-    def run(self, pace: Pace) -> None:
-        self.paced.set(pace)
-        self.calls.run()
+    def bind(
+        self,
+        name: str,
+        at: Callable[[Pace, About], Update],
+        some: About,
+        vectors: Mapping[str, Array],
+        clipped: Mapping[str, float] | None = None,
+        place: slice | None = None,
+    ) -> Combination[About]:
+        """An update of vectors, except variables that every learner keeps to itself.
 
+        some: an example of what coefficients depend on besides the pace. clipped: the combination of gradients whose
+        norm is limited, if any. place: of the vectors; None is all of them.
+        """
+        arithmetic, ranges = self.arithmetic, self.arithmetic.ranges
+        alone = Formula(lambda pace, about: NOTHING, some) if ranges.kept else None
+        formula = Formula(at, some, ranges.multipliers, alone)
+        used = {vector: vectors[vector] for vector in formula.form.vectors}
+        where = place or slice(0, self.base.buffers[0].size)
 
-Bind = Callable[[PacedUpdate], list[BoundStep]]
-"""Gives the calls of an update, with its numbers in arrays that kernels read."""
+        def bind(update: BoundUpdate) -> list[BoundStep]:
+            steps: list[BoundStep] = []
+            if clipped is not None:
+                steps, update = arithmetic.clip_by_norm(update, clipped, used)
+            if used:
+                cut = {vector: values[where] for vector, values in used.items()}
+                steps += arithmetic.adjust(name, update, cut, where)
+            return steps
 
+        return self.meeting.combination(formula, bind)
 
-class Site:
-    """Where learners meet: what an exchange is done by, and behind what. Here by their own threads, at once."""
+    def means(self) -> list[BoundStep]:
+        """z of the variables that every learner keeps to itself, and z's statistics: means of the learners'."""
+        return [*self._mean_of_kept(), *self._mean_statistics()]
 
-    def combination(self, paced: PacedUpdate, bind: Bind) -> Combination:
-        """The update, bound to vectors."""
-        steps = bind(paced)
-        return HostCombination(paced, TaskList([step.call for step in steps], [step.operator for step in steps]))
+    def _mean_of_kept(self) -> list[BoundStep]:
+        steps: list[BoundStep] = []
+        terms = total("weights", [1 / len(self.replicas)] * len(self.replicas))
+        for place in self.arithmetic.ranges.kept:
+            vectors = {f"weights{i}": each.vectors()["weights"][place] for i, each in enumerate(self.replicas)}
+            vectors["base"] = self.base.buffers[0][place]
+            steps += self.arithmetic.fixed("mean", Update((("base", terms),)), vectors)
+        return steps
 
-    def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
-        """Do what comes of the learner's arrival. Returned, as by `arrive`: who may go on once it is done."""
-        return arrive()
-
-    def settle(self, work: Callable[[], None]) -> None:
-        """Do the work behind everything that learners have done; return when it is done."""
-        work()
+    def _mean_statistics(self) -> list[BoundStep]:
+        if not self.base.statistics[0].size:
+            return []
+        vectors = {f"observed{i}": replica.statistics[0] for i, replica in enumerate(self.replicas)}
+        terms = total("observed", [1 / len(self.replicas)] * len(self.replicas))
+        return self.arithmetic.combine_statistics(terms, {**vectors, "statistics": self.base.statistics[0]})
 
 
 class Exchange(ABC):
     """The learners' meeting place."""
 
-    def __init__(self, averaging: Averaging, base: BaseModel, replicas: Sequence[Replica], site: Site) -> None:
-        self._averaging, self._base, self._replicas, self._site = averaging, base, replicas, site
+    def __init__(self, participants: Participants, tau: int) -> None:
+        """tau: a learner's tasks between two exchanges."""
+        self._participants, self._tau = participants, tau
+        self._learners = len(participants.replicas)
         self._lock = threading.Lock()
-        self._draws = [0] * len(replicas)
+        self._draws = [0] * self._learners
         """The number of each learner's next draw of what is random in an exchange."""
+        self._steps = [0] * self._learners
         self.free: deque[int] = deque()
         """The learners that may begin a task, in the order in which they could. Any thread takes from it."""
-        self._settling = self._settle_steps()
+        self._means = participants.means()
 
     def finished(self, learner: int, pace: Pace) -> None:
-        """The learner has done a task and its local step: all that comes of it. On the learner's thread."""
+        """The learner has done a task and its local step: all that follows. On the learner's thread."""
         self._steps[learner] += 1
-        if self._steps[learner] % self._averaging.rule.tau:
+        if self._steps[learner] % self._tau:
             self.free.append(learner)
         else:
             self._exchange(learner, pace)
 
     def _exchange(self, learner: int, pace: Pace) -> None:
-        self.free.extend(self._site.exchange(learner, lambda: self._arrive(learner, pace)))
+        self.free.extend(self._participants.meeting.exchange(learner, lambda: self._arrive(learner, pace)))
 
     def begin(self, tick: int) -> None:
         """Go on at that tick as if nothing had been before, with other draws than earlier ticks had."""
-        self._draws = [tick] * len(self._replicas)
+        self._draws = [tick] * self._learners
 
     def restart(self) -> None:
         """All have taken z, and may begin."""
-        self._steps = [0] * len(self._replicas)
+        self._steps = [0] * self._learners
         self.free.clear()
-        self.free.extend(range(len(self._replicas)))
+        self.free.extend(range(self._learners))
 
     def settle(self) -> None:
-        """What only those who look at the base model need: its statistics, the mean of the learners'. Nothing may be
+        """Make what is needed only to look at the base model: its statistics, the mean of the learners'. Nothing may be
         running."""
-        self._site.settle(self._settle)
+        self._participants.meeting.settle(self._settle)
 
     def _settle(self) -> None:
-        for step in self._settling:
+        for step in self._means:
             step.call()
 
     @property
@@ -121,77 +145,28 @@ class Exchange(ABC):
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
         """The learner has done τ local steps: exchange, and say who may go on."""
 
-    def _settle_steps(self) -> list[BoundStep]:
-        return [*self._mean_of_kept(), *self._mean_statistics()]
-
-    def _mean_of_kept(self) -> list[BoundStep]:
-        """z of the variables that every learner keeps to itself."""
-        steps: list[BoundStep] = []
-        for place in self._averaging.kept:
-            vectors = {f"weights{i}": each.vectors()["weights"][place] for i, each in enumerate(self._replicas)}
-            vectors["base"] = self._base.buffers[0][place]
-            update = Update((("base", total("weights", [1 / len(self._replicas)] * len(self._replicas))),))
-            steps += self._averaging.combine("mean", update, vectors, self._averaging.array(update.coefficients))
-        return steps
-
-    def _mean_statistics(self) -> list[BoundStep]:
-        if not self._base.statistics[0].size:
-            return []
-        vectors = {f"observed{i}": replica.statistics[0] for i, replica in enumerate(self._replicas)}
-        terms = total("observed", [1 / len(self._replicas)] * len(self._replicas))
-        return self._averaging.combine_statistics(terms, {**vectors, "statistics": self._base.statistics[0]})
-
-    def _bind(
-        self,
-        name: str,
-        at: Callable[[Pace], Update],
-        vectors: Mapping[str, Array],
-        clipped: Mapping[str, float] | None = None,
-        place: slice | None = None,
-    ) -> Combination:
-        """An update of vectors, but for what every learner keeps to itself. clipped: the combination of gradients whose
-        norm is limited, if any. place: of the vectors; None is all."""
-        averaging, paced = self._averaging, paced_update(at, self._averaging.multipliers)
-        if averaging.kept:
-            paced = replace(paced, alone=paced_update(lambda pace: NOTHING, averaging.multipliers))
-        used = {vector: vectors[vector] for vector in paced.update.vectors}
-        where = place or slice(0, self._base.buffers[0].size)
-
-        def bind(paced: PacedUpdate) -> list[BoundStep]:
-            steps: list[BoundStep] = []
-            if clipped is not None:
-                squares = averaging.array([0.0])
-                clipping, shortened = averaging.clip(paced, tuple(clipped), squares)
-                steps, paced = [*averaging.square(clipped, used, squares), *clipping], shortened
-            if used:
-                cut = {vector: values[where] for vector, values in used.items()}
-                steps += averaging.adjust(name, paced, cut, where)
-            return steps
-
-        return self._site.combination(paced, bind)
-
 
 class BaseExchange(Exchange):
     """Learners that meet a base model."""
 
     def __init__(
         self,
-        averaging: Averaging,
+        participants: Participants,
         rule: FreeRule,
-        base: BaseModel,
-        replicas: Sequence[Replica],
-        site: Site,
-        skip: float,
-        variables: Sequence[slice],
-        seed: int,
+        solver: SolverConf,
+        variables: Sequence[slice] = (),
+        *,
+        skip: float = 0.0,
+        seed: int = 0,
     ) -> None:
         """skip: the probability with which each of the variables, which lie there, is left out of a merge."""
-        super().__init__(averaging, base, replicas, site)
-        self._skip, self._seed = skip, seed
-        self._places = list(variables) if skip else [slice(0, base.buffers[0].size)]
-        self.progress = Progress(rule, len(replicas))
+        super().__init__(participants, rule.tau)
+        self._solver, self._skip, self._seed = solver, skip, seed
+        self._clips = solver.clip_gradient_norm is not None and rule.sends_gradient
+        self._places = list(variables) if skip else [slice(0, participants.base.buffers[0].size)]
+        self.progress = Progress(rule, self._learners)
         self._set_rule(rule)
-        self._replies = [self._reply(replica) for replica in replicas]
+        self._replies = [self._reply(replica) for replica in participants.replicas]
         nobody = contextlib.nullcontext()
         self._merging: AbstractContextManager[object] = self._lock if rule.locks else nobody
         """Held while z is changed."""
@@ -200,8 +175,7 @@ class BaseExchange(Exchange):
         self.restart()
 
     def _set_rule(self, rule: FreeRule) -> None:
-        self._rule, learners = rule, len(self._replicas)
-        self._arrivals = [Arrival(i, learners, len(rule.contributors(i, learners))) for i in range(learners)]
+        self._rule, learners = rule, self._learners
         self._merges = [self._merge(learner) for learner in range(learners)]
 
     def follow(self, rule: FreeRule, pace: Pace) -> None:
@@ -229,16 +203,15 @@ class BaseExchange(Exchange):
             with self._counting:
                 merge = self.progress.arrive(learner)
             if merge is not None and not merge.dropped:
-                self._arrivals[learner] = merge.arrival
                 for combination in self._not_left_out(learner):
-                    combination.run(pace)
+                    combination.run(pace, merge.arrival)
             with self._counting:
                 going = self.progress.let_go()
             for each in going:
-                self._replies[each].run(pace)
+                self._replies[each].run(pace, None)
         return going
 
-    def _not_left_out(self, learner: int) -> Sequence[Combination]:
+    def _not_left_out(self, learner: int) -> Sequence[Combination[Arrival]]:
         combinations, number = self._merges[learner], self._draws[learner]
         self._draws[learner] += 1
         if not self._skip:
@@ -246,49 +219,50 @@ class BaseExchange(Exchange):
         omitted = left_out(self._skip, len(combinations), learner, number, self._seed)
         return [combination for combination, out in zip(combinations, omitted, strict=True) if not out]
 
-    def _merge(self, learner: int) -> list[Combination]:
+    def _merge(self, learner: int) -> list[Combination[Arrival]]:
         """What the learner's arrival does to z, place by place."""
-        rule, solver, learners = self._rule, self._averaging.solver, len(self._replicas)
-        group = rule.contributors(learner, learners)
+        rule, solver, replicas = self._rule, self._solver, self._participants.replicas
+        group = rule.contributors(learner, self._learners)
 
-        def at(pace: Pace) -> Update:
-            return of_all(rule.merge(solver, pace, self._arrivals[learner]), len(group))
+        def at(pace: Pace, arrival: Arrival) -> Update:
+            return of_all(rule.merge(solver, pace, arrival), len(group))
 
-        gradients = {f"gradient{n}": self._replicas[each].gradient for n, each in enumerate(group)}
+        gradients = {f"gradient{n}": replicas[each].gradient for n, each in enumerate(group)}
         names = tuple(gradients) if len(group) > 1 else ("gradient",)
-        clipped = {name: 1 / len(group) for name in names} if self._averaging.clips == "mean" else None
-        vectors = {**self._vectors(self._replicas[learner]), **gradients}
-        return [self._bind("merge", at, vectors, clipped, place) for place in self._places]
+        clipped = {name: 1 / len(group) for name in names} if self._clips else None
+        vectors = {**self._vectors(replicas[learner]), **gradients}
+        some = Arrival(learner, self._learners, len(group))
+        return [self._participants.bind("merge", at, some, vectors, clipped, place) for place in self._places]
 
-    def _reply(self, replica: Replica) -> Combination:
-        return self._bind("reply", lambda pace: self._rule.reply(self._averaging.solver, pace), self._vectors(replica))
+    def _reply(self, replica: Replica) -> Combination[None]:
+        def at(pace: Pace, _: None) -> Update:
+            return self._rule.reply(self._solver, pace)
+
+        return self._participants.bind("reply", at, None, self._vectors(replica))
 
     def _vectors(self, replica: Replica) -> dict[str, Array]:
-        return {**self._base.vectors(0), **replica.vectors()}
+        return {**self._participants.base.vectors(0), **replica.vectors()}
 
 
 class PeerExchange(Exchange):
     """Learners that meet each other."""
 
-    def __init__(
-        self, averaging: Averaging, rule: PeerRule, base: BaseModel, replicas: Sequence[Replica], site: Site, seed: int
-    ) -> None:
+    def __init__(self, participants: Participants, rule: PeerRule, *, seed: int = 0) -> None:
+        super().__init__(participants, rule.tau)
         self._rule, self._seed, self._met = rule, seed, 0
-        self.masses = Masses(len(replicas))
-        self._now = (0.5, 0.5)
-        """The masses of what is being mixed."""
-        super().__init__(averaging, base, replicas, site)
-        own = [replica.vectors() for replica in replicas]
+        self.masses = Masses(self._learners)
+        own = [replica.vectors() for replica in participants.replicas]
         self._receive = [self._mix(each) for each in own]
         self._send = {
             (sender, peer): self._mix({"weights": own[peer]["received"], "received": own[sender]["weights"]})
-            for sender, peer in itertools.permutations(range(len(replicas)), 2)
+            for sender, peer in itertools.permutations(range(self._learners), 2)
         }
-        self._mean = self._bind(
+        self._mean = participants.bind(
             "mean",
-            lambda pace: self.masses.mean,
+            lambda pace, mean: mean,
+            self.masses.mean,
             {
-                **base.vectors(0),
+                **participants.base.vectors(0),
                 **{f"{kind}{i}": each[kind] for i, each in enumerate(own) for kind in ("weights", "received")},
             },
         )
@@ -296,10 +270,10 @@ class PeerExchange(Exchange):
 
     def restart(self) -> None:
         super().restart()
-        self.masses = Masses(len(self._replicas))
+        self.masses = Masses(self._learners)
 
     def _settle(self) -> None:
-        self._mean.run(Pace(0.0, 0.0))
+        self._mean.run(Pace(0.0, 0.0), self.masses.mean)
         super()._settle()
 
     @property
@@ -307,17 +281,16 @@ class PeerExchange(Exchange):
         return self._met  # there is no z: how often learners have come to exchange
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
-        peer = self._rule.peer(learner, len(self._replicas), self._draws[learner], self._seed)
+        peer = self._rule.peer(learner, self._learners, self._draws[learner], self._seed)
         self._draws[learner] += 1
         with self._lock:
             self._met += 1
             if self.masses.coming[learner]:
-                self._now = self.masses.receive(learner)
-                self._receive[learner].run(pace)
+                self._receive[learner].run(pace, self.masses.receive(learner))
             if peer is not None:
-                self._now = self.masses.send(learner, peer, self._rule.part_sent())
-                self._send[learner, peer].run(pace)
+                self._send[learner, peer].run(pace, self.masses.send(learner, peer, self._rule.part_sent()))
         return [learner]
 
-    def _mix(self, vectors: Mapping[str, Array]) -> Combination:
-        return self._bind("mix", lambda pace: self._rule.mix(*self._now), vectors)
+    def _mix(self, vectors: Mapping[str, Array]) -> Combination[tuple[float, float]]:
+        """An update of vectors with the masses of what is mixed."""
+        return self._participants.bind("mix", lambda pace, masses: self._rule.mix(*masses), (0.5, 0.5), vectors)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from crossbow.kernels.interface import State
 from crossbow.types import Array
 
 
@@ -22,3 +23,8 @@ def assign(target: Any, value: Any) -> None:
     else:
         values = np.full(target.shape, value) if np.isscalar(value) else on_host(value)
         target.set(np.ascontiguousarray(values, target.dtype))
+
+
+def new_state() -> Array:
+    """The state of a learner's task (`State`), in the host's memory."""
+    return np.zeros(State.SIZE, np.int64)

@@ -98,8 +98,11 @@ def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros =
     return Replica(weights, gradient, velocity, statistics, taken, received)
 
 
-def new_narrow_vectors(program: Program, mixed: MixedPrecision, zeros: Zeros) -> dict[str, Array]:
-    """What a learner needs beside, where kernels compute with 16 bits: by the names that programs use."""
+def narrow_vectors(program: Program, mixed: MixedPrecision | None, zeros: Zeros) -> dict[str, Array]:
+    """The additional vectors of a learner whose kernels compute with 16 bits, by the names that programs use; none
+    where they do not."""
+    if mixed is None:
+        return {}
     layout, scaling = replace(program.model, dtype=mixed.dtype), mixed.new_scaling()
     made = zeros(scaling.nbytes).view(scaling.dtype)
     assign(made, scaling)

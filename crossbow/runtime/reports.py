@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 
-from crossbow.runtime.learner import Completed, Failed
+from crossbow.data.loader import Loader
+from crossbow.runtime.task import Completed, Failed
 
 
 class Reports:
     """A queue with many writers and one reader. Waking a thread costs more than a small task leaves time for, so the
     reader says how many reports it wants before it is woken; a failure wakes it at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, loaders: Sequence[Loader] = ()) -> None:
+        """loaders: that the reader may wait for instead. They are interrupted by a failure."""
+        self._loaders = tuple(loaders)
         self._reports: deque[Completed | Failed] = deque()
         self._wanted = 1
         self._failed = False
@@ -20,11 +24,20 @@ class Reports:
 
     def put(self, report: Completed | Failed) -> None:
         """Any thread."""
-        if isinstance(report, Failed):
+        failed = isinstance(report, Failed)
+        if failed:
             self._failed = True
         self._reports.append(report)
         if len(self._reports) >= self._wanted or self._failed:
             self._enough.set()
+        if failed:
+            for loader in self._loaders:  # or a slow one would keep the reader from hearing of it
+                loader.interrupt()
+
+    def put_failure(self, report: Completed | Failed) -> None:
+        """A report of a task without a result: only its failure counts."""
+        if isinstance(report, Failed):
+            self.put(report)
 
     def wait(self, count: int) -> None:
         """Return once there are `count` reports, or as soon as there is a failure."""

@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
-from crossbow.runtime.changing_engine import AnyEngine
-from crossbow.runtime.engine import TICKS_BEHIND, ignore_decision
-from crossbow.runtime.learner import Completed
+from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import AnyDecision, History, Record, RunningMean
+from crossbow.runtime.scheduler import TICKS_BEHIND
+from crossbow.runtime.task import Completed
+from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.types import ConfigurationError, TrainingUnit
 
 
@@ -43,7 +44,11 @@ class Limits:
 class TrainingRun:
     """Runs an engine until a limit is reached, on the caller's thread."""
 
-    def __init__(self, engine: AnyEngine, limits: Limits, monitors: Sequence[Monitor], *, test: bool) -> None:
+    def __init__(
+        self, engine: TrainingEngine, model: ModelConf, limits: Limits, monitors: Sequence[Monitor], *, test: bool
+    ) -> None:
+        """model: says how often to test. test: whether to do so."""
+        self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.history = History()
         self.end = math.inf if limits.count is None else self._end(limits.count)
@@ -61,13 +66,9 @@ class TrainingRun:
     def run(self) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; what was done is recorded, and
         KeyboardInterrupt raised."""
-        self.engine.on_decision = self._decided
-        try:
-            with self._interrupts():
-                while not self.history.stopped:
-                    self._stretch()
-        finally:
-            self.engine.on_decision = ignore_decision  # the engine outlives the run, and must not keep it alive
+        with self._interrupts():
+            while not self.history.stopped:
+                self._stretch()
         if self.interrupted:
             raise KeyboardInterrupt
         return self.history
@@ -78,7 +79,8 @@ class TrainingRun:
         first, next_test = engine.tasks, self._next_test() if self.test else math.inf
         self.stretch_start, self.stretch_images = time.perf_counter(), 0
         rate = engine.learning_rate
-        engine.run(int(min(self._next_epoch(), next_test, self.end)), self._stop_now, self._add)
+        until = int(min(self._next_epoch(), next_test, self.end))
+        engine.run(until, self._stop_now, self._add, self._decided)
         elapsed = time.perf_counter() - self.stretch_start
         self.seconds_before += elapsed
         self.history.stopped = self._reason()
@@ -155,8 +157,7 @@ class TrainingRun:
         return self._next_multiple(1, TrainingUnit.EPOCHS)
 
     def _next_test(self) -> int:
-        model = self.engine.parts.model_conf
-        return self._next_multiple(model.test_interval, model.test_interval_unit)
+        return self._next_multiple(*self._test_interval)
 
     def _next_multiple(self, interval: int, unit: TrainingUnit) -> int:
         """The tasks with which the next multiple of the interval is complete."""

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.backend import Backend
+from crossbow.runtime.device import CpuDevice
+from crossbow.runtime.position import Position
 from crossbow.synch import Rule, RuleSequence
 
 
@@ -61,3 +65,31 @@ class RunSummary:
     def learners(self) -> int:
         """Number of learners on all devices."""
         return sum(device.learners for device in self.devices)
+
+
+def summarise(backend: Backend, assembly: Assembly, position: Position) -> RunSummary:
+    """The summary of a run with one rule and a number of learners."""
+    devices = [
+        DeviceSummary(
+            device.name,
+            device.cores if isinstance(device, CpuDevice) else (),
+            backend.device_of.count(number),
+            backend.threads[number] if isinstance(device, CpuDevice) else None,
+        )
+        for number, device in enumerate(backend.devices)
+    ]
+    program, setting = assembly.program, assembly.setting
+    plan, vector = program.plan, program.model.elements * program.model.dtype.itemsize
+    return RunSummary(
+        devices=tuple(devices),
+        library=backend.library.name,
+        parameters=program.model.parameters,
+        elements=program.model.elements,
+        memory=MemorySummary(vector, plan.arena, plan.lower_bound, plan.without_reuse),
+        rule=setting.given_rule,
+        tasks_per_tick=setting.clock.tasks_per_tick,
+        tasks_per_epoch=assembly.order.tasks_per_epoch,
+        tick=position.tick,
+        tasks=position.tasks,
+        tuning=False,
+    )

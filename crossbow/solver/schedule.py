@@ -10,15 +10,14 @@ from crossbow.solver.configuration import FINAL_PART, SolverConf
 
 
 class Pace(NamedTuple):
-    """Values of the solver's step and of the rule that change during training."""
+    """What updates may depend on during training: the solver's learning rate and momentum, and the progress."""
 
     rate: float
     momentum: float
-    clock: int = 0
-    """Number of the tick, from 0 (in a rule sequence: from the start of the phase), if the rule counts ticks; else
-    0."""
-    alpha: float | None = None
-    """α according to the rule's steps; None before the first step, and for rules without steps."""
+    tick: int = 0
+    """Number of the tick, from 0; in a rule sequence, from the start of the phase."""
+    time: float = 0.0
+    """Tasks, epochs or merges since the start, by `learning_rate_step_unit`."""
 
     def times(self, multiplier: float) -> Pace:
         """The pace of variables with a learning rate multiplier."""
@@ -35,15 +34,17 @@ class Schedule:
         self.solver, self._restart = solver, restart
         self._unit = tasks_per_epoch if solver.learning_rate_step_unit == "epochs" else 1.0
 
-    def __call__(self, task: int) -> Pace:
-        """The pace at task number `task`, counted from 0 over all learners."""
-        solver = self.solver
-        if solver.policy == "clr":
-            return self._cycle(self.time(task))
-        return Pace(self._rate(task), solver.momentum)
+    def __call__(self, task: int, tick: int = 0) -> Pace:
+        """The pace at task number `task`, counted from 0 over all learners. tick: see `Pace`."""
+        time = self.time(task)
+        if self.solver.policy == "clr":
+            rate, momentum = self._cycle(time)
+        else:
+            rate, momentum = self._rate(task, time), self.solver.momentum
+        return Pace(rate, momentum, tick, time)
 
-    def _rate(self, task: int) -> float:
-        solver, time = self.solver, self.time(task)
+    def _rate(self, task: int, time: float) -> float:
+        solver = self.solver
         if solver.policy == "inv":
             rate = solver.learning_rate * math.pow(1 + solver.gamma * time, -solver.power)
         elif solver.policy == "exp":
@@ -54,21 +55,21 @@ class Schedule:
             rate *= min(1.0, (task + 1) / (solver.warmup_steps * self._unit))
         return rate
 
-    def _cycle(self, time: float) -> Pace:
-        """The triangular cycle, and the final phase of super-convergence."""
+    def _cycle(self, time: float) -> tuple[float, float]:
+        """Rate and momentum of the triangular cycle, and of the final phase of super-convergence."""
         solver, half = self.solver, self.solver.step_size
         assert solver.maximum_learning_rate is not None
         if solver.super_convergence and time >= 2 * half:
             last = solver.final_learning_rate
             last = FINAL_PART * solver.learning_rate if last is None else last
             done = min(1.0, (time - 2 * half) / solver.annihilation_steps)
-            return Pace(_between(solver.learning_rate, last, done), solver.momentum)
+            return _between(solver.learning_rate, last, done), solver.momentum
         position = time % (2 * half)
         height = min(position, 2 * half - position) / half
         rate = _between(solver.learning_rate, solver.maximum_learning_rate, height)
         if solver.minimum_momentum is None:
-            return Pace(rate, solver.momentum)
-        return Pace(rate, _between(solver.momentum, solver.minimum_momentum, height))
+            return rate, solver.momentum
+        return rate, _between(solver.momentum, solver.minimum_momentum, height)
 
     def time(self, task: int) -> float:
         """Tasks, epochs or merges since the start, by `learning_rate_step_unit`.

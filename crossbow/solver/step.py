@@ -30,7 +30,7 @@ def solver_step(
 
     The velocity contains the learning rate, as in Caffe and the original. Nesterov's step, in Caffe
     (1 + momentum) · v − momentum · v_old, is expressed with d, because v_old is already overwritten. The vectors depend
-    only on `solver`, the coefficients also on `pace`.
+    only on `solver`, the coefficients also on the rate and, if there is any, the momentum of `pace`.
     """
     into = into or weights
     sign = f"sign of {weights}"
@@ -41,10 +41,11 @@ def solver_step(
     kept = {weights: 1 - pull}
     attraction = {towards: pull} if pull else {}
     if not solver.momentum:
-        return Update(((into, _sum(kept, descent, attraction)),), signs)
+        return Update(((into, _sum(kept, descent, attraction)),), signs, frozenset({"rate"}))
     moving = {velocity: pace.momentum, **descent}
     step = moving if solver.momentum_method == "nesterov" else {velocity: 1.0}
-    return Update(((velocity, moving), (into, _sum(kept, step, attraction))), signs)
+    steps = (velocity, moving), (into, _sum(kept, step, attraction))
+    return Update(steps, signs, frozenset({"rate", "momentum"}))
 
 
 def _sum(*parts: Mapping[str, float]) -> dict[str, float]:

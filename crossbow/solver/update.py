@@ -9,10 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.solver.schedule import Pace
 from crossbow.types import Array
 
 Terms = Mapping[str, float]
 """Coefficient of each vector, by name; the order is the order of summation."""
+
+
+WHOLE_PACE = frozenset(Pace._fields)
+CONSTANT: frozenset[str] = frozenset()
+"""Dependencies of coefficients that never change."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,12 @@ class Update:
     steps: tuple[tuple[str, Terms], ...]
     signs: tuple[tuple[str, str], ...] = ()
     """(name, vector): the name is a term that stands for the sign (−1, 0, 1) of the vector before the update."""
+    depends_on: frozenset[str] = WHOLE_PACE
+    """Fields of `Pace` that the coefficients depend on. They are evaluated again when one of these has changed."""
+
+    def depending_on(self, *fields: str) -> Update:
+        """The update, whose coefficients depend on these fields of `Pace` too."""
+        return replace(self, depends_on=self.depends_on.union(fields))
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:

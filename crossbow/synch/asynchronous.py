@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from crossbow.conf import Domain, is_number, parameters, setting
 from crossbow.domains import Choice, Integer, Number
 from crossbow.solver import Pace, SolverConf, Update, solver_step
+from crossbow.solver.update import CONSTANT
 from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
 from crossbow.synch.rule import Arrival, FreeRule
 
@@ -61,11 +62,12 @@ class _Asynchronous(FreeRule):
         if self.sends_gradient:
             step = solver_step(solver, pace, weights="base", velocity="base_velocity")
             return step.expand("gradient", {"gradient": omega})
-        return Update((("base", {"base": 1.0, "weights": omega, "taken": -omega}),))
+        return Update((("base", {"base": 1.0, "weights": omega, "taken": -omega}),), depends_on=CONSTANT)
 
     def reply(self, solver: SolverConf, pace: Pace) -> Update:
         take = ("weights", {"base": 1.0})
-        return Update((take,) if self.sends_gradient else (take, ("taken", {"base": 1.0})))
+        steps = (take,) if self.sends_gradient else (take, ("taken", {"base": 1.0}))
+        return Update(steps, depends_on=CONSTANT)
 
 
 class _Weighed(_Asynchronous):
@@ -282,7 +284,8 @@ class EASGD(Elastic, FreeRule):
         # The gradient has been used, so its memory stores d.
         alpha = self.strength(pace, arrival.learners)
         difference = ("gradient", {"weights": alpha, "base": -alpha})
-        return Update((difference, ("base", {"base": 1.0, "gradient": 1.0})))
+        steps = difference, ("base", {"base": 1.0, "gradient": 1.0})
+        return Update(steps, depends_on=self.strength_depends_on)
 
     def reply(self, solver: SolverConf, pace: Pace) -> Update:
-        return Update((("weights", {"weights": 1.0, "gradient": -1.0}),))
+        return Update((("weights", {"weights": 1.0, "gradient": -1.0}),), depends_on=CONSTANT)

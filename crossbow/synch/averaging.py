@@ -7,6 +7,7 @@ from typing import ClassVar
 from crossbow.conf import parameters, setting
 from crossbow.domains import Integer, Number
 from crossbow.solver import Pace, SolverConf, Update, solver_step
+from crossbow.solver.update import CONSTANT
 from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
 from crossbow.synch.rule import NOTHING, BarrierRule
 
@@ -39,10 +40,10 @@ class ModelAveraging(_Average):
     tau: int = setting(Integer(at_least=1), default=1)
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        return Update((("base_next", {"mean": 1.0}),))
+        return Update((("base_next", {"mean": 1.0}),), depends_on=CONSTANT)
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        return Update((("weights", {"base_next": 1.0}),))
+        return Update((("weights", {"base_next": 1.0}),), depends_on=CONSTANT)
 
 
 @parameters
@@ -50,9 +51,9 @@ class PolyakRuppert(Elastic, _Average):
     """Polyak-Ruppert averaging (Polyak and Juditsky, SIAM J. Control and Optimization 30, 1992; polyakruppert.c of the
     original): z is the mean of the weights over the learners and all previous ticks::
 
-        w_i ← w_i + v_i;   m = (1/k) Σ w_i;   w_i ← w_i − α (w_i − z);   z ← z + (m − z) / (clock + 1)
+        w_i ← w_i + v_i;   m = (1/k) Σ w_i;   w_i ← w_i − α (w_i − z);   z ← z + (m − z) / (tick + 1)
 
-    clock: the number of the tick, from 0, so that z forgets the initial weights. In a sequence of rules, it counts from
+    tick: the number of the tick, from 0, so that z forgets the initial weights. In a sequence of rules, it counts from
     the start of the phase: earlier values of z are not part of the mean. Values before a restart, when the learning
     rate steps down, are. With α = 0, the default, learners are independent; with α in (0, 1], z pulls them.
     alpha_steps: as for SMA.
@@ -71,15 +72,12 @@ class PolyakRuppert(Elastic, _Average):
     tau: int = setting(Integer(at_least=1), default=1)
     alpha_steps: AlphaSteps = setting(Steps(zero=True), default=(), meaning="none")
 
-    def at(self, pace: Pace, tick: int, time: float) -> Pace:
-        return super().at(pace, tick, time)._replace(clock=tick)
-
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        part = 1 / (pace.clock + 1)
-        return Update((("base_next", {"base": 1 - part, "mean": part}),))
+        part = 1 / (pace.tick + 1)
+        return Update((("base_next", {"base": 1 - part, "mean": part}),), depends_on=frozenset({"tick"}))
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         if not (self.alpha or self.alpha_steps):
             return NOTHING
         alpha = self.strength(pace, learners)
-        return Update((("weights", {"weights": 1 - alpha, "base": alpha}),))
+        return Update((("weights", {"weights": 1 - alpha, "base": alpha}),), depends_on=self.strength_depends_on)

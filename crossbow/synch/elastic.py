@@ -7,6 +7,7 @@ from typing import Any
 
 from crossbow.conf import Domain, is_number
 from crossbow.solver import Pace
+from crossbow.solver.update import CONSTANT
 from crossbow.synch.rule import Rule
 
 AlphaSteps = tuple[tuple[float, float], ...]
@@ -69,12 +70,14 @@ class Elastic(Rule):
     alpha_steps: AlphaSteps
     """Times, in `learning_rate_step_unit`, each with the alpha from then on, as 30:0.1,60:0.05."""
 
-    def at(self, pace: Pace, tick: int, time: float) -> Pace:
-        reached = [alpha for since, alpha in self.alpha_steps if since <= time]
-        return pace._replace(alpha=reached[-1]) if reached else pace
-
     def strength(self, pace: Pace, learners: int) -> float:
         """α at this pace."""
-        if self.alpha_steps and pace.alpha is not None:
-            return pace.alpha
+        reached = [alpha for since, alpha in self.alpha_steps if since <= pace.time]
+        if reached:
+            return reached[-1]
         return 1 / max(learners, 2) if self.alpha is None else self.alpha
+
+    @property
+    def strength_depends_on(self) -> frozenset[str]:
+        """Fields of `Pace` that α depends on."""
+        return frozenset({"time"}) if self.alpha_steps else CONSTANT

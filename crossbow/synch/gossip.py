@@ -9,6 +9,7 @@ import numpy as np
 from crossbow.conf import parameters, setting
 from crossbow.domains import Integer, Number
 from crossbow.solver import Update
+from crossbow.solver.update import CONSTANT
 from crossbow.synch.rule import PeerRule
 
 
@@ -43,4 +44,4 @@ class Gossip(PeerRule):
 
     def mix(self, mass: float, received: float) -> Update:
         part = received / (mass + received)
-        return Update((("weights", {"weights": 1 - part, "received": part}),))
+        return Update((("weights", {"weights": 1 - part, "received": part}),), depends_on=CONSTANT)

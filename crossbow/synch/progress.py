@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from crossbow.solver import SolverConf, Update
-from crossbow.solver.update import total
+from crossbow.solver.update import CONSTANT, total
 from crossbow.synch.rule import Arrival, FreeRule, Rule
 from crossbow.types import ConfigurationError
 
@@ -100,7 +100,8 @@ class Masses:
     @property
     def mean(self) -> Update:
         """`base` ← the mean by mass of all `weights` (weights0, …) and of the messages on their way (received0, …)."""
-        return Update((("base", {**total("weights", self.own), **total("received", self.coming)}),))
+        terms = {**total("weights", self.own), **total("received", self.coming)}
+        return Update((("base", terms),), depends_on=CONSTANT)
 
 
 def left_out(probability: float, variables: int, learner: int, draw: int, seed: int) -> list[bool]:

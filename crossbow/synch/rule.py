@@ -13,9 +13,10 @@ from typing import ClassVar, NamedTuple
 
 from crossbow.conf import is_integer, shown
 from crossbow.solver import Pace, SolverConf, Update, solver_step
+from crossbow.solver.update import CONSTANT
 from crossbow.types import ConfigurationError
 
-NOTHING = Update(())
+NOTHING = Update((), depends_on=CONSTANT)
 """The empty update."""
 
 
@@ -34,14 +35,6 @@ class Rule(ABC):
         """Whether a contribution is a gradient, and clipped as such. Otherwise the learner clips its own, in its
         step."""
         return False
-
-    def at(self, pace: Pace, tick: int, time: float) -> Pace:
-        """The pace with the rule's own schedule applied.
-
-        tick: number of the tick, from 0; in a sequence of rules, counted from the start of the phase. time: time since
-        the start as the solver's schedule counts it, in its `learning_rate_step_unit`.
-        """
-        return pace
 
     def tasks_per_merge(self, learners: int) -> int:
         """Number of tasks, of all learners, per merge."""

@@ -154,8 +154,7 @@ class Simulation(ABC):
         tick = self.tasks[learner] // self.tasks_per_tick
         now = self.merges if self.by_merges else tick * self.tasks_per_tick
         since = tick - self.first_task // self.tasks_per_tick
-        pace: Pace = self.rule.at(self.schedule(now), since, self.schedule.time(now))
-        return pace
+        return self.schedule(now, since)
 
     def exchanges(self, learner: int) -> bool:
         """Whether the learner has done τ local steps."""

@@ -33,7 +33,10 @@ class _Synchronous(Elastic, BarrierRule):
                 raise self.refuse(name, alpha, allowed)
 
     def local_step(self, solver: SolverConf, pace: Pace, learners: int, *, synchronises: bool) -> Update:
-        return solver_step(solver, pace, pull=self.strength(pace, learners) if synchronises else 0.0)
+        if not synchronises:
+            return solver_step(solver, pace)
+        step = solver_step(solver, pace, pull=self.strength(pace, learners))
+        return step.depending_on(*self.strength_depends_on)
 
     def _merge(self, pace: Pace, learners: int, base_momentum: float) -> Update:
         # z + Σ α (w_i − z) + μ (z − z_prev)
@@ -44,7 +47,7 @@ class _Synchronous(Elastic, BarrierRule):
         terms["mean"] = drawn
         if base_momentum:
             terms["base_previous"] = -base_momentum
-        return Update((("base_next", terms),))
+        return Update((("base_next", terms),), depends_on=self.strength_depends_on)
 
 
 @parameters

@@ -413,7 +413,7 @@ def test_crossbows_runner(cuda: FakeCuda) -> None:
     host_time = host.observe("two", 0.02)
     assert isinstance(host_time, HostTime)
     runner: Any = host._runners["two"]
-    learner = runner.context.engine.parts.members[0].learner
+    learner = runner.context.engine.members[0].learner
     assert not {"submit", "step"} & vars(learner).keys()  # the clocks are gone
     refused = host.add("bad", {**arguments, "precision": "int8"})
     assert isinstance(refused, Refused)

@@ -70,7 +70,7 @@ def python_calls(dataflow: Dataflow, image: Shape) -> list[str]:
         solver=SolverConf(momentum=0.9, weight_decay=1e-4),
         system=SystemConf(learners_per_device=2, threads_per_learner=1, kernels="onednn"),
     ) as context:
-        tasks = context.engine.parts.members[0].learner._tasks
+        tasks = context.engine.members[0].learner.tasks
         assert tasks
         return [
             f"{purpose}: {task.calls.native_calls} of {len(task.calls.calls)} calls are native"

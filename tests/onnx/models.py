@@ -18,7 +18,7 @@ from crossbow.dataflow.graph import build
 from crossbow.kernels import select_library
 from crossbow.kernels.interface import State
 from crossbow.onnx import load
-from crossbow.runtime.assembly import batch_source
+from crossbow.runtime.backend import batch_source
 from crossbow.types import aligned_zeros
 
 Array = NDArray[Any]

@@ -25,7 +25,7 @@ from crossbow import (
 from crossbow.compile.program import Program
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import InnerProduct, ReLU, SoftMax, SoftMaxLoss
-from crossbow.runtime.tick import _overlapping, _without
+from crossbow.runtime.arithmetic import overlapping, without
 from tests.support import same_weights
 
 pytestmark = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no fast kernels: {why_not_onednn()}")
@@ -146,7 +146,7 @@ def test_a_gradient_that_is_clipped_is_there_as_a_whole(monkeypatch: pytest.Monk
     ],
 )
 def test_a_range_without_some_parts(parts: list[slice], left: list[slice]) -> None:
-    assert _without(slice(0, 10), parts) == left
+    assert without(slice(0, 10), parts) == left
 
 
 @pytest.mark.parametrize(
@@ -162,4 +162,4 @@ def test_a_range_without_some_parts(parts: list[slice], left: list[slice]) -> No
 def test_the_ranges_that_overlap_a_place(place: slice, found: list[slice]) -> None:
     """One that is empty does not."""
     ranges = [slice(0, 4), slice(4, 4), slice(4, 8), slice(10, 12)]
-    assert _overlapping(ranges, place, lambda each: each) == found
+    assert overlapping(ranges, place, lambda each: each) == found

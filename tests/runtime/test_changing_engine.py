@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, TrainingUnit
-from crossbow.compile import ModelLayout, memory
-from crossbow.runtime import tuner
+from crossbow.compile import memory
+from crossbow.runtime import building, tuner
 from crossbow.runtime.assembly import Assembly
-from crossbow.runtime.changing_engine import TunedEngine
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.free_engine import FreeEngine
+from crossbow.runtime.scheduler import Scheduler
 from crossbow.runtime.tuner import Decision
+from crossbow.runtime.tuning import Tuning
 from crossbow.synch import SSP, AsynchronousSGD, Rule, RuleSequence
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, CrossbowError, bytes_text
-from tests.support import SECONDS, blobs, context, within
+from tests.runtime.test_tuned_engine import tuning_of
+from tests.support import SECONDS, blobs, context, engine_of, within
 
 TASKS = TrainingUnit.TASKS
 TURNS = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2)))
@@ -30,7 +31,7 @@ TURNS = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2)))
 def taken(**options: Any) -> int:
     """Bytes of memory of a context's engine."""
     with context(**options) as running:
-        return sum(running.engine.parts.memory.values())
+        return sum(engine_of(running).memory.values())
 
 
 # Phases
@@ -71,13 +72,13 @@ def test_a_phase_begins_with_the_engine_of_its_last_turn() -> None:
     turns = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2), (AsynchronousSGD(), 2), (SSGD(), 1), (SSGD(), 1)))
     with context(rule=turns, learners=2) as running:
         engine: Any = running.engine
-        engine._make = None
+        engine.engines._make = None
         seen = []
         for _ in range(10):
             running.train(2, TASKS)
-            seen.append(engine.parts.rule.name)
+            seen.append(engine.now.coordination.rule.name)
         assert seen == ["async"] * 2 + ["ssgd"] * 2 + ["async"] + ["ssgd"] * 2 + ["async"] * 2 + ["ssgd"]
-        assert len(engine._engines) == 2
+        assert len(engine.engines.kinds) == 2
 
 
 @pytest.fixture(params=["phases", "numbers"])
@@ -98,15 +99,15 @@ def close_apart(running: ExecutionContext) -> None:
 def test_closing_while_an_engine_is_made() -> None:
     """That no thread is left is seen by the fixture that looks for them; here and below."""
     changing = context(learners="auto", threads=1)
-    engine: Any = changing.engine
-    make = engine._make
+    engines: Any = changing.engine.engines
+    make = engines._make
 
     def close_meanwhile(choice: Any, beside: int) -> Engine:
         following: Engine = make(choice, beside)
         close_apart(changing)
         return following
 
-    engine._make = close_meanwhile
+    engines._make = close_meanwhile
     with pytest.raises(CrossbowError, match="closed while training"):
         within(SECONDS, lambda: changing.train(10**6, TASKS))
 
@@ -126,36 +127,35 @@ def test_closing_while_an_engine_takes_over(changing: ExecutionContext, monkeypa
 def test_what_was_closed_does_not_begin_to_train(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither does it end what another thread ends already: it says why it stops."""
     with changing:
-        engine: Any = changing.engine
-        kind = 1 if engine._kind == 0 else engine._kind + 1
-        if kind not in engine._engines:
-            engine._add(kind)
+        engines: Any = changing.engine.engines
+        kind = 1 if engines.kind == 0 else engines.kind + 1
+        if kind not in engines.kinds:
+            engines.add(kind)
         close_apart(changing)
         with pytest.raises(CrossbowError, match="closed while training"):
-            engine._go_on_with(kind)
+            engines.go_on_with(kind)
 
 
 def test_nothing_goes_on_after_a_tick_that_was_left(
     changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left: list[Engine] = []
+    left: list[Scheduler] = []
 
-    def leave(engine: Engine, stop: Any, on_result: Any) -> bool:
+    def leave(scheduler: Scheduler, *arguments: Any) -> bool:
         assert not left
-        left.append(engine)
+        left.append(scheduler)
         return False
 
     with changing:
-        for kind in (Engine, FreeEngine):
-            monkeypatch.setattr(kind, "_run_tick", leave)
+        monkeypatch.setattr(Scheduler, "run_tick", leave)
         within(20, lambda: changing.engine.run(100, lambda: False, lambda result: None))
         assert len(left) == 1
 
 
 def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypatch: pytest.MonkeyPatch) -> None:
     with changing:
-        engine = changing.engine
-        rule, before = engine.parts.rule.name, engine._now
+        engine: Any = changing.engine
+        rule, before = engine.now.coordination.rule.name, engine.now
 
         def fail(engine: Engine, other: Engine) -> None:
             raise CrossbowError("not now")
@@ -164,11 +164,11 @@ def test_a_change_that_fails_loses_nothing(changing: ExecutionContext, monkeypat
             patch.setattr(Engine, "continue_from", fail)
             with pytest.raises(CrossbowError, match="not now"):
                 within(SECONDS, lambda: changing.train(10**6, TASKS))
-        assert (engine._now, engine.parts.rule.name) == (before, rule)
+        assert (engine.now, engine.now.coordination.rule.name) == (before, rule)
         tasks = engine.tasks
         changing.train(2, TASKS)
         assert engine.tasks > tasks
-        assert rule == "sma" or engine.parts.rule.name == "ssgd"
+        assert rule == "sma" or engine.now.coordination.rule.name == "ssgd"
 
 
 # Numbers of learners
@@ -181,28 +181,27 @@ class Machine:
         self.built: list[tuple[int, list[int]]] = []
         self._patch = monkeypatch
         monkeypatch.setattr(tuner, "WINDOW_SECONDS", 0.001)
-        kept = Assembly._kept
+        flags = building.Flags
 
-        def note(parts: Assembly, layout: ModelLayout) -> Any:
+        def note(learners: int, parties: int) -> Any:
             """When the plan has been found good, and memory is there."""
-            alive = [each for each in gc.get_objects() if isinstance(each, Assembly) and each is not parts]
-            self.built.append((parts.learners, sorted(each.learners for each in alive)))
-            return kept(parts, layout)
+            alive = [each for each in gc.get_objects() if isinstance(each, Assembly)]
+            self.built.append((learners, sorted(each.setting.learners for each in alive)))
+            return flags(learners, parties)
 
-        monkeypatch.setattr(Assembly, "_kept", note)
+        monkeypatch.setattr(building, "Flags", note)
 
     def settle(self, size: int, rate: Callable[[int], float], rule: Rule | None = None) -> Sequence[Any]:
         """What the tuner decided in such a memory, where so many learners have that rate."""
-        self._patch.setattr(TunedEngine, "_tell", lambda engine: engine.tuner.add(rate(engine.tuner.learners)))
+        self._patch.setattr(Tuning, "_tell_tuner", lambda course: course.tuner.add(rate(course.tuner.learners)))
         self._patch.setattr(memory, "physical_memory", lambda: size)
         gc.collect()
         self.built.clear()
         with context(learners="auto", threads=1, data=blobs(400), rule=rule) as running:
-            engine = running.engine
-            assert isinstance(engine, TunedEngine)
-            while not engine.tuner.settled:
+            tuning = tuning_of(running)
+            while not tuning.tuner.settled:
                 within(SECONDS, lambda: running.train(40, TASKS))
-            return engine.decisions
+            return tuning.decisions
 
 
 @pytest.fixture
@@ -216,7 +215,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
 def begin() -> int:
     """How many learners the tuner begins with."""
     with context(learners="auto", threads=1) as running:
-        return running.engine.parts.learners
+        return running.summary().learners
 
 
 Need = Callable[[int], int]
@@ -263,10 +262,10 @@ def test_what_is_no_longer_compared_goes_first(machine: Machine, begin: int, rul
 def test_a_window_of_a_number_begins_with_its_own_images() -> None:
     """Results of the last tick may come behind the window that led to the change."""
     with context(learners="auto", threads=1) as running:
-        engine: Any = running.engine
-        engine._add(1 if engine._kind > 1 else 2)
-        engine._images, engine._seconds = 8, 0.5
-        engine._switch(engine._kind)
-        assert (engine._images, engine._seconds) == (8, 0.5)
-        engine._switch(1 if engine._kind > 1 else 2)
-        assert (engine._images, engine._seconds) == (0, 0.0)
+        tuning, engines = tuning_of(running), running.engine.engines  # type: ignore[attr-defined]
+        engines.add(1 if engines.kind > 1 else 2)
+        tuning._images, tuning._seconds = 8, 0.5
+        tuning._switch(engines.kind)
+        assert (tuning._images, tuning._seconds) == (8, 0.5)
+        tuning._switch(1 if engines.kind > 1 else 2)
+        assert (tuning._images, tuning._seconds) == (0, 0.0)

@@ -12,12 +12,12 @@ from crossbow.types import ConfigurationError
 
 def test_a_schedule_is_data() -> None:
     assert [tuple(task) for task in WorkClock(learners=2, tau=3).schedule(first=6)] == [
-        (6, 0, False),
-        (7, 1, False),
-        (8, 0, False),
-        (9, 1, False),
-        (10, 0, True),
-        (11, 1, True),
+        (6, "local", 0),
+        (7, "local", 1),
+        (8, "local", 0),
+        (9, "local", 1),
+        (10, "synchronise", 0),
+        (11, "synchronise", 1),
     ]
 
 
@@ -28,16 +28,22 @@ def test_task_n_goes_to_learner_n_mod_k(learners: int, tau: int, tick: int) -> N
     assert [task.task for task in schedule] == list(range(first, first + learners * tau))
     assert all(task.learner == task.task % learners for task in schedule)
     # The last task of every learner ends the tick for it, and no other.
-    assert [task.synchronises for task in schedule] == [False] * (learners * (tau - 1)) + [True] * learners
+    purposes = [task.purpose for task in schedule]
+    assert purposes == ["local"] * (learners * (tau - 1)) + ["synchronise"] * learners
+
+
+def test_without_a_barrier_a_task_is_for_whoever_is_free() -> None:
+    clock = work_clock(2, 3, 4, barrier=False)
+    assert list(clock.schedule(first=8)) == [(task, "train", None) for task in range(8, 12)]
 
 
 def test_a_long_tick_is_not_written_down() -> None:
     tau = 10**30
     schedule = WorkClock(learners=2, tau=tau).schedule(first=6 * tau)
     assert list(itertools.islice(schedule, 3)) == [
-        (6 * tau, 0, False),
-        (6 * tau + 1, 1, False),
-        (6 * tau + 2, 0, False),
+        (6 * tau, "local", 0),
+        (6 * tau + 1, "local", 1),
+        (6 * tau + 2, "local", 0),
     ]
 
 

@@ -20,7 +20,7 @@ import pytest
 from crossbow import SMA, SSGD, ExecutionContext, History, SolverConf, TrainingUnit
 from crossbow.data.loader import Loader, gather
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
-from crossbow.runtime import cpu_assembly
+from crossbow.runtime.cpu import backend
 from crossbow.synch import ModelAveraging, PolyakRuppert
 from tests.combinations import covering
 from tests.support import FAST, KERNELS, Probe, blobs, context, dawdle, perceptron, pictures, same_weights, training
@@ -60,7 +60,7 @@ def disturbed(where: str) -> Iterator[None]:
     interval = sys.getswitchinterval()
     with pytest.MonkeyPatch.context() as patch:
         if where in ("loader", "everywhere"):
-            patch.setattr(cpu_assembly, "Loader", DawdlingLoader)
+            patch.setattr(backend, "Loader", DawdlingLoader)
         if where == "everywhere":
             sys.setswitchinterval(1e-6)
         try:
@@ -106,7 +106,7 @@ def test_the_number_of_cores_does_not_matter_where_learners_have_equally_many_th
         network = training(*convolutions, ReLU(), InnerProduct(number_of_outputs=3))
         options: dict[str, Any] = {"devices": devices, "learners": 2, "threads": 1, "kernels": kernels}
         with context(network, data=pictures(), **options) as running:
-            assert running.engine.parts.threads == [1]
+            assert running.engine.backend.threads == [1]
             running.train(10, TrainingUnit.TASKS)
             weights.append(running.variables)
     assert same_weights(weights[1], weights[0])
@@ -212,5 +212,5 @@ def test_learners_differ_in_dropout() -> None:
     data = blobs(examples=4, check=0)
     with context(perceptron(Dropout(ratio=0.5)), data=data, rule=SMA(alpha=0.01), learners=2) as running:
         running.train(2, TrainingUnit.TASKS)  # both learners have seen all four examples, once
-        first, second = (member.replica.weights for member in running.engine.parts.members)
+        first, second = (member.replica.weights for member in running.engine.members)
         assert not np.array_equal(first, second)

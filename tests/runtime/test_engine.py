@@ -12,7 +12,7 @@ import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Gaussian, InnerProduct
-from crossbow.runtime import engine
+from crossbow.runtime import scheduler
 from crossbow.synch import AsynchronousSGD, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import ConfigurationError, CrossbowError, TaskError
 from tests.combinations import pairwise
@@ -79,7 +79,7 @@ def test_sma_is_that_of_the_paper(
         assert_equal(running, expected)
         assert running.engine.tick == TICKS
         assert history.records[-1].tasks == expected.task
-        for member, weights, velocity in zip(running.engine.parts.members, expected.w, expected.v, strict=True):
+        for member, weights, velocity in zip(running.engine.members, expected.w, expected.v, strict=True):
             replica = running.engine.program.model.export(member.replica.weights)
             np.testing.assert_allclose(replica["InnerProduct0.weights"], weights.weights, rtol=0, atol=1e-12)
             if solver.momentum:
@@ -130,7 +130,7 @@ def test_polyak_ruppert_is_the_mean_of_all_that_was(alpha: float, tau: int, lear
         for clock in range(TICKS):
             expected.polyak_ruppert_tick(tau, alpha, clock)
         assert_equal(running, expected)
-        for member, weights in zip(running.engine.parts.members, expected.w, strict=True):
+        for member, weights in zip(running.engine.members, expected.w, strict=True):
             replica = running.engine.program.model.export(member.replica.weights)
             np.testing.assert_allclose(replica["InnerProduct0.weights"], weights.weights, rtol=0, atol=1e-12)
 
@@ -223,7 +223,7 @@ def test_a_restart_sets_replicas_to_z_and_velocities_to_zero(
     seen = []
     with logistic(rule=rule, devices=devices, solver=solver) as running:
         engine, parts = running.engine, running.engine.parts
-        restart = engine.restart
+        restart = engine.recovery.restart
 
         def check() -> None:
             z = parts.bases[0].current(engine.tick).copy()
@@ -233,12 +233,12 @@ def test_a_restart_sets_replicas_to_z_and_velocities_to_zero(
             for base in parts.bases:
                 assert all((buffer == z).all() for buffer in base.buffers)
                 assert base.velocity is None or not base.velocity.any()
-            for member in parts.members:
+            for member in running.engine.members:
                 assert member.replica.weights is None or (member.replica.weights == z).all()
                 assert member.replica.velocity is None or not member.replica.velocity.any()
 
-        monkeypatch.setattr(engine, "restart", check)
-        k = len(parts.members)
+        monkeypatch.setattr(engine.recovery, "restart", check)
+        k = len(running.engine.members)
         running.train(40, TrainingUnit.TASKS)
         assert seen == [-(-drop // k) for drop in (12, 24, 36)]
 
@@ -364,7 +364,7 @@ def test_the_context_may_be_used_between_the_stretches() -> None:
 def test_a_tick_is_not_left_once_learners_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two learners, τ = 2: `stop` is asked before the tick, before its second task, and not before the last two, which
     synchronise. Asked again, before the next tick, it says yes; a tick that was left would have been undone."""
-    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.0)
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.0)
     asked = itertools.count(1)
     with logistic(rule=SMA(tau=2), learners=2) as running:
         within(10, lambda: running.engine.run(100, lambda: next(asked) > 2, lambda result: None))
@@ -411,10 +411,10 @@ def test_results_are_handed_on_while_ticks_run() -> None:
 
         def stop() -> bool:
             behind.append(running.engine.tasks - len(results))
-            if running.engine.tasks == engine.TICKS_BEHIND:
+            if running.engine.tasks == scheduler.TICKS_BEHIND:
                 submitted.set()
             return False
 
         within(20, lambda: running.engine.run(30, stop, lambda result: results.append(result.task)))
-    assert max(behind) == engine.TICKS_BEHIND
+    assert max(behind) == scheduler.TICKS_BEHIND
     assert len(results) == 30

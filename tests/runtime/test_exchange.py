@@ -22,7 +22,7 @@ class Merging:
     def __init__(self) -> None:
         self.begun, self.go = threading.Event(), threading.Event()
 
-    def run(self, pace: Pace) -> None:
+    def run(self, pace: Pace, about: Any) -> None:
         self.begun.set()
         assert self.go.wait(SECONDS)
 
@@ -35,7 +35,7 @@ class Merging:
 def test_one_learner_merges_at_a_time_unless_the_rule_has_no_lock(rule: Rule, together: bool) -> None:
     """The fifth of a second is what a missing lock is given to be seen in."""
     with context(rule=rule, learners=2) as running:
-        exchange: Any = running.engine.parts.exchange
+        exchange: Any = running.engine.coordination.exchange
         merges = [Merging(), Merging()]
         if isinstance(exchange, BaseExchange):
             exchange._merges = [[merging] for merging in merges]
@@ -56,7 +56,7 @@ def test_one_learner_merges_at_a_time_unless_the_rule_has_no_lock(rule: Rule, to
 def test_a_turn_begins_as_if_nobody_had_finished_before() -> None:
     """Learner 1 would be late, and its contribution dropped: the last two to finish were learner 0."""
     with context(rule=WeedOut(), learners=2) as running:
-        exchange = running.engine.parts.exchange
+        exchange = running.engine.coordination.exchange
         for _ in range(2):
             exchange.finished(0, PACE)
         exchange.begin(5)

@@ -178,12 +178,12 @@ def ordered(
         seed=SEED,
         **{"wpc": 1, **options},
     ) as running:
-        for member in running.engine.parts.members:
+        for member in running.engine.members:
             member.learner.finished = order.behind(member.learner.finished)
         within(SECONDS, lambda: running.train(len(events), TASKS))
         layout = running.engine.program.model
         z = _flat(running.variables)
-        replicas = [member.replica.weights for member in running.engine.parts.members]
+        replicas = [member.replica.weights for member in running.engine.members]
         return z, [z if weights is None else _flat(layout.export(weights)) for weights in replicas]
 
 
@@ -394,7 +394,7 @@ def test_statistics_are_the_learners_mean() -> None:
     with context(network, rule=AsynchronousSGD(), learners=3) as running:
         running.train(5)
         parts = running.engine.parts
-        mean = np.mean([member.replica.statistics[0] for member in parts.members], axis=0)
+        mean = np.mean([member.replica.statistics[0] for member in running.engine.members], axis=0)
         np.testing.assert_allclose(parts.bases[0].statistics[0], mean, rtol=1e-5)
         assert np.abs(mean).max() > 0
 
@@ -405,12 +405,12 @@ def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule, wanted: b
     solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.1, step_size=20, momentum=0.5)
     restarts = []
     with context(rule=rule, learners=2, solver=solver, restart=wanted) as running:
-        exchange = running.engine.parts.exchange
+        exchange = running.engine.coordination.exchange
         restart = exchange.restart
 
         def seen() -> None:
             restart()
-            replicas = [member.replica for member in running.engine.parts.members]
+            replicas = [member.replica for member in running.engine.members]
             z = running.engine.parts.bases[0].buffers[0]
             restarts.append(all(np.array_equal(replica.weights, z) for replica in replicas))
             assert not any(replica.velocity.any() for replica in replicas)
@@ -433,7 +433,7 @@ def test_gossip_keeps_all_mass() -> None:
     with context(rule=Gossip(probability=0.7), learners=4) as running:
         for _ in range(3):
             running.train(50, TASKS)
-            exchange = running.engine.parts.exchange
+            exchange = running.engine.coordination.exchange
             assert isinstance(exchange, PeerExchange)
             masses = exchange.masses
             assert sum(masses.own) + sum(masses.coming) == pytest.approx(1, abs=1e-12)
@@ -443,7 +443,7 @@ def test_gossip_keeps_all_mass() -> None:
 
 
 def _vectors(running: ExecutionContext) -> list[Any]:
-    replicas = [member.replica for member in running.engine.parts.members]
+    replicas = [member.replica for member in running.engine.members]
     return [replica.weights for replica in replicas] + [replica.received for replica in replicas]
 
 
@@ -452,10 +452,10 @@ def _vectors(running: ExecutionContext) -> list[Any]:
 def test_on_the_fast_kernels_all_lists_are_native(rule: Rule, kernels: str) -> None:
     network = training(Conv(number_of_outputs=4, kernel_size=3), ReLU(), InnerProduct(number_of_outputs=3))
     with context(network, data=pictures(), rule=rule, kernels=kernels) as running:
-        lists = [task.calls for member in running.engine.parts.members for task in member.learner._tasks.values()]
-        exchange = running.engine.parts.exchange
+        lists = [task.calls for member in running.engine.members for task in member.learner.tasks.values()]
+        exchange = running.engine.coordination.exchange
         if isinstance(exchange, BaseExchange):
-            lists += [bound.calls for bound in (*itertools.chain(*exchange._merges), *exchange._replies)]
+            lists += [bound._calls for bound in (*itertools.chain(*exchange._merges), *exchange._replies)]
         for calls in lists:
             assert calls.native_calls == len(calls.calls)
 
@@ -482,7 +482,7 @@ def assert_usable(running: ExecutionContext, tmp_path: Path | None = None) -> No
     parts, tasks = running.engine.parts, running.engine.tasks
     z = parts.bases[0].buffers[0].copy()
     assert np.isfinite(z).all()
-    for member in parts.members:
+    for member in running.engine.members:
         assert member.replica.weights is None or np.array_equal(member.replica.weights, z)
         assert member.replica.velocity is None or not member.replica.velocity.any()
     assert within(SECONDS, running.test).examples == 13

@@ -20,7 +20,7 @@ from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.synch import AsynchronousSGD, Grouping, RuleSequence
 from tests.runtime import test_free as free
 from tests.runtime.test_tuned_engine import scripted
-from tests.support import KERNELS, SECONDS, Probe, context, perceptron, within
+from tests.support import KERNELS, SECONDS, Probe, context, engine_of, perceptron, within
 
 TASKS = TrainingUnit.TASKS
 
@@ -79,18 +79,18 @@ def test_nothing_is_lost_when_groups_change(
         batch_size=1, solver=SolverConf(learning_rate=0.1, momentum=0.5), precision="float64", seed=free.SEED, wpc=2,
     ) as running:  # fmt: skip
         engine = running.engine
-        engine._speeds, regroup = Told(told), engine.parts.regroup
+        engine.coordination._speeds, regroup = Told(told), engine.coordination.regroup
 
         def alone(*arguments: Any) -> Any:
-            assert not engine._in_flight
+            assert not engine.flow.in_flight
             return regroup(*arguments)
 
-        engine.parts.regroup = alone
-        for member in engine.parts.members:
+        engine.coordination.regroup = alone
+        for member in engine.members:
             member.learner.finished = order.behind(member.learner.finished)
         decisions = within(SECONDS, lambda: running.train(6, TASKS)).decisions
         assert [decision.speeds for decision in decisions] == list(told.values())
-        assert engine.parts.rule == Grouping(decisions[-1].groups)
+        assert engine.coordination.rule == Grouping(decisions[-1].groups)
         assert engine.merges == len(merges)
         np.testing.assert_allclose(free._flat(running.variables), trajectory[-1], rtol=0, atol=1e-12)
         kept = engine.program.model.export(engine.parts.bases[0].velocity)
@@ -130,9 +130,9 @@ def until_grouped(running: ExecutionContext, groups: set[tuple[int, ...]]) -> li
     """Train until these are the groups; the decisions."""
     decisions: list[Any] = []
     end = time.monotonic() + 2 * SECONDS
-    while set(running.engine.parts.rule.groups) != groups and time.monotonic() < end:
+    while set(engine_of(running).coordination.rule.groups) != groups and time.monotonic() < end:
         decisions += running.train(60, TASKS).decisions
-    assert set(running.engine.parts.rule.groups) == groups
+    assert set(engine_of(running).coordination.rule.groups) == groups
     return decisions
 
 
@@ -143,7 +143,7 @@ def test_a_slow_learner_gets_a_group_of_its_own_and_its_place_again(kernels: str
     slow, listener = Slow(1), Listener()
     network = perceptron(Probe(action=slow))
     with context(network, rule=Grouping(), learners=3, kernels=kernels, monitors=[listener]) as running:
-        assert running.engine.parts.rule == Grouping(((0, 1, 2),))
+        assert engine_of(running).coordination.rule == Grouping(((0, 1, 2),))
         decisions = until_grouped(running, {(0, 2), (1,)})
         assert decisions == listener.heard
         assert min(decisions[-1].speeds) == decisions[-1].speeds[1]
@@ -154,7 +154,7 @@ def test_a_slow_learner_gets_a_group_of_its_own_and_its_place_again(kernels: str
 @pytest.mark.usefixtures("soon")
 def test_what_learners_do_with_each_other_does_not_count() -> None:
     with context(perceptron(Probe(action=Slow(-1))), rule=Grouping(), learners=2) as running:
-        learner = running.engine.parts.members[0].learner
+        learner = running.engine.members[0].learner
         finished = learner.finished
 
         def slowly(number: int, pace: Any) -> None:
@@ -170,7 +170,7 @@ def test_what_learners_do_with_each_other_does_not_count() -> None:
 def test_what_is_said_makes_the_same_groups() -> None:
     with context(perceptron(Probe(action=Slow(0))), rule=Grouping(), learners=3) as running:
         decision = until_grouped(running, {(1, 2), (0,)})[-1]
-        rule = running.engine.parts.rule
+        rule = engine_of(running).coordination.rule
     groups = str(decision).partition(":")[0].removeprefix("groups ")
     defaults = Defaults(epochs={"digits": 1}, batch_size=4, solver=SolverConf(learning_rate=0.1))
     options = new_parser("example", "", defaults)[0].parse_args(["--rule", "grouping", "--groups", groups])
@@ -183,18 +183,18 @@ def test_groups_that_were_given_stay(rule: Any) -> None:
     """Though both learners have done as many tasks as are measured."""
     slow = Slow(0)
     with context(perceptron(Probe(action=slow)), rule=rule, learners=2) as running:
-        before = running.engine.parts.rule
+        before = engine_of(running).coordination.rule
         while slow.tasks < speeds.WARMING_TASKS + speeds.WINDOW_TASKS:
             assert running.train(60, TASKS).decisions == []
         assert running.train(2, TASKS).decisions == []  # speeds are told when a tick begins
-        assert running.engine.parts.rule == before
+        assert engine_of(running).coordination.rule == before
 
 
 @pytest.mark.usefixtures("soon")
 def test_other_numbers_of_learners_are_measured_anew() -> None:
     with scripted(2, 3, dataflow=perceptron(Probe(action=Slow(0))), rule=Grouping()) as running:
         decision = until_grouped(running, {(1, 2), (0,)})[-1]
-        assert decision == Regrouping(running.engine.parts.rule.groups, decision.speeds)
+        assert decision == Regrouping(engine_of(running).coordination.rule.groups, decision.speeds)
 
 
 @pytest.mark.usefixtures("soon")
@@ -210,10 +210,10 @@ def test_a_phase_goes_on_with_the_groups_of_its_last_turn() -> None:
     rules = RuleSequence(((Grouping(), 4), (SSGD(), 1)))
     with context(rule=rules, learners=2) as running:
         engine: Any = running.engine
-        engine._now._speeds = Told({1: (4, 1)})
+        engine.now.coordination._speeds = Told({1: (4, 1)})
         found = []
         for ticks in (1, 3, 1, 4):
             running.train(2 * ticks, TASKS)
-            found.append(engine.parts.rule)
+            found.append(engine.now.coordination.rule)
         alone = Grouping(((0,), (1,)))
         assert found == [Grouping(((0, 1),)), alone, SSGD(), alone]

@@ -44,7 +44,7 @@ FREE = [
 
 def learners_variables(running: ExecutionContext) -> list[dict[str, Any]]:
     layout = running.engine.program.model
-    return [layout.export(member.replica.weights) for member in running.engine.parts.members]
+    return [layout.export(member.replica.weights) for member in running.engine.members]
 
 
 @pairwise
@@ -85,7 +85,7 @@ def test_where_everything_is_kept_learners_train_alone(rule: Rule, devices: str)
             solver=SOLVER,
         ) as running:
             running.train(36, TASKS)
-            results.append([member.replica.weights.copy() for member in running.engine.parts.members])
+            results.append([member.replica.weights.copy() for member in running.engine.members])
     for ours, theirs in zip(*results, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
@@ -96,7 +96,7 @@ def test_sma_s_z_has_the_mean_before_the_step() -> None:
         before = np.mean([each["InnerProduct0.bias"] for each in learners_variables(running)], axis=0)
         running.train(3, TASKS)
         np.testing.assert_allclose(running.variables["InnerProduct0.bias"], before, atol=1e-6)
-        assert running.engine.parts.model_conf.local_variables == ("InnerProduct0.bias",)
+        assert running.engine.parts.setting.model.local_variables == ("InnerProduct0.bias",)
 
 
 def test_a_restart_gives_everybody_the_mean() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from crossbow import SMA, SSGD, TaskError, TrainingUnit
-from crossbow.runtime import engine
-from crossbow.runtime.learner import Completed, Failed
+from crossbow.runtime import flow
 from crossbow.runtime.reports import Reports
+from crossbow.runtime.task import Completed, Failed
 from tests.support import SECONDS, CheckProbe, Probe, Trap, blobs, context, new_calls, perceptron, raising, within
 
 TASKS = TrainingUnit.TASKS
@@ -307,21 +307,21 @@ def test_how_much_is_submitted_ahead(
     """A tenth of a second of each learner's work, but two tasks at least and six at the most."""
     with context(learners=learners) as running:
         clock, under_way = SimpleNamespace(now=0.0), ahead * learners
-        monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: clock.now))
-        scheduler = running.engine
+        monkeypatch.setattr(flow, "time", SimpleNamespace(monotonic=lambda: clock.now))
+        under = running.engine.flow
         waited: list[int] = []
 
-        def collect(on_result: Any, count: int = 1) -> None:
+        def collect(count: int = 1) -> None:
             waited.append(count)
-            scheduler._in_flight -= count
+            under._in_flight -= count
             clock.now += seconds * count
 
-        monkeypatch.setattr(scheduler, "_collect", collect)
-        scheduler._in_flight, scheduler._ahead = under_way, ahead
-        scheduler._make_room(lambda result: None)
+        monkeypatch.setattr(under, "collect", collect)
+        under._in_flight, under._ahead = under_way, ahead
+        under._make_room()
         assert waited == [under_way - under_way // 2]  # until half of them are done
-        assert scheduler._ahead == expected
-        scheduler._in_flight = 0
+        assert under._ahead == expected
+        under._in_flight = 0
         monkeypatch.undo()
 
 
@@ -332,43 +332,45 @@ def test_slow_tasks_are_submitted_two_ahead_and_quick_ones_six(
 ) -> None:
     data = blobs(examples=400)  # at the end of an epoch everything is collected
     with context(data=data, learners=learners, rule=rule) as running:
-        scheduler, most = running.engine, [0]
-        submit = scheduler._submit
+        under, most = running.engine.flow, [0]
+        next_batch = under.next_batch
 
-        def counted(*arguments: Any) -> None:
-            submit(*arguments)
-            most[0] = max(most[0], scheduler._in_flight)
+        def counted(loader: Any) -> Any:
+            batch = next_batch(loader)
+            most[0] = max(most[0], under.in_flight)
+            return batch
 
-        monkeypatch.setattr(scheduler, "_submit", counted)
+        monkeypatch.setattr(under, "next_batch", counted)
         running.train(30 * learners, TASKS)
-        assert most[0] <= engine.TASKS_AHEAD * learners
-        monkeypatch.setattr(engine, "time", Clock(10.0))
+        assert most[0] <= flow.TASKS_AHEAD * learners
+        monkeypatch.setattr(flow, "time", Clock(10.0))
         running.train(30 * learners, TASKS)
-        assert scheduler._ahead == 2
+        assert under._ahead == 2
         most[0] = 0
         running.train(30 * learners, TASKS)
         assert most[0] == 2 * learners
-        monkeypatch.setattr(engine, "time", Clock(0.0))
+        monkeypatch.setattr(flow, "time", Clock(0.0))
         running.train(30 * learners, TASKS)
-        assert scheduler._ahead == engine.TASKS_AHEAD
+        assert under._ahead == flow.TASKS_AHEAD
         most[0] = 0
         running.train(30 * learners, TASKS)
-        assert most[0] == engine.TASKS_AHEAD * learners
+        assert most[0] == flow.TASKS_AHEAD * learners
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_it_begins_with_two_ahead(learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A time limit or Ctrl-C in the first tasks, however long they are, waits for no more than these."""
     with context(learners=learners) as running:
-        scheduler, most = running.engine, [0]
-        submit = scheduler._submit
+        under, most = running.engine.flow, [0]
+        next_batch = under.next_batch
 
-        def counted(*arguments: Any) -> None:
-            submit(*arguments)
-            most[0] = max(most[0], scheduler._in_flight)
+        def counted(loader: Any) -> Any:
+            batch = next_batch(loader)
+            most[0] = max(most[0], under.in_flight)
+            return batch
 
-        monkeypatch.setattr(scheduler, "_submit", counted)
-        monkeypatch.setattr(engine, "time", Clock(10.0))
+        monkeypatch.setattr(under, "next_batch", counted)
+        monkeypatch.setattr(flow, "time", Clock(10.0))
         running.train(30 * learners, TASKS)
         assert most[0] == 2 * learners
 
@@ -379,8 +381,8 @@ def test_nothing_is_left_behind(learners: int) -> None:
         for _ in range(3):
             running.train(60, TASKS)
             running.test()
-            scheduler = running.engine
-            assert (scheduler._in_flight, len(scheduler._early), len(scheduler._reports._reports)) == (0, 0, 0)
+            under = running.engine.flow
+            assert (under._in_flight, len(under._early), len(under._reports._reports)) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("learners", [2, 3])
@@ -392,18 +394,18 @@ def test_results_are_handed_on_in_order_and_few_wait(learners: int) -> None:
     def act(where: str, learner: int, call: int) -> None:
         if learner == 0 and call == 0:
             assert gate.wait(SECONDS)
-        if learner == 1 and call == engine.TASKS_AHEAD - 1:
+        if learner == 1 and call == flow.TASKS_AHEAD - 1:
             gate.set()
 
     data = blobs(check=200)
     network = perceptron(CheckProbe(action=act))
     with context(network, data=data, learners=learners, check_batch_size=2) as running:
-        scheduler = running.engine
-        scheduler._ahead = engine.TASKS_AHEAD
-        take = scheduler._reports.take
+        under = running.engine.flow
+        under._ahead = flow.TASKS_AHEAD
+        take = under._reports.take
 
         def watched() -> Any:
-            sizes.append(len(scheduler._early))
+            sizes.append(len(under._early))
             return take()
 
         class Early(dict[int, Completed]):
@@ -413,14 +415,14 @@ def test_results_are_handed_on_in_order_and_few_wait(learners: int) -> None:
                     order.append(task)
                 return found
 
-        scheduler._reports.take = watched  # type: ignore[method-assign]
-        scheduler._early = Early()
+        under._reports.take = watched  # type: ignore[method-assign]
+        under._early = Early()
         held_up = within(SECONDS, running.test)
         assert gate.is_set()
         assert order == list(range(100))
         # While one task runs, the others' queues empty and fill again, each time with fewer.
-        assert engine.TASKS_AHEAD - 1 <= max(sizes) <= engine.TASKS_AHEAD * learners * learners
-        assert len(scheduler._early) == 0
+        assert flow.TASKS_AHEAD - 1 <= max(sizes) <= flow.TASKS_AHEAD * learners * learners
+        assert len(under._early) == 0
         assert within(SECONDS, running.test) == held_up
 
 
@@ -438,14 +440,14 @@ def test_a_failure_ends_the_wait_for_half_of_them(learners: int) -> None:
 def test_of_tasks_that_were_given_up_the_one_that_failed_is_reported() -> None:
     """The others may report first: there was nobody to average with."""
     with context(learners=3) as running:
-        scheduler, error = running.engine, ZeroDivisionError("the cause")
+        under, error = running.engine.flow, ZeroDivisionError("the cause")
         for report in (failed(4), done(3), failed(5), Failed(7, 1, "conv", error), done(6)):
-            scheduler._reports.put(report)
-        first = scheduler._reports.take()
+            under._reports.put(report)
+        first = under._reports.take()
         assert isinstance(first, Failed)
         with pytest.raises(
             TaskError, match="task 7 failed in operator 'conv' on learner 1: ZeroDivisionError"
         ) as caught:
-            within(SECONDS, lambda: scheduler._fail(first))
+            within(SECONDS, lambda: under._fail(first))
         assert caught.value.__cause__ is error
-        scheduler._reports.clear()
+        under._reports.clear()

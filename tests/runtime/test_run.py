@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, DurationUnit, JsonLinesMonitor, Monitor, SolverConf, TrainingUnit
-from crossbow.runtime import engine
+from crossbow.runtime import scheduler
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
 from crossbow.types import ConfigurationError
@@ -162,7 +162,7 @@ def test_a_tick_as_long_as_the_training_may_be_asked_for_again_and_again() -> No
 def test_a_duration_ends_within_a_long_tick(
     devices: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", 0.1)
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.1)
     with context(devices=devices, learners=2, solver=SolverConf(momentum=0.5), **model) as running:
         before, start = running.variables, time.perf_counter()
         history = within(SECONDS, lambda: running.train_for_duration(0.2))
@@ -174,7 +174,7 @@ def test_a_duration_ends_within_a_long_tick(
         assert record.images_per_second > 0
         assert same_weights(running.variables, before)
         z = running.engine.parts.bases[0].current(0)
-        for member in running.engine.parts.members:
+        for member in running.engine.members:
             assert member.replica.weights is None or np.array_equal(member.replica.weights, z)
             assert member.replica.velocity is None or not member.replica.velocity.any()
         assert running.test().examples == 13
@@ -184,7 +184,7 @@ def test_a_duration_ends_within_a_long_tick(
 def test_a_tick_that_is_nearly_done_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the time is over is known in the middle of it; the rest does not take long."""
     probe = Probe(action=lambda *_: time.sleep(0.005))
-    monkeypatch.setattr(engine, "SECONDS_TO_FINISH", SECONDS)
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", SECONDS)
     with context(perceptron(probe), learners=2, rule=SMA(tau=20)) as running:
         history = running.train_for_duration(0.05)
         assert history.stopped == "duration"

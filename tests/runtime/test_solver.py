@@ -10,8 +10,8 @@ import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, ReLU
-from crossbow.runtime.assembly import Member
 from crossbow.runtime.coefficients import ANY
+from crossbow.runtime.engine import Member
 from crossbow.solver import Schedule
 from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
@@ -143,7 +143,7 @@ def test_the_engine_is_the_simulation(
         running.train(TICKS * learners * rule.tau, TrainingUnit.TASKS)
         assert_close(base_model(running), expected.z, tolerance)
         if isinstance(rule, SMA):
-            for member, weights in zip(running.engine.parts.members, expected.w, strict=True):
+            for member, weights in zip(running.engine.members, expected.w, strict=True):
                 assert_close(replica(running, member), weights, tolerance)
         if solver.clip_gradient_norm is not None:
             gradients = TICKS * (learners * rule.tau if isinstance(rule, SMA) else 1)
@@ -244,9 +244,8 @@ def test_the_same_seed_gives_the_same_bits(rule: SMA | SSGD, devices: str, kerne
 
 def tasks_of(running: ExecutionContext) -> list[list[str]]:
     """What the calls of all task lists are, in order."""
-    parts = running.engine.parts
-    everyone = [member.learner for member in parts.members] + ([parts.synchroniser] if parts.synchroniser else [])
-    return [list(task.calls.names) for learner in everyone for task in learner._tasks.values()]
+    everyone: Any = running.engine.coordination.members()
+    return [list(task.calls.names) for learner in everyone for task in learner.tasks.values()]
 
 
 @RULES

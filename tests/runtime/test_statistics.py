@@ -134,7 +134,7 @@ def assert_equal(received: Statistics, expected: Statistics, kernels: str = "ref
 def assert_learners(running: ExecutionContext, expected: Iterable[Statistics], kernels: str = "reference") -> None:
     """The learners' statistics at a tick's end."""
     engine = running.engine
-    for member, statistics in zip(engine.parts.members, expected, strict=True):
+    for member, statistics in zip(engine.members, expected, strict=True):
         vector = member.replica.statistics[engine.tick % 2]
         found = engine.program.statistics.export(vector)
         assert_equal({name.removeprefix("BatchNorm0."): value for name, value in found.items()}, statistics, kernels)
@@ -197,8 +197,8 @@ def test_a_step_on_the_fast_kernels_is_one_native_list(statistics: str, rule: An
     layers = [Conv(number_of_outputs=4, kernel_size=3), BatchNorm(statistics=statistics), ReLU(), Pool(kernel_size=2)]
     network = training(*layers, BatchNorm(), InnerProduct(number_of_outputs=3))
     with context(network, data=pictures(), rule=rule, kernels=kernels) as running:
-        for member in running.engine.parts.members:
-            for (purpose, _), task in member.learner._tasks.items():
+        for member in running.engine.members:
+            for (purpose, _), task in member.learner.tasks.items():
                 assert task.calls.native_calls == len(task.calls.calls), purpose
 
 
@@ -236,7 +236,7 @@ def test_after_a_failure_they_are_those_of_the_last_whole_tick(rule: Any, where:
         with normalised("fixed", Probe(action=trap), rule=rule, devices=devices) as running:
             with pytest.raises(TaskError):
                 running.train(1000)
-            expected = Observers(running.engine.parts.learners, "fixed", rule.tau, after=isinstance(rule, SSGD))
+            expected = Observers(running.engine.parts.setting.learners, "fixed", rule.tau, after=isinstance(rule, SSGD))
             assert running.engine.tick >= 4 // rule.tau
             for _ in range(running.engine.tick):
                 expected.tick()
@@ -334,9 +334,9 @@ def test_learners_of_several_devices_write_nothing_over_the_base_models(rule: An
         before = [vector.tobytes() for base in parts.bases for vector in (*base.statistics, *base.buffers)]
         parts.flags.ready[:] = tick
         parts.flags.abort[0] = 1
-        for member in parts.members:
-            member.state[State.TICK] = tick
-            bound = member.learner._tasks["synchronise", tick % 2]
+        for member in running.engine.members:
+            member.learner.state[State.TICK] = tick
+            bound = member.learner.tasks["synchronise", tick % 2]
             with pytest.raises(Aborted):
                 member.learner.stream.call(bound.calls.run)
         assert parts.flags.contributed.tolist() == [tick, tick]

@@ -13,10 +13,11 @@ import pytest
 from crossbow import SMA, SSGD, DurationUnit, ExecutionContext, Monitor, SystemConf, TrainingUnit
 from crossbow.data.loader import Loader
 from crossbow.runtime import tuner
-from crossbow.runtime.changing_engine import TunedEngine
+from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.results import AnyDecision
 from crossbow.runtime.tuner import Decision, Retuning, Tuner
+from crossbow.runtime.tuning import Tuning
 from crossbow.synch import AsynchronousSGD, RuleSequence
 from crossbow.types import CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
@@ -70,13 +71,19 @@ class Scripted:
 
 def scripted(*numbers: int, **options: Any) -> ExecutionContext:
     running = context(learners="auto", threads=1, **options)
-    assert isinstance(running.engine, TunedEngine)
-    running.engine.tuner = Scripted(numbers)  # type: ignore[assignment]
+    tuning_of(running).tuner = Scripted(numbers)  # type: ignore[assignment]
     return running
 
 
+def tuning_of(running: ExecutionContext) -> Tuning:
+    """What finds the number of learners."""
+    assert isinstance(running.engine, ChangingEngine)
+    assert isinstance(running.engine.course, Tuning)
+    return running.engine.course
+
+
 def learners_of(running: ExecutionContext) -> int:
-    return len(running.engine.parts.members)
+    return running.summary().learners
 
 
 @pytest.fixture
@@ -99,9 +106,9 @@ def test_no_batch_is_left_out_or_taken_twice(rule: Any, starts: list[int]) -> No
         seen: list[int] = []
         original = Engine.run
 
-        def run(engine: Engine, until: int, stop: Any, on_result: Any) -> None:
+        def run(engine: Engine, until: int, stop: Any, on_result: Any, on_decision: Any) -> None:
             before = engine.tasks
-            original(engine, until, stop, lambda result: (seen.append(result.task), on_result(result)))
+            original(engine, until, stop, lambda result: (seen.append(result.task), on_result(result)), on_decision)
             assert starts[-1] == before
 
         with pytest.MonkeyPatch.context() as patch:
@@ -129,9 +136,9 @@ def test_training_ends_where_it_should() -> None:
 
 def test_engines_that_are_no_longer_compared_are_closed() -> None:
     with scripted(2, 1, 2, 1, 2) as running:
-        engine = running.engine
+        engine = tuning_of(running)
         running.train_for_duration(0.2, DurationUnit.SECONDS)
-        assert list(engine._engines) == [2]
+        assert list(engine._engines.kinds) == [2]
         names = [thread.name for thread in threading.enumerate()]
         assert sum("learner" in name for name in names) == 2
 
@@ -139,7 +146,7 @@ def test_engines_that_are_no_longer_compared_are_closed() -> None:
 def test_a_number_that_the_rule_does_not_allow() -> None:
     with scripted(2, 3, 2, rule=SMA(alpha=0.6)) as running:
         running.train_for_duration(0.2, DurationUnit.SECONDS)
-        (refusal,) = running.engine.tuner.refusals
+        (refusal,) = tuning_of(running).tuner.refusals
         assert refusal.startswith("SMA: alpha must be < 2/(k + 1)")
         assert learners_of(running) == 2
 
@@ -147,7 +154,7 @@ def test_a_number_that_the_rule_does_not_allow() -> None:
 def test_a_number_that_wpc_does_not_allow() -> None:
     with scripted(2, 3, 2, wpc=4) as running:
         running.train_for_duration(0.2, DurationUnit.SECONDS)
-        assert "multiple of the number of learners, 3" in running.engine.tuner.refusals[0]
+        assert "multiple of the number of learners, 3" in tuning_of(running).tuner.refusals[0]
 
 
 def test_the_rest_of_what_a_context_does(tmp_path: Any) -> None:
@@ -201,7 +208,7 @@ def test_it_settles_says_so_and_watches() -> None:
 
     listener = Listener()
     with context(learners="auto", threads=1, monitors=[listener]) as running:
-        engine, end = running.engine, time.monotonic() + 2 * SECONDS
+        engine, end = tuning_of(running), time.monotonic() + 2 * SECONDS
         decisions = []
         while not engine.tuner.settled and time.monotonic() < end:
             decisions += running.train_for_duration(0.2, DurationUnit.SECONDS).decisions
@@ -225,7 +232,7 @@ def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.Mon
             time.sleep(0.005)
 
     with context(perceptron(Probe(action=wait)), learners="auto", threads=1) as running:
-        engine = running.engine
+        engine = tuning_of(running)
         engine.tuner = Tuner(1, engine._decided)
         while not engine.tuner.settled:
             running.train_for_duration(0.2, DurationUnit.SECONDS)
@@ -247,7 +254,7 @@ def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.Mon
 def test_what_is_not_tuned() -> None:
     for options in ({"learners": 2}, {"learners": "auto", "devices": "cpu:0/2", "rule": RuleSequence(((SMA(), 2),))}):
         with context(**options) as running:
-            assert not isinstance(running.engine, TunedEngine)
+            assert not running.summary().tuning
     system = SystemConf(kernels="reference", deterministic=True)
     with ExecutionContext([perceptron(), None], data=blobs(), system=system) as running:
         assert isinstance(running.engine, Engine)
@@ -256,6 +263,6 @@ def test_what_is_not_tuned() -> None:
 def test_on_gpus() -> None:
     with fake_cuda(), context(perceptron(), devices="cuda:0", kernels="auto", learners="auto", threads=None) as running:
         assert learners_of(running) == 4
-        running.engine.tuner = Scripted([4, 3, 5])
+        tuning_of(running).tuner = Scripted([4, 3, 5])  # type: ignore[assignment]
         running.train_for_duration(1.0, DurationUnit.SECONDS)
         assert learners_of(running) == 5

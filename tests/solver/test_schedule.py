@@ -317,4 +317,4 @@ def test_rates_are_positive_and_do_not_rise(
 
 
 def test_a_multiplier_is_of_the_rate_alone() -> None:
-    assert Pace(0.5, 0.25, clock=1, alpha=0.125).times(2.0) == Pace(1.0, 0.25, clock=1, alpha=0.125)
+    assert Pace(0.5, 0.25, tick=1, time=0.125).times(2.0) == Pace(1.0, 0.25, tick=1, time=0.125)

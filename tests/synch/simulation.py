@@ -38,7 +38,7 @@ class Simulation:
     def _pace(self, rate: float) -> Pace:
         by_merges = self.solver.learning_rate_step_unit == "merges"
         time = self.ticks if by_merges else self.ticks * self.learners * self.rule.tau
-        return self.rule.at(Pace(rate, self.solver.momentum), self.ticks, time)
+        return Pace(rate, self.solver.momentum, self.ticks, time)
 
     def _local(self, learner: int, gradient_of: GradientOf) -> dict[str, Vector]:
         weights = self.base if self.rule.reads_base else self.weights[learner]

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.launch import on
 from crossbow.kernels.cuda.transfer import to_device, to_host
-from crossbow.runtime.cuda.collective import NcclCollective
 from crossbow.runtime.cuda.stream import CudaStream
+from crossbow.runtime.cuda.synchroniser import NcclCollective
 from crossbow.synch import Collective, HostCollective
 from crossbow.testing import FakeCollective
 from crossbow.types import Array

@@ -204,16 +204,16 @@ def test_alpha_is_1_by_k_but_a_half_for_one_learner() -> None:
 
 @pytest.mark.parametrize("rule", [SMA, SynchronousEASGD, PolyakRuppert, EASGD])
 def test_alpha_goes_by_steps_in_the_schedules_time(rule: Any) -> None:
-    stepped, pace = rule(alpha=0.5, alpha_steps=((1.5, 0.25), (4, 0.125))), Pace(0.1, 0.9)
+    stepped = rule(alpha=0.5, alpha_steps=((1.5, 0.25), (4, 0.125)))
     times = (0, 1, 1.5, 2, 3.9, 4, 1000)
-    found = [stepped.strength(stepped.at(pace, 0, time), 2) for time in times]
+    found = [stepped.strength(Pace(0.1, 0.9, time=time), 2) for time in times]
     assert found == [0.5, 0.5, 0.25, 0.25, 0.25, 0.125, 0.125]
-    assert rule(alpha=0.5).at(pace, 0, 1000).alpha is None
+    assert rule(alpha=0.5).strength(Pace(0.1, 0.9, time=1000), 2) == 0.5
 
 
 def test_alpha_does_not_depend_on_a_variables_learning_rate() -> None:
     rule = SMA(alpha=0.5, alpha_steps=((1, 0.25),))
-    pace = rule.at(Pace(0.5, 0.75), 3, 2.0)
+    pace = Pace(0.5, 0.75, 3, 2.0)
     assert pace.times(2.0) == pace._replace(rate=1.0)
     assert rule.strength(pace.times(2.0), 2) == 0.25
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, Dataset, SolverConf, TaskError, TrainingUnit
-from crossbow.runtime.changing_engine import SequenceEngine
+from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.synch import (
     SSP,
     AsynchronousSGD,
@@ -26,7 +26,7 @@ from crossbow.synch import (
 )
 from crossbow.synch.progress import Progress
 from tests.runtime import test_free as least_squares
-from tests.support import SECONDS, Probe, blobs, context, perceptron, same_weights, within
+from tests.support import SECONDS, Probe, blobs, context, engine_of, perceptron, same_weights, within
 from tests.synch.trajectories import START, gradient
 
 TASKS = TrainingUnit.TASKS
@@ -163,16 +163,16 @@ def test_the_engine_changes_the_rule(learners: int) -> None:
     solver = SolverConf(learning_rate=0.1, momentum=0.5, policy="inv", gamma=0.1)
     data = blobs(examples=200)
     with context(rule=RuleSequence(phases), learners=learners, data=data, solver=solver) as running:
-        assert isinstance(running.engine, SequenceEngine)
+        assert isinstance(running.engine, ChangingEngine)
         for tasks in (2 * learners, 6 * learners):
             running.train(tasks, TASKS)
-        received, names = running.variables, running.engine.parts.rule.name
+        received, names = running.variables, engine_of(running).coordination.rule.name
         assert running.engine.tick == 8
         assert names == "sma"
     variables, tick = None, 0
     for rule, merges in (*phases, (SMA(), 2)):
         with context(rule=rule, learners=learners, data=data, solver=solver) as running:
-            running.engine.tick = tick
+            engine_of(running).position.go_to(tick)
             running.engine.restart()
             if variables is not None:
                 running.engine.load(variables, "before")

@@ -71,7 +71,7 @@ def one_weight() -> Dataflow:
 def state_of(context: ExecutionContext) -> State:
     """Replicas and base model of a context at rest."""
     z = float(context.variables["ip.weights"][0, 0])
-    replicas = [member.replica.weights for member in context.engine.parts.members]
+    replicas = [member.replica.weights for member in context.engine.members]
     return tuple(z if weights is None else float(weights[0]) for weights in replicas), z
 
 

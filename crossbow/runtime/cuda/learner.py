@@ -6,126 +6,68 @@ A task is submitted without waiting for anything on the GPU::
     learner   wait copied ► forward, backward, loss and accuracy to the host ► step ► (done)
 
 There are two input buffers, so that the next batch is copied while this one is computed with. A step that synchronises
-is submitted by the synchroniser, behind the merge of its tick (`synchroniser.py`). A thread of the learner's sleeps
+is submitted by the synchroniser, after the merge of its tick (`synchroniser.py`). A thread of the learner's sleeps
 until a task is done, and reports it.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import queue
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
-
-import numpy as np
+from typing import NamedTuple
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
 from crossbow.kernels.interface import Aborted
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
-from crossbow.runtime.cuda.graph import Work
-from crossbow.runtime.cuda.record import Slots
-from crossbow.runtime.cuda.stream import CudaStream, Event
-from crossbow.runtime.learner import Completed, Failed, Report, check_loss
-from crossbow.solver import Pace
-from crossbow.types import Array, address
-
-T = TypeVar("T")
-
-TURNS = 64
-"""Tasks of a learner that may be under way at a time; more wait to be submitted."""
-
-
-@dataclass
-class Input:
-    """Where a task's record lies on the GPU while it is computed with."""
-
-    memory: Array
-    slots: Slots
-    """Where it comes from."""
-    results: Array
-    """Where loss and accuracy go: the learner's."""
-    copied: Event
-    read: Event
-    """The end of the last task that computed with it. Nobody waits for an event that was never recorded."""
-
-    @functools.cached_property
-    def address(self) -> int:
-        return address(self.memory)
-
-    @functools.cached_property
-    def arrays(self) -> dict[str, Array]:
-        """By the names that programs use: the state, and the batch as the only slot, (1, B, …)."""
-        *batch, state = self.slots.record.arrays(self.memory)
-        images, labels, positions = (array.reshape((1, *array.shape)) for array in batch)
-        return {"state": state, "slots": images, "slot_labels": labels, "slot_positions": positions}
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a task runs, and whether it leaves a loss and an accuracy."""
-
-    compute: Work
-    input: Input
-    loss: bool
-    accuracy: bool
-
-
-TaskKey = tuple[str, int, int]
-"""What a task is for ("synchronise", "local", "check", "train"), the parity of its tick, and its input buffer."""
+from crossbow.runtime.cuda.memory import Turns
+from crossbow.runtime.cuda.stream import Event, LearnerStreams
+from crossbow.runtime.cuda.work import BoundWork, StepKey, Work, WorkKey
+from crossbow.runtime.flags import Flags
+from crossbow.runtime.task import Completed, Failed, Finished, Purpose, Report, Task, check_loss
 
 
 class _Submitted(NamedTuple):
-    """A task on its way, and what is to be done when it is there."""
+    """A task on its way, and what is bound to it."""
 
+    task: Task
     turn: int
-    number: int
-    """The task's."""
-    examples: int
-    slot: int
-    purpose: str
-    pace: Pace
-    bound: Task
-    release: Callable[[int], None]
-    report: Report
+    bound: BoundWork
 
 
 class CudaLearner:
-    """Runs tasks on its stream, in order; as `crossbow.runtime.learner.Learner`."""
+    """Runs tasks on its stream, in order; implements `Learner`. Made with its GPU as the current one."""
 
     def __init__(
         self,
         number: int,
-        stream: CudaStream,
-        copies: CudaStream,
-        coefficients: DeviceNumbers,
-        abort: Array,
-        submitting: threading.RLock,
+        streams: LearnerStreams,
+        turns: Turns,
+        tasks: Mapping[WorkKey, BoundWork],
+        steps: Mapping[StepKey, Work],
+        numbers: DeviceNumbers,
+        flags: Flags,
+        report: Report,
+        *,
+        sends: str = "weights",
+        finished: Finished | None = None,
     ) -> None:
-        """submitting: held while work is submitted: handles and graphs are neither used twice nor given back then."""
-        self.number, self.stream, self.copies = number, stream, copies
-        self.ready = Event(stream.device)
+        """sends: what the rule says that a learner sends. finished: called after each training task, where there is no
+        barrier."""
+        self.number, self.stream, self.copies = number, streams.compute, streams.copies
+        self.tasks, self.steps, self.finished = tasks, steps, finished
+        self.ready = Event(self.stream.device)
         """From then on, what this learner contributes to the present tick does not change until the tick is merged: the
         end of its task before, or of the gradient of the one that synchronises."""
-        self.tasks: Mapping[TaskKey, Task] = {}
-        self.steps: Mapping[tuple[str, int], Work] = {}
-        """By purpose and parity of the tick."""
-        self.sends = "weights"
-        """What the rule says that a learner sends."""
-        self.sent: Event | None = None
-        """Where that is made in the task, the event that it is there."""
-        self._coefficients, self._abort, self._submitting = coefficients, abort, submitting
-        self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
-        """Loss and accuracy of the tasks under way, by turn. Kernels write them (`engine.store_results`)."""
-        self._done = [Event(stream.device) for _ in range(TURNS)]
-        self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for turn in range(TURNS):
-            self._free.put(turn)
+        self._sends = sends
+        self._sent = None if sends == "weights" else Event(self.stream.device)
+        """Where what is sent is made in the task, the event that it is there."""
+        self._turns, self._numbers, self._abort = turns, numbers, flags.abort
+        self._submitting, self._report = streams.submitting, report
         self._counts = {"train": 0, "check": 0}
         self._work: Work | None = None
         """The last that was submitted."""
@@ -135,34 +77,20 @@ class CudaLearner:
         """What is to be done in order: the reports of tasks once they are done."""
         self._watcher: threading.Thread | None = None
 
-    def submit(
-        self,
-        key: tuple[str, int],
-        *,
-        task: int,
-        tick: int,
-        slot: int,
-        examples: int,
-        pace: Pace,
-        release: Callable[[int], None],
-        report: Report,
-    ) -> None:
-        """Run a task after those submitted before. `release` gets the slot when it has been read; `report` the result.
-
-        Returns at once; what goes wrong is reported, not raised.
-        """
+    def submit(self, task: Task) -> None:
+        """Run a task after those submitted before. Returns at once; what goes wrong is reported, not raised."""
         with self._submitting:
             if self._abort[0]:
-                report(Failed(task, self.number, "wait", None))
+                self._report(Failed(task.number, self.number, "wait", None))
                 return
             self._start_watching()
-            turn, bound = self._free.get(), self.tasks[(*key, self._next_buffer(key[0]))]
-            submitted = _Submitted(turn, task, examples, slot, key[0], pace, bound, release, report)
+            bound = self.tasks[(*task.key, self._next_buffer(task.purpose))]
+            submitted = _Submitted(task, self._turns.take(), bound)
             self._work = None
             try:
                 with on(self.stream.place):
-                    self._copy(submitted, tick)
-                    self._compute(submitted, parity=key[1])
+                    self._copy(submitted)
+                    self._compute(submitted)
             except BaseException as error:
                 self._failed(submitted, error)
 
@@ -173,30 +101,35 @@ class CudaLearner:
         self._work = None
         try:
             with on(self.stream.place):
-                self._coefficients.set(submitted.pace)
+                self._numbers.set(submitted.task.coefficients)
                 self.stream.wait_for(merged)
                 self._run(self.steps["synchronise", parity])
                 self._finish(submitted)
         except BaseException as error:
             self._failed(submitted, error)
 
-    def _compute(self, submitted: _Submitted, parity: int) -> None:
-        """Submit forward and backward pass, and what comes behind them unless the synchroniser submits it."""
-        place, synchronises = submitted.bound.input, submitted.purpose == "synchronise"
-        self.stream.wait_for(place.copied)
-        self._run(submitted.bound.compute)
-        if synchronises:
-            if self.sends == "new weights":
-                self._coefficients.set(submitted.pace)
-                self._run(self.steps["send", parity])
-            if self.sent is not None:
-                self.sent.record(self.stream)
-                self.ready = self.sent
+    def _copy(self, submitted: _Submitted) -> None:
+        """Submit the copy of the task's record."""
+        task = submitted.task
+        submitted.bound.input.copy(self.copies, task.slot, task.number, task.examples, task.tick, submitted.turn)
+
+    def _compute(self, submitted: _Submitted) -> None:
+        """Submit forward and backward pass, and what follows them unless the synchroniser submits it."""
+        task, bound = submitted.task, submitted.bound
+        bound.input.wait_for_copy(self.stream)
+        self._run(bound.compute)
+        if task.purpose == "synchronise":
+            if self._sends == "new weights":
+                self._numbers.set(task.coefficients)
+                self._run(self.steps["send", task.parity])
+            if self._sent is not None:
+                self._sent.record(self.stream)
+                self.ready = self._sent
             self._waiting = submitted
             return
-        if submitted.purpose != "check":
-            self._coefficients.set(submitted.pace)
-            self._run(self.steps[submitted.purpose, parity])
+        if task.purpose != "check":
+            self._numbers.set(task.coefficients)
+            self._run(self.steps[task.key])
         self._finish(submitted)
 
     def _run(self, work: Work) -> None:
@@ -208,15 +141,17 @@ class CudaLearner:
         self._abort[0] = 1
         if not isinstance(error, Exception):  # Ctrl-C
             raise error
-        self._free.put(submitted.turn)
+        self._turns.give_back(submitted.turn)
         operator = (self._work.failed if self._work else None) or "task"
-        submitted.report(Failed(submitted.number, self.number, operator, error))
+        self._report(Failed(submitted.task.number, self.number, operator, error))
 
-    def _next_buffer(self, purpose: str) -> int:
+    def _next_buffer(self, purpose: Purpose) -> int:
         """The number of the input buffer: one after the other."""
         batches = "check" if purpose == "check" else "train"
         self._counts[batches] += 1
         return (self._counts[batches] - 1) % 2
+
+    # Reports
 
     def _start_watching(self) -> None:
         if self._watcher is None:
@@ -226,18 +161,45 @@ class CudaLearner:
             weakref.finalize(self, self._submitted.put, None).atexit = False
             self._watcher.start()
 
-    # As a stream: what the engine waits for, after a failure and in the end.
+    def _finish(self, submitted: _Submitted) -> None:
+        """Let the results be reported when all is done."""
+        done = self._turns.done[submitted.turn]
+        done.record(self.stream)
+        # Should it have been recorded again when it is waited for, then for a later task of this stream.
+        submitted.bound.input.read_until(done)
+        self.ready = done
+        self._submitted.put(lambda: self._report(self._result(submitted)))
 
-    def call(self, work: Callable[[], T]) -> T:
-        """Do `work` on the learner's stream, and wait until it is done."""
-        return self.stream.call(work)
+    def _result(self, submitted: _Submitted) -> Completed | Failed:
+        """What a task came to, once it is done."""
+        task, bound, operator = submitted.task, submitted.bound, "task"
+        try:
+            self._turns.done[submitted.turn].wait()
+            loss, accuracy = self._turns.results[submitted.turn].tolist()
+            bound.release(task.slot)
+            if bound.loss:
+                check_loss(task, loss)
+            if self.finished is not None and task.purpose == "train":
+                operator = "exchange"
+                self.finished(self.number, task.pace)
+        except Aborted:
+            return Failed(task.number, self.number, "wait", None)
+        except BaseException as error:  # what went wrong on the GPU, or in the numbers
+            self._abort[0] = 1
+            return Failed(task.number, self.number, operator, error)
+        finally:
+            self._turns.give_back(submitted.turn)
+        found = accuracy if bound.accuracy else None
+        return Completed(task.number, loss if bound.loss else math.nan, found, task.examples, self.number)
+
+    # The end
 
     def wait(self, timeout: float) -> bool:
         """Wait until everything submitted before is done and reported; whether it was within `timeout` seconds. A task
         whose step has not been submitted is given up."""
         deadline = time.monotonic() + timeout
         if self._waiting is not None:
-            self._free.put(self._waiting.turn)
+            self._turns.give_back(self._waiting.turn)
             self._waiting = None
         reached = threading.Event()
         self._submitted.put(reached.set)
@@ -245,62 +207,22 @@ class CudaLearner:
             return False
         return all(stream.wait(max(0.0, deadline - time.monotonic())) for stream in (self.stream, self.copies))
 
-    def end_watching(self, timeout: float | None = None) -> None:
-        """End the thread, within `timeout` seconds if it can be."""
+    def stop(self, timeout: float) -> None:
+        """End the thread, within `timeout` seconds if possible. It submits work under some rules, for which closing
+        would keep it from the lock."""
         self._submitted.put(None)
         if self._watcher is not None:
             self._watcher.join(timeout)
 
-    def close(self, timeout: float | None = None) -> bool:
-        """End the thread, and give back streams and graphs; whether that was possible within `timeout` seconds."""
-        self.end_watching(timeout)
-        for task in self.tasks.values():
-            task.compute.close()
-        for step in self.steps.values():
-            step.close()
-        closed = [stream.close(timeout) for stream in (self.stream, self.copies)]
-        return all(closed) and (self._watcher is None or not self._watcher.is_alive())
-
-    def _copy(self, submitted: _Submitted, tick: int) -> None:
-        """The slot's record into the input's memory, once that was read."""
-        place, slot, runtime = submitted.bound.input, submitted.slot, api().runtime
-        place.slots.set_state(slot, submitted.number, submitted.examples, tick, submitted.turn)
-        self.copies.wait_for(place.read)
-        source, nbytes, stream = place.slots.addresses[slot], place.memory.nbytes, self.copies.place.pointer
-        runtime.memcpyAsync(place.address, source, nbytes, runtime.memcpyHostToDevice, stream)
-        place.copied.record(self.copies)
-
-    def _finish(self, submitted: _Submitted) -> None:
-        """Let the results be reported when all is done."""
-        done = self._done[submitted.turn]
-        done.record(self.stream)
-        # Should it have been recorded again when somebody waits, then for a later task of this stream.
-        submitted.bound.input.read = self.ready = done
-        self._submitted.put(lambda: submitted.report(self._result(submitted)))
-
-    def _result(self, submitted: _Submitted) -> Completed | Failed:
-        """What a task came to, once it is done."""
-        bound, operator = submitted.bound, "task"
-        try:
-            self._done[submitted.turn].wait()
-            loss, accuracy = self.results[submitted.turn].tolist()
-            submitted.release(submitted.slot)
-            if bound.loss:
-                check_loss(submitted.purpose, loss, submitted.number, submitted.pace.rate)
-            operator = "exchange"
-            self._end(submitted.purpose, submitted.pace)
-        except Aborted:
-            return Failed(submitted.number, self.number, "wait", None)
-        except BaseException as error:  # what went wrong on the GPU, or in the numbers
-            self._abort[0] = 1
-            return Failed(submitted.number, self.number, operator, error)
-        finally:
-            self._free.put(submitted.turn)
-        found = accuracy if bound.accuracy else None
-        return Completed(submitted.number, loss if bound.loss else math.nan, found, submitted.examples, self.number)
-
-    def _end(self, purpose: str, pace: Pace) -> None:
-        """What is done behind a task, on the learner's thread, before it is reported."""
+    def close(self, timeout: float) -> None:
+        """Give back streams and graphs, within `timeout` seconds if possible."""
+        with self._submitting:
+            for task in self.tasks.values():
+                task.compute.close()
+            for step in self.steps.values():
+                step.close()
+            for stream in (self.stream, self.copies):
+                stream.close(timeout)
 
 
 def _watch(submitted: queue.SimpleQueue[Callable[[], None] | None], device: int) -> None:

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from crossbow.kernels.cuda import cublas, cudnn
@@ -103,6 +104,17 @@ class CudaStream:
                 api().runtime.streamDestroy(self.place.pointer)
                 self.place = Stream(self.place.device, 0)
         return done
+
+
+@dataclass(frozen=True)
+class LearnerStreams:
+    """The streams of a learner."""
+
+    compute: CudaStream
+    copies: CudaStream
+    """Brings batches to the GPU."""
+    submitting: threading.RLock
+    """Held while work is submitted: handles and graphs are neither used twice nor given back then. One for all."""
 
 
 class Event:

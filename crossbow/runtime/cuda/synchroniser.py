@@ -6,30 +6,68 @@ On every device a stream of its own, beside the learners'::
     learner:   wait merged ► step
 
 SMA's merge needs the weights from before the synchronising step, so it runs beside that task's forward and backward
-pass; a rule that sends gradients merges behind them, and one that sends new weights behind the step.
+pass; a rule that sends gradients merges after them, and one that sends new weights after the step.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from crossbow.compile import BoundStep
+from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
-from crossbow.runtime.cuda.coefficients import DeviceCoefficients
-from crossbow.runtime.cuda.collective import NcclCollective
-from crossbow.runtime.cuda.graph import Work
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.coefficients import BoundUpdate, Formulas
+from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
-from crossbow.runtime.learner import Completed, Failed, Report
-from crossbow.runtime.tick import Flags
-from crossbow.solver import Pace
-from crossbow.types import Array
+from crossbow.runtime.cuda.work import PARITIES, Work, new_work
+from crossbow.runtime.flags import Flags
+from crossbow.runtime.merging import Merging
+from crossbow.runtime.replica import BaseModel, Replica
+from crossbow.runtime.task import Completed, Failed, Report, Task
+from crossbow.synch.collective import check_vectors
+from crossbow.types import Array, address
+
+
+class NcclCollective:
+    """The sum of one vector per GPU, on every GPU, by NCCL: one rank for each of this process's GPUs. All of them are
+    called from one thread, as a group."""
+
+    def __init__(self, streams: Sequence[CudaStream]) -> None:
+        """`streams`: of each GPU, on which its vectors are made and the sum is wanted."""
+        self._streams = streams
+        self._ranks: list[Any] = api().nccl.NcclCommunicator.initAll([stream.device for stream in streams])
+
+    def close(self) -> None:
+        """Give the ranks back. Nothing may be running."""
+        for rank in self._ranks:
+            rank.destroy()
+        self._ranks = []
+
+    def all_reduce(self, vectors: Sequence[Array]) -> None:
+        """Submit the sum. It happens in the order of the GPUs' streams."""
+        check_vectors(len(self._streams), vectors)
+        nccl = api().nccl
+        kind = nccl.NCCL_FLOAT32 if vectors[0].dtype == np.float32 else nccl.NCCL_FLOAT64
+        nccl.groupStart()
+        try:
+            for rank, stream, vector in zip(self._ranks, self._streams, vectors, strict=True):
+                place = address(vector)
+                rank.allReduce(place, place, vector.size, kind, nccl.NCCL_SUM, stream.place.pointer)
+        finally:
+            nccl.groupEnd()  # or what is called later belongs to this group, and is never done
 
 
 @dataclass(frozen=True)
 class DeviceTick:
-    """What a tick's end is on one device."""
+    """The end of a tick on one device."""
 
     stream: CudaStream
     learners: Sequence[CudaLearner]
@@ -37,44 +75,32 @@ class DeviceTick:
     sum: Mapping[int, Work]
     """By the tick's parity; with several devices only."""
     merge: Mapping[int, Work]
-    coefficients: DeviceCoefficients
+    numbers: DeviceNumbers
     means: Sequence[Array]
     """Vectors that are added up between devices."""
 
 
 class CudaSynchroniser:
-    """Ends ticks. Everything is submitted from the engine's thread, and nothing waits on the host."""
+    """Ends ticks. Everything is submitted from the thread that trains, and nothing waits on the host. Implements
+    `Learner`; its tasks are the ends of ticks."""
 
     def __init__(
-        self,
-        number: int,
-        devices: Sequence[DeviceTick],
-        collective: NcclCollective | None,
-        flags: Flags,
-        submitting: threading.RLock,
+        self, number: int, devices: Sequence[DeviceTick], flags: Flags, submitting: threading.RLock, report: Report
     ) -> None:
-        self.number, self.devices, self._collective, self._flags = number, devices, collective, flags
-        self._submitting = submitting
+        """submitting: as for `LearnerStreams`."""
+        self.number, self.devices = number, devices
+        self._flags, self._submitting, self._report = flags, submitting, report
+        self._collective = NcclCollective([device.stream for device in devices]) if len(devices) > 1 else None
 
-    def submit(
-        self,
-        key: tuple[str, int],
-        *,
-        task: int,
-        tick: int,
-        slot: int,
-        examples: int,
-        pace: Pace,
-        release: Callable[[int], None],
-        report: Report,
-    ) -> None:
-        """Submit the tick's end, behind its tasks. What goes wrong is reported, not raised."""
+    def submit(self, task: Task) -> None:
+        """Submit the tick's end, after its tasks. What goes wrong is reported, not raised."""
         with self._submitting:
-            self._submit(key[1], task, tick, pace, report)
+            self._submit(task)
 
-    def _submit(self, parity: int, task: int, tick: int, pace: Pace, report: Report) -> None:
-        if self._flags.abort[0]:
-            report(Failed(task, self.number, "wait", None))
+    def _submit(self, task: Task) -> None:
+        parity = task.parity
+        if self._flags.aborted:
+            self._report(Failed(task.number, self.number, "wait", None))
             return
         work: Work | None = None
         try:
@@ -82,7 +108,7 @@ class CudaSynchroniser:
                 with on(device.stream.place):
                     for learner in device.learners:
                         device.stream.wait_for(learner.ready)
-                    device.coefficients.set(pace)
+                    device.numbers.set(task.coefficients)
                     if device.sum:
                         work = device.sum[parity]
                         work.run()
@@ -94,24 +120,87 @@ class CudaSynchroniser:
                     work.run()
                     device.merged.record(device.stream)
         except Exception as error:
-            self._flags.abort[0] = 1
-            report(Failed(task, self.number, (work.failed if work else None) or "average", error))
+            self._flags.raise_abort()
+            self._report(Failed(task.number, self.number, (work.failed if work else None) or "average", error))
             return
         for device in self.devices:
             for learner in device.learners:
                 learner.step(parity, device.merged)
-        self._flags.merged[:] = tick
-        report(Completed(task, 0.0, None, 0, self.number))
+        self._flags.merged[:] = task.tick
+        self._report(Completed(task.number, 0.0, None, 0, self.number))
 
     def _all_reduce(self, collective: NcclCollective) -> None:
         for vectors in zip(*(device.means for device in self.devices), strict=True):
             collective.all_reduce(vectors)
 
-    def close(self) -> None:
-        """Give graphs and ranks back."""
-        if self._collective is not None:
-            self._collective.close()
-        for device in self.devices:
-            for works in (device.sum, device.merge):
-                for work in works.values():
-                    work.close()
+    def wait(self, timeout: float) -> bool:
+        """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        return all(device.stream.wait(max(0.0, deadline - time.monotonic())) for device in self.devices)
+
+    def stop(self, timeout: float) -> None:
+        """It has no thread."""
+
+    def close(self, timeout: float) -> None:
+        """Give streams, graphs and ranks back."""
+        with self._submitting:
+            for device in self.devices:
+                device.stream.close(timeout)
+            if self._collective is not None:
+                self._collective.close()
+            for device in self.devices:
+                for works in (device.sum, device.merge):
+                    for work in works.values():
+                        work.close()
+
+
+def device_tick(
+    assembly: Assembly,
+    merging: Merging,
+    formulas: Formulas,
+    device: int,
+    stream: CudaStream,
+    learners: Sequence[CudaLearner],
+) -> DeviceTick:
+    """The end of a tick on a device, with its number among the run's. learners: those of the device."""
+    base, replicas = assembly.bases[device], [assembly.replicas[learner.number] for learner in learners]
+    with on(stream.place):
+        numbers = DeviceNumbers(formulas.length)
+        merge = formulas.over(numbers.array)["merge"]
+        sums: dict[int, Work] = {}
+        merges: dict[int, Work] = {}
+        for parity in PARITIES:
+            if merging.devices > 1:
+                sums[parity] = new_work(assembly, sum_steps(merging, replicas, base, parity))
+            merges[parity] = new_work(assembly, merge_steps(merging, merge, replicas, base, parity))
+        means = [vector for vector in (base.mean, base.statistics_mean) if vector is not None and vector.size]
+        return DeviceTick(stream, learners, Event(stream.device), sums, merges, numbers, means)
+
+
+def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:
+    """Between several devices: the sum of what this device's learners send, and its part of the mean statistics."""
+    steps = merging.sum_of_device({**base.vectors(parity), **merging.sent(replicas)}, len(replicas))
+    if base.statistics_mean is not None and base.statistics_mean.size:
+        steps += merging.mean_statistics(replicas, parity, base.statistics_mean)
+    return steps
+
+
+def merge_steps(
+    merging: Merging, merge: BoundUpdate, replicas: Sequence[Replica], base: BaseModel, parity: int
+) -> list[BoundStep]:
+    """The next z and its statistics: on a single device from what the learners send, else from the sum of all."""
+    arithmetic, single = merging.arithmetic, merging.devices == 1
+    vectors = {**base.vectors(parity), **(merging.sent(replicas) if single else {})}
+    whole, following = slice(0, base.buffers[0].size), base.statistics[1 - parity]
+    steps: list[BoundStep] = []
+    if following.size and single:
+        steps += merging.mean_statistics(replicas, parity, following)
+    elif following.size and base.statistics_mean is not None:
+        steps += arithmetic.combine_statistics({"mean": 1.0}, {"statistics": following, "mean": base.statistics_mean})
+    if not single:
+        steps += arithmetic.look_through("all-reduce", ("mean",), vectors, whole)
+    if merging.clips_mean:
+        mean = merging.mean("sent", len(replicas)) if single else {"mean": 1.0}
+        clipping, merge = arithmetic.clip_by_norm(merge, mean, vectors)
+        steps += clipping
+    return [*steps, *arithmetic.adjust("average", merge, vectors, whole)]

@@ -1,58 +1,79 @@
-"""A tick's parts on a GPU: what `crossbow.runtime.tick` says of slices of processor cores, for a device as a whole."""
+"""The clock tick on GPUs: what a learner runs in a task, as work for its stream.
+
+Which vectors are combined is as on the processor, but for a device as a whole instead of slices. Streams wait for each
+other by events (`learner.py`, `synchroniser.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from crossbow.compile import BoundStep
-from crossbow.runtime.cuda.coefficients import DeviceCoefficients
+from crossbow.kernels.cuda.launch import on
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.coefficients import Formulas
+from crossbow.runtime.cuda.coefficients import DeviceNumbers
+from crossbow.runtime.cuda.learner import CudaLearner
+from crossbow.runtime.cuda.memory import LearnerMemory
+from crossbow.runtime.cuda.stream import LearnerStreams
+from crossbow.runtime.cuda.work import PARITIES, BoundWork, StepKey, Work, WorkKey, bound_work, check_work, new_work
+from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.tick import Averaging, statistics_after
-from crossbow.solver import Update
-from crossbow.types import Array
+from crossbow.runtime.task import Report
 
 
-def sum_steps(averaging: Averaging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:
-    """Between several devices: the sum of what this device's learners send, and its part of the mean statistics."""
-    sent = {f"sent{i}": replica.vectors()[averaging.barrier.sent_vector] for i, replica in enumerate(replicas)}
-    update = Update((("mean", averaging.mean("sent", len(replicas))),))
-    vectors = {**base.vectors(parity), **sent}
-    steps = averaging.combine("sum of the device", update, vectors, averaging.array(update.coefficients))
-    if base.statistics_mean is not None and base.statistics_mean.size:
-        steps += _mean_statistics(averaging, replicas, parity, base.statistics_mean)
-    return steps
+def tick_learner(
+    assembly: Assembly,
+    merging: Merging,
+    formulas: Formulas,
+    number: int,
+    device: int,
+    streams: LearnerStreams,
+    memory: LearnerMemory,
+    report: Report,
+) -> CudaLearner:
+    """A learner with its work, of both parities. device: its number among the run's."""
+    base, replica = assembly.bases[device], assembly.replicas[number]
+    with on(streams.compute.place):
+        numbers = DeviceNumbers(formulas.length)
+        tasks = _tasks(assembly, memory, base, replica) | check_work(assembly, memory, base, replica)
+        steps = _steps(assembly, merging, formulas, numbers, base, replica)
+        sends = merging.rule.sends
+        return CudaLearner(number, streams, memory.turns, tasks, steps, numbers, assembly.flags, report, sends=sends)
 
 
-def merge_steps(
-    averaging: Averaging,
-    coefficients: DeviceCoefficients,
-    replicas: Sequence[Replica],
+def _tasks(assembly: Assembly, memory: LearnerMemory, base: BaseModel, replica: Replica) -> dict[WorkKey, BoundWork]:
+    """Forward and backward pass."""
+    tasks: dict[WorkKey, BoundWork] = {}
+    for parity in PARITIES:
+        weights = base.buffers[parity] if replica.weights is None else replica.weights
+        present, following = replica.statistics[parity], replica.statistics[1 - parity]
+        vectors = memory.vectors(weights, replica.gradient, (present, following))
+        for buffer, bound in enumerate(bound_work(assembly, assembly.training, memory, vectors)):
+            tasks["synchronise", parity, buffer] = bound
+        if assembly.setting.clock.tau > 1:
+            vectors = memory.vectors(weights, replica.gradient, (present, present))
+            for buffer, bound in enumerate(bound_work(assembly, assembly.training, memory, vectors)):
+                tasks["local", parity, buffer] = bound
+    return tasks
+
+
+def _steps(
+    assembly: Assembly,
+    merging: Merging,
+    formulas: Formulas,
+    numbers: DeviceNumbers,
     base: BaseModel,
-    parity: int,
-) -> list[BoundStep]:
-    """The next z and its statistics: on a single device from what the learners send, else from the sum of all."""
-    single = averaging.devices == 1
-    sent = {f"sent{i}": replica.vectors()[averaging.barrier.sent_vector] for i, replica in enumerate(replicas)}
-    vectors = {**base.vectors(parity), **(sent if single else {})}
-    whole, steps = slice(0, base.buffers[0].size), []
-    following = base.statistics[1 - parity]
-    if following.size and single:
-        steps += _mean_statistics(averaging, replicas, parity, following)
-    elif following.size and base.statistics_mean is not None:
-        steps += averaging.combine_statistics({"mean": 1.0}, {"statistics": following, "mean": base.statistics_mean})
-    if not single:
-        steps += averaging.look_through("all-reduce", ("mean",), vectors, whole)
-    paced = coefficients.merge
-    if averaging.clips == "mean":
-        mean = averaging.mean("sent", len(replicas)) if single else {"mean": 1.0}
-        squares = averaging.array([0.0])
-        clipping, paced = averaging.clip(paced, tuple(mean), squares)
-        steps += [*averaging.square(mean, vectors, squares), *clipping]
-    return [*steps, *averaging.adjust("average", paced, vectors, whole)]
-
-
-def _mean_statistics(averaging: Averaging, replicas: Sequence[Replica], parity: int, target: Array) -> list[BoundStep]:
-    which = statistics_after(averaging.barrier, parity)
-    vectors = {f"observed{i}": replica.statistics[which] for i, replica in enumerate(replicas)}
-    terms = averaging.mean("observed", len(replicas))
-    return averaging.combine_statistics(terms, {**vectors, "statistics": target})
+    replica: Replica,
+) -> dict[StepKey, Work]:
+    """What follows forward and backward pass, or the merge."""
+    updates, arithmetic, clipped = formulas.over(numbers.array), merging.arithmetic, merging.clips_own
+    steps: dict[StepKey, Work] = {}
+    for parity in PARITIES:
+        vectors = {**base.vectors(parity), **replica.vectors()}
+        step = arithmetic.step((), updates["step"], vectors, clipped=clipped)
+        if merging.rule.sends == "new weights":
+            steps["send", parity] = new_work(assembly, step)
+            step = merging.reply(updates["reply"], vectors)
+        steps["synchronise", parity] = new_work(assembly, step)
+        if assembly.setting.clock.tau > 1:
+            local = arithmetic.step((), updates["local"], replica.vectors(), clipped=clipped)
+            steps["local", parity] = new_work(assembly, local)
+    return steps

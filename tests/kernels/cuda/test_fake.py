@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from crossbow.kernels.cuda.launch import Kernel, Stream, on
 from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
+from crossbow.runtime.task import Task
 from crossbow.types import TaskError, address
 from tests.combinations import covering
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
@@ -475,15 +477,20 @@ def test_every_missing_wait_is_reported(rule: str, devices: str, monkeypatch: py
 
 def test_a_slot_that_is_given_back_before_it_was_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The loader fills it again, and the next task's state goes there."""
-    original = CudaLearner.submit
+    submit, result = CudaLearner.submit, CudaLearner._result
 
-    def submit(learner: CudaLearner, key: Any, *, slot: int, release: Callable[[int], None], **options: Any) -> None:
-        original(learner, key, slot=slot, release=lambda slot: None, **options)
-        release(slot)
+    def releasing(learner: CudaLearner, task: Task) -> None:
+        submit(learner, task)
+        next(iter(learner.tasks.values())).release(task.slot)
 
-    monkeypatch.setattr("crossbow.runtime.cuda.assembly.SLOTS", 1)
+    def keeping(learner: CudaLearner, submitted: Any) -> Any:
+        bound = dataclasses.replace(submitted.bound, release=lambda slot: None)
+        return result(learner, submitted._replace(bound=bound))
+
+    monkeypatch.setattr("crossbow.runtime.cuda.backend.SLOTS", 1)
     expected = train("cuda:0")
-    monkeypatch.setattr(CudaLearner, "submit", submit)
+    monkeypatch.setattr(CudaLearner, "submit", releasing)
+    monkeypatch.setattr(CudaLearner, "_result", keeping)
     with pytest.raises((TaskError, FakeError), match="were written over by the host before they were copied"):
         train("cuda:0")
     monkeypatch.undo()
@@ -507,7 +514,7 @@ def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> Non
     original = CudaLearner._result
 
     def result(learner: CudaLearner, submitted: Any) -> Any:
-        assert learner.results[submitted.turn].shape == (2,)
+        assert learner._turns.results[submitted.turn].shape == (2,)
         return original(learner, submitted)
 
     monkeypatch.setattr(CudaLearner, "_result", result)

@@ -18,9 +18,9 @@ from crossbow import (
     SolverConf,
     TrainingUnit,
 )
-from crossbow.runtime.cuda.exchange import CudaSite
-from crossbow.runtime.cuda.graph import Work
+from crossbow.runtime.cuda.exchange import CudaMeeting
 from crossbow.runtime.cuda.stream import CudaStream
+from crossbow.runtime.cuda.work import Work
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.exchange import PeerExchange
 from crossbow.runtime.memory import on_host
@@ -50,7 +50,7 @@ from tests.runtime import test_free as cpu
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.cuda.test_precision import NARROW, assert_near
 from tests.runtime.test_free import RULES, SECONDS, SEED, SOLVERS
-from tests.runtime.test_tuned_engine import Scripted
+from tests.runtime.test_tuned_engine import Scripted, tuning_of
 from tests.support import context as small_context
 from tests.support import within
 
@@ -121,7 +121,7 @@ def ordered(
     common: dict[str, Any] = {"data": Dataset((cpu.rows, cpu.targets)), "batch_size": 1, "wpc": 1, "seed": SEED}
     common |= {"precision": "float64", "rule": rule, "learners": learners, "solver": solver}
     with gpu(rule), small(dataflow=cpu.linear(bias=bias), **common, **options) as running:
-        for member in running.engine.parts.members:
+        for member in running.engine.members:
             member.learner.finished = order.behind(member.learner.finished)
         within(SECONDS, lambda: running.train(len(events), TASKS))
         layout = running.engine.program.model
@@ -130,7 +130,7 @@ def ordered(
 
 
 def replicas_of(running: ExecutionContext) -> list[Any]:
-    return [on_host(member.replica.weights) for member in running.engine.parts.members]
+    return [on_host(member.replica.weights) for member in running.engine.members]
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, Hogwild)], ids=str)
@@ -176,7 +176,7 @@ def test_graphs_and_the_order_of_streams_change_no_bit() -> None:
     for seed, graphs in ((0, True), (1, False)):
         with gpu(EASGD(), seed), context(rule=EASGD(tau=2), learners=1, system={"graphs": graphs}) as running:
             running.train(8, TASKS)
-            step = running.engine.parts.members[0].learner.steps["train", 0]
+            step = running.engine.members[0].learner.steps["train", 0]
             assert step.is_graph == graphs
             runs.append(running.variables)
     for name, value in runs[0].items():
@@ -203,7 +203,7 @@ class Held:
         """seconds: that it may last."""
         self.tasks, self.others, self.enough, self.found = tasks, 0, threading.Event(), -1
         self.seconds = seconds
-        first, *others = [member.learner for member in running.engine.parts.members]
+        first, *others = [member.learner for member in running.engine.members]
         first._result = self.slowly(first._result)
         for other in others:
             other.finished = self.counted(other.finished)
@@ -262,12 +262,12 @@ def test_z_has_the_means_when_training_is_asked_to_stop(rule: Rule) -> None:
         for _ in range(2):
             running.train(15, TASKS)
             parts = running.engine.parts
-            mean = np.mean([on_host(member.replica.statistics[0]) for member in parts.members], axis=0)
+            mean = np.mean([on_host(member.replica.statistics[0]) for member in running.engine.members], axis=0)
             np.testing.assert_allclose(on_host(parts.bases[0].statistics[0]), mean, rtol=1e-5, atol=1e-7)
-            if isinstance(parts.exchange, PeerExchange):
-                masses = parts.exchange.masses
+            if isinstance(running.engine.coordination.exchange, PeerExchange):
+                masses = running.engine.coordination.exchange.masses
                 assert sum(masses.own) + sum(masses.coming) == pytest.approx(1, abs=1e-12)
-                vectors = replicas_of(running) + [on_host(member.replica.received) for member in parts.members]
+                vectors = replicas_of(running) + [on_host(member.replica.received) for member in running.engine.members]
                 terms = zip((*masses.own, *masses.coming), vectors, strict=True)
                 weights = sum(mass * vector.astype(np.float64) for mass, vector in terms)
                 np.testing.assert_allclose(on_host(parts.bases[0].buffers[0]), weights, atol=1e-6)
@@ -278,16 +278,18 @@ def test_a_drop_of_the_learning_rate_restarts_the_learners(rule: Rule) -> None:
     solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.1, step_size=10, momentum=0.5)
     restarts = []
     with gpu(rule), small(rule=rule, solver=solver) as running:
-        parts, restart = running.engine.parts, running.engine.parts.exchange.restart
+        parts, restart = running.engine.parts, running.engine.coordination.exchange.restart
 
         def seen() -> None:
             restart()
             z = on_host(parts.bases[0].buffers[0])
             restarts.append(all(np.array_equal(weights, z) for weights in replicas_of(running)))
-            assert not any(on_host(member.replica.velocity).any() for member in parts.members)
-            assert all(m.replica.received is None or not on_host(m.replica.received).any() for m in parts.members)
+            assert not any(on_host(member.replica.velocity).any() for member in running.engine.members)
+            assert all(
+                m.replica.received is None or not on_host(m.replica.received).any() for m in running.engine.members
+            )
 
-        parts.exchange.restart = seen
+        running.engine.coordination.exchange.restart = seen
         within(SECONDS, lambda: running.train(30, TASKS))
     assert restarts == [True, True]
 
@@ -360,20 +362,20 @@ def test_the_number_of_learners_may_change(rule: Rule, monkeypatch: pytest.Monke
         z = on_host(before.parts.bases[0].buffers[0])
         assert not np.array_equal(on_host(following.parts.bases[0].buffers[0]), z)
         original(following, before)
-        changes.append((before.parts.learners, following.parts.learners))
+        changes.append((before.parts.setting.learners, following.parts.setting.learners))
         assert following.tasks == before.tasks > 0
         for vector in (
             following.parts.bases[0].buffers[0],
-            *(each.replica.weights for each in following.parts.members),
+            *(each.replica.weights for each in following.members),
         ):
             np.testing.assert_array_equal(on_host(vector), z)
 
     monkeypatch.setattr(Engine, "continue_from", seen)
     with gpu(rule), small(rule=rule, learners="auto") as running:
-        running.engine.tuner = Scripted([4, 3, 5, 4, 5])
+        tuning_of(running).tuner = Scripted([4, 3, 5, 4, 5])
         while len(changes) < 5 and running.engine.tasks < 2000:
             within(SECONDS, lambda: running.train(20, TASKS))
-        assert running.engine.parts.learners == 5
+        assert running.summary().learners == 5
     assert changes == [(4, 3), (3, 4), (4, 5), (5, 4), (4, 5)]  # 3 is not wanted any more: it goes before 5 comes
 
 
@@ -395,7 +397,7 @@ def assert_usable(running: ExecutionContext) -> None:
     parts, tasks = running.engine.parts, running.engine.tasks
     z = on_host(parts.bases[0].buffers[0])
     assert np.isfinite(z).all()
-    for member in parts.members:
+    for member in running.engine.members:
         assert member.replica.weights is None or np.array_equal(on_host(member.replica.weights), z)
     assert running.test().examples > 0
     assert np.isfinite(within(SECONDS, lambda: running.train(12, TASKS)).loss)
@@ -430,7 +432,7 @@ def test_a_call_that_fails_names_operator_and_task(rule: Rule, monkeypatch: pyte
 
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Gossip(probability=1)], ids=str)
 def test_behind_an_exchange_that_fails_there_is_no_other(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, exchanges = CudaSite.exchange, list[int]()
+    original, exchanges = CudaMeeting.exchange, list[int]()
 
     def arriving(arrive: Callable[[], list[int]]) -> list[int]:
         exchanges.append(len(exchanges))
@@ -438,16 +440,16 @@ def test_behind_an_exchange_that_fails_there_is_no_other(rule: Rule, monkeypatch
             raise RuntimeError("no luck")
         return arrive()
 
-    def exchange(site: CudaSite, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
+    def exchange(meeting: CudaMeeting, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
         try:
-            return original(site, learner, lambda: arriving(arrive))
+            return original(meeting, learner, lambda: arriving(arrive))
         except RuntimeError:
             time.sleep(0.05)  # others come
             raise
 
     with gpu(rule), small(rule=rule) as running:
         with monkeypatch.context() as patch:
-            patch.setattr(CudaSite, "exchange", exchange)
+            patch.setattr(CudaMeeting, "exchange", exchange)
             with pytest.raises(TaskError, match=r"in operator 'exchange' on learner [01]: RuntimeError: no luck"):
                 within(SECONDS, lambda: running.train(100, TASKS))
             assert exchanges[-1] == 4
@@ -503,14 +505,14 @@ def test_who_has_just_done_a_task_when_all_is_closed_exchanges_nothing(monkeypat
         return original(stream, timeout)
 
     with gpu(AsynchronousSGD()), small(rule=AsynchronousSGD()) as running:
-        parts = running.engine.parts
-        learner, abort, arrive = parts.members[0].learner, parts.flags.abort, parts.exchange._arrive
+        exchange, learner = running.engine.coordination.exchange, running.engine.members[0].learner
+        abort, arrive = running.engine.parts.flags.abort, exchange._arrive
 
         def finished(number: int, pace: Any) -> None:
             late.set()
             while not abort[0]:
                 time.sleep(0.001)
-            parts.exchange.finished(number, pace)
+            exchange.finished(number, pace)
 
         def arriving(number: int, pace: Any) -> list[int]:
             if number == 0 and abort[0]:  # the other one may have begun before
@@ -521,7 +523,7 @@ def test_who_has_just_done_a_task_when_all_is_closed_exchanges_nothing(monkeypat
             assert late.wait(SECONDS)
             running.close()
 
-        learner.finished, parts.exchange._arrive = finished, arriving
+        learner.finished, exchange._arrive = finished, arriving
         monkeypatch.setattr(CudaStream, "close", close)
         closing = threading.Thread(target=close_all)
         closing.start()

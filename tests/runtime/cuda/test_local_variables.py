@@ -24,7 +24,7 @@ BIASES: dict[str, Any] = {"local_variables": ("*.bias",), "solver": SOLVER}
 def variables(running: ExecutionContext) -> list[dict[str, Any]]:
     """z's, and then every learner's."""
     layout = running.engine.program.model
-    replicas = [layout.export(on_host(member.replica.weights)) for member in running.engine.parts.members]
+    replicas = [layout.export(on_host(member.replica.weights)) for member in running.engine.members]
     return [running.variables, *replicas]
 
 

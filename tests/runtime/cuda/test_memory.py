@@ -13,11 +13,11 @@ import pytest
 from crossbow import SMA, SSGD, Dataflow, Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import Stream, on
-from crossbow.runtime.cuda import assembly
+from crossbow.runtime.cuda import backend
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE
-from crossbow.runtime.engine import Engine
+from crossbow.runtime.scheduler import Scheduler
 from crossbow.synch import SSP, AsynchronousSGD, FreeRule, Gossip, Hogwild, PeerRule, Rule
 from crossbow.types import ConfigurationError, Shape
 from models.lenet import lenet
@@ -64,7 +64,7 @@ def test_every_gpu_is_asked() -> None:
             context("cuda:0,cuda:1")
         del taken
         with context("cuda:0,cuda:1") as running:
-            assert running.engine.parts.learners == 4
+            assert running.engine.parts.setting.learners == 4
 
 
 def data(shape: Shape) -> Dataset:
@@ -95,7 +95,7 @@ def test_a_plan_is_what_is_taken(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned: list[dict[str, int]] = []
-    monkeypatch.setattr(assembly, "check_memory", lambda needs, memory, of: planned.append(needs))
+    monkeypatch.setattr(backend, "check_memory", lambda needs, memory, of: planned.append(needs))
     with (
         fake_cuda(devices, threads_tell=isinstance(rule, FreeRule | PeerRule)) as fake,
         ExecutionContext(
@@ -167,16 +167,15 @@ def test_when_warm_nothing_is_allocated_and_the_scheduler_waits_for_nothing(
         for name in WAITING:
             count(name, waited)
         count("eventSynchronize", waited, everywhere=False)
-        kind = type(running.engine)
-        tick, ticks = kind._run_tick, list[list[str]]()
+        tick, ticks = Scheduler.run_tick, list[list[str]]()
 
-        def run_tick(engine: Engine, *arguments: Any) -> bool:
+        def run_tick(scheduler: Scheduler, *arguments: Any) -> bool:
             waited.clear()
-            done = tick(engine, *arguments)
+            done = tick(scheduler, *arguments)
             ticks.append(list(waited))
             return done
 
-        monkeypatch.setattr(kind, "_run_tick", run_tick)
+        monkeypatch.setattr(Scheduler, "run_tick", run_tick)
         running.train(48, TrainingUnit.TASKS)
     assert len(ticks) >= 12
     assert (allocated, ticks) == ([], [[]] * len(ticks))

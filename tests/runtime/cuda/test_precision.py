@@ -149,7 +149,7 @@ def test_intermediate_results_take_half_the_memory(precision: str) -> None:
 def scalings(running: Any) -> list[Any]:
     """Every learner's, on the GPU: scale, whether a gradient was too large, steady tasks, tasks with such gradients."""
     found = []
-    for member in running.engine.parts.members:
+    for member in running.engine.members:
         task = next(task for key, task in member.learner.tasks.items() if key[0] == "synchronise")
         (call,) = (step.call for step in task.compute.steps if getattr(step.call, "name", "") == "widen_gradient")
         found.append(call.references[3])
@@ -161,9 +161,11 @@ def test_a_learner_whose_gradients_overflow_averages_as_ever() -> None:
     with fake_cuda(), engine.context("cuda:0", momentum=0.0, system={"precision": "float16"}) as running:
         first, second = scalings(running)
         assign(second, np.array([2.0**40, 0, 0, 0], np.float32))
-        own, z = (on_host(v).copy() for v in (running.engine.parts.members[1].replica.weights, running.engine._base[0]))
+        own, z = (
+            on_host(v).copy() for v in (running.engine.members[1].replica.weights, running.engine.recovery.base[0])
+        )
         running.train(2 * engine.TICKS, TrainingUnit.TASKS)
-        drawn, moved = on_host(running.engine.parts.members[1].replica.weights), on_host(running.engine._base[0])
+        drawn, moved = on_host(running.engine.members[1].replica.weights), on_host(running.engine.recovery.base[0])
         assert on_host(first)[3] == 0
         assert on_host(second).tolist() == [2.0 ** (41 - engine.TICKS), 1, 0, engine.TICKS - 1]
     assert np.abs(moved - z).max() > 1e-3

@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.compile.memory import ALIGNMENT
 from crossbow.kernels.interface import State
-from crossbow.runtime.cuda.record import STATE, Record, Slots
+from crossbow.runtime.cuda.memory import STATE, Record, Slots
 from crossbow.types import Tensor, address
 from tests.kernels.cuda.fake import fake_cuda
 

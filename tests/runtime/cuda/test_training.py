@@ -27,7 +27,7 @@ from crossbow import (
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
-from crossbow.runtime.cuda.graph import Work
+from crossbow.runtime.cuda.work import Work
 from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError

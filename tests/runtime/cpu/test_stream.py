@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from crossbow.runtime.cpu.stream import CpuStream
 from crossbow.runtime.device import available_cores
-from crossbow.runtime.stream import CpuStream
 from tests.support import SECONDS, raising, within
 
 CORES = available_cores()

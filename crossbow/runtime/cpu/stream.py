@@ -1,4 +1,4 @@
-"""A stream: work done in order, beside other streams. On the CPU it is a worker thread with a share of the cores."""
+"""Streams of the processor: worker threads, each with a share of the cores; and how tasks on them wait for others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
+
+from crossbow.compile import BoundStep
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import Signal, Wait
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.flags import Flags
+from crossbow.types import Array
 
 T = TypeVar("T")
 Work = Callable[[], None]
@@ -51,19 +59,9 @@ class CpuStream:
 
     def call(self, work: Callable[[], T]) -> T:
         """Do `work` after everything submitted before; return its result or raise its exception."""
-        answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-        def answering() -> None:
-            try:
-                answer.put((work(), None))
-            except BaseException as error:
-                answer.put((None, error))
-
-        self.submit(answering)
-        result, error = answer.get()
-        if error is not None:
-            raise error
-        return result  # type: ignore[no-any-return]
+        call = _Call(work)
+        self.submit(call.run)
+        return call.result()
 
     def wait(self, timeout: float) -> bool:
         """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
@@ -76,6 +74,57 @@ class CpuStream:
         self._queue.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Makes calls that keep the order of a tick without a lock."""
+
+    library: KernelLibrary
+    flags: Flags
+
+    @classmethod
+    def of(cls, assembly: Assembly) -> Signals:
+        """The signals of a run."""
+        return cls(assembly.arithmetic.library, assembly.flags)
+
+    def wait(self, flags: Array, state: Array) -> list[BoundStep]:
+        """Wait until all of these flags have reached the task's tick."""
+        buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
+        return [BoundStep("wait", call) for call in self.library.prepare(Wait()).bind(buffers)]
+
+    def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
+        """Set one of these flags to the task's tick."""
+        buffers = {"flag": flags[index : index + 1], "state": state}
+        return [BoundStep("signal", call) for call in self.library.prepare(Signal()).bind(buffers)]
+
+
+class _Call(Generic[T]):
+    """Work whose result another thread waits for."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._results: list[T] = []
+        self._error: BaseException | None = None
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        """On the stream's thread."""
+        try:
+            self._results.append(self._work())
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+
+    def result(self) -> T:
+        """What the work returned, or raised."""
+        self._done.wait()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # its traceback refers to this
+        return self._results.pop()
 
 
 def _work(

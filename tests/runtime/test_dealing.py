@@ -14,15 +14,16 @@ from tests.support import Probe, context, perceptron
 TASKS = TrainingUnit.TASKS
 
 
-def test_slack_goes_by_ticks_of_this_engine() -> None:
-    """Behind three tasks of another one, with ticks of two, tasks 3 and 4 are one tick, and 5 is in the next."""
+def test_slack_goes_by_ticks() -> None:
+    """A learner that is in its first task keeps the next tick back, and not the other tasks of its own."""
     with context(rule=AsynchronousSGD(), learners=2, slack=0) as running:
-        engine: Any = running.engine
-        engine._tasks_before = 3
-        engine._unfinished = {3}
-        assert [engine._within_slack(task) for task in (3, 4, 5)] == [True, True, False]
-        engine._unfinished = {4, 5}
-        assert [engine._within_slack(task) for task in (4, 5)] == [True, False]
+        coordination: Any = running.engine.coordination
+        coordination._unfinished = {3: 0}
+        assert [coordination._within_slack(tick) for tick in (0, 1)] == [True, False]
+        coordination._unfinished = {4: 0, 5: 1}
+        assert [coordination._within_slack(tick) for tick in (0, 1)] == [True, False]
+        coordination._unfinished = {5: 1}
+        assert [coordination._within_slack(tick) for tick in (1, 2)] == [True, False]
 
 
 def test_a_failure_counts_the_ticks_of_all_engines_once() -> None:

@@ -1,0 +1,221 @@
+"""Vector arithmetic of a run: updates of flat vectors as calls of kernels, the same on every device.
+
+A vector of variables may have ranges that are treated apart: those with a multiplier of the learning rate of their
+own, and those that every learner keeps to itself. Where numbers are checked, each variable is looked through for
+numbers that are not finite as soon as an update has written it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from crossbow.compile import BoundBlock, BoundStep, ModelLayout
+from crossbow.kernels.interface import PlainStorage
+from crossbow.kernels.library import KernelLibrary
+from crossbow.kernels.requests import CheckFinite, ClipCoefficients, LinearCombination, SquaredNorm
+from crossbow.runtime.coefficients import BoundUpdate
+from crossbow.solver import Update
+from crossbow.solver.update import Terms
+from crossbow.types import Array
+
+T = TypeVar("T")
+
+WRITTEN = {
+    "weights": "new value of",
+    "velocity": "velocity of",
+    "base_next": "base model's new value of",
+    "base_velocity": "base model's velocity of",
+    "mean": "mean of what learners send of",
+    "base": "base model's new value of",
+    "taken": "copy of the base model's",
+}
+"""What updates write, in words."""
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Ranges of the vectors of variables that are treated apart. All of them are disjoint and in order."""
+
+    rates: Sequence[tuple[slice, float]] = ()
+    """Ranges with one multiplier of the learning rate, where not all have the same; see `ModelLayout`."""
+    kept: Sequence[slice] = ()
+    """Ranges that every learner keeps to itself."""
+    checked: ModelLayout | None = None
+    """The variables in the vectors, where what updates write is looked through (`SystemConf.check_numerics`)."""
+
+    @property
+    def multipliers(self) -> tuple[float, ...]:
+        return tuple(dict.fromkeys(multiplier for _, multiplier in self.rates)) or (1.0,)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """Makes calls of kernels that combine vectors."""
+
+    library: KernelLibrary
+    dtype: np.dtype[np.generic]
+    ranges: Ranges = Ranges()
+    largest_norm: float | None = None
+    """The norm that gradients are clipped to (`SolverConf.clip_gradient_norm`)."""
+    to_device: Callable[[Array], Array] | None = None
+    """Puts numbers where kernels read them, where that is not the host's memory."""
+
+    def array(self, numbers: Sequence[float]) -> Array:
+        """Numbers as kernels read and write them, in double precision."""
+        made = np.array(numbers, np.float64)
+        return made if self.to_device is None else self.to_device(made)
+
+    def combine(self, name: str, update: Update, vectors: Mapping[str, Array], coefficients: Array) -> list[BoundStep]:
+        """The update of whole vectors, with these coefficients."""
+        if not update.steps:
+            return []
+        kernel = self.library.prepare(LinearCombination(update.assignments, self.dtype, update.signs))
+        buffers = {vector: vectors[vector] for vector in update.vectors}
+        return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
+
+    def fixed(self, name: str, update: Update, vectors: Mapping[str, Array]) -> list[BoundStep]:
+        """The update of whole vectors, whose coefficients never change."""
+        return self.combine(name, update, vectors, self.array(update.coefficients))
+
+    def adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
+        """An update of the vectors, which are cut to that place. Where variables are kept, `alone` replaces it."""
+        if bound.alone is None:
+            return self._adjust(name, bound, vectors, place)
+        steps: list[BoundStep] = []
+        for part, update in self._parts(bound, bound.alone, place):
+            cut = {vector: values[_cut(part, place)] for vector, values in vectors.items()}
+            steps += self._adjust(name, update, cut, part)
+        return steps
+
+    def _parts(self, shared: BoundUpdate, alone: BoundUpdate, place: slice) -> list[tuple[slice, BoundUpdate]]:
+        """The pieces of a place, and the update of each."""
+        kept = [_both(each, place) for each in overlapping(self.ranges.kept, place, lambda each: each)]
+        rest = without(place, kept)
+        return [*((piece, alone) for piece in kept), *((piece, shared) for piece in rest)]
+
+    def _adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
+        """One combination for every learning rate in that place."""
+        steps: list[BoundStep] = []
+        if len(bound.numbers) == 1:
+            steps += self.combine(name, bound.update, vectors, *bound.numbers.values())
+        else:
+            for run, multiplier in overlapping(self.ranges.rates, place, lambda pair: pair[0]):
+                part = _cut(run, place)
+                cut = {vector: values[part] for vector, values in vectors.items()}
+                steps += self.combine(name, bound.update, cut, bound.numbers[multiplier])
+        return [*steps, *self.look_through(name, [target for target, _ in bound.update.steps], vectors, place)]
+
+    def look_through(
+        self, name: str, written: Sequence[str], vectors: Mapping[str, Array], place: slice
+    ) -> list[BoundStep]:
+        """Finite checks of vectors that are cut to that place, per variable."""
+        steps: list[BoundStep] = []
+        segments = () if self.ranges.checked is None else tuple(self.ranges.checked)
+        found = overlapping(segments, place, lambda segment: segment.place)
+        for target, segment in itertools.product(written, found):
+            part = _cut(segment.place, place)
+            what, values = f"{WRITTEN.get(target, target)} {segment.name!r}", vectors[target][part]
+            if values.size == segment.storage.elements and isinstance(segment.storage, PlainStorage):
+                values = values.reshape(segment.spec.shape)
+            else:
+                start = part.start + place.start - segment.offset
+                what += f" (elements {start} to {start + values.size - 1} as it lies in memory)"
+            steps += [BoundStep(name, call) for call in self.library.prepare(CheckFinite(what)).bind({"value": values})]
+        return steps
+
+    def combine_statistics(self, terms: Terms, vectors: Mapping[str, Array]) -> list[BoundStep]:
+        """The mean of running statistics, or a part of it; with a finite check where numbers are checked."""
+        steps = self.fixed("statistics", Update((("statistics", terms),)), vectors)
+        if self.ranges.checked is not None:
+            kernel = self.library.prepare(CheckFinite("learners' mean of the running statistics"))
+            steps += [BoundStep("statistics", call) for call in kernel.bind({"value": vectors["statistics"]})]
+        return steps
+
+    def square(self, terms: Terms, vectors: Mapping[str, Array], square: Array) -> list[BoundStep]:
+        """The squared norm of a combination of gradients."""
+        kernel = self.library.prepare(SquaredNorm(tuple(terms), self.dtype))
+        buffers = {**{term: vectors[term] for term in terms}, "coefficients": self.array(list(terms.values()))}
+        return [BoundStep("gradient norm", call) for call in kernel.bind({**buffers, "square": square})]
+
+    def clip(
+        self, bound: BoundUpdate, gradients: Collection[str], squares: Array
+    ) -> tuple[list[BoundStep], BoundUpdate]:
+        """Calls that shorten the gradients in an update as the sum of the squares demands, and the update to use."""
+        assert self.largest_norm is not None
+        marks = tuple(term in gradients for _, terms in bound.update.steps for term in terms)
+        kernel = self.library.prepare(ClipCoefficients(self.largest_norm, marks))
+        clipped = {multiplier: self.array([0.0] * numbers.size) for multiplier, numbers in bound.numbers.items()}
+        steps: list[BoundStep] = []
+        for multiplier, numbers in bound.numbers.items():
+            buffers = {"squares": squares, "coefficients": numbers, "clipped_coefficients": clipped[multiplier]}
+            steps += [BoundStep("clip", call) for call in kernel.bind(buffers)]
+        made = replace(bound, numbers=clipped)
+        if bound.alone is not None:
+            more, alone = self.clip(bound.alone, gradients, squares)
+            steps, made = [*steps, *more], replace(made, alone=alone)
+        return steps, made
+
+    def clip_by_norm(
+        self, bound: BoundUpdate, gradients: Terms, vectors: Mapping[str, Array]
+    ) -> tuple[list[BoundStep], BoundUpdate]:
+        """Calls that measure a combination of gradients and shorten it in an update, and the update to use."""
+        squares = self.array([0.0])
+        clipping, clipped = self.clip(bound, tuple(gradients), squares)
+        return [*self.square(gradients, vectors, squares), *clipping], clipped
+
+    def step(
+        self, blocks: Sequence[BoundBlock], bound: BoundUpdate, vectors: Mapping[str, Array], *, clipped: bool
+    ) -> list[BoundStep]:
+        """A learner's step. Gradients that come in blocks are computed here, and used while they are in the cache.
+
+        clipped: whether the learner's own gradient is clipped by its norm.
+        """
+        steps: list[BoundStep] = []
+        if clipped:
+            steps, bound = self.clip_by_norm(bound, {"gradient": 1.0}, vectors)
+        for block in blocks:
+            steps += [BoundStep(block.operator, call) for call in block.calls]
+            part = {name: vector[block.place] for name, vector in vectors.items()}
+            steps += self.adjust("optimiser", bound, {**part, "gradient": block.gradient}, block.place)
+        whole = slice(0, vectors["gradient"].size)
+        for piece in without(whole, sorted((block.place for block in blocks), key=lambda place: place.start)):
+            part = {name: vector[piece] for name, vector in vectors.items()}
+            steps += self.adjust("optimiser", bound, part, piece)
+        return steps
+
+
+def _cut(whole: slice, place: slice) -> slice:
+    """The part of a range that lies in a place, counted from the beginning of the place. Empty where start ≥ stop."""
+    return slice(max(whole.start, place.start) - place.start, min(whole.stop, place.stop) - place.start)
+
+
+def _both(whole: slice, place: slice) -> slice:
+    """The intersection of two ranges that overlap."""
+    return slice(max(whole.start, place.start), min(whole.stop, place.stop))
+
+
+def overlapping(items: Sequence[T], place: slice, of: Callable[[T], slice]) -> list[T]:
+    """Those of the items whose ranges (`of`), which are disjoint and in order, overlap a place.
+
+    >>> overlapping([slice(0, 4), slice(4, 4), slice(4, 8), slice(8, 9)], slice(3, 8), lambda item: item)
+    [slice(0, 4, None), slice(4, 8, None)]
+    """
+    first = bisect_right(items, place.start, key=lambda item: of(item).stop)
+    last = bisect_left(items, place.stop, first, key=lambda item: of(item).start)
+    return [item for item in items[first:last] if of(item).start < of(item).stop]
+
+
+def without(whole: slice, parts: Sequence[slice]) -> list[slice]:
+    """A range without some parts of it, which are disjoint and in order.
+
+    >>> without(slice(0, 9), [slice(0, 2), slice(2, 4), slice(6, 7)])
+    [slice(4, 6, None), slice(7, 9, None)]
+    """
+    bounds = [whole.start, *(bound for part in parts for bound in (part.start, part.stop)), whole.stop]
+    return [slice(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]

@@ -1,0 +1,221 @@
+"""Builds a run's assembly on a backend: compiles, allocates, and sets initial values."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+
+import numpy as np
+
+from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
+from crossbow.data import Dataset
+from crossbow.data.dataset import Examples
+from crossbow.data.loader import Loader
+from crossbow.data.order import CheckOrder, TrainingOrder
+from crossbow.dataflow.derive import derive_prediction
+from crossbow.dataflow.graph import Graph
+from crossbow.runtime.arithmetic import Arithmetic, Ranges
+from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
+from crossbow.runtime.backend import Backend, Learner
+from crossbow.runtime.clock import work_clock
+from crossbow.runtime.configuration import ModelConf, SystemConf
+from crossbow.runtime.coordination import Coordination
+from crossbow.runtime.cpu.backend import CpuBackend
+from crossbow.runtime.device import CudaDevice, parse_devices
+from crossbow.runtime.flags import Flags
+from crossbow.runtime.free import FreeCoordination
+from crossbow.runtime.memory import assign
+from crossbow.runtime.replica import BaseModel, new_base_model, new_replica
+from crossbow.runtime.reports import Reports
+from crossbow.runtime.setting import Setting
+from crossbow.runtime.tick import TickCoordination
+from crossbow.solver import SolverConf
+from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, has_barrier
+from crossbow.synch.progress import check_local_variables, check_skip
+from crossbow.types import ConfigurationError, LabelRange, Phase
+
+CLOSE_SECONDS = 0.5
+"""How long closing waits for each learner's current task."""
+
+
+def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend:
+    """The devices that are asked for, without any stream yet. Raises ConfigurationError, also for a rule that does not
+    run on them."""
+    devices = parse_devices(system.devices)
+    if isinstance(devices[0], CudaDevice):
+        if not has_barrier(rule) and len(devices) > 1:
+            raise ConfigurationError(
+                "ModelConf: rule must be one with a barrier on several GPUs; without one, learners need memory that "
+                f"all of them reach. Received: rule={rule}, devices={','.join(system.devices)}"
+            )
+        from crossbow.runtime.cuda.backend import CudaBackend  # CUDA's libraries, where wanted
+
+        return CudaBackend(system)
+    return CpuBackend(system)
+
+
+def new_setting(data: Dataset, model: ModelConf, solver: SolverConf, system: SystemConf, backend: Backend) -> Setting:
+    """The setting for the learners of a backend. Raises ConfigurationError for what does not go together."""
+    given = model.rule if isinstance(model.rule, Rule) else SMA()
+    threads = [backend.threads[device] for device in backend.device_of]
+    rule = given.settled([float(max(each, 1)) for each in threads])
+    check_local_variables(model.local_variables, rule)
+    check_skip(model.skip, rule, solver)
+    clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
+    return Setting(data, model, solver, system, given, rule, len(threads), len(backend.devices), clock)
+
+
+def new_coordination(
+    assembly: Assembly, backend: Backend, reports: Reports, collective: Collective | None
+) -> Coordination:
+    """Learners of the backend, bound to the assembly, and what holds them together under its rule. Where this raises
+    ConfigurationError the backend is closed."""
+    try:
+        if assembly.setting.barrier:
+            return TickCoordination(assembly, backend, reports, collective)
+        if collective is not None:
+            raise ConfigurationError("collective must be None under a rule without a barrier. Received: one")
+        return FreeCoordination(assembly, backend, reports)
+    except BaseException:
+        backend.close(CLOSE_SECONDS)
+        raise
+
+
+def close_all(members: Sequence[Learner], backend: Backend) -> None:
+    """End all threads, each after its current task, and give back what they use: streams after threads."""
+    for member in members:
+        member.stop(CLOSE_SECONDS)
+    for member in members:
+        member.close(CLOSE_SECONDS)
+    backend.close(CLOSE_SECONDS)
+
+
+def assemble(training: Graph, check: Graph, backend: Backend, setting: Setting, beside: int) -> Assembly:
+    """Compile, allocate, and give every variable its initial value. The backend is open afterwards, and closed where
+    this raises GraphError or ConfigurationError. beside: bytes of the machine's memory that other runs have."""
+    others = {"learners that are there already": beside} if beside else {}
+    check_memory({**slots_memory(setting), **others})
+    try:
+        backend.open()
+        return _assemble(training, check, backend, setting, others)
+    except BaseException:
+        backend.close(CLOSE_SECONDS)
+        raise
+
+
+def _assemble(training: Graph, check: Graph, backend: Backend, setting: Setting, others: dict[str, int]) -> Assembly:
+    data, model = setting.data, setting.model
+    order = TrainingOrder(len(data.train), model.batch_size, setting.system.seed)
+    loader = backend.new_loader(data.train, order, "loader", in_turn=setting.barrier)
+    program = _compile(training, loader, data.train, Phase.TRAIN, None, setting, backend)
+    trained, checked, check_order = Pipeline(program, loader), None, None
+    if data.check is not None:
+        check_order = CheckOrder(len(data.check), setting.check_batch_size(len(data.check)))
+        check_loader = backend.new_loader(data.check, check_order, "check-loader", in_turn=setting.barrier)
+        checked = Pipeline(
+            _compile(check, check_loader, data.check, Phase.CHECK, program, setting, backend), check_loader
+        )
+    narrow = 0 if backend.library.mixed is None else backend.library.mixed.dtype.itemsize
+    needs = Needs(setting, program, None if checked is None else checked.program, narrow)
+    backend.check_plan(needs, others)
+    bases = _new_bases(setting, backend, program)
+    arithmetic = Arithmetic(
+        backend.library,
+        setting.dtype,
+        Ranges(
+            program.model.learning_rates,
+            _kept(program.model, model),
+            program.model if setting.system.check_numerics else None,
+        ),
+        setting.solver.clip_gradient_norm,
+        backend.to_device,
+    )
+    replicas = (new_replica(program, setting.rule, setting.solver, backend.zeros(each)) for each in backend.device_of)
+    flags = Flags(setting.learners, setting.learners if setting.base_models == 1 else 1)
+    return Assembly(
+        setting, check, order, trained, checked, check_order, bases, tuple(replicas), flags, arithmetic, needs
+    )
+
+
+def _new_bases(setting: Setting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:
+    """A base model on every device. The first one has the initial values."""
+    count, rule, solver = setting.base_models, setting.rule, setting.solver
+    bases = tuple(new_base_model(program, rule, solver, count, backend.zeros(device)) for device in range(count))
+    for layout, vector in (
+        (program.model, bases[0].buffers[0]),
+        (program.statistics, bases[0].statistics[0]),
+    ):
+        values = layout.new_vector()
+        layout.initialise(values, setting.system.seed)
+        assign(vector, values)
+    return bases
+
+
+def _kept(layout: ModelLayout, model: ModelConf) -> list[slice]:
+    """Where the local variables lie. Raises ConfigurationError for a name that is none."""
+    places: dict[int, slice] = {}
+    for pattern in model.local_variables:
+        found = [segment for segment in layout if fnmatch.fnmatchcase(segment.name, pattern)]
+        if not found:
+            known = ", ".join(segment.name for segment in layout)
+            raise ConfigurationError(
+                f"ModelConf: local_variables must be of {known}. Received: local_variables={pattern!r}"
+            )
+        for segment in found:
+            places[segment.offset] = slice(segment.offset, segment.offset + segment.storage.elements)
+    return [places[offset] for offset in sorted(places)]
+
+
+# Compiling
+
+
+def _compile(
+    graph: Graph,
+    loader: Loader,
+    examples: Examples,
+    phase: Phase,
+    first: Program | None,
+    setting: Setting,
+    backend: Backend,
+) -> Program:
+    """first: the program whose layout of variables this one has, too."""
+    return backend.call(
+        lambda: compile_graph(
+            graph,
+            backend.batch_source(loader, setting.data.scale),
+            backend.library,
+            setting.dtype,
+            phase=phase,
+            labels=_label_range(examples, loader),
+            model=None if first is None else first.model,
+            statistics=None if first is None else first.statistics,
+            seed=setting.system.seed,
+            check_numerics=setting.system.check_numerics,
+        )
+    )
+
+
+def compile_prediction(
+    graph: Graph, source: BatchSource, system: SystemConf, backend: Backend, trained: Program | None = None
+) -> Program:
+    """A check dataflow without what takes labels. trained: the program whose layout of variables it has; None gives the
+    variables a layout of their own."""
+    return backend.call(
+        lambda: compile_graph(
+            derive_prediction(graph),
+            source,
+            backend.library,
+            system.dtype,
+            phase=Phase.CHECK,
+            model=None if trained is None else trained.model,
+            statistics=None if trained is None else trained.statistics,
+            seed=system.seed,
+            check_numerics=system.check_numerics,
+        )
+    )
+
+
+def _label_range(examples: Examples, loader: Loader) -> LabelRange:
+    labels = examples.labels
+    classes = bool(np.issubdtype(labels.dtype, np.integer))
+    return LabelRange(loader.labels.shape[1:], classes, float(labels.min()), float(labels.max()))

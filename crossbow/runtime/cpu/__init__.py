@@ -1,0 +1,1 @@
+"""The processor: learners are threads with a share of the cores, and a task is one list of calls."""

@@ -1,0 +1,157 @@
+"""The processor's cores as a backend: learners on threads, each with a share of the cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from crossbow.compile import BatchSource, check_memory
+from crossbow.data.dataset import Examples
+from crossbow.data.loader import Loader
+from crossbow.data.order import Order
+from crossbow.kernels import select_library
+from crossbow.runtime.assembly import SLOTS, Assembly, Needs
+from crossbow.runtime.backend import TickLearners, batch_source
+from crossbow.runtime.coefficients import Formulas
+from crossbow.runtime.configuration import SystemConf
+from crossbow.runtime.cpu.exchange import CpuMeeting, exchanging_learner
+from crossbow.runtime.cpu.learner import CpuLearner
+from crossbow.runtime.cpu.stream import CpuStream
+from crossbow.runtime.cpu.synchroniser import new_synchroniser
+from crossbow.runtime.cpu.tick import Share, tick_learner
+from crossbow.runtime.device import CpuDevice, cpu_devices
+from crossbow.runtime.merging import Merging
+from crossbow.runtime.replica import Zeros
+from crossbow.runtime.reports import Reports
+from crossbow.runtime.task import Finished, Report
+from crossbow.synch import Collective, HostCollective
+from crossbow.types import ConfigurationError, aligned_zeros
+
+T = TypeVar("T")
+
+THREADS_AT_MOST = 1024
+"""Of all learners together, unless there are more cores. What a system cannot start any more, OpenMP answers by
+ending the process."""
+
+
+class CpuBackend:
+    """Implements `Backend`."""
+
+    to_device = None
+    times_tasks = True
+    runs_ahead = False
+
+    def __init__(self, system: SystemConf) -> None:
+        """Raises ConfigurationError."""
+        if system.precision not in ("float32", "float64"):
+            raise ConfigurationError(
+                f"SystemConf: precision must be 'float32' or 'float64' on the CPU; {system.precision!r} is for "
+                f"GPUs. Received: precision={system.precision!r}"
+            )
+        self.library, self._set_threads = select_library(system.kernels, system.dtype, winograd=system.winograd)
+        self.devices: Sequence[CpuDevice] = cpu_devices(system.devices)
+        counts = [device.learners(system.learners_per_device) for device in self.devices]
+        self.threads = [
+            device.threads(count, system.threads_per_learner)
+            for device, count in zip(self.devices, counts, strict=True)
+        ]
+        self._check_threads(counts)
+        self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
+        self.streams: list[CpuStream] = []
+        """The learners' streams, and the synchroniser's."""
+
+    def _check_threads(self, counts: Sequence[int]) -> None:
+        """Refuse more threads than can be expected to start."""
+        most = max(THREADS_AT_MOST, sum(len(device.cores) for device in self.devices))
+        wanted = sum(count * threads for count, threads in zip(counts, self.threads, strict=True))
+        if wanted > most:
+            raise ConfigurationError(
+                f"expected at most {most} threads, of all learners together. Received: {wanted}, of {sum(counts)} "
+                "learners; lower learners_per_device or threads_per_learner"
+            )
+
+    # Streams
+
+    def open(self) -> None:
+        """Start the learners' threads. Raises ConfigurationError."""
+        for number, device in enumerate(self.device_of):
+            self._new_stream(f"learner-{number}", self.devices[device].cores, self.threads[device])
+
+    def _new_stream(self, name: str, cores: Sequence[int], threads: int) -> CpuStream:
+        try:
+            stream = CpuStream(name, cores, threads, self._set_threads)
+        except RuntimeError as error:  # what Python raises where the system starts no more threads
+            raise ConfigurationError(
+                f"expected a system that starts the threads of {len(self.device_of)} learners. Received: {error}, "
+                f"after {len(self.streams)}; lower learners_per_device"
+            ) from error
+        self.streams.append(stream)
+        return stream
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do work on the first learner's thread, and wait for its result."""
+        return self.streams[0].call(work)
+
+    def close(self, timeout: float) -> None:
+        """End the threads, each after its current task."""
+        for stream in self.streams:
+            stream.close(timeout)
+
+    # Memory
+
+    def zeros(self, device: int) -> Zeros:
+        """The host's memory."""
+        return aligned_zeros
+
+    def synchronise(self) -> None:
+        """What was assigned is there at once."""
+
+    def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
+        """A loader whose slots the learners read."""
+        return Loader(examples, order, SLOTS * len(self.device_of), name=name, in_turn=in_turn)
+
+    def batch_source(self, loader: Loader, scale: float) -> BatchSource:
+        """All slots of the loader."""
+        return batch_source(loader.images, loader.labels, scale)
+
+    def check_plan(self, needs: Needs, beside: Mapping[str, int]) -> None:
+        """Raises ConfigurationError for more than the machine's memory."""
+        check_memory({**self.host_memory(needs), **beside})
+
+    def host_memory(self, needs: Needs) -> dict[str, int]:
+        """Bytes of the machine's memory, by what they are for."""
+        return {**needs.all_vectors(), **needs.slots()}
+
+    # Learners
+
+    def tick(
+        self,
+        assembly: Assembly,
+        merging: Merging,
+        formulas: Formulas,
+        reports: Reports,
+        collective: Collective | None,
+    ) -> TickLearners:
+        """Learners whose task lists wait for each other; and, for several devices, a synchroniser."""
+        learners: list[CpuLearner] = []
+        for number, device in enumerate(self.device_of):
+            share = Share(number, tuple(other for other, of in enumerate(self.device_of) if of == device))
+            stream = self.streams[number]
+            learners.append(tick_learner(assembly, merging, formulas, share, device, stream, reports.put))
+        if len(self.devices) == 1:
+            return TickLearners(learners, None)
+        cores = sorted({core for device in self.devices for core in device.cores})
+        stream, between = self._new_stream("synchroniser", cores, 1), collective or HostCollective(len(self.devices))
+        return TickLearners(
+            learners, new_synchroniser(assembly, merging, formulas, stream, reports.put_failure, between)
+        )
+
+    def meeting(self, assembly: Assembly) -> CpuMeeting:
+        """The learners' own threads."""
+        return CpuMeeting()
+
+    def exchanging(
+        self, assembly: Assembly, formulas: Formulas, number: int, report: Report, finished: Finished
+    ) -> CpuLearner:
+        """A learner whose task ends with its own step."""
+        return exchanging_learner(assembly, formulas, number, self.streams[number], report, finished)

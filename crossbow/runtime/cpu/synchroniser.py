@@ -1,0 +1,71 @@
+"""The end of a tick between several devices of the processor: a stream of its own, whose task is the tick's.
+
+::
+
+    wait contributed (all) → all-reduce → merge on every device → signal merged
+    wait contributed (all) → all-reduce → norm → clip → merge on every device → signal merged     (clipped gradients)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from crossbow.compile import BoundStep
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.coefficients import BoundUpdate, Formulas
+from crossbow.runtime.cpu.coefficients import HostNumbers
+from crossbow.runtime.cpu.learner import CpuLearner
+from crossbow.runtime.cpu.stream import CpuStream, Signals
+from crossbow.runtime.cpu.work import BoundTask, task_list
+from crossbow.runtime.memory import new_state
+from crossbow.runtime.merging import Merging
+from crossbow.runtime.replica import BaseModel
+from crossbow.runtime.task import Report, TaskKey
+from crossbow.synch import Collective
+from crossbow.types import Array
+
+
+def new_synchroniser(
+    assembly: Assembly, merging: Merging, formulas: Formulas, stream: CpuStream, report: Report, collective: Collective
+) -> CpuLearner:
+    """What merges between devices: it takes the ends of ticks as its tasks."""
+    state, numbers, signals = new_state(), HostNumbers(formulas.length), Signals.of(assembly)
+    merge = formulas.over(numbers.array)["merge"]
+    tasks: dict[TaskKey, BoundTask] = {
+        ("synchronise", parity): BoundTask(
+            task_list(synchroniser_steps(merging, signals, collective, assembly.bases, parity, merge, state))
+        )
+        for parity in (0, 1)
+    }
+    return CpuLearner(merging.learners, stream, tasks, numbers, state, assembly.flags, report)
+
+
+def synchroniser_steps(
+    merging: Merging,
+    signals: Signals,
+    collective: Collective,
+    bases: Sequence[BaseModel],
+    parity: int,
+    merge: BoundUpdate,
+    state: Array,
+) -> list[BoundStep]:
+    """The tick's task between several devices: add up their sums and merge on each."""
+    arithmetic, flags = merging.arithmetic, signals.flags
+    means = [base.mean for base in bases if base.mean is not None]
+    steps = signals.wait(flags.contributed, state)
+    steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(means)))
+    statistics = [base.statistics_mean for base in bases if base.statistics_mean is not None]
+    if bases[0].statistics[0].size:
+        steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(statistics)))
+        for base, mean in zip(bases, statistics, strict=True):
+            vectors = {"statistics": base.statistics[1 - parity], "mean": mean}
+            steps += arithmetic.combine_statistics({"mean": 1.0}, vectors)
+    whole = slice(0, means[0].size)
+    for base in bases:
+        steps += arithmetic.look_through("all-reduce", ("mean",), base.vectors(parity), whole)
+    if merging.clips_mean:
+        clipping, merge = arithmetic.clip_by_norm(merge, {"mean": 1.0}, {"mean": means[0]})
+        steps += clipping
+    for base in bases:
+        steps += arithmetic.adjust("average", merge, base.vectors(parity), whole)
+    return [*steps, *signals.signal(flags.merged, 0, state)]

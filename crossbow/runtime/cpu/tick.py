@@ -1,0 +1,198 @@
+"""The clock tick as task lists: what a learner does between its forward and backward kernels to average models.
+
+Flags (`crossbow.runtime.flags`) keep the order without a lock. SMA, one device; every learner is a party, for a slice
+of z:
+
+    signal ready → forward → wait ready (all) → merge own slice → signal merged → backward → wait merged (all) → step
+
+(A large weight gradient that its kernel offers in cache-sized blocks is computed in the step, block by block. Where
+numbers are checked, those that a sum, a merge or a step writes are looked through at once, before it is signalled.)
+So z is averaged beside the forward pass, and the waits are over before they begin unless learners drift by half a
+task. A rule that sends gradients merges after the backward pass instead:
+
+    forward → backward → signal ready → wait ready → merge own slice → signal merged → wait merged
+
+and one that sends the weights after the step, which then become others:
+
+    forward → backward → step → signal ready → wait ready → merge own slice → signal merged → wait merged → reply
+
+With several devices the learners add up their device's contributions, and signal `contributed` instead of `merged`; the
+rest is the synchroniser's (`synchroniser.py`).
+
+A gradient is clipped by its norm as a whole, so blocks are not used, and the numbers of an update wait for the norm: no
+vector is written for it. Where weights are sent, each learner clips its own gradient:
+
+    … → backward → wait merged (all) → norm → clip → step
+
+Where gradients are sent, it is the mean that is clipped, as with one learner and a larger batch; several devices leave
+that to the synchroniser:
+
+    … → wait ready → squares of own slice → signal measured → wait measured (all) → clip → merge own slice → …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from crossbow.compile import BoundStep, Parts
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.coefficients import BoundUpdate, Formulas
+from crossbow.runtime.cpu.coefficients import HostNumbers
+from crossbow.runtime.cpu.learner import CpuLearner
+from crossbow.runtime.cpu.memory import LearnerMemory
+from crossbow.runtime.cpu.stream import CpuStream, Signals
+from crossbow.runtime.cpu.work import BoundTask, bound_task
+from crossbow.runtime.merging import Merging
+from crossbow.runtime.replica import BaseModel, Replica
+from crossbow.runtime.task import Report, TaskKey
+from crossbow.types import Array
+
+
+@dataclass(frozen=True)
+class Share:
+    """A learner's number, and the numbers of all learners on its device."""
+
+    learner: int
+    on_device: tuple[int, ...]
+
+    @property
+    def index(self) -> int:
+        """The learner's place among those of its device."""
+        return self.on_device.index(self.learner)
+
+    def slice(self, elements: int, alignment: int = 16) -> slice:
+        """This learner's share of a vector of its device."""
+        index, count = self.index, len(self.on_device)
+        bounds = [elements // alignment * i // count * alignment for i in (index, index + 1)]
+        return slice(bounds[0], elements if index + 1 == count else bounds[1])
+
+
+@dataclass(frozen=True)
+class TickSteps:
+    """Makes the steps of one learner's tasks."""
+
+    merging: Merging
+    signals: Signals
+    share: Share
+    base: BaseModel
+    replicas: Sequence[Replica]
+    """Those of the learner's device, in order."""
+    updates: Mapping[str, BoundUpdate]
+    state: Array
+
+    @property
+    def own(self) -> Replica:
+        """The learner's replica."""
+        return self.replicas[self.share.index]
+
+    def synchronising(self, parts: Parts, parity: int) -> list[BoundStep]:
+        """The task that ends a tick."""
+        forward, backward, sends = parts.forward, parts.backward, self.merging.rule.sends
+        merging, flags = self._merge(parity), self.signals.flags
+        signal_ready = self.signals.signal(flags.ready, self.share.learner, self.state)
+        wait_merged = self.signals.wait(flags.merged, self.state)
+        vectors = {**self.base.vectors(parity), **self.own.vectors()}
+        step = self._step(parts, "step", vectors)
+        if sends == "gradient":
+            return [*forward, *backward, *signal_ready, *merging, *wait_merged, *step]
+        if sends == "new weights":
+            reply = self.merging.reply(self.updates["reply"], vectors)
+            return [*forward, *backward, *step, *signal_ready, *merging, *wait_merged, *reply]
+        return [*signal_ready, *forward, *merging, *backward, *wait_merged, *step]
+
+    def local(self, parts: Parts) -> list[BoundStep]:
+        """A task that does not synchronise: all but the last of τ."""
+        return [*parts.forward, *parts.backward, *self._step(parts, "local", self.own.vectors())]
+
+    def _step(self, parts: Parts, name: str, vectors: dict[str, Array]) -> list[BoundStep]:
+        clipped = self.merging.clips_own
+        return self.merging.arithmetic.step(parts.blocks, self.updates[name], vectors, clipped=clipped)
+
+    def _merge(self, parity: int) -> list[BoundStep]:
+        """Wait for the device's learners, then this learner's slice of the merge, or of the device's sum."""
+        merging, arithmetic, flags, learner = (
+            self.merging,
+            self.merging.arithmetic,
+            self.signals.flags,
+            self.share.learner,
+        )
+        sent = merging.sent(self.replicas)
+        share = self.share.slice(self.base.buffers[0].size)
+        vectors = {name: vector[share] for name, vector in {**self.base.vectors(parity), **sent}.items()}
+        first, last = self.share.on_device[0], self.share.on_device[-1] + 1
+        steps = self.signals.wait(flags.ready[first:last], self.state)
+        steps += self._merge_statistics(parity)
+        if merging.devices > 1:
+            steps += merging.sum_of_device(vectors, len(self.replicas))
+            return [*steps, *self.signals.signal(flags.contributed, learner, self.state)]
+        merge = self.updates["merge"]
+        if merging.clips_mean:
+            mean = merging.mean("sent", len(self.replicas))
+            steps += arithmetic.square(mean, vectors, flags.squares[learner : learner + 1])
+            steps += self.signals.signal(flags.measured, learner, self.state)
+            steps += self.signals.wait(flags.measured, self.state)
+            clipping, merge = arithmetic.clip(merge, tuple(mean), flags.squares)
+            steps += clipping
+        steps += arithmetic.adjust("average", merge, vectors, share)
+        return [*steps, *self.signals.signal(flags.merged, learner, self.state)]
+
+    def _merge_statistics(self, parity: int) -> list[BoundStep]:
+        """This learner's slice of the mean of all learners' statistics, or of its device's part of that mean.
+
+        Between several devices the part has a place of its own: learners of this device may begin a tick when one of
+        another device has failed in the tick before, and the statistics before that one, in the same parity, are
+        needed."""
+        share = self.share.slice(self.base.statistics[0].size)
+        if share.start == share.stop:
+            return []
+        mean = self.base.statistics_mean
+        target = self.base.statistics[1 - parity] if mean is None else mean
+        return self.merging.mean_statistics(self.replicas, parity, target, share)
+
+
+def tick_learner(
+    assembly: Assembly,
+    merging: Merging,
+    formulas: Formulas,
+    share: Share,
+    device: int,
+    stream: CpuStream,
+    report: Report,
+) -> CpuLearner:
+    """A learner with its task lists, of both parities."""
+    numbers, memory = HostNumbers(formulas.length), LearnerMemory(assembly)
+    steps = TickSteps(
+        merging,
+        Signals.of(assembly),
+        share,
+        assembly.bases[device],
+        [assembly.replicas[other] for other in share.on_device],
+        formulas.over(numbers.array),
+        memory.state,
+    )
+    tasks: dict[TaskKey, BoundTask] = {}
+    for parity in (0, 1):
+        tasks.update(_bind(assembly, steps, memory, parity))
+    return CpuLearner(share.learner, stream, tasks, numbers, memory.state, assembly.flags, report)
+
+
+def _bind(assembly: Assembly, steps: TickSteps, memory: LearnerMemory, parity: int) -> dict[TaskKey, BoundTask]:
+    """A learner's task lists for ticks of one parity."""
+    setting, training, base, own = assembly.setting, assembly.training, steps.base, steps.own
+    weights = base.buffers[parity] if own.weights is None else own.weights
+    present, following = own.statistics[parity], own.statistics[1 - parity]
+    bound = memory.of(training, weights, own.gradient, (present, following))
+    parts = training.program.bind(bound, in_blocks=setting.in_blocks)
+    tasks: dict[TaskKey, BoundTask] = {
+        ("synchronise", parity): bound_task(training, bound, steps.synchronising(parts, parity))
+    }
+    if setting.clock.tau > 1:
+        bound = memory.of(training, weights, own.gradient, (present, present))
+        parts = training.program.bind(bound, in_blocks=setting.in_blocks)
+        tasks["local", parity] = bound_task(training, bound, steps.local(parts))
+    if assembly.check is not None:
+        observed = base.statistics[parity]
+        bound = memory.of(assembly.check, base.buffers[parity], own.gradient, (observed, observed))
+        tasks["check", parity] = bound_task(assembly.check, bound, assembly.check.program.bind(bound).forward)
+    return tasks

@@ -1,0 +1,203 @@
+"""NVIDIA GPUs as a backend: learners on streams, submitted to without waiting for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from crossbow.compile import BatchSource, check_memory
+from crossbow.data.dataset import Examples
+from crossbow.data.loader import Loader, batch_tensors
+from crossbow.data.order import Order
+from crossbow.kernels.cuda.api import api, gpus
+from crossbow.kernels.cuda.launch import Stream, on
+from crossbow.kernels.cuda.library import Cuda
+from crossbow.kernels.cuda.transfer import to_device
+from crossbow.runtime.assembly import SLOTS, Assembly, Needs
+from crossbow.runtime.backend import TickLearners, batch_source
+from crossbow.runtime.coefficients import Formulas
+from crossbow.runtime.configuration import SystemConf
+from crossbow.runtime.cuda.exchange import CudaMeeting, exchanging_learner
+from crossbow.runtime.cuda.learner import CudaLearner
+from crossbow.runtime.cuda.memory import INPUTS, LearnerMemory, Slots, device_zeros
+from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, LearnerStreams
+from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, device_tick
+from crossbow.runtime.cuda.tick import tick_learner
+from crossbow.runtime.device import cuda_devices
+from crossbow.runtime.merging import Merging
+from crossbow.runtime.replica import Zeros
+from crossbow.runtime.reports import Reports
+from crossbow.runtime.task import Finished, Report
+from crossbow.synch import Collective, FreeRule
+from crossbow.types import Array, ConfigurationError
+
+T = TypeVar("T")
+
+CONSTANTS = 512 << 10
+"""Bytes that are put by for each learner, and for a synchroniser: constants of kernels, coefficients, partial sums."""
+
+
+class CudaBackend:
+    """Implements `Backend`. Under a rule with a barrier everything is submitted from the thread that trains; else from
+    those of the learners, too."""
+
+    times_tasks = False  # learners of one GPU are equally fast
+    runs_ahead = True
+
+    def __init__(self, system: SystemConf) -> None:
+        """Raises ConfigurationError."""
+        self.devices = cuda_devices(system.devices)
+        _check_system(system)
+        if len(self.devices) > 1:
+            api().nccl  # noqa: B018 - whether it is there
+        there = len(gpus())
+        for device in self.devices:
+            if device.number >= there:
+                raise ConfigurationError(
+                    f"SystemConf: devices: expected GPUs that are there, cuda:0 to cuda:{there - 1}. "
+                    f"Received: {device.name!r}"
+                )
+        self._tf32 = system.precision == "tf32"
+        self.library = Cuda(system.dtype, deterministic=system.deterministic, tf32=self._tf32, narrow=system.narrow)
+        counts = [device.learners(system.learners_per_device) for device in self.devices]
+        self.threads = [0 for _ in self.devices]
+        self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
+        self.streams: list[CudaStream] = []
+        """All streams: the learners', for computing and for copies, and the synchroniser's."""
+        self._learner_streams: list[LearnerStreams] = []
+        self._submitting = threading.RLock()
+        self._slots: dict[Loader, Slots] = {}
+
+    # Streams
+
+    def open(self) -> None:
+        """Make the learners' streams."""
+        numbers = [self.devices[device].number for device in self.device_of]
+        compute = [
+            self._keep(CudaStream(f"learner-{i}", number, libraries=True, tf32=self._tf32))
+            for i, number in enumerate(numbers)
+        ]
+        copies = [self._keep(CudaStream(f"copies-{i}", number)) for i, number in enumerate(numbers)]
+        self._learner_streams = [LearnerStreams(*pair, self._submitting) for pair in zip(compute, copies, strict=True)]
+
+    def _keep(self, stream: CudaStream) -> CudaStream:
+        self.streams.append(stream)
+        return stream
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Do work whose calls go to the first learner's stream, and wait until all is done."""
+        return self.streams[0].call(work)
+
+    def close(self, timeout: float) -> None:
+        """Give back the streams."""
+        with self._submitting:
+            for stream in self.streams:
+                stream.close(timeout)
+
+    # Memory
+
+    @property
+    def to_device(self) -> Callable[[Array], Array]:
+        """Puts numbers into the current GPU's memory."""
+        return to_device
+
+    def zeros(self, device: int) -> Zeros:
+        """Gives a GPU's memory."""
+        return device_zeros(self.devices[device].number)
+
+    def synchronise(self) -> None:
+        """Return once what was assigned to the GPUs' arrays is there."""
+        for device in self.devices:
+            with on(Stream(device.number, 0)):
+                api().runtime.deviceSynchronize()
+
+    def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
+        """A loader whose slots are copied to the GPUs."""
+        count = SLOTS * len(self.device_of)
+        slots = Slots(count, batch_tensors(examples, order.batch_size))
+        loader = Loader(examples, order, count, name=name, memory=slots.batches, in_turn=in_turn)
+        self._slots[loader] = slots
+        return loader
+
+    def batch_source(self, loader: Loader, scale: float) -> BatchSource:
+        """One slot: each batch is copied there."""
+        return batch_source(loader.images[:1], loader.labels[:1], scale)
+
+    def host_memory(self, needs: Needs) -> dict[str, int]:
+        """Only batches lie in the machine's memory."""
+        return needs.slots()
+
+    def check_plan(self, needs: Needs, beside: Mapping[str, int]) -> None:
+        """Raises ConfigurationError for more than a GPU has free."""
+        for number, device in enumerate(self.devices):
+            learners = self.device_of.count(number)
+            workspaces = CUBLAS_WORKSPACE * learners
+            records = sum(slots.record.nbytes for slots in self._slots.values())
+            wanted = {
+                **needs.vectors(1, learners),
+                "batches": INPUTS * records * learners,
+                "cuBLAS": workspaces,
+                "constants": CONSTANTS * (learners + 1),
+            }
+            with on(Stream(device.number, 0)):
+                free = api().free_memory()
+            # The streams, which have cuBLAS's memory, are there already.
+            check_memory(wanted, free + workspaces, f"free memory of {device.name}")
+
+    # Learners
+
+    def _memory(self, assembly: Assembly, number: int) -> LearnerMemory:
+        streams, zeros = self._learner_streams[number], self.zeros(self.device_of[number])
+        with on(streams.compute.place):
+            return LearnerMemory(assembly, streams, self._slots, zeros)
+
+    def tick(
+        self,
+        assembly: Assembly,
+        merging: Merging,
+        formulas: Formulas,
+        reports: Reports,
+        collective: Collective | None,
+    ) -> TickLearners:
+        """Learners whose streams wait for the synchroniser's."""
+        if collective is not None:
+            raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
+        learners: list[CudaLearner] = []
+        for number, device in enumerate(self.device_of):
+            memory, streams = self._memory(assembly, number), self._learner_streams[number]
+            learners.append(tick_learner(assembly, merging, formulas, number, device, streams, memory, reports.put))
+        ends = []
+        for number, gpu in enumerate(self.devices):
+            stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
+            own = [learner for learner in learners if self.device_of[learner.number] == number]
+            ends.append(device_tick(assembly, merging, formulas, number, stream, own))
+        synchroniser = CudaSynchroniser(len(learners), ends, assembly.flags, self._submitting, reports.put_failure)
+        return TickLearners(learners, synchroniser)
+
+    def meeting(self, assembly: Assembly) -> CudaMeeting:
+        """The learners' streams."""
+        rule = assembly.setting.rule
+        in_turn = not isinstance(rule, FreeRule) or rule.locks
+        streams = [streams.compute for streams in self._learner_streams]
+        return CudaMeeting(streams, assembly.flags, self._submitting, in_turn=in_turn)
+
+    def exchanging(
+        self, assembly: Assembly, formulas: Formulas, number: int, report: Report, finished: Finished
+    ) -> CudaLearner:
+        """A learner whose task ends with its own step."""
+        memory, streams = self._memory(assembly, number), self._learner_streams[number]
+        return exchanging_learner(assembly, formulas, number, streams, memory, report, finished)
+
+
+def _check_system(system: SystemConf) -> None:
+    """Raises ConfigurationError for what means nothing on GPUs."""
+    if system.kernels != "auto":
+        raise ConfigurationError(
+            f"SystemConf: kernels must be 'auto' on GPUs, whose kernels are CUDA's. Received: {system.kernels!r}"
+        )
+    if system.threads_per_learner is not None:
+        raise ConfigurationError(
+            "SystemConf: threads_per_learner must be None on GPUs, where a learner is a stream. "
+            f"Received: threads_per_learner={system.threads_per_learner}"
+        )

@@ -1,0 +1,174 @@
+"""Tasks under way: a few ahead of the learners, so that none of them waits, and not more, so that training can stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal, NoReturn
+
+from crossbow.data.loader import Loader
+from crossbow.kernels.interface import Aborted
+from crossbow.runtime.coordination import Coordination
+from crossbow.runtime.reports import Reports
+from crossbow.runtime.task import Completed, Failed
+from crossbow.types import CrossbowError, NonFiniteLossError, TaskError
+
+TASKS_AHEAD = 6
+"""Maximum number of tasks submitted ahead, per learner. The scheduler fills up to it and sleeps until half are done."""
+LEAST_AHEAD = 2
+"""Minimum number of tasks submitted ahead. It begins with these: how long a task takes is not known yet."""
+SECONDS_AHEAD = 0.1
+"""Work submitted ahead where tasks are long: what was submitted has to be waited for when training stops."""
+
+Doing = Literal["training", "testing"]
+OnResult = Callable[[Completed], None]
+
+
+def ignore_result(result: Completed) -> None:
+    """Tell nobody."""
+
+
+class Flow:
+    """Hands batches out and results on, on the scheduler's thread."""
+
+    def __init__(self, reports: Reports, learners: int, coordination: Coordination) -> None:
+        """coordination: says whether results are handed on in task order, and observes them where they are not."""
+        self._reports, self._learners, self._coordination = reports, learners, coordination
+        self._in_order = coordination.in_order
+        self._doing = ""
+        """What the learners are busy with, in words."""
+        self._on_result: OnResult = ignore_result
+        self._next_result = 0
+        self._in_flight = 0
+        self._ahead = LEAST_AHEAD
+        self._early: dict[int, Completed] = {}
+        self._done = 0
+        self._closed = False
+
+    @property
+    def done(self) -> int:
+        """Number of training tasks whose results were handed on, since the start."""
+        return self._done
+
+    @property
+    def in_flight(self) -> int:
+        """Number of tasks that were submitted, and whose results are not known."""
+        return self._in_flight
+
+    # Beginning and end
+
+    @contextmanager
+    def handing_on(self, doing: Doing, first: int, on_result: OnResult) -> Iterator[None]:
+        """Hand results on meanwhile. first: number of the task that is submitted first."""
+        self._doing, self._next_result, self._on_result = doing, first, on_result
+        try:
+            yield
+        finally:
+            self._doing, self._on_result = "", ignore_result  # the engine outlives a run, and must not keep it alive
+
+    def restart(self, tasks: int) -> None:
+        """So many tasks are done, and nothing is under way."""
+        self._next_result = self._done = tasks
+
+    def clear(self) -> None:
+        """Forget what is under way. Nobody may report meanwhile."""
+        self._reports.clear()
+        self._early.clear()
+        self._in_flight = 0
+
+    def refuse(self) -> None:
+        """Tasks that are given up from now on are so because the engine was closed."""
+        self._closed = True
+
+    def wake(self, number: int) -> None:
+        """Let the scheduler's thread give up task `number`."""
+        self._reports.put_failure(Failed(number, self._learners, "close", None))
+
+    # Batches
+
+    def next_batch(self, loader: Loader) -> tuple[int, int]:
+        """Slot and examples of the loader's next batch, once few enough tasks are under way. It counts as one."""
+        if self._in_flight >= self._ahead * self._learners:
+            self._make_room()
+        try:
+            slot, _, examples = loader.next()
+        except Aborted:
+            while True:  # until the failure for which the loader was interrupted is found, and raised
+                self.collect()
+        self._in_flight += 1
+        return slot, examples
+
+    def _make_room(self) -> None:
+        """Wait until half of what may be submitted ahead is done, and see from that how much this should be."""
+        began, before, learners = time.monotonic(), self._in_flight, self._learners
+        self.collect(before - self._ahead * learners // 2)
+        seconds = (time.monotonic() - began) / (before - self._in_flight) * learners
+        self._ahead = max(LEAST_AHEAD, min(TASKS_AHEAD, int(SECONDS_AHEAD / max(seconds, 1e-9))))
+
+    # Results
+
+    def collect(self, count: int = 1) -> None:
+        """Wait for so many results, take all that are there, and hand on those that are next in order.
+
+        Raises TaskError or NonFiniteLossError.
+        """
+        self._reports.wait(count)
+        while (report := self._reports.take()) is not None:
+            if isinstance(report, Failed):
+                self._fail(report)
+            self._in_flight -= 1
+            if self._in_order:
+                self._hand_on_in_order(report)
+            else:
+                self._hand_on(report)
+
+    def collect_all(self) -> None:
+        """Wait until nothing is under way."""
+        while self._in_flight:
+            self.collect(self._in_flight)
+
+    def collect_until(self, number: int) -> None:
+        """Wait until the results of all tasks before this one were handed on."""
+        while self._next_result < number:
+            self.collect()
+
+    def _hand_on_in_order(self, report: Completed) -> None:
+        """The result, and those that waited for it."""
+        self._early[report.task] = report
+        while (following := self._early.pop(self._next_result, None)) is not None:
+            self._count()
+            self._on_result(following)
+
+    def _hand_on(self, report: Completed) -> None:
+        """At once: a slow learner's result must not keep back those of the others. Results are numbered as they come;
+        those of tests, which say which batch they are of, are not."""
+        if self._doing == "training":
+            self._coordination.observe(report)
+            report = report._replace(task=self._next_result)
+        self._count()
+        self._on_result(report)
+
+    def _count(self) -> None:
+        self._next_result += 1
+        if self._doing == "training":
+            self._done = self._next_result
+
+    def _fail(self, report: Failed) -> NoReturn:
+        """Raise the TaskError of a failed task; of one that was given up, wait for the one that is the cause."""
+        while report.error is None:
+            if self._closed:
+                raise CrossbowError(f"the context was closed while {self._doing}")
+            self._reports.wait(1)
+            other = self._reports.take()
+            report = other if isinstance(other, Failed) else report
+        if isinstance(report.error, NonFiniteLossError):
+            raise report.error
+        where = f"on learner {report.learner}" if report.learner < self._learners else "between the devices"
+        raise task_error(report.error, report.task, report.operator, where) from report.error
+
+
+def task_error(error: BaseException, task: int, operator: str, where: str) -> TaskError:
+    """The TaskError for the exception that ended a task; `where`, as "on learner 1", is part of the sentence."""
+    message = f"task {task} failed in operator {operator!r} {where}: {type(error).__name__}: {error}"
+    return TaskError(message, task=task, operator=operator)

@@ -1,0 +1,61 @@
+"""Rules that follow each other: one engine for each rule."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from crossbow.runtime.engine import Engine
+from crossbow.runtime.engines import Engines
+from crossbow.runtime.flow import OnResult
+from crossbow.runtime.scheduler import OnDecision
+from crossbow.runtime.summary import RunSummary
+from crossbow.synch import Rule, RuleSequence
+
+
+class Phases:
+    """Trains through the phases of a sequence of rules."""
+
+    def __init__(self, sequence: RuleSequence, engines: Engines) -> None:
+        self._sequence, self._engines = sequence, engines
+        now = engines.now
+        self._ends = sequence.ends(now.parts.setting.learners, now.clock.tasks_per_tick)
+        (_, self._end), self._following = next(self._ends), next(self._ends)
+
+    def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
+        """Train until so many tasks are done, through as many phases as there are until then."""
+        engines = self._engines
+        while engines.now.tasks < until:
+            if engines.now.tick >= self._end:
+                self._change()
+            now = engines.now
+            end = min(until, now.tasks + (self._end - now.tick) * now.clock.tasks_per_tick)
+            now.run(end, stop, on_result, on_decision)
+            if now.tasks < end:
+                return
+
+    def describe(self, summary: RunSummary) -> RunSummary:
+        """The summary of the engine that trains, with the whole sequence."""
+        return dataclasses.replace(summary, rule=self._sequence)
+
+    def _change(self) -> None:
+        """The next phase: its rule's engine, which starts from the base model."""
+        rule, end = self._following
+        self._engines.go_on_with(self._sequence.rules.index(rule))
+        self._engines.now.begin_phase()
+        self._end, self._following = end, next(self._ends)
+
+
+def engines_of(sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> Engines:
+    """The engines of all rules, made before the first phase begins and kept: what would be refused of a later phase is
+    refused now, and a change costs no more than a restart. Raises GraphError or ConfigurationError."""
+    rules = sequence.rules
+    engines = Engines(0, make(rules[0], 0), lambda number, beside: make(rules[number], beside))
+    try:
+        for number, rule in enumerate(rules):
+            if rules.index(rule) == number > 0:
+                engines.add(number)
+    except BaseException:
+        engines.close()
+        raise
+    return engines

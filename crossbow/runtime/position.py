@@ -1,0 +1,55 @@
+"""How far training is: ticks and tasks done, those of engines before this one included."""
+
+from __future__ import annotations
+
+
+class Position:
+    """Counts the ticks of an engine."""
+
+    def __init__(self, tasks_per_tick: int) -> None:
+        self._tasks_per_tick = tasks_per_tick
+        self._tick = self._first_tick = 0
+        self._tasks_before = self._merges_before = 0
+
+    @property
+    def tick(self) -> int:
+        """Ticks done (while running: submitted)."""
+        return self._tick
+
+    @property
+    def ticks_of_phase(self) -> int:
+        """Ticks since the rule is followed, where rules follow each other."""
+        return self._tick - self._first_tick
+
+    @property
+    def tasks(self) -> int:
+        """Tasks done since the start."""
+        return self._tasks_before + self._tick * self._tasks_per_tick
+
+    @property
+    def tasks_before(self) -> int:
+        """Tasks that other engines did, beyond those that this one would have done in as many ticks."""
+        return self._tasks_before
+
+    @property
+    def merges_before(self) -> int:
+        """Merges that other engines made, beyond this one's."""
+        return self._merges_before
+
+    def advance(self) -> None:
+        """A tick more."""
+        self._tick += 1
+
+    def go_to(self, tick: int) -> None:
+        """So many ticks are done."""
+        self._tick = tick
+
+    def begin_phase(self) -> None:
+        """The rule is followed from this tick on."""
+        self._first_tick = self._tick
+
+    def continue_from(self, tick: int, tasks: int, merges: int, own_merges: int) -> None:
+        """Count on from another engine's position. own_merges: what this one counts at that tick."""
+        self._tick = tick
+        self._tasks_before += tasks - self.tasks
+        self._merges_before = merges - own_merges

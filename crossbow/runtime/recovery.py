@@ -1,0 +1,109 @@
+"""Restarts: which base model the learners start again from, after a failure and where the learning rate steps down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.backend import Backend
+from crossbow.runtime.coordination import Coordination
+from crossbow.runtime.flow import Flow
+from crossbow.runtime.memory import assign, on_host
+from crossbow.runtime.position import Position
+from crossbow.runtime.replica import Replica
+from crossbow.types import Array
+
+DRAIN_SECONDS = 0.5
+"""How long a failure waits for the other learners' current tasks."""
+
+
+class Recovery:
+    """Restores learners and base models. All of it is done while nothing is running."""
+
+    def __init__(
+        self, assembly: Assembly, backend: Backend, coordination: Coordination, flow: Flow, position: Position
+    ) -> None:
+        self._bases, self._replicas, self._flags = assembly.bases, assembly.replicas, assembly.flags
+        self._backend, self._coordination, self._flow, self._position = backend, coordination, flow, position
+        self._keeps = backend.runs_ahead or not assembly.setting.barrier
+        self._kept: tuple[int, Sequence[Array]] | None = None
+        """Tick, z and its statistics when training was asked for the last time, where they might be lost."""
+
+    @property
+    def base(self) -> tuple[Array, Array]:
+        """z and its statistics, as they are now."""
+        base, tick = self._bases[0], self._position.tick
+        return base.current(tick), base.statistics[tick % 2]
+
+    def keep(self) -> None:
+        """Training begins: copy z where a failure may lose it. That costs little beside what is done between two
+        calls of `run`."""
+        if self._keeps:
+            self._kept = self._position.tick, [on_host(vector).copy() for vector in self.base]
+
+    def is_finite(self, tick: int) -> bool:
+        """Whether z of this tick, the present one or the one before, and its statistics are finite numbers."""
+        base = self._bases[0]
+        vectors = [on_host(vector) for vector in (base.current(tick), base.statistics[tick % 2])]
+        return all(np.isfinite(v.min(initial=0)) and np.isfinite(v.max(initial=0)) for v in vectors)
+
+    def recover(self) -> bool:
+        """After a failure: wait for what still runs, then start the learners again from the last whole base model.
+        Returns False where a task is too long to wait for."""
+        self._coordination.abandon()
+        self._flags.raise_abort()
+        deadline = time.monotonic() + DRAIN_SECONDS
+        for member in self._coordination.members():
+            if not member.wait(max(0.0, deadline - time.monotonic())):
+                return False
+        done = self._flow.done - self._position.tasks_before
+        self._flow.clear()
+        tick = self._coordination.whole_ticks(done)
+        if tick and not self.is_finite(tick) and self.is_finite(tick - 1):
+            tick -= 1  # such gradients have got into z; nothing has been written over the one before
+        self._position.go_to(tick)
+        if self._kept is not None and not self.is_finite(tick):
+            kept_tick, values = self._kept
+            self._position.go_to(kept_tick)
+            self.set_base(values)
+        self.restart()
+        return True
+
+    def set_base(self, values: Sequence[Array]) -> None:
+        """Assign z and its statistics. To be followed by `restart`."""
+        for vector, value in zip(self.base, values, strict=True):
+            assign(vector, value)
+
+    def restart(self) -> None:
+        """w_i ← z, z's statistics and no velocity, for every learner."""
+        z, observed = self.base
+        for base in self._bases:
+            for buffer in base.buffers:
+                if buffer is not z:
+                    assign(buffer, z)
+            for statistics in base.statistics:
+                if statistics is not observed:
+                    assign(statistics, observed)
+            if base.velocity is not None:
+                assign(base.velocity, 0)
+        for replica in self._replicas:
+            _restart_replica(replica, z, observed)
+        self._backend.synchronise()
+        self._flow.restart(self._position.tasks)
+        self._coordination.restart(self._position.tick)
+
+
+def _restart_replica(replica: Replica, z: Array, observed: Array) -> None:
+    for statistics in replica.statistics:
+        assign(statistics, observed)
+    if replica.weights is not None:
+        assign(replica.weights, z)
+    if replica.velocity is not None:
+        assign(replica.velocity, 0)
+    if replica.taken is not None:
+        assign(replica.taken, z)
+    if replica.received is not None:
+        assign(replica.received, 0)  # with no mass, but a number that is not finite would be one yet

@@ -1,0 +1,117 @@
+"""The scheduler: which task begins when. It runs on the caller's thread, and never waits for a tick to end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from crossbow.data.loader import Loader
+from crossbow.runtime.clock import WorkClock
+from crossbow.runtime.coordination import Coordination
+from crossbow.runtime.flow import TASKS_AHEAD, Flow
+from crossbow.runtime.position import Position
+from crossbow.runtime.recovery import Recovery
+from crossbow.runtime.results import AnyDecision
+from crossbow.runtime.task import Task
+from crossbow.solver import Schedule
+
+TICKS_BEHIND = TASKS_AHEAD + 1
+"""Maximum number of ticks by which results are behind when a tick begins. Usually it is less, so this costs nothing."""
+SECONDS_TO_FINISH = 10.0
+"""How long a tick may still take when training is asked to stop in it. What takes longer is undone."""
+
+OnDecision = Callable[[AnyDecision], None]
+
+
+def ignore_decision(decision: AnyDecision) -> None:
+    """Tell nobody."""
+
+
+class Scheduler:
+    """Submits the tasks of ticks, and of tests, to the learners."""
+
+    def __init__(
+        self,
+        clock: WorkClock,
+        coordination: Coordination,
+        flow: Flow,
+        recovery: Recovery,
+        position: Position,
+        schedule: Schedule,
+    ) -> None:
+        self._coordination, self._flow, self._recovery, self._position = coordination, flow, recovery, position
+        self._clock, self._schedule = clock, schedule
+        self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
+        self._last_time = 0
+        """When the last tick began, as the schedule counts it."""
+
+    @property
+    def merges(self) -> int:
+        """How often z was made anew since the start."""
+        return self._coordination.merges(self._position.tick) + self._position.merges_before
+
+    @property
+    def time(self) -> int:
+        """When the next tick begins, as the schedule counts it: tasks, or merges."""
+        return self.merges if self._by_merges else self._position.tasks
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the next tick."""
+        return self._schedule(self.time).rate
+
+    def train(self, until: int, loader: Loader, stop: Callable[[], bool], on_decision: OnDecision) -> None:
+        """Run ticks until so many tasks are done; see `Engine.run`."""
+        flow, position = self._flow, self._position
+        behind = TICKS_BEHIND * self._clock.tasks_per_tick
+        while position.tasks < until and not stop() and self.run_tick(loader, stop, on_decision):
+            flow.collect_until(position.tasks - behind)
+        flow.collect_all()
+        self._coordination.settle()
+
+    def run_tick(self, loader: Loader, stop: Callable[[], bool], on_decision: OnDecision) -> bool:
+        """Submit a tick. Returns whether it was not left."""
+        coordination, flow, position = self._coordination, self._flow, self._position
+        first, tick, now, deadline = position.tasks, position.tick, self.time, math.inf
+        pace = self._schedule(now, position.ticks_of_phase)
+        coefficients = coordination.coefficients(pace)
+        if tick and self._schedule.restarts(now) > self._schedule.restarts(self._last_time):
+            self._start_again()
+        self._last_time = now
+        decision = coordination.adapt(pace, self._drain)
+        if decision is not None:
+            on_decision(decision)
+        for number, purpose, learner in self._clock.schedule(first):
+            # Nobody has contributed to the merge before the last task of a learner, nor has anybody begun to wait.
+            if number > first and purpose != "synchronise" and stop():
+                deadline = min(deadline, time.monotonic() + SECONDS_TO_FINISH)
+                if time.monotonic() >= deadline:
+                    self._start_again()
+                    return False
+            slot, examples = flow.next_batch(loader)
+            coordination.submit(Task(purpose, number, tick, slot, examples, pace, coefficients), learner)
+        coordination.end_tick(Task("synchronise", first, tick, 0, 0, pace, coefficients))
+        position.advance()
+        return True
+
+    def test(self, batches: int, loader: Loader) -> None:
+        """Submit so many batches of the check set, to the learners in turn, and wait for their results."""
+        coordination, flow, tick = self._coordination, self._flow, self._position.tick
+        pace, learners = self._schedule(self._position.tasks), len(coordination.learners)
+        coefficients = coordination.coefficients(pace)
+        for batch in range(batches):
+            slot, examples = flow.next_batch(loader)
+            task = Task("check", batch, tick, slot, examples, pace, coefficients)
+            coordination.learners[batch % learners].submit(task)
+        flow.collect_all()
+
+    def _drain(self) -> None:
+        """Wait until nothing is running, and z is whole."""
+        self._flow.collect_all()
+        self._coordination.settle()
+
+    def _start_again(self) -> None:
+        """Let all learners start again from z."""
+        self._drain()
+        self._recovery.restart()

@@ -1,0 +1,82 @@
+"""A task as a value: what a learner is given, and what it reports."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from crossbow.solver import Pace
+from crossbow.types import Array, NonFiniteLossError
+
+Purpose = Literal["local", "synchronise", "train", "check"]
+"""What a task is for: a training step that does not end the tick, one that does, a training step where there are no
+barriers, or a batch of the check set."""
+
+TaskKey = tuple[Purpose, int]
+"""Purpose and parity: which of a learner's task lists to run."""
+
+
+class Task(NamedTuple):
+    """A batch for a learner; or, for a synchroniser, the end of a tick."""
+
+    purpose: Purpose
+    number: int
+    """Counted over all learners: from the start of training, or, in a test, from its first batch."""
+    tick: int
+    slot: int
+    """Slot of the loader's ring that holds the batch."""
+    examples: int
+    """Number of real examples in the batch; the rest is padding."""
+    pace: Pace
+    coefficients: Array
+    """Coefficients of the learner's updates at this pace. Never written again: a new pace has a new array."""
+
+    @property
+    def parity(self) -> int:
+        """Which of z's two buffers is the current one."""
+        return self.tick % 2
+
+    @property
+    def key(self) -> TaskKey:
+        return self.purpose, self.tick % 2
+
+
+class Completed(NamedTuple):
+    """Result of a task."""
+
+    task: int
+    loss: float
+    accuracy: float | None
+    examples: int
+    learner: int
+    seconds: float | None = None
+    """How long its calls took, where that is measured. Without a barrier nothing in them waits for another learner."""
+
+
+class Failed(NamedTuple):
+    """A task that ended with an exception, or was given up because another one failed (`error` is None)."""
+
+    task: int
+    learner: int
+    operator: str
+    error: BaseException | None
+
+
+Report = Callable[[Completed | Failed], None]
+"""Where learners send the results of all their tasks. Called on their threads."""
+
+Finished = Callable[[int, Pace], None]
+"""Called on a learner's thread after a training task and before its report, with the learner's number."""
+
+
+def check_loss(task: Task, loss: float) -> None:
+    """Raise NonFiniteLossError where a task's loss is not finite."""
+    if math.isfinite(loss):
+        return
+    if task.purpose == "check":
+        raise NonFiniteLossError(f"the test's loss became {loss} in batch {task.number} of the check set")
+    raise NonFiniteLossError(
+        f"the loss became {loss} in task {task.number} (learning rate {task.pace.rate:g}). Lower the learning rate, or "
+        "look for bad values in the data"
+    )

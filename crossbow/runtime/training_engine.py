@@ -1,0 +1,69 @@
+"""What trains, as contexts and training runs see it: an engine, or several, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from crossbow.compile import Program
+from crossbow.data.order import TrainingOrder
+from crossbow.runtime.clock import WorkClock
+from crossbow.runtime.flow import OnResult
+from crossbow.runtime.results import TestResult
+from crossbow.runtime.scheduler import OnDecision, ignore_decision
+from crossbow.runtime.summary import RunSummary
+from crossbow.types import Array
+
+
+class TrainingEngine(Protocol):
+    """Implemented by `Engine` and `ChangingEngine`; their docstrings say more."""
+
+    @property
+    def program(self) -> Program: ...
+
+    @property
+    def check_program(self) -> Program | None: ...
+
+    @property
+    def clock(self) -> WorkClock: ...
+
+    @property
+    def order(self) -> TrainingOrder: ...
+
+    @property
+    def tasks_per_epoch(self) -> float: ...
+
+    @property
+    def tick(self) -> int: ...
+
+    @property
+    def tasks(self) -> int: ...
+
+    @property
+    def merges(self) -> int: ...
+
+    @property
+    def learning_rate(self) -> float: ...
+
+    @property
+    def weights(self) -> dict[str, Array]: ...
+
+    def summary(self) -> RunSummary: ...
+
+    def run(
+        self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision = ignore_decision
+    ) -> None: ...
+
+    def test(self) -> TestResult: ...
+
+    def predict(self, images: Array) -> Array: ...
+
+    def load(self, variables: dict[str, Array], source: str) -> None: ...
+
+    def restart(self) -> None: ...
+
+    def check_process(self) -> None: ...
+
+    def check_usable(self) -> None: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,124 @@
+"""Training while the number of learners is found (`crossbow.runtime.tuner`): one engine for each number."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from crossbow.runtime.engines import Engines
+from crossbow.runtime.flow import OnResult
+from crossbow.runtime.scheduler import OnDecision, ignore_decision
+from crossbow.runtime.summary import RunSummary
+from crossbow.runtime.task import Completed
+from crossbow.runtime.tuner import Tuner, TunerDecision
+from crossbow.types import ConfigurationError
+
+WARMING_TICKS = 2
+"""Ticks of learners that have never trained, before anything is measured."""
+
+
+class Tuning:
+    """Trains window by window, with the numbers of learners that a tuner asks for.
+
+    The learners of a number start from the base model, as after a restart. Those of the numbers that are being compared
+    are kept until there is a decision.
+    """
+
+    def __init__(self, engines: Engines) -> None:
+        """engines: by number of learners on each device."""
+        self._engines = engines
+        self._images, self._seconds = 0, 0.0
+        """Of the window so far."""
+        self.decisions: list[TunerDecision] = []
+        """The tuner's so far."""
+        self._on_decision: OnDecision = ignore_decision
+        self.tuner = Tuner(engines.kind, self._decided)
+
+    def _decided(self, decision: TunerDecision) -> None:
+        self.decisions.append(decision)
+        self._on_decision(decision)
+
+    def describe(self, summary: RunSummary) -> RunSummary:
+        """The summary of the engine that trains, and whether another number may."""
+        return dataclasses.replace(summary, tuning=not self.tuner.settled)
+
+    def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
+        """Train until so many tasks are done, window by window."""
+        self._on_decision = on_decision
+        try:
+            while self._engines.now.tasks < until and not stop():
+                if not self._change(self.tuner.learners, until, stop, on_result):
+                    continue
+                before = self._engines.now.tasks
+                self._window(until, stop, on_result)
+                if self._engines.now.tasks == before:
+                    return  # a tick was left
+        finally:
+            self._on_decision = ignore_decision  # the engine outlives a run, and must not keep it alive
+
+    def _change(self, learners: int, until: int, stop: Callable[[], bool], on_result: OnResult) -> bool:
+        """Let so many learners train from now on; whether they can."""
+        engines, compared = self._engines, self.tuner.compared
+        for other in engines.kinds - compared - {engines.kind}:
+            engines.drop(other)
+        if learners in engines.kinds:
+            self._switch(learners)
+            return True
+        if engines.kind not in compared and (kept := compared & engines.kinds):
+            self._switch(min(kept))  # so that what is compared no longer is gone before there is another
+        try:
+            engines.add(learners)
+        except ConfigurationError as error:  # they do not fit, or the rule does not allow so many
+            self.tuner.refused(str(error))
+            return False
+        self._switch(learners)
+        warm = engines.now.tasks + WARMING_TICKS * engines.now.clock.tasks_per_tick
+        engines.now.run(min(until, warm), stop, on_result, self._on_decision)
+        return True
+
+    def _switch(self, learners: int) -> None:
+        """Go on with the engine that there is for so many."""
+        engines, before = self._engines, self._engines.kind
+        if learners == before:
+            return
+        engines.go_on_with(learners)
+        if before not in self.tuner.compared:
+            engines.drop(before)
+        self._images, self._seconds = 0, 0.0
+
+    def _window(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
+        """Train until the window is over, which may have begun in an earlier call, and tell the tuner how fast that
+        was. Where nothing is compared, training goes on without a break."""
+        tuner, now, began = self.tuner, self._engines.now, time.perf_counter()
+
+        def count(result: Completed) -> None:
+            self._images += result.examples
+            on_result(result)
+
+        def passed() -> None:
+            nonlocal began
+            present = time.perf_counter()
+            self._seconds, began = self._seconds + present - began, present
+
+        def over() -> bool:
+            passed()
+            return self._images > 0 and self._seconds >= tuner.window_seconds
+
+        def look() -> bool:
+            if over():
+                self._tell_tuner()
+            return stop() or not tuner.settled
+
+        if tuner.settled:
+            now.run(until, look, count, self._on_decision)
+            passed()
+        else:
+            now.run(until, lambda: stop() or over(), count, self._on_decision)
+            if over():
+                self._tell_tuner()
+
+    def _tell_tuner(self) -> None:
+        """Tell the tuner about a window."""
+        rate, self._images, self._seconds = self._images / self._seconds, 0, 0.0
+        self.tuner.add(rate)
