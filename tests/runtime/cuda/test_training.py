@@ -315,7 +315,7 @@ def test_a_gpu_that_is_not_there() -> None:
 @pytest.mark.parametrize("learners", [1, 3])
 def test_the_learners_of_a_gpu(learners: int) -> None:
     with fake_cuda(), context("cuda:0", learners=learners) as running:
-        assert len(running.engine.parts.members) == learners
+        assert len(running.engine.members) == learners
 
 
 @pytest.mark.parametrize("system", [{"deterministic": True}, {"precision": "tf32"}, {"precision": "float64"}])
