@@ -22,12 +22,14 @@ from crossbow.onnx.reading import (  # noqa: F401 - register translations
     special_cases,
 )
 from crossbow.onnx.reading.graph import Reader
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import DataError, GraphError, Phase, Shape, bytes_text
 
 LARGEST_FILE = 1 << 31
 """Maximum size in bytes of a model's file, a limit of the format."""
 
 
+@without_own_frames
 def load(model: str | os.PathLike[str] | onnx.ModelProto, *, input_shape: Shape | None = None) -> SubGraph:
     """Load the network of an ONNX model, with its weights as initial values, to test, train or save it.
 

@@ -22,9 +22,11 @@ from crossbow.onnx.writing.model import Writer, make_model
 from crossbow.onnx.writing.table import write_operator
 from crossbow.ops import Constant, Values
 from crossbow.ops.kernel import VariableSpec
+from crossbow.tracebacks import without_own_frames
 from crossbow.types import Array, GraphError, Shape
 
 
+@without_own_frames
 def save(model: ExecutionContext | SubGraph, path: str | os.PathLike[str], *, input_shape: Shape | None = None) -> None:
     """Write a network with its variables as an ONNX model: what a context predicts, or a network without one.
 

@@ -88,6 +88,7 @@ NETWORKS = {
     "AlexNet": lambda: [nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(5, 1e-2, 0.7, 2.0), nn.MaxPool2d(2), *head(8)],
     "LocalResponseNorm(2)": lambda: [nn.Conv2d(3, 7, 3), nn.LocalResponseNorm(2, 0.5), *head(7)],
     "LocalResponseNorm(4)": lambda: [nn.Conv2d(3, 7, 3), nn.LocalResponseNorm(4, 0.5, k=0.5), *head(7)],
+    "LocalResponseNorm(3), alpha 1": lambda: [nn.Conv2d(3, 7, 3), nn.LocalResponseNorm(3, 1.0), *head(7)],
     "GoogLeNet": lambda: [nn.Conv2d(3, 8, 3), nn.ReLU(), nn.LocalResponseNorm(3), Branches(), *head(12)],
     "LogSoftmax": lambda: [nn.Conv2d(3, 4, 3), nn.ReLU(), *head(4), nn.LogSoftmax(1)],
     "no factors": lambda: [nn.BatchNorm2d(3, affine=False), nn.ReLU(), nn.Conv2d(3, 4, 1), *head(4)],
@@ -148,6 +149,8 @@ def trainable(network: SubGraph) -> Dataflow:
 EXPORTS = [
     *((name, FIXED) for name in NETWORKS),
     *((name, LATER) for name in ("ShuffleNet", "AlexNet", "no factors")),
+    # dynamo omits the multiplication by 1.
+    ("LocalResponseNorm(3), alpha 1", DYNAMO),
     *(
         pytest.param(name, DYNAMO, marks=pytest.mark.slow)
         for name in ("ShuffleNet", "AlexNet", "LocalResponseNorm(2)", "LogSoftmax", "no factors", "a border")

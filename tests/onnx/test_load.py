@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from crossbow import DataError, Dataflow, DataflowNode, GraphError, Operator, SubGraph
-from crossbow.onnx import load
+from crossbow.onnx import load, save
 from crossbow.onnx.reading import node as reading_node
 from crossbow.ops import (
     BatchNorm,
@@ -226,6 +226,15 @@ def test_training_mode_is_refused() -> None:
 
 
 # Faults
+
+
+def test_the_traceback_has_the_users_frames_only(tmp_path: Path) -> None:
+    with pytest.raises(GraphError) as loaded:
+        load(model([node("Tile", "x n", "y")], ["N", 4], n=np.array([1, 2])))
+    with pytest.raises(GraphError) as saved:
+        save(SubGraph(DataflowNode(Operator("relu", ReLU()))), tmp_path / "model.onnx")
+    for caught in (loaded, saved):
+        assert {str(entry.path) for entry in caught.traceback} == {__file__}
 
 
 def test_everything_that_is_not_supported_is_named_at_once() -> None:

@@ -44,7 +44,7 @@ def _response(strength: NetworkStep, x: NetworkStep, beta: float) -> LRN | None:
     mean, alpha = _coefficient(scaled)
     pooled = _unshaped(mean)
     squares = None if pooled is None else _window(pooled, x.shape[1])
-    if squares is None or kappa is None or alpha is None or strength.shape != x.shape:
+    if squares is None or kappa is None or strength.shape != x.shape:
         return None
     source, before, after = squares
     if not isinstance(source.kernel, ElementWiseOp) or source.kernel.type != "product":
@@ -65,12 +65,12 @@ def _summand(step: NetworkStep) -> tuple[NetworkStep, float | None]:
     return step, None
 
 
-def _coefficient(step: NetworkStep) -> tuple[NetworkStep, float | None]:
-    """The input of a multiplication by one number, and that number."""
+def _coefficient(step: NetworkStep) -> tuple[NetworkStep, float]:
+    """The input of a multiplication by one number, and that number. Exporters may omit a multiplication by 1."""
     kernel = step.kernel
     if isinstance(kernel, ElementWiseOp) and kernel.type == "sum" and len(step.inputs) == 1:
         return step.inputs[0], float(kernel.factors(1)[0])
-    return step, None
+    return step, 1.0
 
 
 def _unshaped(step: NetworkStep) -> NetworkStep | None:
