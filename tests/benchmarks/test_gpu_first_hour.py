@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from benchmarks import gpu_check, gpu_first_hour
 from benchmarks.gpu_check import NO_GPU, PARTS
 from benchmarks.gpu_first_hour import CALLS, FIRST_PARTS, TESTED, Step, main
 from benchmarks.gpu_learners import parse
+from tests.support import until
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -68,10 +68,7 @@ def test_processes_of_a_step_end_with_it(tmp_path: Path, monkeypatch: pytest.Mon
     code += "child.stdout.readline(); print(child.pid, flush=True)"
     _, (step,) = run([python("parent", code)], tmp_path, monkeypatch)
     assert step["result"] == "passed"
-    deadline = time.monotonic() + 10
-    while _alive(int(step["tail"][0])):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: not _alive(int(step["tail"][0])))
 
 
 def _alive(number: int) -> bool:

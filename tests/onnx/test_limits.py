@@ -60,9 +60,9 @@ def test_many_constants_together(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool"])
 def test_huge_images_are_read_in_no_time(op_type: str) -> None:
-    start = time.monotonic()
+    start = time.thread_time()
     load(model([node(op_type, "x", "y", kernel_shape=[3, 3], pads=[1, 1, 1, 1])], ["N", 3, 2**31 - 1, 2**31 - 1]))
-    assert time.monotonic() - start < 10
+    assert time.thread_time() - start < 10
 
 
 def test_a_constant_along_a_huge_image() -> None:

@@ -17,7 +17,7 @@ from crossbow.synch import AsynchronousSGD, ModelAveraging, PolyakRuppert, Synch
 from crossbow.types import ConfigurationError, CrossbowError, TaskError
 from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
-from tests.support import KERNELS, Probe, blobs, context, perceptron, training, within
+from tests.support import KERNELS, SECONDS, Probe, blobs, context, perceptron, training, within
 
 TICKS = 20
 DATA = blobs(examples=30, check=7)
@@ -367,7 +367,7 @@ def test_a_tick_is_not_left_once_learners_may_wait_for_each_other(monkeypatch: p
     monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.0)
     asked = itertools.count(1)
     with logistic(rule=SMA(tau=2), learners=2) as running:
-        within(10, lambda: running.engine.run(100, lambda: next(asked) > 2, lambda result: None))
+        within(SECONDS, lambda: running.engine.run(100, lambda: next(asked) > 2, lambda result: None))
         assert running.engine.tasks == 4
 
 
@@ -376,7 +376,7 @@ def test_a_failure_is_heard_while_a_batch_is_waited_for() -> None:
     loading, heard, late = threading.Event(), threading.Event(), []
 
     def fail(where: str, learner: int, call: int) -> None:
-        assert loading.wait(10)
+        assert loading.wait(SECONDS)
         raise RuntimeError("no luck")
 
     with context(perceptron(Probe(action=fail)), learners=1) as running:
@@ -386,7 +386,7 @@ def test_a_failure_is_heard_while_a_batch_is_waited_for() -> None:
         def slowly(indices: Any, images: Any, labels: Any) -> None:
             if indices.tobytes() != first.tobytes():
                 loading.set()
-                late.append(not heard.wait(5))
+                late.append(not heard.wait(SECONDS / 2))
             fill(indices, images, labels)
 
         first = np.empty(4, np.intp)
@@ -405,7 +405,7 @@ def test_results_are_handed_on_while_ticks_run() -> None:
     submitted, results, behind = threading.Event(), list[int](), list[int]()
 
     def wait(where: str, learner: int, call: int) -> None:
-        assert submitted.wait(10)
+        assert submitted.wait(SECONDS)
 
     with context(perceptron(Probe(action=wait)), rule=AsynchronousSGD(), learners=4, wpc=1) as running:
 
@@ -415,6 +415,6 @@ def test_results_are_handed_on_while_ticks_run() -> None:
                 submitted.set()
             return False
 
-        within(20, lambda: running.engine.run(30, stop, lambda result: results.append(result.task)))
+        within(2 * SECONDS, lambda: running.engine.run(30, stop, lambda result: results.append(result.task)))
     assert max(behind) == scheduler.TICKS_BEHIND
     assert len(results) == 30

@@ -15,7 +15,7 @@ from crossbow.data.loader import Loader
 from crossbow.runtime import tuner
 from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.results import AnyDecision
+from crossbow.runtime.results import AnyDecision, History
 from crossbow.runtime.tuner import Decision, Retuning, Tuner
 from crossbow.runtime.tuning import Tuning
 from crossbow.synch import AsynchronousSGD, RuleSequence
@@ -86,6 +86,16 @@ def learners_of(running: ExecutionContext) -> int:
     return running.summary().learners
 
 
+def settle(running: ExecutionContext) -> History:
+    """Train until the script is at its end; what the last call said."""
+    end, tuner = time.monotonic() + 2 * SECONDS, tuning_of(running).tuner
+    while True:
+        history = running.train_for_duration(0.2, DurationUnit.SECONDS)
+        if tuner.settled and learners_of(running) == tuner.learners:
+            return history
+        assert time.monotonic() < end
+
+
 @pytest.fixture
 def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The tasks with which loaders of training batches begin."""
@@ -113,7 +123,7 @@ def test_no_batch_is_left_out_or_taken_twice(rule: Any, starts: list[int]) -> No
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Engine, "run", run)
-            history = running.train_for_duration(0.5, DurationUnit.SECONDS)
+            history = settle(running)
         assert seen == list(range(running.engine.tasks))
         assert learners_of(running) == 2
         assert history.records[-1].tasks == running.engine.tasks
@@ -137,7 +147,7 @@ def test_training_ends_where_it_should() -> None:
 def test_engines_that_are_no_longer_compared_are_closed() -> None:
     with scripted(2, 1, 2, 1, 2) as running:
         engine = tuning_of(running)
-        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        settle(running)
         assert list(engine._engines.kinds) == [2]
         names = [thread.name for thread in threading.enumerate()]
         assert sum("learner" in name for name in names) == 2
@@ -145,7 +155,7 @@ def test_engines_that_are_no_longer_compared_are_closed() -> None:
 
 def test_a_number_that_the_rule_does_not_allow() -> None:
     with scripted(2, 3, 2, rule=SMA(alpha=0.6)) as running:
-        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        settle(running)
         (refusal,) = tuning_of(running).tuner.refusals
         assert refusal.startswith("SMA: alpha must be < 2/(k + 1)")
         assert learners_of(running) == 2
@@ -153,13 +163,13 @@ def test_a_number_that_the_rule_does_not_allow() -> None:
 
 def test_a_number_that_wpc_does_not_allow() -> None:
     with scripted(2, 3, 2, wpc=4) as running:
-        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        settle(running)
         assert "multiple of the number of learners, 3" in tuning_of(running).tuner.refusals[0]
 
 
 def test_the_rest_of_what_a_context_does(tmp_path: Any) -> None:
     with scripted(2, 1, 3) as running:
-        running.train_for_duration(0.2, DurationUnit.SECONDS)
+        settle(running)
         assert learners_of(running) == 3
         images = blobs().train.images
         predicted, tested, variables = running.predict(images), running.test(), running.variables
@@ -234,7 +244,8 @@ def test_a_machine_that_becomes_slower_is_compared_again(monkeypatch: pytest.Mon
     with context(perceptron(Probe(action=wait)), learners="auto", threads=1) as running:
         engine = tuning_of(running)
         engine.tuner = Tuner(1, engine._decided)
-        while not engine.tuner.settled:
+        end = time.monotonic() + 2 * SECONDS
+        while not engine.tuner.settled and time.monotonic() < end:
             running.train_for_duration(0.2, DurationUnit.SECONDS)
         running.train_for_duration(0.5, DurationUnit.SECONDS)
         before = len(engine.decisions)
@@ -264,5 +275,5 @@ def test_on_gpus() -> None:
     with fake_cuda(), context(perceptron(), devices="cuda:0", kernels="auto", learners="auto", threads=None) as running:
         assert learners_of(running) == 4
         tuning_of(running).tuner = Scripted([4, 3, 5])  # type: ignore[assignment]
-        running.train_for_duration(1.0, DurationUnit.SECONDS)
+        settle(running)
         assert learners_of(running) == 5
