@@ -168,6 +168,10 @@ def bytes_text(nbytes: int) -> str:
 _BYTES = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 
 
+class Aborted(Exception):  # noqa: N818 - an order to stop, not an error
+    """A wait ended early, because a learner failed or because its owner stopped."""
+
+
 class CrossbowError(Exception):
     """Base class of all errors that Crossbow raises deliberately."""
 

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
-from crossbow.kernels.interface import Aborted
+from crossbow.types import Aborted
 
 _FREE, _FILLED, _TAKEN = 0, 1, 2
 

@@ -135,7 +135,3 @@ class PreparedKernel:
     blocks: Callable[[Buffers], Sequence[GradientBlock]] | None = None
     """Instead of `bind`, where a weight gradient is large: the gradient of `weights` in parts, for an optimiser that
     updates each part at once and never reads the whole. The first block's calls write the other gradients."""
-
-
-class Aborted(Exception):  # noqa: N818 - an order to stop, not an error
-    """A wait was given up because another learner failed."""

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from crossbow.kernels.interface import Aborted, Call
-from crossbow.types import CrossbowError, address
+from crossbow.kernels.interface import Call
+from crossbow.types import Aborted, CrossbowError, address
 
 ARGUMENTS = 4
 """Arguments of a native function."""

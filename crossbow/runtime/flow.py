@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from typing import Literal, NoReturn
 
 from crossbow.data.loader import Loader
-from crossbow.kernels.interface import Aborted
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
-from crossbow.types import CrossbowError, NonFiniteLossError, TaskError
+from crossbow.types import Aborted, CrossbowError, NonFiniteLossError, TaskError
 
 TASKS_AHEAD = 6
 """Maximum number of tasks submitted ahead, per learner. The scheduler fills up to it and sleeps until half are done."""

@@ -20,8 +20,7 @@ from crossbow.data import loader as loading
 from crossbow.data.dataset import Examples
 from crossbow.data.loader import Loader, gather
 from crossbow.data.order import CheckOrder, TrainingOrder
-from crossbow.kernels.interface import Aborted
-from crossbow.types import DataError, address
+from crossbow.types import Aborted, DataError, address
 from tests.support import SECONDS, until, within
 
 COUNT, BATCH, SLOTS = 50, 4, 6

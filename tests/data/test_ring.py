@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from crossbow.data.ring import Batch, BatchRing
-from crossbow.kernels.interface import Aborted
+from crossbow.types import Aborted
 
 
 def fill(ring: BatchRing) -> int:

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import Aborted, State
+from crossbow.kernels.interface import State
 from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError, TaskList
 from crossbow.kernels.requests import Signal, Wait
-from crossbow.types import address
+from crossbow.types import Aborted, address
 from tests.support import SECONDS
 
 compiled = pytest.importorskip("crossbow.kernels.compiled", reason="numba is not installed")

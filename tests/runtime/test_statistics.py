@@ -29,13 +29,13 @@ from crossbow import (
 )
 from crossbow.conf import configuration
 from crossbow.data.order import TrainingOrder
-from crossbow.kernels.interface import Aborted, State
+from crossbow.kernels.interface import State
 from crossbow.ops import BatchNorm, Conv, ElementWiseOp, InnerProduct, Noop, Pool, ReLU, SoftMax, SoftMaxLoss
 from crossbow.ops.initialiser import Constant
 from crossbow.ops.kernel import VariableSpec
 from crossbow.synch import ModelAveraging
 from crossbow.testing import FakeCollective
-from crossbow.types import DataError, GraphError, NonFiniteLossError, Shape, TaskError
+from crossbow.types import Aborted, DataError, GraphError, NonFiniteLossError, Shape, TaskError
 from tests.combinations import pairwise
 from tests.runtime.test_determinism import RULES, disturbed
 from tests.support import (

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.interface import Aborted, State
+from crossbow.kernels.interface import State
 from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.requests import CheckFinite, LoadBatch, Signal, Wait
-from crossbow.types import Array, NonFiniteError
+from crossbow.types import Aborted, Array, NonFiniteError
 
 POLL_SECONDS = 50e-6
 

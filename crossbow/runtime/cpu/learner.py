@@ -8,13 +8,12 @@ import struct
 import time
 from collections.abc import Mapping
 
-from crossbow.kernels.interface import Aborted
 from crossbow.runtime.cpu.coefficients import HostNumbers
 from crossbow.runtime.cpu.stream import CpuStream
 from crossbow.runtime.cpu.work import BoundTask
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Completed, Failed, Finished, Report, Task, TaskKey, check_loss
-from crossbow.types import Array
+from crossbow.types import Aborted, Array
 
 _FIELDS = struct.Struct("=4q")
 """TASK, SLOT, EXAMPLES and TICK, as they lie in the state."""

@@ -24,7 +24,6 @@ import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
-from crossbow.kernels.interface import Aborted
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Bind, Combination
 from crossbow.runtime.coefficients import About, Formula, Formulas
@@ -36,6 +35,7 @@ from crossbow.runtime.cuda.work import PARITIES, BoundWork, StepKey, Work, WorkK
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Finished, Report
 from crossbow.solver import Pace
+from crossbow.types import Aborted
 
 
 class CudaCombination(Generic[About]):

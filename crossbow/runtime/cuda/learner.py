@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import on
-from crossbow.kernels.interface import Aborted
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.memory import Turns
 from crossbow.runtime.cuda.stream import Event, LearnerStreams
 from crossbow.runtime.cuda.work import BoundWork, StepKey, Work, WorkKey
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Completed, Failed, Finished, Purpose, Report, Task, check_loss
+from crossbow.types import Aborted
 
 
 class _Submitted(NamedTuple):

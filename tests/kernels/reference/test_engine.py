@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow.kernels.interface import Aborted
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import LoadBatch, Signal, Wait
+from crossbow.types import Aborted
 from tests.kernels.reference.running import DTYPES, nan, run, state, tensor
 
 
