@@ -15,7 +15,8 @@ import numpy as np
 
 from crossbow.kernels.compiled import call_address, int64_at, native
 from crossbow.kernels.interface import Call
-from crossbow.kernels.native import NativeCall, TaskList
+from crossbow.kernels.native import NativeCall
+from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.engine import Engine
 from crossbow.types import Array, address
 

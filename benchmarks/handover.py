@@ -14,7 +14,8 @@ import time
 import numpy as np
 
 from crossbow.kernels.compiled import int64_at, load_acquire, native, pause, store_release
-from crossbow.kernels.native import NativeCall, TaskList
+from crossbow.kernels.native import NativeCall
+from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.device import available_cores
 from crossbow.types import Array, address
 

@@ -23,7 +23,6 @@ from benchmarks.machine import describe_machine
 from benchmarks.report import markdown, paired, spread
 from crossbow import SolverConf
 from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
-from crossbow.kernels.native import TaskList
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.library import FLOAT32, OneDNN
 from crossbow.kernels.onednn.rooms import ONEDNN, PASSES
@@ -35,6 +34,7 @@ from crossbow.kernels.requests import (
     ConvolutionGeometry,
     LinearCombination,
 )
+from crossbow.kernels.task_list import TaskList
 from crossbow.solver.schedule import Pace
 from crossbow.solver.step import solver_step
 from crossbow.solver.update import Assignment

@@ -73,7 +73,7 @@ def setting(domain: Domain, *, default: T, option: str | None = None, meaning: s
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class FieldSetting:
     """A field that was declared with `setting`."""
 
     name: str
@@ -93,14 +93,14 @@ class Setting:
         return f"--{self.option} {self.domain.write(value)}"
 
 
-def settings(conf: type) -> dict[str, Setting]:
+def settings(conf: type) -> dict[str, FieldSetting]:
     """Fields of a configuration that were declared with `setting`, by name."""
     texts = field_docstrings(conf)
     found = {}
     for field in dataclasses.fields(conf):
         if (domain := field.metadata.get("domain")) is not None:
             meaning = field.metadata["meaning"]
-            found[field.name] = Setting(
+            found[field.name] = FieldSetting(
                 name=field.name,
                 domain=domain,
                 default=field.default,

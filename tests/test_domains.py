@@ -13,7 +13,7 @@ from crossbow.conf import Domain
 from crossbow.domains import Choice, EnumMember, Flag, Integer, Integers, Names, Number
 from crossbow.runtime.configuration import Devices
 from crossbow.synch.asynchronous import Weight
-from crossbow.synch.elastic import Steps
+from crossbow.synch.elastic import TimedAlphas
 from crossbow.synch.grouping import Partition
 
 EXAMPLES: list[tuple[Domain, object, str]] = [
@@ -28,7 +28,7 @@ EXAMPLES: list[tuple[Domain, object, str]] = [
     (Flag(), True, "on"),
     (Flag(), False, "off"),
     (Names("*norm*"), ("*norm*", "bias"), "*norm*,bias"),
-    (Steps(), ((30.0, 0.1), (60.5, 0.05)), "30:0.1,60.5:0.05"),
+    (TimedAlphas(), ((30.0, 0.1), (60.5, 0.05)), "30:0.1,60.5:0.05"),
     (Partition(), ((0, 2), (1,)), "0,2/1"),
     (Partition(), 2, "2"),
 ]
@@ -60,8 +60,8 @@ def test_what_no_field_takes(domain: Domain, value: object) -> None:
         (Choice(("l2", "l1")), "L2"),
         (EnumMember(TrainingUnit), "Epochs"),
         (Names("*norm*"), "bias,"),
-        (Steps(), "30"),
-        (Steps(), "30:x"),
+        (TimedAlphas(), "30"),
+        (TimedAlphas(), "30:x"),
         (Partition(), "0,1/x"),
     ],
 )

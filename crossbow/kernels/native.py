@@ -1,23 +1,19 @@
-"""Task lists: bound calls run in order, with no Python between those that are native.
+"""Native calls: functions that are called by address, from Python or by a compiled loop.
 
 A *native* call is the address of a function `int32 f(uintp, uintp, uintp, uintp)` and its arguments; 0 is success.
 `dnnl_primitive_execute(primitive, stream, nargs, args)` is one as it stands, and so are the compiled passes of
-`crossbow.kernels.compiled`. A run of them is one table of integers, walked by one compiled loop that does not hold
-the interpreter's lock, so that small steps of several learners really run at the same time.
+`crossbow.kernels.compiled`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import numpy as np
-
-from crossbow.kernels.interface import Call
-from crossbow.types import Aborted, CrossbowError, address
+from crossbow.types import Aborted, CrossbowError
 
 ARGUMENTS = 4
 """Arguments of a native function."""
@@ -45,7 +41,7 @@ class NativeError(CrossbowError, RuntimeError):
 
 
 @functools.cache
-def _prototype() -> Callable[[int], Callable[..., int]]:
+def prototype() -> Callable[[int], Callable[..., int]]:
     # CFUNCTYPE, unlike PYFUNCTYPE, lets go of the interpreter's lock during the call.
     prototype: Callable[[int], Callable[..., int]] = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_size_t] * ARGUMENTS)
     return prototype
@@ -72,7 +68,7 @@ class NativeCall:
 
     def __call__(self) -> None:
         padded = (*self.arguments, *[0] * (ARGUMENTS - len(self.arguments)))
-        status = _prototype()(self.function)(*padded)
+        status = prototype()(self.function)(*padded)
         if status:
             self.fail(status)
 
@@ -83,89 +79,3 @@ class NativeCall:
         if self.explain is not None:
             self.explain()
         raise NativeError(self.name, status)
-
-
-class _NativeRun:
-    """A maximal run of native calls of a task list: a table walked by the compiled loop."""
-
-    def __init__(self, calls: Sequence[NativeCall], first: int) -> None:
-        from crossbow.kernels.compiled import run_table
-
-        self.first = first
-        self.calls = tuple(calls)
-        self._table = np.zeros((len(calls), 1 + ARGUMENTS), np.int64)
-        for row, call in zip(self._table, calls, strict=True):
-            row[0] = call.function
-            row[1 : 1 + len(call.arguments)] = call.arguments
-        self.failed = np.zeros(1, np.int64)
-        self.run = _prototype()(run_table.address)
-        self.arguments = (address(self._table), len(calls), address(self.failed), 0)
-
-    def fail(self, status: int) -> NoReturn:
-        self.calls[int(self.failed[0])].fail(status)
-
-
-class TaskList:
-    """The calls of a task, in order. `names[i]` is the operator that call i belongs to.
-
-    `run` executes all of them; nothing is allocated and nothing is decided in it. When a call fails, the exception
-    passes through untouched and `failed` is the name of its operator.
-    """
-
-    def __init__(self, calls: Sequence[Call], names: Sequence[str]) -> None:
-        if len(calls) != len(names):
-            raise ValueError(f"expected one name for each of the {len(calls)} calls. Received: {len(names)} names")
-        self.calls = tuple(calls)
-        self.names = tuple(names)
-        self.failed: str | None = None
-        """The operator whose call failed in the last run; None where none did, or where it ended between calls."""
-        self._parts = self._group()
-        only = self._parts[0] if len(self._parts) == 1 else None
-        self._whole = only if isinstance(only, _NativeRun) else None
-
-    def _group(self) -> list[tuple[int, Call] | _NativeRun]:
-        parts: list[tuple[int, Call] | _NativeRun] = []
-        native: list[NativeCall] = []
-        for index, call in enumerate((*self.calls, None)):
-            if isinstance(call, NativeCall):
-                native.append(call)
-                continue
-            if native:
-                parts.append(_NativeRun(native, index - len(native)))
-                native = []
-            if call is not None:
-                parts.append((index, call))
-        return parts
-
-    @property
-    def native_calls(self) -> int:
-        """How many calls run without Python."""
-        return sum(len(part.calls) for part in self._parts if isinstance(part, _NativeRun))
-
-    def run(self) -> None:
-        """Execute the calls in order. Raises whatever a call raises; for a native one `NativeError`, `Aborted`, or what
-        its `explain` raises."""
-        self.failed = None
-        whole = self._whole
-        if whole is None:
-            self._run_parts()
-            return
-        status = whole.run(*whole.arguments)
-        if status:
-            self.failed = self.names[int(whole.failed[0])]
-            whole.fail(status)
-
-    def _run_parts(self) -> None:
-        for part in self._parts:
-            if isinstance(part, _NativeRun):
-                status = part.run(*part.arguments)
-                if status:
-                    self.failed = self.names[part.first + int(part.failed[0])]
-                    part.fail(status)
-            else:
-                index, call = part
-                try:
-                    call()
-                except BaseException:
-                    self.failed = self.names[index]
-                    raise

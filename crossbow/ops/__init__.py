@@ -1,7 +1,6 @@
 """The operators: configuration, shapes, variables, and the kernels that they request from a library."""
 
 from crossbow.ops.accuracy import Accuracy
-from crossbow.ops.array import ArrayGradient
 from crossbow.ops.batch_norm import BatchNorm, BatchNormGradient
 from crossbow.ops.broadcast import Broadcast, BroadcastGradient
 from crossbow.ops.channel_shuffle import ChannelShuffle, ChannelShuffleGradient
@@ -15,7 +14,7 @@ from crossbow.ops.euclidean_loss import EuclideanLoss, EuclideanLossGradient
 from crossbow.ops.flatten import Flatten, FlattenGradient
 from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, Xavier
 from crossbow.ops.inner_product import InnerProduct, InnerProductGradient
-from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.kernel import ArrayGradient, Gradient, Kernel, Site, VariableSpec
 from crossbow.ops.log_softmax import LogSoftMax, LogSoftMaxGradient
 from crossbow.ops.lrn import LRN, LRNGradient
 from crossbow.ops.matfact import MatFact, MatFactGradient

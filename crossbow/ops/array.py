@@ -8,22 +8,51 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.conf import configuration
 from crossbow.files import reason
-from crossbow.kernels.interface import Buffers, PreparedKernel, State
-from crossbow.ops.kernel import Gradient, Kernel, Site
-from crossbow.types import Array, Shape
+from crossbow.kernels.interface import Buffers, PreparedKernel, State, Variable
+from crossbow.types import Array, Shape, Tensor
 
 
-def prepare_forward(kernel: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+class ArrayOperator(Protocol):
+    """The part of an operator that its array-module code needs; see `crossbow.ops.Kernel`."""
+
+    takes_labels: ClassVar[bool]
+    is_loss: ClassVar[bool]
+    is_measure: ClassVar[bool]
+
+    def forward(self, xp: ModuleType, inputs: Sequence[Array], variables: Mapping[str, Array]) -> Array: ...
+
+    def backward(
+        self,
+        xp: ModuleType,
+        inputs: Sequence[Array],
+        output: Array,
+        variables: Mapping[str, Array],
+        output_gradient: Array,
+    ) -> tuple[Sequence[Array | None], Mapping[str, Array]]: ...
+
+
+class ArraySite(Protocol):
+    """The part of an operator's surroundings that its array-module code needs."""
+
+    @property
+    def inputs(self) -> Sequence[Tensor]: ...
+
+    @property
+    def variables(self) -> Mapping[str, Variable]: ...
+
+    @property
+    def needs_input_gradient(self) -> bool: ...
+
+
+def prepare_forward(kernel: ArrayOperator, site: ArraySite) -> tuple[PreparedKernel, ...]:
     """The operator's `forward` as one prepared kernel."""
-    if type(kernel).forward is Kernel.forward:
-        raise NotImplementedError(f"{type(kernel).__name__} has neither `prepare` nor `forward`")
     roles = _Roles.of(kernel, site)
 
     def bind(buffers: Buffers) -> list[Callable[[], None]]:
@@ -39,24 +68,21 @@ def prepare_forward(kernel: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
     return (PreparedKernel(f"{roles.name}.forward array", roles.reads, ("output",), bind),)
 
 
-@configuration
-class ArrayGradient(Gradient):
-    """Gradient of an operator outside the package. It calls `backward` once for every input."""
+def prepare_backward(kernel: ArrayOperator, input: int, site: ArraySite) -> tuple[PreparedKernel, ...]:
+    """The operator's `backward` as a prepared kernel for one input's gradient; for input 0, also the variables'."""
+    roles = _Roles.of(kernel, site)
+    updated = tuple(site.variables) if input == 0 else ()
+    reads = (*roles.reads, "output") if kernel.is_loss else (*roles.reads, "output", "output_gradient")
+    writes = tuple(f"{name}_gradient" for name in updated)
+    if site.needs_input_gradient:
+        writes += ("input_gradient",)
+    if not writes:
+        return ()
 
-    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
-        roles = _Roles.of(peer, site)
-        updated = tuple(site.variables) if self.input == 0 else ()
-        reads = (*roles.reads, "output") if peer.is_loss else (*roles.reads, "output", "output_gradient")
-        writes = tuple(f"{name}_gradient" for name in updated)
-        if site.needs_input_gradient:
-            writes += ("input_gradient",)
-        if not writes:
-            return ()
+    def bind(buffers: Buffers) -> list[Callable[[], None]]:
+        return [_Backward(kernel, input, roles, updated, site.needs_input_gradient, buffers)]
 
-        def bind(buffers: Buffers) -> list[Callable[[], None]]:
-            return [_Backward(peer, self.input, roles, updated, site.needs_input_gradient, buffers)]
-
-        return (PreparedKernel(f"{roles.name}.backward array", reads, writes, bind),)
+    return (PreparedKernel(f"{roles.name}.backward array", reads, writes, bind),)
 
 
 @dataclass(frozen=True)
@@ -71,7 +97,7 @@ class _Roles:
     """Whether the padding of a batch is excluded, as for losses and metrics."""
 
     @classmethod
-    def of(cls, kernel: Kernel, site: Site) -> _Roles:
+    def of(cls, kernel: ArrayOperator, site: ArraySite) -> _Roles:
         edges = tuple(f"input{index}" for index in range(len(site.inputs)))
         if kernel.takes_labels:
             edges += ("labels",)
@@ -96,7 +122,7 @@ class _Roles:
 class _Backward:
     """One call of an operator's `backward`."""
 
-    kernel: Kernel
+    kernel: ArrayOperator
     input: int
     roles: _Roles
     updated: tuple[str, ...]

@@ -9,8 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from crossbow.conf import configuration, is_integer, refuse
-from crossbow.ops.array import ArrayGradient
-from crossbow.ops.kernel import Gradient, Kernel
+from crossbow.ops.kernel import ArrayGradient, Gradient, Kernel
 from crossbow.types import Array, Shape
 
 

@@ -21,6 +21,7 @@ from crossbow.conf import configuration, is_integer, is_number, plain, shown
 from crossbow.kernels.interface import PreparedKernel, Variable
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import RequestType
+from crossbow.ops.array import prepare_backward, prepare_forward
 from crossbow.ops.initialiser import Initialiser
 from crossbow.solver import SolverConf
 from crossbow.types import Array, LabelRange, Phase, Shape, Tensor
@@ -203,8 +204,8 @@ class Kernel:
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         """Forward kernels, in order."""
-        from crossbow.ops.array import prepare_forward
-
+        if type(self).forward is Kernel.forward:
+            raise NotImplementedError(f"{type(self).__name__} has neither `prepare` nor `forward`")
         return prepare_forward(self, site)
 
     def gradient(self, input: int = 0) -> Gradient | None:
@@ -212,8 +213,6 @@ class Kernel:
 
         The gradient operator of input 0 also computes the gradients of the variables.
         """
-        from crossbow.ops.array import ArrayGradient
-
         if type(self).backward is Kernel.backward:
             return None
         return ArrayGradient(input=input)
@@ -263,3 +262,11 @@ class Gradient:
     def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
         """The kernels, in order. `site` is the peer's."""
         raise NotImplementedError
+
+
+@configuration
+class ArrayGradient(Gradient):
+    """Gradient of an operator outside the package. It calls `backward` once for every input."""
+
+    def prepare(self, peer: Kernel, site: Site) -> tuple[PreparedKernel, ...]:
+        return prepare_backward(peer, self.input, site)

@@ -10,7 +10,7 @@ import numpy as np
 from crossbow.compile import BatchSource, Memory, Program
 from crossbow.data import Dataset
 from crossbow.kernels.interface import State
-from crossbow.kernels.native import TaskList
+from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.backend import Backend, batch_source
 from crossbow.runtime.flow import task_error
 from crossbow.runtime.memory import assign, new_state, on_host

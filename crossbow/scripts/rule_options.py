@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from crossbow.conf import Setting, settings
+from crossbow.conf import FieldSetting, settings
 from crossbow.runtime.configuration import ModelConf
 from crossbow.scripts.setting_options import add_setting, as_help, refuse_idle, those_given
 from crossbow.solver import Pace
@@ -33,16 +33,16 @@ def add_rule(group: argparse._ArgumentGroup) -> None:
         add_setting(group, next(iter(having.values())), domains, _help(having))
 
 
-def rule_settings() -> dict[str, dict[str, Setting]]:
+def rule_settings() -> dict[str, dict[str, FieldSetting]]:
     """Settings of all rules, by the setting's name and the rule's."""
-    found: dict[str, dict[str, Setting]] = {}
+    found: dict[str, dict[str, FieldSetting]] = {}
     for rule, kind in RULES.items():
         for name, setting in settings(kind).items():
             found.setdefault(name, {})[rule] = setting
     return found
 
 
-def _help(having: dict[str, Setting]) -> str:
+def _help(having: dict[str, FieldSetting]) -> str:
     """The text that the rules share, then bounds and default for groups of rules that share them.
 
     >>> print(_help({name: rule_settings()["alpha"][name] for name in ("polyak-ruppert", "easgd")}))
@@ -88,11 +88,11 @@ def _phases(options: argparse.Namespace) -> list[tuple[str, str, str]]:
     return [part.partition(":") for part in options.rule.split(",")]
 
 
-def _known(options: argparse.Namespace) -> dict[str, dict[str, Setting]]:
+def _known(options: argparse.Namespace) -> dict[str, dict[str, FieldSetting]]:
     return {name: settings(rule_class(name)) for name, _, _ in _phases(options)}
 
 
-def _options_text(having: Iterable[Setting]) -> str:
+def _options_text(having: Iterable[FieldSetting]) -> str:
     return ", ".join(f"--{setting.option}" for setting in having) or "none"
 
 
@@ -143,7 +143,7 @@ def exchanges_text(model: ModelConf) -> str:
     return "".join(f", {text}" for text in unusual)
 
 
-def _value_text(setting: Setting, value: Any) -> str:
+def _value_text(setting: FieldSetting, value: Any) -> str:
     if value is None:
         text = setting.meaning
     else:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from crossbow.conf import Domain, Setting
+from crossbow.conf import Domain, FieldSetting
 from crossbow.domains import Flag
 from crossbow.types import ConfigurationError
 
 
 def add_settings(
-    group: argparse._ArgumentGroup, settings: Mapping[str, Setting], defaults: Mapping[str, str] | None = None
+    group: argparse._ArgumentGroup, settings: Mapping[str, FieldSetting], defaults: Mapping[str, str] | None = None
 ) -> None:
     """Add an option for each setting. Its value is None if it is not given.
 
@@ -24,7 +24,7 @@ def add_settings(
         add_setting(group, setting, [setting.domain], help_text(setting, default))
 
 
-def add_setting(group: argparse._ArgumentGroup, setting: Setting, domains: Sequence[Domain], text: str) -> None:
+def add_setting(group: argparse._ArgumentGroup, setting: FieldSetting, domains: Sequence[Domain], text: str) -> None:
     """Add an option with this help, for a value of one of the domains."""
     option, text = f"--{setting.option}", text.replace("%", "%%")
     if isinstance(setting.domain, Flag):
@@ -34,7 +34,7 @@ def add_setting(group: argparse._ArgumentGroup, setting: Setting, domains: Seque
         group.add_argument(option, dest=setting.name, type=reader(domains), metavar=metavar, help=text)
 
 
-def help_text(setting: Setting, default: str) -> str:
+def help_text(setting: FieldSetting, default: str) -> str:
     """The setting's text, its bounds, and the default.
 
     >>> from crossbow.conf import settings

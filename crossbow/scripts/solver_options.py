@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from crossbow.conf import Setting, settings
+from crossbow.conf import FieldSetting, settings
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.solver import SolverConf
 from crossbow.solver.configuration import FINAL_PART, SCHEDULE_FIELDS, constant_rate, idle_fields
@@ -53,7 +53,7 @@ def solver_conf(options: argparse.Namespace, default: SolverConf) -> SolverConf:
     )
 
 
-def _where(known: Mapping[str, Setting], values: Mapping[str, Any]) -> str:
+def _where(known: Mapping[str, FieldSetting], values: Mapping[str, Any]) -> str:
     """Fields of a configuration as options, as typed."""
     (name, value), *others = values.items()
     if value is False and not others:

@@ -11,7 +11,7 @@ from crossbow.conf import Domain, is_number, parameters, setting
 from crossbow.domains import Choice, Integer, Number
 from crossbow.solver import Pace, SolverConf, Update, solver_step
 from crossbow.solver.update import CONSTANT
-from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
+from crossbow.synch.elastic import AlphaSteps, Elastic, TimedAlphas
 from crossbow.synch.rule import Arrival, FreeRule
 
 STALENESS = "1/staleness"
@@ -278,7 +278,7 @@ class EASGD(Elastic, FreeRule):
 
     alpha: float = setting(Number(above=0, at_most=1), default=0.5)
     tau: int = setting(Integer(at_least=1), default=1)
-    alpha_steps: AlphaSteps = setting(Steps(), default=(), meaning="none")
+    alpha_steps: AlphaSteps = setting(TimedAlphas(), default=(), meaning="none")
 
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
         # The gradient has been used, so its memory stores d.

@@ -8,7 +8,7 @@ from crossbow.conf import parameters, setting
 from crossbow.domains import Integer, Number
 from crossbow.solver import Pace, SolverConf, Update, solver_step
 from crossbow.solver.update import CONSTANT
-from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
+from crossbow.synch.elastic import AlphaSteps, Elastic, TimedAlphas
 from crossbow.synch.rule import NOTHING, BarrierRule
 
 
@@ -70,7 +70,7 @@ class PolyakRuppert(Elastic, _Average):
 
     alpha: float = setting(Number(at_least=0, at_most=1), default=0.0, meaning="0, none")
     tau: int = setting(Integer(at_least=1), default=1)
-    alpha_steps: AlphaSteps = setting(Steps(zero=True), default=(), meaning="none")
+    alpha_steps: AlphaSteps = setting(TimedAlphas(zero=True), default=(), meaning="none")
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         part = 1 / (pace.tick + 1)

@@ -14,10 +14,10 @@ AlphaSteps = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True)
-class Steps(Domain):
+class TimedAlphas(Domain):
     """Steps of α: pairs (time, α), the times ascending.
 
-    >>> Steps().write(((30.0, 0.1), (1234567.0, 0.05))), Steps().read("30:0.1")
+    >>> TimedAlphas().write(((30.0, 0.1), (1234567.0, 0.05))), TimedAlphas().read("30:0.1")
     ('30:0.1,1234567:0.05', ((30.0, 0.1),))
     """
 
@@ -55,7 +55,7 @@ class Steps(Domain):
         return tuple((time, alpha) for time, alpha in steps)
 
     def write(self, value: Any) -> str:
-        return ",".join(":".join(super(Steps, self).write(number) for number in step) for step in value)
+        return ",".join(":".join(super(TimedAlphas, self).write(number) for number in step) for step in value)
 
 
 class Elastic(Rule):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from crossbow.conf import parameters, setting
 from crossbow.domains import Integer, Number
 from crossbow.solver import Pace, SolverConf, Update, solver_step
-from crossbow.synch.elastic import AlphaSteps, Elastic, Steps
+from crossbow.synch.elastic import AlphaSteps, Elastic, TimedAlphas
 from crossbow.synch.rule import BarrierRule
 
 ONE_OVER_K = "1/k with k learners, 1/2 with one"
@@ -82,7 +82,7 @@ class SMA(_Synchronous):
     tau: int = setting(Integer(at_least=1), default=1)
     base_momentum: float = setting(Number(at_least=0, below=1), default=0.0)
     """Momentum of the average model."""
-    alpha_steps: AlphaSteps = setting(Steps(), default=(), meaning="none")
+    alpha_steps: AlphaSteps = setting(TimedAlphas(), default=(), meaning="none")
 
     def check_learners(self, learners: int) -> None:
         self._check_stable(learners, self.base_momentum)
@@ -112,7 +112,7 @@ class SynchronousEASGD(_Synchronous):
 
     alpha: float | None = setting(Number(above=0, at_most=1, optional=True), default=None, meaning=ONE_OVER_K)
     tau: int = setting(Integer(at_least=1), default=1)
-    alpha_steps: AlphaSteps = setting(Steps(), default=(), meaning="none")
+    alpha_steps: AlphaSteps = setting(TimedAlphas(), default=(), meaning="none")
 
     def check_learners(self, learners: int) -> None:
         self._check_stable(learners, 0.0)

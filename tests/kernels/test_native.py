@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.interface import State
-from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError, TaskList
+from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError
 from crossbow.kernels.requests import Signal, Wait
+from crossbow.kernels.task_list import TaskList
 from crossbow.types import Aborted, address
 from tests.support import SECONDS
 
@@ -252,7 +253,7 @@ SIGNAL_ONCE = """
 import time
 import numpy as np
 from crossbow.kernels import compiled
-from crossbow.kernels.native import TaskList
+from crossbow.kernels.task_list import TaskList
 from crossbow.kernels.onednn import flags
 from crossbow.kernels.requests import Signal
 state, flag = np.full(8, 3), np.zeros(1, np.int64)
@@ -319,10 +320,10 @@ def test_without_numba_lists_of_python_calls_run() -> None:
     program = """
 import sys
 sys.modules["numba"] = None
-import crossbow.kernels.native as native
+from crossbow.kernels.task_list import TaskList
 from crossbow.kernels import why_not_onednn
 done = []
-tasks = native.TaskList([lambda: done.append(1), lambda: done.append(2)], ["a", "b"])
+tasks = TaskList([lambda: done.append(1), lambda: done.append(2)], ["a", "b"])
 tasks.run()
 print(done, why_not_onednn())
 """

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from crossbow import ConfigurationError, SolverConf
-from crossbow.conf import Setting, configuration, field_docstrings, parameters, setting, settings
+from crossbow.conf import FieldSetting, configuration, field_docstrings, parameters, setting, settings
 from crossbow.domains import Choice, Flag, Integer, Number
 from crossbow.scripts import Defaults
 from crossbow.scripts.parser import Configurations, configurations, new_parser
@@ -102,7 +102,7 @@ def test_settings_are_listed_with_their_texts() -> None:
     known = settings(Annealing)
     assert list(known)[: len(settings(SolverConf))] == list(settings(SolverConf))
     assert known["policy"].option == "learning-rate-policy"
-    assert known["cooling"] == Setting(
+    assert known["cooling"] == FieldSetting(
         name="cooling",
         domain=Choice(("fast", "slow")),
         default="slow",

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from crossbow.kernels.cuda import cublas_library, cudnn_library
 from crossbow.kernels.cuda.shared_library import INSTALL
 from crossbow.types import Array, ConfigurationError, bytes_text
 
@@ -111,15 +112,11 @@ class CuPy:
 
     @functools.cached_property
     def cudnn(self) -> Any:
-        from crossbow.kernels.cuda.cudnn import load
-
-        return load()
+        return cudnn_library.load()
 
     @functools.cached_property
     def cublas(self) -> Any:
-        from crossbow.kernels.cuda.cublas import load
-
-        return load()
+        return cublas_library.load()
 
     def compile(self, source: str, options: Sequence[str]) -> Callable[[str], int]:
         module, held = self._cupy.RawModule(code=source, options=tuple(options)), []

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.cuda import cudnn
+from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
 from crossbow.kernels.cuda.launch import BLOCK, NARROW, Kernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
@@ -208,7 +208,7 @@ def _timed(direction: Direction, problem: Problem) -> list[tuple[int, int]]:
         (descriptors[operand], pointer(array)) for operand, array in zip(direction.operands, memory, strict=True)
     )
     workspace = api().zeros(WORKSPACE_LIMIT)
-    found, count = (cudnn.AlgorithmPerformance * TIMED)(), ctypes.c_int()
+    found, count = (cudnn_library.AlgorithmPerformance * TIMED)(), ctypes.c_int()
     try:
         cudnn.check(
             f"cudnnFindConvolution{direction.name}AlgorithmEx",

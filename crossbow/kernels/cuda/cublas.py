@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import computed_in, current
-from crossbow.kernels.cuda.shared_library import CUBLAS, find
 from crossbow.types import Array, ConfigurationError, CrossbowError, address
 
 # Constants, as in cublas_api.h and library_types.h.
@@ -31,38 +29,6 @@ CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_COMPUTE_64F = 68, 69, 70
 CUBLAS_GEMM_DEFAULT = -1
 CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF = 0, 1, 2, 14
 
-_HANDLE = _STREAM = _POINTER = ctypes.c_void_p
-_INT = _ENUM = ctypes.c_int
-_LONG = ctypes.c_longlong
-
-
-def _gemm(*, types: bool, strides: bool) -> tuple[type, ...]:
-    """The arguments of a matrix product: whether it is told the matrices' types, and their distances in a stack."""
-    matrix = (_POINTER, *((_ENUM,) if types else ()), _INT, *((_LONG,) if strides else ()))
-    end = (*((_INT,) if strides else ()), *((_ENUM, _ENUM) if types else ()))
-    return (_HANDLE, _ENUM, _ENUM, _INT, _INT, _INT, _POINTER, *matrix, *matrix, _POINTER, *matrix, *end)
-
-
-PROTOTYPES: Mapping[str, tuple[type, ...]] = {
-    "cublasCreate_v2": (_POINTER,),
-    "cublasDestroy_v2": (_HANDLE,),
-    "cublasGetVersion_v2": (_HANDLE, _POINTER),
-    "cublasSetStream_v2": (_HANDLE, _STREAM),
-    "cublasSetWorkspace_v2": (_HANDLE, _POINTER, ctypes.c_size_t),
-    "cublasSetMathMode": (_HANDLE, _ENUM),
-    "cublasGetStatusString": (_ENUM,),
-    "cublasSgemm_v2": _gemm(types=False, strides=False),
-    "cublasDgemm_v2": _gemm(types=False, strides=False),
-    "cublasGemmEx": _gemm(types=True, strides=False),
-    "cublasSgemmStridedBatched": _gemm(types=False, strides=True),
-    "cublasDgemmStridedBatched": _gemm(types=False, strides=True),
-    "cublasGemmStridedBatchedEx": _gemm(types=True, strides=True),
-}
-"""Every function that is called, and the types of its arguments."""
-
-RESULTS: Mapping[str, type] = {"cublasGetStatusString": ctypes.c_char_p}
-"""What functions return that do not return a status."""
-
 
 class CublasError(CrossbowError, RuntimeError):
     """A call of the library did not succeed. `status` is the library's number."""
@@ -70,15 +36,6 @@ class CublasError(CrossbowError, RuntimeError):
     def __init__(self, call: str, status: int, text: str) -> None:
         super().__init__(f"{call} returned {status} ({text})")
         self.status = status
-
-
-def load() -> Any:
-    """The library, its functions declared. Raises ConfigurationError, which says what to install, if it is absent."""
-    library = find(CUBLAS).library
-    for name, arguments in PROTOTYPES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = arguments, RESULTS.get(name, ctypes.c_int)
-    return library
 
 
 def check(name: str, *arguments: object) -> None:

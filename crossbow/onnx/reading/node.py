@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -14,9 +14,6 @@ from crossbow.onnx.network import FILLER, NetworkStep
 from crossbow.onnx.training_settings import Settings, with_settings
 from crossbow.ops import Kernel
 from crossbow.types import Phase
-
-if TYPE_CHECKING:
-    from crossbow.onnx.reading.graph import Reader
 
 Numbers = NDArray[Any]
 LARGEST_CONSTANT = 1 << 28
@@ -40,10 +37,25 @@ class ConstantTensor:
     """Whether it is a number in the graph instead of an initializer."""
 
 
+class GraphValues(Protocol):
+    """What a node's translation reads and changes of its graph: the part of a `Reader` that nodes use."""
+
+    constants: dict[str, ConstantTensor]
+    values: dict[str, NetworkStep]
+    steps: list[NetworkStep]
+    absorbed: dict[int, str]
+    borders: dict[str, Border]
+    is_from_save: bool
+
+    def sole_consumer(self, node: Node, op_type: str) -> Node | None: ...
+
+    def follower(self, node: Node, op_type: str) -> Node | None: ...
+
+
 class Node:
     """An ONNX node, as seen by its translation."""
 
-    def __init__(self, reader: Reader, proto: onnx.NodeProto, name: str, version: int) -> None:
+    def __init__(self, reader: GraphValues, proto: onnx.NodeProto, name: str, version: int) -> None:
         self.reader, self.proto, self.name, self.version = reader, proto, name, version
         self.is_marked = False
         """Whether `save` wrote the node, according to its mark."""

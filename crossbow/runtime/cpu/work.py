@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from crossbow.compile import BoundStep, Memory
 from crossbow.dataflow.graph import losses, measures
-from crossbow.kernels.native import TaskList
+from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.assembly import Pipeline
 from crossbow.types import Array
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.kernels.cuda import cublas
-from crossbow.kernels.cuda.cublas import PROTOTYPES
+from crossbow.kernels.cuda.cublas_library import PROTOTYPES
 from crossbow.kernels.cuda.launch import computed_in
 
 VERSION = 130000
@@ -77,7 +77,7 @@ class Operand:
 
 
 class FakeCublas:
-    """The functions of `cublas.PROTOTYPES`, called as those of the real library."""
+    """The functions of `cublas_library.PROTOTYPES`, called as those of the real library."""
 
     def __init__(self, calls: list[Any]) -> None:
         from tests.kernels.cuda.fake import Recorded

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from crossbow.kernels.cuda import cudnn
+from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.launch import computed_in
 from crossbow.kernels.reference import convolution as reference
 from crossbow.kernels.requests import ConvolutionGeometry
@@ -130,18 +130,18 @@ class FakeCudnn:
         self._error = ""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in cudnn.PROTOTYPES:
+        if name not in cudnn_library.PROTOTYPES:
             raise AttributeError(name)
         return functools.partial(self._call, name)
 
     def alive(self) -> list[str]:
         """The kinds of descriptors that have not been destroyed."""
-        return sorted(o.kind.__name__ for o in self.objects.values() if o.alive and o.kind is not cudnn.Handle)
+        return sorted(o.kind.__name__ for o in self.objects.values() if o.alive and o.kind is not cudnn_library.Handle)
 
     def _call(self, name: str, *arguments: Any) -> Any:
         from tests.kernels.cuda.fake import Recorded  # which imports this module
 
-        types = cudnn.PROTOTYPES[name]
+        types = cudnn_library.PROTOTYPES[name]
         assert len(arguments) == len(types), f"{name}: expected {len(types)} arguments. Received: {len(arguments)}"
         values = []
         for position, (kind, argument) in enumerate(zip(types, arguments, strict=True)):
@@ -159,11 +159,11 @@ class FakeCudnn:
         except Refused as refused:
             self._error = f"{name}: {refused}"
             return refused.status
-        return cudnn.STATUS_SUCCESS if name not in cudnn.RESULTS else result
+        return cudnn.STATUS_SUCCESS if name not in cudnn_library.RESULTS else result
 
     def _of_a_kind(self, name: str) -> Callable[..., None]:
-        for kind in (*cudnn.DESCRIPTORS, cudnn.Handle):
-            called = "" if kind is cudnn.Handle else kind.__name__
+        for kind in (*cudnn_library.DESCRIPTORS, cudnn_library.Handle):
+            called = "" if kind is cudnn_library.Handle else kind.__name__
             if name == f"cudnnCreate{called}":
                 return functools.partial(FakeCudnn._create, kind=kind)
             if name == f"cudnnDestroy{called}":
@@ -183,7 +183,7 @@ class FakeCudnn:
     # The library itself.
 
     def _cudnnGetVersion(self) -> int:
-        return cudnn.MAJOR * 10_000
+        return cudnn_library.MAJOR * 10_000
 
     def _cudnnGetErrorString(self, status: int) -> bytes:
         names = {value: name for name, value in vars(cudnn).items() if name.startswith("STATUS_")}
@@ -220,7 +220,7 @@ class FakeCudnn:
 
     def _handle(self, handle: int) -> None:
         if handle:  # 0 is that of the stream that is current where none was set (launch.current)
-            self._object(cudnn.Handle, handle)
+            self._object(cudnn_library.Handle, handle)
 
     # Descriptors.
 
@@ -228,7 +228,7 @@ class FakeCudnn:
         if not 3 <= axes <= 8 or min(sizes[:axes]) < 1 or min(strides[:axes]) < 1:
             raise Refused(cudnn.STATUS_BAD_PARAM, f"sizes {sizes[:axes]}, strides {strides[:axes]}")
         setting = FakeTensor(DTYPES[dtype], tuple(sizes[:axes]), tuple(strides[:axes]))
-        self._object(cudnn.TensorDescriptor, tensor).setting = setting
+        self._object(cudnn_library.TensorDescriptor, tensor).setting = setting
 
     def _cudnnSetFilterNdDescriptor(self, filter: int, dtype: int, order: int, axes: int, sizes: Any) -> None:
         if not 3 <= axes <= 8 or min(sizes[:axes]) < 1:
@@ -237,7 +237,7 @@ class FakeCudnn:
         for axis in [1, *range(axes - 1, 1, -1), 0] if order == cudnn.TENSOR_NHWC else range(axes - 1, -1, -1):
             strides[axis] = step
             step *= shape[axis]
-        self._object(cudnn.FilterDescriptor, filter).setting = FakeTensor(DTYPES[dtype], shape, tuple(strides))
+        self._object(cudnn_library.FilterDescriptor, filter).setting = FakeTensor(DTYPES[dtype], shape, tuple(strides))
 
     def _cudnnSetConvolutionNdDescriptor(
         self, convolution: int, axes: int, padding: Any, stride: Any, dilation: Any, mode: int, dtype: int
@@ -248,19 +248,19 @@ class FakeCudnn:
         # The kernel's size comes with the filter.
         geometry = ConvolutionGeometry((1,) * axes, tuple(stride[:axes]), both, tuple(dilation[:axes]))
         setting = FakeConvolution(geometry, mode, DTYPES[dtype])
-        self._object(cudnn.ConvolutionDescriptor, convolution).setting = setting
+        self._object(cudnn_library.ConvolutionDescriptor, convolution).setting = setting
 
     def _cudnnSetConvolutionGroupCount(self, convolution: int, groups: int) -> None:
-        setting = self._setting(cudnn.ConvolutionDescriptor, convolution)
+        setting = self._setting(cudnn_library.ConvolutionDescriptor, convolution)
         g = setting.geometry
         setting.geometry = ConvolutionGeometry(g.kernel, g.stride, g.padding, g.dilation, groups)
 
     def _cudnnSetConvolutionMathType(self, convolution: int, math_type: int) -> None:
-        self._setting(cudnn.ConvolutionDescriptor, convolution).math_type = math_type
+        self._setting(cudnn_library.ConvolutionDescriptor, convolution).math_type = math_type
 
     def _cudnnGetConvolutionNdForwardOutputDim(self, convolution: int, x: int, w: int, axes: int, sizes: Any) -> None:
-        setting = self._setting(cudnn.ConvolutionDescriptor, convolution)
-        tensors = self._setting(cudnn.TensorDescriptor, x), self._setting(cudnn.FilterDescriptor, w)
+        setting = self._setting(cudnn_library.ConvolutionDescriptor, convolution)
+        tensors = self._setting(cudnn_library.TensorDescriptor, x), self._setting(cudnn_library.FilterDescriptor, w)
         shape = setting.output_shape(*tensors)
         if len(shape) != axes:
             raise Refused(cudnn.STATUS_BAD_PARAM, f"{axes} axes of {shape}")
@@ -272,10 +272,12 @@ class FakeCudnn:
     def _asked(self, kind: str, first: int, second: int, convolution: int, result: int) -> Asked:
         roles = {"Forward": "xwy", "BackwardData": "wyx", "BackwardFilter": "xyw"}[kind]
         tensors = {
-            role: self._setting(cudnn.FilterDescriptor if role == "w" else cudnn.TensorDescriptor, number)
+            role: self._setting(
+                cudnn_library.FilterDescriptor if role == "w" else cudnn_library.TensorDescriptor, number
+            )
             for role, number in zip(roles, (first, second, result), strict=True)
         }
-        setting = self._setting(cudnn.ConvolutionDescriptor, convolution)
+        setting = self._setting(cudnn_library.ConvolutionDescriptor, convolution)
         if len(dtypes := {tensor.dtype for tensor in tensors.values()}) != 1 or computed_in(*dtypes) != setting.dtype:
             raise Refused(cudnn.STATUS_BAD_PARAM, f"types of {tensors}, computed in {setting.dtype}")
         expected = setting.output_shape(tensors["x"], tensors["w"])

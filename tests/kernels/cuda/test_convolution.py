@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.kernels.cuda import convolution, cudnn
+from crossbow.kernels.cuda import convolution, cudnn, cudnn_library
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.mixed import narrow_type
@@ -522,7 +522,7 @@ def test_the_fake_refuses_wrong_arguments(fake: FakeCuda, position: int, wrong: 
 def test_the_fake_refuses_wrong_descriptors(fake: FakeCuda) -> None:
     arguments, _alive = asked_directly(Example())
     other = cudnn.tensor_descriptor((2, 6, 5, 6), (180, 30, 6, 1), FLOAT32)  # a column too many
-    for tensor in (other, cudnn.Descriptor(cudnn.TensorDescriptor)):  # and one that was never set
+    for tensor in (other, cudnn.Descriptor(cudnn_library.TensorDescriptor)):  # and one that was never set
         with pytest.raises(cudnn.CudnnError):
             cudnn.check("cudnnConvolutionForward", *arguments[:11], tensor, arguments[12])
     with pytest.raises(ctypes.ArgumentError):

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.kernels.cuda import cublas
-from crossbow.kernels.cuda.cublas import PROTOTYPES, RESULTS, CublasError, Matrix, check, matrix_product
+from crossbow.kernels.cuda import cublas, cublas_library
+from crossbow.kernels.cuda.cublas import CublasError, Matrix, check, matrix_product
+from crossbow.kernels.cuda.cublas_library import PROTOTYPES, RESULTS
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.types import ConfigurationError, CrossbowError
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
@@ -137,7 +138,7 @@ def test_types_of_numbers_are_those_of_cuda() -> None:
 @pytest.fixture(scope="module")
 def library() -> Any:
     try:
-        return cublas.load()
+        return cublas_library.load()
     except ConfigurationError as error:
         pytest.skip(str(error))
 

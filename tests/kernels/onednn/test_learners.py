@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.interface import Call, PreparedKernel, Variable
-from crossbow.kernels.native import TaskList
 from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_threads
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -16,6 +15,7 @@ from crossbow.kernels.requests import (
     ConvolutionForward,
     ConvolutionGeometry,
 )
+from crossbow.kernels.task_list import TaskList
 from crossbow.types import Shape, aligned_zeros
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, draw, memory, tensor, with_storage
 

@@ -1,0 +1,102 @@
+"""Task lists: bound calls run in order, with no Python between those that are native.
+
+A run of native calls is one table of integers. One compiled loop walks it without holding the interpreter's lock, so
+that small steps of several learners run at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import numpy as np
+
+from crossbow.kernels.interface import Call
+from crossbow.kernels.native import ARGUMENTS, NativeCall, prototype
+from crossbow.types import address
+
+
+class _NativeRun:
+    """A maximal run of native calls of a task list: a table walked by the compiled loop."""
+
+    def __init__(self, calls: Sequence[NativeCall], first: int) -> None:
+        from crossbow.kernels.compiled import run_table  # here, because numba takes long to import
+
+        self.first = first
+        self.calls = tuple(calls)
+        self._table = np.zeros((len(calls), 1 + ARGUMENTS), np.int64)
+        for row, call in zip(self._table, calls, strict=True):
+            row[0] = call.function
+            row[1 : 1 + len(call.arguments)] = call.arguments
+        self.failed = np.zeros(1, np.int64)
+        self.run = prototype()(run_table.address)
+        self.arguments = (address(self._table), len(calls), address(self.failed), 0)
+
+    def fail(self, status: int) -> NoReturn:
+        self.calls[int(self.failed[0])].fail(status)
+
+
+class TaskList:
+    """The calls of a task, in order. `names[i]` is the operator that call i belongs to.
+
+    `run` executes all of them; nothing is allocated and nothing is decided in it. When a call fails, the exception
+    passes through untouched and `failed` is the name of its operator.
+    """
+
+    def __init__(self, calls: Sequence[Call], names: Sequence[str]) -> None:
+        if len(calls) != len(names):
+            raise ValueError(f"expected one name for each of the {len(calls)} calls. Received: {len(names)} names")
+        self.calls = tuple(calls)
+        self.names = tuple(names)
+        self.failed: str | None = None
+        """The operator whose call failed in the last run; None where none did, or where it ended between calls."""
+        self._parts = self._group()
+        only = self._parts[0] if len(self._parts) == 1 else None
+        self._whole = only if isinstance(only, _NativeRun) else None
+
+    def _group(self) -> list[tuple[int, Call] | _NativeRun]:
+        parts: list[tuple[int, Call] | _NativeRun] = []
+        native: list[NativeCall] = []
+        for index, call in enumerate((*self.calls, None)):
+            if isinstance(call, NativeCall):
+                native.append(call)
+                continue
+            if native:
+                parts.append(_NativeRun(native, index - len(native)))
+                native = []
+            if call is not None:
+                parts.append((index, call))
+        return parts
+
+    @property
+    def native_calls(self) -> int:
+        """How many calls run without Python."""
+        return sum(len(part.calls) for part in self._parts if isinstance(part, _NativeRun))
+
+    def run(self) -> None:
+        """Execute the calls in order. Raises whatever a call raises; for a native one `NativeError`, `Aborted`, or what
+        its `explain` raises."""
+        self.failed = None
+        whole = self._whole
+        if whole is None:
+            self._run_parts()
+            return
+        status = whole.run(*whole.arguments)
+        if status:
+            self.failed = self.names[int(whole.failed[0])]
+            whole.fail(status)
+
+    def _run_parts(self) -> None:
+        for part in self._parts:
+            if isinstance(part, _NativeRun):
+                status = part.run(*part.arguments)
+                if status:
+                    self.failed = self.names[part.first + int(part.failed[0])]
+                    part.fail(status)
+            else:
+                index, call = part
+                try:
+                    call()
+                except BaseException:
+                    self.failed = self.names[index]
+                    raise
