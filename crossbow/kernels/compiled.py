@@ -1,12 +1,13 @@
-"""Passes over memory written in Python and compiled by numba, reachable by address.
+"""Passes over memory, written in Python, compiled by numba, and callable by address.
 
 A pass is a function `int32 f(uintp, uintp, uintp, uintp)` that returns 0. Most take the address of one *argument
 block*: 8-byte slots that hold addresses, integers, or floats (read through `float64_at`). Inside a pass, memory is
-reached through typed pointers: `x = float32_at(block[0])`, then `x[i]`. Nothing is checked there: whoever binds a pass
-answers for sizes.
+block*: 8-byte slots with addresses, integers, or floats (read through `float64_at`). Inside a pass, memory is accessed
+through typed pointers: `x = float32_at(block[0])`, then `x[i]`. There are no checks: the code that binds a pass is
+responsible for sizes.
 
-Passes are compiled when their address is first asked for, and kept on disk by numba (beside the source, or in the
-user's cache directory where that cannot be written, or not at all where neither can).
+Passes are compiled when their address is first requested, and cached on disk by numba (next to the source, or in the
+user's cache directory if that is not writable, or not at all if neither is).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a kernel library is: it answers requests with prepared kernels."""
+"""The interface of a kernel library, which answers requests with prepared kernels."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from crossbow.types import Array, Layout, Shape, Tensor
 
 
 class MixedPrecision(Protocol):
-    """A library's kernels for tensors that consist of numbers of 16 bits, beside its own type.
+    """A library's kernels for 16-bit tensors, in addition to its own type.
 
-    Gradients of 16 bits may be scaled, so that small ones do not become zero: by a number that changes as training
-    goes on, in the runtime's array `scaling`.
+    16-bit gradients may be scaled, so that small ones do not underflow, by a loss scale that changes during training,
+    in the runtime's array `scaling`.
     """
 
     dtype: np.dtype[np.generic]
-    """That of 16 bits."""
+    """The 16-bit type."""
     scales: bool
-    """Whether gradients of that type are scaled. Those that are too large for it then count as zero."""
+    """Whether gradients of that type are scaled. Gradients that overflow then count as zero."""
 
     def new_scaling(self) -> Array:
-        """What a learner's `scaling` is when training begins, on the host."""
+        """Initial value of a learner's `scaling`, on the host."""
 
     def convert(self, x: Tensor, y: Tensor, *, gradient: bool) -> PreparedKernel:
-        """input0[, scaling] → output: one type to the other. The tensors lie in the same order."""
+        """input0[, scaling] → output: a conversion of type. The tensors have the same layout."""
 
     def narrow_weights(self, *, training: bool) -> PreparedKernel:
-        """weights[, scaling] → narrow_weights: whole vectors. training: the scale is also brought up to date."""
+        """weights[, scaling] → narrow_weights: whole vectors. training: whether the scale is also updated."""
 
     def widen_gradient(self, parts: Sequence[tuple[slice, str]]) -> PreparedKernel:
-        """narrow_gradient, gradient[, scaling] → gradient: whole vectors, of which parts were computed in 16 bits
-        ("narrow"), others are in their place but "scaled", and others "ready". With a scale, a gradient with a number
-        that is not finite becomes zero."""
+        """narrow_gradient, gradient[, scaling] → gradient: whole vectors. Parts were computed in 16 bits ("narrow"), or
+        are already in `gradient`, scaled ("scaled") or final ("ready"). With a scale, a gradient with a non-finite
+        number becomes zero."""
 
 
 class KernelLibrary(Protocol):
-    """A device's kernels. The reference library is the specification; the others differ in speed only."""
+    """The kernels of a device. The reference library is the specification; others differ only in speed."""
 
     name: str
     dtypes: tuple[np.dtype[np.generic], ...]
-    """Floating-point types that the library computes in."""
+    """Floating-point types that the library supports."""
     fused_relu: frozenset[RequestType]
-    """Requests with which a kernel of the library takes in the ReLU after its operator, and gains by it."""
+    """Requests whose kernels include the ReLU after their operator, if that is faster."""
 
     @property
     def mixed(self) -> MixedPrecision | None:
-        """What else is needed where operators compute with tensors of 16 bits. None where none do."""
+        """Additional kernels for 16-bit tensors, or None if operators do not use them."""
 
     def layout(self, shape: Shape) -> Layout:
         """The layout of an activation of this shape."""
 
     def prepare(self, request: Request) -> PreparedKernel:
-        """The kernel that answers a request."""
+        """The kernel for a request."""

@@ -1,7 +1,7 @@
 """Native calls: functions that are called by address, from Python or by a compiled loop.
 
-A *native* call is the address of a function `int32 f(uintp, uintp, uintp, uintp)` and its arguments; 0 is success.
-`dnnl_primitive_execute(primitive, stream, nargs, args)` is one as it stands, and so are the compiled passes of
+A *native* call is the address of a function `int32 f(uintp, uintp, uintp, uintp)` and its arguments; 0 means success.
+`dnnl_primitive_execute(primitive, stream, nargs, args)` is such a function, and so are the compiled passes of
 `crossbow.kernels.compiled`.
 """
 
@@ -16,23 +16,23 @@ from typing import Any, NoReturn
 from crossbow.types import Aborted, CrossbowError
 
 ARGUMENTS = 4
-"""Arguments of a native function."""
+"""Number of arguments of a native function."""
 ABORTED = -1
-"""The status of a wait that was given up."""
+"""Status of an aborted wait."""
 BAD_LABEL = -2
-"""The status of a loss or measure that met a label outside the classes."""
+"""Status of a loss or metric that found a label outside the classes."""
 BAD_INDEX = -3
-"""The status of an operator whose input names a row that a variable has not."""
+"""Status of an operator whose input contains an index that is not a row of a variable."""
 
 _MEANINGS = {
     BAD_LABEL: "a label is not one of the classes (from 0 to their number − 1)",
     BAD_INDEX: "an index is not a whole number from 0 to the number of rows − 1",
 }
-"""What is said where nothing else explains the failure (`NativeCall.explain`)."""
+"""Messages of failures without another explanation (`NativeCall.explain`)."""
 
 
 class NativeError(CrossbowError, RuntimeError):
-    """A native call did not succeed. `status` is what it returned."""
+    """A native call failed. `status` is its return value."""
 
     def __init__(self, name: str, status: int) -> None:
         meaning = _MEANINGS.get(status, f"it returned status {status}, expected 0")
@@ -42,25 +42,25 @@ class NativeError(CrossbowError, RuntimeError):
 
 @functools.cache
 def prototype() -> Callable[[int], Callable[..., int]]:
-    # CFUNCTYPE, unlike PYFUNCTYPE, lets go of the interpreter's lock during the call.
+    # CFUNCTYPE, unlike PYFUNCTYPE, releases the GIL during the call.
     prototype: Callable[[int], Callable[..., int]] = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_size_t] * ARGUMENTS)
     return prototype
 
 
 @dataclass(frozen=True, slots=True)
 class NativeCall:
-    """A native function with its arguments. Calling it is the readable path; task lists read its numbers instead."""
+    """A native function with its arguments. It can be called, for tests; task lists read its numbers instead."""
 
     name: str
-    """What a profile and an error call it."""
+    """Name in profiles and errors."""
     function: int
-    """The function's address."""
+    """Address of the function."""
     arguments: tuple[int, ...]
     """At most four numbers or addresses."""
     references: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-    """Whatever the addresses point into; it lives as long as the call."""
+    """Objects that the addresses point into, which live as long as the call."""
     explain: Callable[[], object] | None = field(default=None, repr=False, compare=False)
-    """Looks at what the call has read after it failed, and raises an exception that says more than a status can."""
+    """Function that examines a failed call's inputs, and raises an exception with more information than a status."""
 
     def __post_init__(self) -> None:
         if len(self.arguments) > ARGUMENTS:

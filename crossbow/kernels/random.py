@@ -1,6 +1,6 @@
 """Random numbers that depend on positions, never on timing: Philox4x32-10 (Salmon et al., SC 2011).
 
-One generator for every library: the same seed, task, operator and element give the same number on every device.
+All libraries use one generator: the same seed, task, operator and element give the same number on every device.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def philox(counters: NDArray[np.uint32], key: tuple[int, int]) -> NDArray[np.uin
 
 
 def threshold(ratio: float) -> int:
-    """An element is dropped when its 32 random bits are below this."""
+    """Bound below which an element's 32 random bits cause it to be dropped."""
     return min(round(ratio * 2**32), 2**32 - 1)
 
 

@@ -1,8 +1,8 @@
-"""The kernels of a library by request, and the choice among them.
+"""Registration of a library's kernels by request, and selection of a kernel.
 
 A library consists of *rooms*: kernels of one kind, in a `Registry`. A request goes from room to room. In each, the
-kernels for it are asked in the order in which they are registered, and the first whose condition holds prepares the
-answer. Where that raises `UnsupportedError`, the next one follows, and the name of its kernel tells why.
+kernels for it are tried in the order of registration, and the first whose condition holds prepares the answer. If it
+raises `UnsupportedError`, the next one is tried, and the name of its kernel states the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Prepare = TypeVar("Prepare", bound=Callable[..., PreparedKernel])
 
 
 class UnsupportedError(CrossbowError, RuntimeError):
-    """What stands behind a kernel refuses a request, while the kernel is prepared."""
+    """The underlying implementation of a kernel rejects a request, while the kernel is prepared."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,21 @@ class Candidate:
 
     prepare: Callable[[Any], PreparedKernel]
     when: Callable[[Any], bool]
-    """Whether it takes a request."""
+    """Whether it supports a request."""
 
 
 class Registry:
     """The kernels of one room."""
 
     def __init__(self, name: str, *, takes_empty: bool = True, plain_variables: bool = False) -> None:
-        """takes_empty: whether tensors may be without elements. plain_variables: whether the kernels know variables in
-        logical order only; those that lie otherwise are then copied around them."""
+        """takes_empty: whether tensors may be empty. plain_variables: whether the kernels support only variables in
+        logical order; variables with other storages are then copied before and after them."""
         self.name, self.takes_empty, self.plain_variables = name, takes_empty, plain_variables
         self._candidates: dict[RequestType, list[Candidate]] = {}
 
     def kernel(self, request: type[R], when: Callable[[R], bool] = lambda _: True) -> Callable[[Prepare], Prepare]:
-        """Decorator: register a function, from the request to the prepared kernel, for the requests of a kind for which
-        the condition holds."""
+        """Decorator: register a function, from a request to a prepared kernel, for requests of a type for which the
+        condition holds."""
 
         def register(prepare: Prepare) -> Prepare:
             self._candidates.setdefault(request, []).append(Candidate(prepare, when))
@@ -56,23 +56,23 @@ class Registry:
         return register
 
     def candidates(self, request: RequestType) -> Sequence[Candidate]:
-        """The kernels for a kind of request, in the order in which they are asked."""
+        """Kernels for a type of request, in the order in which they are tried."""
         return self._candidates.get(request, ())
 
     @property
     def requests(self) -> frozenset[RequestType]:
-        """The kinds of requests for which there is a kernel."""
+        """Types of requests for which there is a kernel."""
         return frozenset(self._candidates)
 
 
 class Rooms:
-    """Registries in the order in which they are asked."""
+    """Registries in the order in which they are tried."""
 
     def __init__(self, library: str, *registries: Registry) -> None:
         self.library, self.registries = library, registries
 
     def prepare(self, request: Request) -> PreparedKernel:
-        """The answer to a request. Raises ConfigurationError where no room has a kernel for it."""
+        """The answer to a request. Raises ConfigurationError if no room has a kernel for it."""
         reason, empty = "", request.empty_shape()
         for registry in self.registries:
             candidates = registry.candidates(type(request))
@@ -103,7 +103,7 @@ def load(package: str) -> None:
 
 
 def _on_plain_variables(kernel: PreparedKernel, request: Request) -> PreparedKernel:
-    """A kernel that knows variables in logical order only, for those that lie otherwise: they are copied around it."""
+    """A kernel for variables in logical order, wrapped for other storages: they are copied before and after it."""
     variables = {role: value for role, value in vars(request).items() if isinstance(value, Variable)}
     storages: dict[str, Storage] = {
         role: variable.storage

@@ -1,4 +1,4 @@
-"""Where the elements of a tensor lie: strides, also of the same elements seen with other sizes."""
+"""Strides of tensors, also of the same elements viewed with other sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from crossbow.types import Layout, Shape, Tensor
 
 
 def strides(tensor: Tensor) -> tuple[int, ...]:
-    """Elements in memory from a neighbour to the next one, along each logical axis.
+    """Distance in memory between neighbours along each logical axis, in elements.
 
     >>> import numpy as np
     >>> strides(Tensor((2, 3, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST))
@@ -22,14 +22,14 @@ def strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 def strides_as(tensor: Tensor, sizes: Shape) -> tuple[int, ...]:
-    """The strides of a tensor seen as an array of `sizes`, of which one or more neighbours make up each axis.
+    """The strides of a tensor viewed as an array of `sizes`, with one or more neighbouring sizes for each axis.
 
     >>> import numpy as np
     >>> strides_as(Tensor((2, 6, 4, 5), np.dtype(np.float32), Layout.CHANNELS_LAST), (2, 3, 2, 4, 5))
     (120, 2, 1, 30, 6)
     """
     if 0 in tensor.shape and 0 in sizes:
-        return tuple([1] * len(sizes))  # there is nothing to be found by them
+        return tuple([1] * len(sizes))  # an empty tensor: strides do not matter
     found: list[int] = []
     for size, step in zip(tensor.shape, strides(tensor), strict=True):
         begin, product = len(found), 1
@@ -46,13 +46,13 @@ def strides_as(tensor: Tensor, sizes: Shape) -> tuple[int, ...]:
 
 
 def transposed_strides(x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> tuple[Shape, Shape, Shape]:
-    """For y = x, seen as `sizes`, with its axes in `order`: the sizes in that order, and the strides of x and of y."""
+    """For y = x, viewed as `sizes`, with its axes in `order`: the sizes in that order, and the strides of x and y."""
     turned = tuple(sizes[axis] for axis in order)
     from_x = strides_as(x, sizes)
     return turned, tuple(from_x[axis] for axis in order), strides_as(y, turned)
 
 
 def moves_nothing(x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> bool:
-    """Whether y, transposed from x, has every element where x has it."""
+    """Whether a transpose from x to y leaves every element at the same location."""
     turned, from_x, to_y = transposed_strides(x, y, sizes, order)
     return all(a == b for size, a, b in zip(turned, from_x, to_y, strict=True) if size != 1)

@@ -1,4 +1,4 @@
-"""The reference kernels: NumPy, complete and plain. They are the specification of every other library."""
+"""The reference kernels in plain NumPy. They are complete, and the specification of all other libraries."""
 
 from crossbow.kernels.reference.library import Reference
 

@@ -1,4 +1,4 @@
-"""Batch normalisation. The channels are axis 1; what is normalised together is all the rest."""
+"""Batch normalisation. The channels are axis 1; each is normalised over all other axes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def training(
     count: Floats | None = None,
     count_next: Floats | None = None,
 ) -> None:
-    """y = weights · (x − μ) / √(σ² + ε) + bias, and what has been observed. Keeps μ and 1 / √(σ² + ε)."""
+    """y = weights · (x − μ) / √(σ² + ε) + bias, and the running statistics. Keeps μ and 1 / √(σ² + ε)."""
     axes = _all_but_channels(input0)
     values = input0.size // input0.shape[1]
     mean = np.mean(input0, axis=axes, dtype=np.float64)
@@ -95,7 +95,7 @@ def backward(
 
 
 def _normalise(x: Floats, mean: Floats, inverse: Floats, weights: Floats, bias: Floats | None, y: Floats) -> None:
-    # Centred first: what the mean has in common with x must be gone before anything is rounded.
+    # Centred first, so that rounding errors are not relative to the mean.
     np.subtract(x, _channels(mean, x), out=y)
     y *= _channels(weights * inverse, x)
     if bias is not None:

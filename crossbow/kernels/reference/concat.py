@@ -1,4 +1,4 @@
-"""Tensors one behind the other along an axis."""
+"""Concatenation of tensors along an axis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crossbow.kernels.requests import ConcatBackward, ConcatForward
 
 @computes(ConcatForward)
 def forward(*, output: Floats, axis: int, **inputs: Floats) -> None:
-    """y = the inputs, in order."""
+    """y = the concatenated inputs."""
     np.concatenate([inputs[f"input{number}"] for number in range(len(inputs))], axis=axis, out=output)
 
 

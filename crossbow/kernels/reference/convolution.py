@@ -36,7 +36,7 @@ def forward(
 def backward_data(
     *, output_gradient: Floats, weights: Floats, input_gradient: Floats, geometry: ConvolutionGeometry
 ) -> None:
-    """Every window's gradient wᵀ dy, added up where the windows lie on the input."""
+    """The gradient of every window, wᵀ dy, added up at the window's location in the input."""
     dy = output_gradient
     room = padded(np.zeros_like(input_gradient), dy.shape, geometry, 0)
     for ins, outs in _groups(input_gradient, weights, geometry):
@@ -66,7 +66,7 @@ def backward_weights(
 
 
 def _windows(x: Floats, output: Shape, geometry: ConvolutionGeometry) -> Floats:
-    """The windows of the zero-padded input, without copying them: (N, C, H', W', kh, kw)."""
+    """The windows of the zero-padded input, without copies: (N, C, H', W', kh, kw)."""
     room, axes = padded(x, output, geometry, 0), tuple(range(2, x.ndim))
     windows: Floats = np.lib.stride_tricks.sliding_window_view(room, geometry.extent, axis=axes)
     steps = [slice(None, None, step) for step in (*geometry.stride, *geometry.dilation)]

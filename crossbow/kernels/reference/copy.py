@@ -1,4 +1,4 @@
-"""The elements of a tensor in another one, in logical order."""
+"""Copies of tensors in logical order."""
 
 from __future__ import annotations
 

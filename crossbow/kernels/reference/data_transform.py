@@ -1,4 +1,4 @@
-"""Images into what a network is trained on: cropped, mirrored, centred, scaled."""
+"""Preprocessing of images: cropping, mirroring, centring and scaling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def at_random(
     seed: int,
     key: int,
 ) -> None:
-    """Of each image the window, mirrored or not, that its random words say."""
+    """A window of each image, mirrored or not, as determined by its random words."""
     rows, columns = transform.choices(input0.shape, output.shape)
     words = image_words(slot_positions[int(state[State.SLOT])], seed, key)
     tops, lefts, mirrored = below(words[:, 0], rows), below(words[:, 1], columns), below(words[:, 2], 2)
@@ -35,7 +35,7 @@ def at_random(
 
 @computes(ImageWindows, lambda request: request.seed is None)
 def centred(*, input0: Floats, output: Floats, transform: ImageTransform) -> None:
-    """The window in the middle."""
+    """The centred window."""
     top, left = transform.centre(input0.shape, output.shape)
     height, width = output.shape[2:]
     output[...] = _padded(input0, transform)[:, :, top : top + height, left : left + width]

@@ -1,4 +1,4 @@
-"""Dropout. The mask is drawn again in the gradient: nothing is kept between the two."""
+"""Dropout. The gradient draws the mask again, so that nothing is stored in between."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def backward(
 
 
 def _factors(shape: Shape, dtype: np.dtype[np.generic], ratio: float, seed: int, key: int, state: Array) -> Floats:
-    """What each element is multiplied by, in NCHW order: 0, or 1 / (1 − ratio) rounded to the type."""
+    """The factor of each element, in NCHW order: 0, or 1 / (1 − ratio) rounded to the type."""
     mask = keep_mask(int(np.prod(shape)), ratio, seed, key, int(state[State.TASK])).reshape(shape)
     return mask * dtype.type(1 / (1 - ratio))

@@ -1,4 +1,4 @@
-"""Sums, products and maxima of tensors, element by element."""
+"""Element-wise sums, products and maxima of tensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def product_forward(*, output: Floats, **inputs: Floats) -> None:
 
 @computes(ProductBackward)
 def product_backward(*, output_gradient: Floats, input_gradient: Floats, **others: Floats) -> None:
-    """dx_i = dy · Π_{j ≠ i} x_j, from left to right. No division: inputs may be 0."""
+    """dx_i = dy · Π_{j ≠ i} x_j, from left to right, without a division, because inputs may be 0."""
     np.copyto(input_gradient, output_gradient)
     for other in others.values():
         input_gradient *= other
@@ -51,7 +51,7 @@ def product_backward(*, output_gradient: Floats, input_gradient: Floats, **other
 
 @computes(MaximumForward, kept=lambda request: request.y.elements if "kept" in request.writes else 0)
 def maximum_forward(*, output: Floats, kept: Array | None = None, **inputs: Floats) -> None:
-    """The largest input; of equal ones the first. NaN is larger than everything. Keeps which input it was."""
+    """The largest input; of equal ones the first. NaN counts as the largest. Keeps the index of the input."""
     np.copyto(output, inputs["input0"])
     first = np.zeros(output.shape, np.uint8)
     for number in range(1, len(inputs)):
@@ -65,10 +65,10 @@ def maximum_forward(*, output: Floats, kept: Array | None = None, **inputs: Floa
 
 @computes(MaximumBackward)
 def maximum_backward(*, output_gradient: Floats, kept: Array, input_gradient: Floats, index: int) -> None:
-    """dx_i = dy where the output came from input i, else 0."""
+    """dx_i = dy if the output came from input i, else 0."""
     input_gradient[...] = np.where(_first(kept, output_gradient.shape) == index, output_gradient, 0)
 
 
 def _first(kept: Array, shape: Shape) -> Array:
-    """Which input an element came from."""
+    """The index of the input that each element came from."""
     return kept.reshape(shape)

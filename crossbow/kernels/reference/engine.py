@@ -1,4 +1,4 @@
-"""What moves batches and holds learners together: loading a batch, waiting for others, telling them."""
+"""Kernels of the engine: loading a batch, numeric checks, waiting for learners, and signalling them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POLL_SECONDS = 50e-6
 def load_batch(
     *, slots: NDArray[Any], slot_labels: NDArray[Any], state: Array, input: Floats, labels: NDArray[Any], scale: float
 ) -> None:
-    """input ← scale · slot, labels ← its labels. Converted first, so that the product has the input's precision."""
+    """input ← scale · slot, labels ← its labels. The slot is converted first, for the input's precision."""
     slot = int(state[State.SLOT])
     np.multiply(slots[slot], input.dtype.type(scale), out=input, dtype=input.dtype, casting="unsafe")
     np.copyto(labels, slot_labels[slot], casting="same_kind")
@@ -28,7 +28,7 @@ def load_batch(
 
 @computes(CheckFinite)
 def check_finite(*, value: Floats, what: str) -> None:
-    """Raise NonFiniteError where there is NaN or infinity."""
+    """Raises NonFiniteError if there is NaN or infinity."""
     finite = np.isfinite(value)
     if not finite.all():
         first = np.unravel_index(int(np.argmin(finite)), value.shape)
@@ -42,7 +42,7 @@ def check_finite(*, value: Floats, what: str) -> None:
 
 @computes(Wait)
 def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array) -> None:
-    """Return once every flag ≥ state[TICK], whatever `abort` says: a merge that all may begin, all finish."""
+    """Return once every flag ≥ state[TICK], regardless of `abort`: a merge that all learners may begin is completed."""
     while not (flags >= int(state[State.TICK])).all():
         if abort[0] != 0:
             raise Aborted("another learner failed")

@@ -1,4 +1,4 @@
-"""The loss of a matrix factorisation, and its gradients."""
+"""Loss of a matrix factorisation, and its gradients."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def backward(
 
 
 def named_rows(*, input0: Floats, state: Array, users: Floats, items: Floats) -> tuple[Indices, Indices]:
-    """The rows of users and items that the real examples name. Raises DataError where there is no such row."""
+    """Indices of users and items of the real examples. Raises DataError if there is no such row."""
     real = input0[: int(state[State.EXAMPLES])]
     found = []
     for column, (name, table) in enumerate((("user", users), ("item", items))):

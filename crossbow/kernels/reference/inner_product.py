@@ -1,4 +1,5 @@
-"""Inner product and its gradients. The dimensions that the output lacks are features, in logical order: C, H, W."""
+"""Inner product and its gradients. Input dimensions without an output dimension are features, in logical order C, H,
+W."""
 
 from __future__ import annotations
 

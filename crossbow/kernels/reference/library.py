@@ -1,4 +1,4 @@
-"""The reference library: what each request is in NumPy."""
+"""The reference library, which answers requests with NumPy kernels."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ load("crossbow.kernels.reference")
 
 
 class Reference:
-    """NumPy kernels in one floating-point type: the specification of every other library.
+    """NumPy kernels in one floating-point type: the specification of all other libraries.
 
-    Everything is plain: activations and variables lie in logical order, although the kernels accept arrays of any
-    strides.
+    Activations and variables are in logical order, although the kernels accept arrays with any strides.
     """
 
     name: str = "reference"

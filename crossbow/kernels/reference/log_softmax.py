@@ -12,7 +12,7 @@ from crossbow.kernels.requests import LogSoftmaxBackward, LogSoftmaxForward
 def forward(*, input0: Floats, output: Floats, axis: int) -> None:
     """y = x − max x − log Σ exp(x − max x)."""
     if output.size == 0:
-        return  # a sum of no exponentials has no logarithm
+        return  # an empty sum has no logarithm
     np.subtract(input0, input0.max(axis=axis, keepdims=True), out=output)
     output -= np.log(np.exp(output).sum(axis=axis, keepdims=True))
 

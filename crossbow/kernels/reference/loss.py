@@ -1,4 +1,4 @@
-"""Losses and measures. They see the first state[EXAMPLES] examples of a batch: the rest is padding."""
+"""Losses and metrics over the first state[EXAMPLES] examples of a batch; the rest is padding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def softmax_loss_forward(
     """Σ −log max(p[label], tiny) / normaliser."""
     values = _rows(input0)
     rows, classes = _counted(values, labels, state, ignored_label)
-    tiny = np.finfo(input0.dtype).tiny  # so that a probability of 0 costs much, not infinitely much
+    tiny = np.finfo(input0.dtype).tiny  # so that a probability of 0 has a large, but finite loss
     losses = -np.log(np.maximum(values[rows, classes], tiny))
     output[0] = losses.sum() / _normaliser(normalisation, state, labels, len(rows))
 
@@ -66,7 +66,7 @@ def softmax_loss_backward(
     ignored_label: int | None,
     normalisation: str,
 ) -> None:
-    """(p − y) / normaliser with respect to the logits; 0 for what is ignored and for padding."""
+    """(p − y) / normaliser with respect to the logits; 0 for ignored labels and for padding."""
     values = _rows(input0)
     rows, classes = _counted(values, labels, state, ignored_label)
     gradient = np.zeros_like(values)
@@ -104,10 +104,10 @@ def accuracy(
     top_k: int,
     ignored_label: int | None,
 ) -> None:
-    """The fraction of counted places before whose label fewer than `top_k` classes come.
+    """The fraction of counted labels with fewer than `top_k` classes ranked before them.
 
-    A class comes before the label if its value is larger, or equal and its index smaller. NaN comes before every
-    number, and a label whose own value is NaN is never right: broken weights must not look perfect.
+    A class ranks before the label if its value is larger, or equal and its index smaller. NaN ranks before every
+    number, and a label whose own value is NaN is never correct: broken weights must not look perfect.
     """
     values = _rows(input0)
     rows, classes = _counted(values, labels, state, ignored_label)
@@ -124,7 +124,7 @@ def _examples(state: Array) -> int:
 
 
 def _rows(p: Floats) -> Floats:
-    """A row of class values for every label: p is (N, classes, …), the labels (N, …)."""
+    """One row of class values for every label: p is (N, classes, …), the labels (N, …)."""
     return np.moveaxis(p, 1, -1).reshape(-1, p.shape[1])
 
 
@@ -144,7 +144,7 @@ def _counted(
 
 
 def _normaliser(normalisation: str, state: Array, labels: NDArray[np.int32], counted: int) -> int:
-    """batch: the examples; full: their labels; valid: those not ignored; none: 1. At least 1."""
+    """The number of examples ("batch"), of their labels ("full"), of labels not ignored ("valid"), or 1; at least 1."""
     examples = _examples(state)
     full = examples * (labels.size // max(len(labels), 1))
     return max(1, {"batch": examples, "full": full, "valid": counted, "none": 1}[normalisation])

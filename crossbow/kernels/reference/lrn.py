@@ -17,7 +17,7 @@ def forward(*, input0: Floats, output: Floats, geometry: ResponseGeometry) -> No
 
 @computes(LRNBackward)
 def backward(*, input0: Floats, output_gradient: Floats, input_gradient: Floats, geometry: ResponseGeometry) -> None:
-    """dx_j = dy_j · s_j^−β − 2 · share · β · x_j · Σ dy_i · x_i · s_i^(−β−1), over the i whose window holds j."""
+    """dx_j = dy_j · s_j^−β − 2 · share · β · x_j · Σ dy_i · x_i · s_i^(−β−1), over the i whose window contains j."""
     strength = _strength(input0, geometry)
     direct = output_gradient * strength**-geometry.beta
     felt = _summed(direct * input0 / strength, geometry, geometry.after, geometry.before)
@@ -30,7 +30,7 @@ def _strength(x: Floats, geometry: ResponseGeometry) -> Floats:
 
 
 def _summed(x: Floats, geometry: ResponseGeometry, before: int, after: int) -> Floats:
-    """The sum of every window that reaches so far before and behind its element; outside lie zeros."""
+    """The sum over every window, with the given extent before and after its element; outside are zeros."""
     for axis in geometry.axes if x.size else ():
         widths = [(before, after) if dimension == axis else (0, 0) for dimension in range(x.ndim)]
         x = sliding_window_view(np.pad(x, widths), geometry.size, axis=axis).sum(axis=-1)

@@ -42,19 +42,19 @@ def _turned(x: Floats) -> Floats:
 
 
 def _factor(x: Floats, geometry: MatrixProductGeometry, number: int) -> Floats:
-    """An input as it is multiplied."""
+    """An input after transposition."""
     stack = x.reshape(geometry.inputs[number])
     return _turned(stack) if geometry.transposed[number] else stack
 
 
 def _store(gradient: Floats, target: Floats, geometry: MatrixProductGeometry, number: int) -> None:
-    """The gradient of an input as it is multiplied, as that of the input itself."""
+    """Store the gradient of a transposed input as that of the input itself."""
     turned = _turned(gradient) if geometry.transposed[number] else gradient
     target[...] = _summed(turned, geometry.inputs[number]).reshape(target.shape)
 
 
 def _summed(gradient: Floats, shape: Shape) -> Floats:
-    """Summed over the dimensions in which an input of this shape was repeated."""
+    """The gradient summed over the dimensions in which an input of this shape was broadcast."""
     repeated = tuple(axis for axis, size in enumerate(shape) if size == 1 and gradient.shape[axis] != 1)
     result: Floats = gradient.sum(axis=repeated, keepdims=True)
     return result

@@ -1,4 +1,4 @@
-"""A part of a tensor, and a tensor as a part of a larger one."""
+"""Slicing and padding: a part of a tensor, and a tensor as a part of a larger one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from crossbow.kernels.reference.prepare import Floats, computes
 from crossbow.kernels.requests import PadBackward, PadForward, SliceBackward, SliceForward
 
 Place = tuple[slice, ...]
-"""Which elements of the larger tensor the part is."""
+"""The elements of the larger tensor that form the part."""
 
 
 @computes(SliceForward)
@@ -24,7 +24,7 @@ def slice_backward(*, output_gradient: Floats, input_gradient: Floats, axis: int
 
 @computes(PadForward)
 def pad_forward(*, input0: Floats, output: Floats, before: tuple[int, ...], value: float) -> None:
-    """y = x as a part of a tensor of one value."""
+    """y = x as a part of a constant tensor."""
     output[...] = value
     output[_inside(input0, before)] = input0
 
@@ -41,5 +41,5 @@ def _sliced(part: Floats, axis: int, start: int, step: int) -> Place:
 
 
 def _inside(part: Floats, before: tuple[int, ...]) -> Place:
-    """A part that begins at these indices."""
+    """The location of a part that begins at these indices."""
     return tuple(slice(start, start + size) for start, size in zip(before, part.shape, strict=True))

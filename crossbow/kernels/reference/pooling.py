@@ -1,4 +1,5 @@
-"""Pooling over any number of spatial axes, and its gradients: one pass over the output for each place in the window."""
+"""Pooling over any number of spatial axes, and its gradients: one pass over the output for each position in the
+window."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGe
 from crossbow.types import Array, Shape
 
 KEPT_TYPE = np.dtype(np.int32)
-"""What max and stochastic pooling keep for their gradient: for every output, in NCHW order, the row-major number of the
-position in the window (u · kw + v in two dimensions) that the output came from."""
+"""Type of `kept` in max and stochastic pooling: for every output, in NCHW order, the row-major index of the position in
+the window (u · kw + v in two dimensions) that the output came from."""
 
 
 def _takes(method: str) -> Callable[[PoolingForward | PoolingBackward], bool]:
@@ -30,7 +31,7 @@ def _kept_bytes(request: PoolingForward) -> int:
 
 @computes(PoolingForward, _takes("max"), kept=_kept_bytes)
 def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, kept: Array | None = None) -> None:
-    """The largest element of every window; of equal ones the first. NaN is larger than everything: of several the
+    """The largest element of every window; of equal ones the first. NaN counts as the largest; of several NaNs, the
     last."""
     room = padded(input0, output.shape, geometry, -np.inf)
     output[...] = -np.inf
@@ -48,15 +49,15 @@ def forward_max(*, input0: Floats, output: Floats, geometry: PoolingGeometry, ke
 def forward_stochastic(
     *, input0: Floats, state: Array, output: Floats, kept: Array, geometry: PoolingGeometry, seed: int, key: int
 ) -> None:
-    """The element of every window in which r · Σ w falls, where w = max(x, 0) are laid side by side, row by row.
+    """The element of every window that contains r · Σ w, where the w = max(x, 0) are laid side by side, row by row.
 
-    r is in [0, 1), word / 2³² of `random_words`, one for every output in NCHW order. Sums are float64 whatever the type
-    of x, and run row by row, so that every library picks the same element. A window without w > 0 gives its first
-    element, one with NaN a NaN.
+    r is in [0, 1), word / 2³² of `random_words`, one for every output in NCHW order. Sums are float64 for any type of
+    x, and run row by row, so that every library selects the same element. A window without w > 0 returns its first
+    element, and one with NaN returns NaN.
     """
     room = padded(input0, output.shape, geometry, 0)
     words = random_words(output.size, seed, key, int(state[State.TASK])).reshape(output.shape)
-    # What lies before a position must not exceed this for the position to be picked: the last such one is.
+    # The last position whose preceding sum does not exceed this is selected.
     bound = _total(room, output.shape, geometry) * (words / 2.0**32)
     before = np.zeros(output.shape)
     picked = _first_inside(output.shape, geometry)
@@ -72,7 +73,7 @@ def forward_stochastic(
 
 @computes(PoolingForward, _takes("stochastic"))
 def forward_expected(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
-    """The mean of what `forward_stochastic` gives: Σ w² / Σ w, or the first element of a window without w > 0."""
+    """The expectation of `forward_stochastic`: Σ w² / Σ w, or the first element of a window without w > 0."""
     room = padded(input0, output.shape, geometry, 0)
     total, squares = _total(room, output.shape, geometry), np.zeros(output.shape)
     first = _first_inside(output.shape, geometry)
@@ -85,7 +86,7 @@ def forward_expected(*, input0: Floats, output: Floats, geometry: PoolingGeometr
 
 @computes(PoolingBackward, lambda request: request.geometry.method != "average")
 def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Floats, geometry: PoolingGeometry) -> None:
-    """The gradient of an output goes to the element it came from; windows may overlap, so gradients add up."""
+    """The gradient of an output goes to the element that it came from. Windows may overlap, so gradients add up."""
     picked = _kept(kept, output_gradient.shape)
     room = padded(np.zeros_like(input_gradient), output_gradient.shape, geometry, 0)
     for position, place in positions(output_gradient.shape, geometry):
@@ -95,7 +96,7 @@ def backward_picked(*, output_gradient: Floats, kept: Array, input_gradient: Flo
 
 @computes(PoolingForward, _takes("average"))
 def forward_average(*, input0: Floats, output: Floats, geometry: PoolingGeometry) -> None:
-    """The sum of every window by the number of elements that count in it."""
+    """The sum of every window divided by the number of its elements that count."""
     room = padded(input0, output.shape, geometry, 0)
     total = np.zeros(output.shape)
     for _, place in positions(output.shape, geometry):
@@ -105,7 +106,7 @@ def forward_average(*, input0: Floats, output: Floats, geometry: PoolingGeometry
 
 @computes(PoolingBackward, _takes("average"))
 def backward_average(*, output_gradient: Floats, input_gradient: Floats, geometry: PoolingGeometry) -> None:
-    """The gradient of an output, by the number of elements, goes to every element of its window."""
+    """The gradient of an output, divided by the number of elements, goes to every element of its window."""
     divisors = _divisors(input_gradient.shape, output_gradient.shape, geometry)
     share = output_gradient / divisors.astype(output_gradient.dtype)
     room = padded(np.zeros_like(input_gradient), output_gradient.shape, geometry, 0)
@@ -115,7 +116,7 @@ def backward_average(*, output_gradient: Floats, input_gradient: Floats, geometr
 
 
 def _divisors(x: Shape, output: Shape, geometry: PoolingGeometry) -> NDArray[np.int64]:
-    """How many elements count in each window: (H', W')."""
+    """Number of elements that count in each window: (H', W')."""
     g, counts = geometry, []
     for size, windows, k, s, d, padding in zip(
         x[2:], output[2:], g.kernel, g.stride, g.dilation, g.padding, strict=True
@@ -136,7 +137,7 @@ def _total(room: Floats, output: Shape, geometry: PoolingGeometry) -> NDArray[np
 
 
 def _first_inside(output: Shape, geometry: PoolingGeometry) -> NDArray[np.int32]:
-    """The number of every window's first position that lies on the input rather than on the padding before it."""
+    """Index of every window's first position that is on the input instead of the padding before it."""
     g, firsts = geometry, np.zeros(output[2:], np.int64)
     for axis, (windows, k, s, d, (before, _)) in enumerate(
         zip(output[2:], g.kernel, g.stride, g.dilation, g.padding, strict=True)

@@ -1,4 +1,4 @@
-"""From a function of arrays to a kernel: the reference library's."""
+"""Conversion of functions of arrays to kernels of the reference library."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def computes(
     kept: Callable[[R], int] = lambda _: 0,
     in_place: bool = True,
 ) -> Callable[[Function], Function]:
-    """Decorator: the function is the kernel for the requests of a kind for which the condition holds.
+    """Decorator: register a function as the kernel for requests of a type for which the condition holds.
 
-    The function's parameters are named as the roles of the buffers, and as what it needs of the request beside them.
-    kept: bytes of `kept`. in_place: whether the function can work in the memory that the contract allows.
+    The function's parameters have the names of the buffers' roles, and of the request's fields that it needs. kept:
+    size of `kept` in bytes. in_place: whether the function supports the sharing of memory that the contract allows.
     """
 
     def register(function: Function) -> Function:

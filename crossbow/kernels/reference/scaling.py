@@ -1,4 +1,4 @@
-"""Factors and offsets that lie along some axes of a tensor."""
+"""Factors and offsets along some axes of a tensor."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def backward(
     weights_gradient[...] = np.sum(output_gradient * input0, axis=others, dtype=np.float64)
     if bias_gradient is not None:
         bias_gradient[...] = np.sum(output_gradient, axis=others, dtype=np.float64)
-    if input_gradient is not None:  # last: it may lie where the output gradient does
+    if input_gradient is not None:  # last, because it may share the output gradient's memory
         np.multiply(output_gradient, _along(weights, input0, axis), out=input_gradient)
 
 
 def _along(variable: Floats, x: Floats, axis: int) -> Floats:
-    """The variable, to be broadcast over x."""
+    """The variable in a shape that broadcasts over x."""
     return variable.reshape(*variable.shape, *[1] * (x.ndim - axis - variable.ndim))

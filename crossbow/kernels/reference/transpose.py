@@ -1,4 +1,4 @@
-"""A tensor with its axes, or parts of them, in another order."""
+"""Permutation of a tensor's axes, or of parts of them."""
 
 from __future__ import annotations
 

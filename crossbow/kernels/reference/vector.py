@@ -16,7 +16,7 @@ from crossbow.solver.update import Assignment
 from crossbow.types import Array
 
 CHUNK = 8192
-"""Elements that all assignments pass over before the next ones: what they share stays in the cache."""
+"""Number of elements that all assignments process before the next ones, so that shared terms stay in the cache."""
 
 
 @REFERENCE.kernel(LinearCombination)
@@ -30,7 +30,7 @@ def linear_combination(request: LinearCombination) -> PreparedKernel:
 
 
 class BoundCombination:
-    """The bound call. Everything is sliced at binding; a call allocates nothing that grows with the vectors."""
+    """The bound call. Everything is sliced at binding, and a call allocates nothing that grows with the vectors."""
 
     def __init__(
         self,
@@ -66,22 +66,22 @@ class BoundCombination:
                 np.sign(vector, out=sign)
             coefficients = iter(self.rounded)
             for target, terms in chunk.sums:
-                # Not into the target itself, which may be one of the terms.
+                # Not directly to the target, which may be one of the terms.
                 target[...] = _add_up(terms, coefficients, self.scratch[:, : len(target)])
 
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A range of all vectors, small enough for the cache."""
+    """A range of all vectors that fits into the cache."""
 
     signs: list[tuple[Floats, Floats]]
-    """Vector, and room for its sign."""
+    """Vector, and memory for its sign."""
     sums: list[tuple[Floats, list[Floats]]]
     """Target and terms."""
 
 
 def check_lengths(vectors: Mapping[str, Array]) -> int:
-    """The length of the vectors. Raises ValueError where they differ."""
+    """The common length of the vectors. Raises ValueError if they differ."""
     lengths = {name: vector.shape for name, vector in vectors.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"expected vectors of one length. Received: {lengths}")
@@ -111,7 +111,7 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
 
 
 class BoundNorm:
-    """The bound call. The sum is never in memory as a whole."""
+    """The bound call. The sum is never stored as a whole."""
 
     def __init__(self, terms: Sequence[Array], coefficients: Array, square: Array, dtype: np.dtype[np.generic]) -> None:
         length = check_lengths({f"term {index}": term for index, term in enumerate(terms)})
@@ -138,8 +138,8 @@ def clip_coefficients(
     limit: float,
     clipped: Sequence[bool],
 ) -> None:
-    """clipped_coefficients ← those marked times min(1, limit / √Σ squares), the others as they are."""
+    """clipped_coefficients ← marked coefficients multiplied by min(1, limit / √Σ squares), and the others unchanged."""
     norm = math.sqrt(squares.sum())
-    factor = 1.0 if norm <= limit else limit / norm  # NaN is not hidden
+    factor = 1.0 if norm <= limit else limit / norm  # propagates NaN
     clipped_coefficients[...] = coefficients
     clipped_coefficients[np.array(clipped, bool)] *= factor

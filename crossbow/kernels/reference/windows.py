@@ -12,7 +12,7 @@ from crossbow.types import Shape
 
 
 def padded(x: Floats, output: Shape, geometry: WindowGeometry, value: float) -> Floats:
-    """The input inside its padding, which behind the input is as wide as the last windows need."""
+    """The input with its padding, which is extended after the input if the last windows need it."""
     g = geometry
     axes = zip(x.shape[2:], output[2:], g.stride, g.extent, g.padding, strict=True)
     widths = [(p, max(0, s * (windows - 1) + extent - p - size)) for size, windows, s, extent, (p, _) in axes]
@@ -21,13 +21,13 @@ def padded(x: Floats, output: Shape, geometry: WindowGeometry, value: float) -> 
 
 
 def inside(padded: Floats, shape: Shape, geometry: WindowGeometry) -> Floats:
-    """The input's part of `padded`."""
+    """The part of `padded` that is the input."""
     places = [slice(p, p + size) for size, (p, _) in zip(shape[2:], geometry.padding, strict=True)]
     return padded[(slice(None), slice(None), *places)]
 
 
 def positions(output: Shape, geometry: WindowGeometry) -> Iterator[tuple[int, tuple[slice, ...]]]:
-    """Every position in the window, row-major: its number, and where in `padded` it lies for all windows at once."""
+    """Every position in the window, row-major: its index, and its location in `padded` for all windows at once."""
     g = geometry
     for number, position in enumerate(np.ndindex(*g.kernel)):
         axes = zip(position, output[2:], g.stride, g.dilation, strict=True)

@@ -1,4 +1,4 @@
-"""What kernel libraries are asked for: a frozen dataclass for each request, which declares its kernels' contract."""
+"""Requests to kernel libraries: a frozen dataclass for each, which declares the contract of its kernels."""
 
 from crossbow.kernels.requests.arrangement import (
     ConcatBackward,

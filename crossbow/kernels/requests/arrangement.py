@@ -1,5 +1,5 @@
-"""Requests of operators that move elements: concatenation, copies, transposes, parts, windows of images; and of those
-that pick them."""
+"""Requests of operators that move or select elements: concatenation, copies, transposes, slices, padding, crops, and
+the index of the largest value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossbow.types import Shape, Tensor
 
 @dataclass(frozen=True)
 class ConcatForward(Request):
-    """output = the inputs one after the other along `axis`."""
+    """output = the concatenation of the inputs along `axis`."""
 
     xs: tuple[Tensor, ...]
     y: Tensor
@@ -30,7 +30,7 @@ class ConcatForward(Request):
 
 @dataclass(frozen=True)
 class ConcatBackward(Request):
-    """The gradient of one input of a concatenation: the slice from `start` on along `axis`."""
+    """Gradient of one input of a concatenation: the slice from `start` on along `axis`."""
 
     dy: Tensor
     dx: Tensor
@@ -78,10 +78,10 @@ class CopyBackward(Request):
 
 @dataclass(frozen=True)
 class TransposeForward(Request):
-    """output = input0, seen as an array of `sizes`, with its axes in `order`, seen with y's shape.
+    """output = input0, viewed as an array of `sizes`, with its axes in `order`, viewed with y's shape.
 
-    Each axis of x consists of one or more neighbours among `sizes`, and each axis of y of one or more neighbours among
-    those in their new order.
+    Each axis of x consists of one or more neighbouring `sizes`, and each axis of y of one or more neighbouring sizes in
+    the new order.
     """
 
     x: Tensor
@@ -102,7 +102,7 @@ class TransposeForward(Request):
 
 @dataclass(frozen=True)
 class TransposeBackward(Request):
-    """The gradient of a transpose's input: the way back, with its sizes and order."""
+    """Gradient of a transpose's input: the inverse transpose, with the same sizes and order."""
 
     dy: Tensor
     dx: Tensor
@@ -122,7 +122,7 @@ class TransposeBackward(Request):
 
 @dataclass(frozen=True)
 class SliceForward(Request):
-    """output = the elements start, start + step, … of input0 along `axis`, as many as y has."""
+    """output = the elements start, start + step, … of input0 along `axis`, as many as in y."""
 
     x: Tensor
     y: Tensor
@@ -135,7 +135,7 @@ class SliceForward(Request):
 
 @dataclass(frozen=True)
 class SliceBackward(Request):
-    """The gradient of a slice's input: that of the output in the slice, and 0 elsewhere."""
+    """Gradient of a slice's input: the output's gradient in the slice, and 0 elsewhere."""
 
     dy: Tensor
     dx: Tensor
@@ -148,7 +148,7 @@ class SliceBackward(Request):
 
 @dataclass(frozen=True)
 class PadForward(Request):
-    """output = input0 with `before` elements before it on each axis; all that is not input0 has the value."""
+    """output = input0 with `before` padding elements before it on each axis; padding has the given value."""
 
     x: Tensor
     y: Tensor
@@ -160,7 +160,7 @@ class PadForward(Request):
 
 @dataclass(frozen=True)
 class PadBackward(Request):
-    """The gradient of a padding's input: what lies inside the padding."""
+    """Gradient of a padding's input: the part inside the padding."""
 
     dy: Tensor
     dx: Tensor
@@ -171,8 +171,8 @@ class PadBackward(Request):
 
 @dataclass(frozen=True)
 class LargestIndex(Request):
-    """output = the index of the largest value along `axis`, the "first" or "last" of equal ones; NaN is larger than
-    everything. y lacks the axis, or has it with size 1."""
+    """output = the index of the largest value along `axis`, the "first" or "last" of equal ones; NaN counts as the
+    largest. y lacks the axis, or has it with size 1."""
 
     name = "classify"
 
@@ -186,44 +186,44 @@ class LargestIndex(Request):
 
 @dataclass(frozen=True, eq=False)
 class ImageTransform:
-    """What is done to images (N, C, H, W) with a border of zeros: (pixel − mean) · scale, of a window.
+    """A transform of images (N, C, H, W) with a border of zeros: (pixel − mean) · scale, for a window.
 
-    A window is (top, left) of the image with its border, and of the output's size.
+    A window is (top, left) in the image with its border, and has the output's size.
     """
 
     padding: int
-    """Pixels of the border, on each side."""
+    """Pixels of the border on each side."""
     mirror: bool
-    """Whether left and right are exchanged in half of the random windows."""
+    """Whether half of the random windows are mirrored."""
     mean: NDArray[np.float64]
-    """(C, 1, 1), or (C, H, W): at the pixel's place in the image without its border."""
+    """(C, 1, 1), or (C, H, W) by the pixel's position in the image without its border."""
     scale: NDArray[np.float64]
     """(C, 1, 1)."""
 
     @property
     def border_mean(self) -> NDArray[np.float64]:
-        """The mean that the border's pixels have: (C, 1, 1)."""
+        """The mean of the border's pixels: (C, 1, 1)."""
         mean: NDArray[np.float64] = self.mean.mean(axis=(1, 2), keepdims=True)
         return mean
 
     def choices(self, x: Shape, y: Shape) -> tuple[int, int]:
-        """How many tops, and how many lefts, there are for windows of y's size."""
+        """Numbers of possible tops and lefts for windows of y's size."""
         rows, columns = (x[axis] + 2 * self.padding - y[axis] + 1 for axis in (2, 3))
         return rows, columns
 
     def centre(self, x: Shape, y: Shape) -> tuple[int, int]:
-        """(top, left) of the window in the middle."""
+        """(top, left) of the centred window."""
         rows, columns = self.choices(x, y)
         return (rows - 1) // 2, (columns - 1) // 2
 
 
 @dataclass(frozen=True)
 class ImageWindows(Request):
-    """output = windows of the images of input0, transformed: the one in the middle where seed is None.
+    """output = transformed windows of the images of input0; the centred ones if seed is None.
 
-    Else the words of an image are `crossbow.kernels.random.image_words` of its (epoch, index) in slot_positions of the
-    slot: top = below(word 0, tops), left = below(word 1, lefts), and with `mirror` it is mirrored if below(word 2, 2)
-    is 1.
+    Otherwise, the words of an image are `crossbow.kernels.random.image_words` of its (epoch, index) in slot_positions
+    of the slot: top = below(word 0, tops), left = below(word 1, lefts), and with `mirror` it is mirrored if below(word
+    2, 2) is 1.
     """
 
     name = "data_transform"

@@ -11,14 +11,14 @@ from crossbow.types import Tensor
 
 @dataclass(frozen=True)
 class BatchNormSetting:
-    """What batch normalisation does beside the formula."""
+    """Settings of a batch normalisation."""
 
     epsilon: float
     fraction: float | None
-    """How much of the running statistics a training task keeps; None is the mean of all tasks, by a `count`."""
+    """Fraction of the running statistics that a training task keeps; None is the mean over all tasks, by a `count`."""
     bias: bool
     relu: bool = False
-    """Whether the output is that of the ReLU after this operator, whose gradient is then part of this one's."""
+    """Whether the following ReLU is fused: the output is the ReLU's, and its gradient is part of this one's."""
 
     @property
     def parameters(self) -> Roles:
@@ -32,9 +32,9 @@ class BatchNormSetting:
 
 @dataclass(frozen=True)
 class BatchNormTraining(Request):
-    """output = input0 normalised by the batch, and `…_next` of every running statistic, which may be the same memory.
+    """output = input0 normalised by the batch, and `…_next` of every running statistic, which may share its memory.
 
-    kept: what the gradient needs of the batch's statistics.
+    kept: the batch's statistics, for the gradient.
     """
 
     x: Tensor
@@ -83,9 +83,9 @@ class BatchNormInference(Request):
 
 @dataclass(frozen=True)
 class BatchNormBackward(Request):
-    """The gradients of a batch normalisation and of the ReLU that it has taken in.
+    """The gradients of a batch normalisation with its fused ReLU.
 
-    dx: None where the gradient of the input is not wanted.
+    dx: None if the gradient of the input is not needed.
     """
 
     x: Tensor
@@ -99,7 +99,7 @@ class BatchNormBackward(Request):
 
     @property
     def reads(self) -> Roles:
-        # After a ReLU the bias is needed to tell where the ReLU was flat.
+        # With a ReLU, the bias determines where the ReLU was flat.
         parameters = self.setting.parameters if self.setting.relu else ("weights",)
         return ("input0", "output_gradient", *parameters, "kept")
 
@@ -115,7 +115,7 @@ class BatchNormBackward(Request):
 
 @dataclass(frozen=True)
 class ScalingForward(Request):
-    """output = weights · input0 (+ bias). The variables, of one shape, lie along the axes of x from `axis` on."""
+    """output = weights · input0 (+ bias). The variables have one shape, along the axes of x from `axis` on."""
 
     x: Tensor
     weights: Variable
@@ -132,7 +132,7 @@ class ScalingForward(Request):
 
 @dataclass(frozen=True)
 class ScalingBackward(Request):
-    """The gradients of a scaling. dx: None where the gradient of the input is not wanted."""
+    """The gradients of a scaling. dx: None if the gradient of the input is not needed."""
 
     x: Tensor
     dy: Tensor

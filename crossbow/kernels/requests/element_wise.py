@@ -1,4 +1,4 @@
-"""Requests of operators without variables that work element by element, or along one axis."""
+"""Requests of operators without variables that work element-wise, or along one axis."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class LogSoftmaxBackward(Request):
 
 @dataclass(frozen=True)
 class DropoutForward(Request):
-    """output = input0 with a share `ratio` set to zero. The mask is `crossbow.kernels.random.keep_mask`."""
+    """output = input0 with a fraction `ratio` set to zero. The mask is `crossbow.kernels.random.keep_mask`."""
 
     x: Tensor
     y: Tensor
@@ -104,7 +104,7 @@ class DropoutForward(Request):
 
 @dataclass(frozen=True)
 class DropoutBackward(Request):
-    """The gradient of a dropout's input: the same mask, drawn again."""
+    """The gradient of a dropout's input, with the same mask, drawn again."""
 
     dy: Tensor
     dx: Tensor
@@ -184,7 +184,7 @@ class ProductBackward(Request):
 
 @dataclass(frozen=True)
 class MaximumForward(Request):
-    """output = the largest of at most 256 inputs; NaN is larger than everything. Training writes `kept`, too."""
+    """output = the largest of at most 256 inputs; NaN counts as the largest. Training also writes `kept`."""
 
     xs: tuple[Tensor, ...]
     y: Tensor
@@ -203,7 +203,7 @@ class MaximumForward(Request):
 
 @dataclass(frozen=True)
 class MaximumBackward(Request):
-    """The gradient of input `index` of a maximum: output_gradient where it is the first of the largest, else 0."""
+    """The gradient of input `index` of a maximum: output_gradient if it is the first of the largest inputs, else 0."""
 
     xs: tuple[Tensor, ...]
     dy: Tensor

@@ -1,4 +1,4 @@
-"""Requests of the engine itself: batches, checks, the arithmetic of solvers and rules, and waiting for each other."""
+"""Requests of the engine: batches, numeric checks, the arithmetic of solvers and rules, and waiting for learners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from crossbow.types import Tensor
 
 @dataclass(frozen=True)
 class LoadBatch(Request):
-    """input, labels = slot state[SLOT], converted; the images multiplied by `scale`.
+    """input, labels = slot state[SLOT], converted, with images multiplied by `scale`.
 
     slots: (S, N, C, H, W) or (S, N, features), plain, uint8 or floating point; slot_labels: (S, …).
     """
@@ -29,7 +29,7 @@ class LoadBatch(Request):
 
 @dataclass(frozen=True)
 class CheckFinite(Request):
-    """Nothing is written: the call raises NonFiniteError, naming `what`, where a number is NaN or infinite."""
+    """Writes nothing. The call raises NonFiniteError, which names `what`, if a number is NaN or infinite."""
 
     what: str
 
@@ -40,9 +40,9 @@ class CheckFinite(Request):
 class LinearCombination(Request):
     """Assignments to 1-D vectors of one length, in order, in one pass over memory.
 
-    `coefficients` is a float64 array with one element per term, in order; it is read at every call. A target may be a
-    term, and may be a term of later assignments, which then see the new value. signs: (name, vector); such a name is
-    the term −1, 0 or 1, the sign of that vector's elements before the call.
+    `coefficients` is a float64 array with one element per term, in order, which every call reads. A target may be a
+    term, and may be a term of later assignments, which then use the new value. signs: (name, vector); the name is a
+    term that stands for the sign (−1, 0 or 1) of that vector's elements before the call.
     """
 
     assignments: tuple[Assignment, ...]
@@ -51,7 +51,7 @@ class LinearCombination(Request):
 
     @property
     def vectors(self) -> Roles:
-        """The vectors that are terms, or whose signs are."""
+        """The vectors that are terms, or whose signs are terms."""
         sources = dict(self.signs)
         return tuple(dict.fromkeys(sources.get(term, term) for each in self.assignments for term in each.terms))
 
@@ -66,8 +66,8 @@ class LinearCombination(Request):
 
 @dataclass(frozen=True)
 class SquaredNorm(Request):
-    """square (float64, (1,)) = ‖Σ coefficient × term‖², the squares added up in double precision, always in the same
-    order. The terms are 1-D vectors of one length; `coefficients` has one float64 per term."""
+    """square (float64, (1,)) = ‖Σ coefficient × term‖². The squares are added up in double precision, always in the
+    same order. The terms are 1-D vectors of one length; `coefficients` has one float64 per term."""
 
     terms: tuple[str, ...]
     dtype: np.dtype[np.generic]
@@ -81,7 +81,8 @@ class SquaredNorm(Request):
 
 @dataclass(frozen=True)
 class ClipCoefficients(Request):
-    """clipped_coefficients = coefficients, those marked times min(1, limit / √Σ squares). All are float64 and 1-D."""
+    """clipped_coefficients = coefficients, where marked ones are multiplied by min(1, limit / √Σ squares). All are
+    float64 and 1-D."""
 
     limit: float
     clipped: tuple[bool, ...]
@@ -91,7 +92,7 @@ class ClipCoefficients(Request):
 
 @dataclass(frozen=True)
 class Wait(Request):
-    """The call returns once every flag ≥ state[TICK]; until then it raises `Aborted` if abort[0] ≠ 0. Only libraries
+    """The call returns once every flag ≥ state[TICK]; before that, it raises `Aborted` if abort[0] ≠ 0. Only libraries
     whose calls run on the host's threads have such kernels.
 
     flags: 1-D int64; abort: int64 of shape (1,).

@@ -1,4 +1,4 @@
-"""Requests of losses and measures: scalars of shape (1,), over the first state[EXAMPLES] examples only."""
+"""Requests of losses and metrics: scalars of shape (1,), over only the first state[EXAMPLES] examples."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FACTORS: Roles = (*_EXAMPLES, "users", "items")
 
 @dataclass(frozen=True)
 class SoftmaxLossForward(Request):
-    """output (1,) = the cross-entropy of probabilities, input0, or of the logits of which they are the softmax.
+    """output (1,) = the cross-entropy of probabilities, input0, or of the logits whose softmax they are.
 
-    With the logits x: Σ (log Σ exp x − x[label]) / normaliser, which is finite whatever p is rounded to. From
+    With the logits x: Σ (log Σ exp x − x[label]) / normaliser, which is finite however p is rounded. From
     probabilities alone: Σ −log max(p[label], tiny) / normaliser.
 
-    p: (N, classes, …); labels: (N, …), or (N,) where p has one row of classes per example. normalisation: "batch"
-    divides by the number of examples, "full" by that of their labels, "valid" by that of the labels not ignored (at
-    least 1), "none" by 1.
+    p: (N, classes, …); labels: (N, …), or (N,) if p has one row of classes per example. normalisation: "batch" divides
+    by the number of examples, "full" by the number of their labels, "valid" by the number of labels that are not
+    ignored (at least 1), "none" by 1.
     """
 
     p: Tensor
@@ -77,9 +77,9 @@ class EuclideanLossBackward(Request):
 
 @dataclass(frozen=True)
 class LabelAccuracy(Request):
-    """output (1,) = the fraction of the labels that are among the top_k largest.
+    """output (1,) = the fraction of labels that are among the top_k largest classes.
 
-    A label is among them when fewer than `top_k` classes have a strictly larger value, or an equal value and a smaller
+    A label is among them if fewer than `top_k` classes have a strictly larger value, or an equal value and a smaller
     index.
     """
 
@@ -96,7 +96,7 @@ class LabelAccuracy(Request):
 @dataclass(frozen=True)
 class FactorisationForward(Request):
     """output (1,) = Σ (label − u · v)² + regularisation · (|u|² + |v|²), where u and v are the rows of users and items
-    that an example's two numbers name. x: (N, 2); labels: (N,)."""
+    with an example's two indices. x: (N, 2); labels: (N,)."""
 
     x: Tensor
     labels: Tensor

@@ -13,16 +13,16 @@ from crossbow.types import Shape, Tensor
 
 @dataclass(frozen=True)
 class MatrixProductGeometry:
-    """Two stacks of matrices to be multiplied, of equally many dimensions. A dimension of size 1 before those of the
-    matrices is repeated where the other's is larger."""
+    """Two stacks of matrices to multiply, with the same number of dimensions. The dimensions before those of the
+    matrices are broadcast."""
 
     inputs: tuple[Shape, Shape]
-    """As they are given."""
+    """Shapes of the inputs."""
     transposed: tuple[bool, bool] = (False, False)
-    """Which of the two is multiplied as its transpose."""
+    """Whether each of the two is transposed."""
 
     def factor(self, number: int) -> Shape:
-        """The shape of an input as it is multiplied."""
+        """The shape of an input after transposition."""
         *stack, rows, columns = self.inputs[number]
         return (*stack, columns, rows) if self.transposed[number] else (*stack, rows, columns)
 
@@ -35,8 +35,8 @@ class MatrixProductGeometry:
 
 @dataclass(frozen=True)
 class InnerProductForward(Request):
-    """output = input0 · weightsᵀ + bias (relu: max(…, 0)). weights: (outputs, features); y: (…, outputs), and
-    x: (…, features), where the features may be several dimensions, in logical order: C, H, W."""
+    """output = input0 · weightsᵀ + bias (relu: max(…, 0)). weights: (outputs, features); y: (…, outputs);
+    x: (…, features), where the features may be several dimensions in logical order, C, H, W."""
 
     x: Tensor
     weights: Variable
@@ -84,7 +84,7 @@ class InnerProductBackwardWeights(Request):
 
 @dataclass(frozen=True)
 class MatmulForward(Request):
-    """output = input0 · input1, each with the dimensions that the geometry gives."""
+    """output = input0 · input1, each with the dimensions of the geometry."""
 
     a: Tensor
     b: Tensor

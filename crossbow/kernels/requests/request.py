@@ -1,9 +1,9 @@
-"""What a kernel library is asked for: the base of every request.
+"""The base class of all requests to a kernel library.
 
-A request declares a kernel's contract once, for all libraries: the shapes it is for, its setting, and the *roles* of
-its buffers. Roles of a forward kernel: `input0`, `input1`, …, `output`, `labels`, `logits` (the input of the softmax
+A request declares a kernel's contract once, for all libraries: the shapes, the settings, and the *roles* of its
+buffers. Roles of a forward kernel are `input0`, `input1`, …, `output`, `labels`, `logits` (the input of the softmax
 whose output a loss reads), the names of the variables (`weights`, `bias`), `kept`, `state`, `slot_positions`. Roles of
-a gradient kernel: the same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
+a gradient kernel are the same, and `output_gradient`, `input_gradient`, `weights_gradient`, `bias_gradient`.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 class Request:
-    """A kernel's contract. Subclasses are frozen dataclasses, whose fields are all that a kernel is prepared for.
+    """The contract of a kernel. Subclasses are frozen dataclasses, whose fields determine the kernel.
 
     Equal requests may be answered with the same kernel, so lists among the fields become tuples.
     """
 
     name: ClassVar[str]
-    """The name in listings: that of the class, in lower case."""
+    """Name in listings: the class's, in lower case."""
 
     def __init_subclass__(cls) -> None:
         if "name" not in vars(cls):
@@ -46,12 +46,12 @@ class Request:
 
     @property
     def label(self) -> str:
-        """What a listing shows: the name, and of the setting what decides which code runs."""
+        """Text for listings: the name, and the settings that determine the code."""
         return self.name
 
     @property
     def reads(self) -> Roles:
-        """Roles that are read; they bound the lifetime of buffers."""
+        """Roles that are read; they determine the lifetime of buffers."""
         raise NotImplementedError
 
     @property
@@ -61,21 +61,21 @@ class Request:
 
     @property
     def in_place(self) -> RolePair | None:
-        """Roles that a kernel may be given one memory for, unless it says that it cannot."""
+        """Roles that may share memory, unless a kernel does not support it."""
         return None
 
     @property
     def alias(self) -> RolePair | None:
-        """Roles that hold the same bytes afterwards: given one memory, there is nothing to do."""
+        """Roles with the same bytes afterwards: if they share memory, there is nothing to do."""
         return None
 
     @property
     def roles(self) -> Roles:
-        """Those read, then those written, each once."""
+        """The roles that are read, then those that are written, without repetition."""
         return tuple(dict.fromkeys((*self.reads, *self.writes)))
 
     def empty_shape(self) -> tuple[int, ...] | None:
-        """The shape of the first tensor or variable without elements; None where all have some."""
+        """The shape of the first empty tensor or variable; None if none is empty."""
         for value in vars(self).values():
             for each in value if isinstance(value, tuple) else (value,):
                 if isinstance(each, Tensor | Variable) and 0 in each.shape:
@@ -94,10 +94,10 @@ class Request:
         kept: int = 0,
         storages: Mapping[str, Storage] | None = None,
     ) -> PreparedKernel:
-        """The prepared kernel that answers the request, as `PreparedKernel` describes it.
+        """The prepared kernel for the request, with arguments as in `PreparedKernel`.
 
-        more_reads, more_writes: roles beyond the contract, such as `kept` where only this library keeps something.
-        in_place: whether this kernel can work in the memory that the contract allows.
+        more_reads, more_writes: roles beyond the contract, such as `kept` if only this library stores something.
+        in_place: whether this kernel supports the sharing of memory that the contract allows.
         """
         return PreparedKernel(
             f"{self.label} {implementation}",
@@ -116,15 +116,15 @@ RequestType = type[Request]
 
 
 def inputs(count: int) -> Roles:
-    """The roles of so many inputs."""
+    """The roles of the given number of inputs."""
     return tuple(f"input{number}" for number in range(count))
 
 
 def with_bias(bias: Variable | None, *roles: str) -> Roles:
-    """The roles, and that of the bias where there is one."""
+    """The roles, and that of the bias if there is one."""
     return roles if bias is None else (*roles, "bias")
 
 
 def gradients(bias: Variable | None) -> Roles:
-    """The gradients of weights and bias."""
+    """Roles of the gradients of weights and bias."""
     return ("weights_gradient",) if bias is None else ("weights_gradient", "bias_gradient")

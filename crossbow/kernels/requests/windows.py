@@ -15,11 +15,11 @@ class WindowGeometry:
 
     kernel: tuple[int, ...]
     stride: tuple[int, ...] = ()
-    """Empty is 1 everywhere."""
+    """Empty means 1 on all axes."""
     padding: tuple[tuple[int, int], ...] = ()
-    """(before, after). Empty is none."""
+    """(before, after). Empty means none."""
     dilation: tuple[int, ...] = ()
-    """Distance between neighbours in a window. Empty is 1 everywhere."""
+    """Distance between neighbours in a window. Empty means 1 on all axes."""
 
     def __post_init__(self) -> None:
         axes = len(self.kernel)
@@ -31,7 +31,7 @@ class WindowGeometry:
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """From the first to the last element of a window: d (k − 1) + 1."""
+        """Distance from the first to the last element of a window, inclusive: d (k − 1) + 1."""
         return tuple(d * (k - 1) + 1 for k, d in zip(self.kernel, self.dilation, strict=True))
 
 
@@ -44,31 +44,31 @@ class ConvolutionGeometry(WindowGeometry):
 
 @dataclass(frozen=True)
 class PoolingGeometry(WindowGeometry):
-    """Geometry of a pooling. Windows may hang over the padded input (rounding up)."""
+    """Geometry of a pooling. Windows may extend beyond the padded input (rounding up)."""
 
     method: str = "max"
     """"max", "average" or "stochastic"."""
     count_padding: bool = True
-    """Average: whether padding counts in the divisor. The overhang beyond input + padding never does."""
+    """Average: whether padding counts in the divisor. The part beyond input + padding never does."""
 
 
 @dataclass(frozen=True)
 class ResponseGeometry:
-    """What local response normalisation sums over, and its constants: y = x · (kappa + share · Σ x²)^−beta."""
+    """Windows and constants of local response normalisation: y = x · (kappa + share · Σ x²)^−beta."""
 
     axes: tuple[int, ...]
     """(1,), the channels, or (2, 3), the image."""
     size: int
-    """Of the window, on each axis."""
+    """Size of the window on each axis."""
     share: float
     beta: float
     kappa: float
     leads: bool = False
-    """Whether the longer half of an even window lies before its element."""
+    """Whether the longer half of an even window is before its element."""
 
     @property
     def before(self) -> int:
-        """How far the window reaches before its element."""
+        """Extent of the window before its element."""
         return (self.size - (not self.leads)) // 2
 
     @property
@@ -131,8 +131,8 @@ class ConvolutionBackwardWeights(Request):
 class PoolingForward(Request):
     """output = the maximum, the average or a random element of every window of input0.
 
-    In training, max and stochastic pooling also write `kept`, for the gradient. Of equal maxima in a window the first
-    (row-major) wins. Stochastic pooling's random numbers are `crossbow.kernels.random.random_words`, one per output.
+    In training, max and stochastic pooling also write `kept`, for the gradient. Of equal maxima in a window, the first
+    (row-major) counts. Stochastic pooling's random numbers are `crossbow.kernels.random.random_words`, one per output.
     """
 
     x: Tensor
@@ -186,7 +186,7 @@ class PoolingBackward(Request):
 
 @dataclass(frozen=True)
 class LRNForward(Request):
-    """Local response normalisation of input0. A library may keep something for the gradient."""
+    """Local response normalisation of input0. A library may store intermediate results for the gradient."""
 
     x: Tensor
     y: Tensor
