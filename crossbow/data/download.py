@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from crossbow.data.progress import Progress
+from crossbow.data.progress import ProgressBars
 from crossbow.types import DataError, bytes_text
 
 SECONDS_TO_CONNECT = 5.0
@@ -33,7 +33,7 @@ def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequenc
     except ImportError as error:
         raise DataError(f"downloading {title} needs pooch: pip install 'crossbow[zoo]', or {otherwise}") from error
     cache = Path(pooch.os_cache("crossbow")) / folder
-    with Progress() as progress, _quiet(pooch.get_logger()):
+    with ProgressBars() as progress, _quiet(pooch.get_logger()):
         paths = []
         for name, sha256 in files.items():
             path, reasons, failure = _retrieve(pooch, mirrors, name, sha256, cache, progress)
@@ -44,7 +44,7 @@ def download(title: str, folder: str, files: Mapping[str, str], mirrors: Sequenc
 
 
 def _retrieve(
-    pooch: ModuleType, mirrors: Sequence[str], name: str, sha256: str, cache: Path, progress: Progress
+    pooch: ModuleType, mirrors: Sequence[str], name: str, sha256: str, cache: Path, progress: ProgressBars
 ) -> tuple[Path | None, list[str], Exception | None]:
     """The file's path, or the reason why each mirror failed and the last exception."""
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.data.batch_metadata import LARGEST, Metadata, write_metadata
-from crossbow.data.progress import Progress
+from crossbow.data.progress import ProgressBars
 from crossbow.data.records import Record, RecordFile, write_records
 from crossbow.data.tfrecords import Feature, parse_example, read_frames
 from crossbow.files import checked_path, file_error, make_directory, reason, write_whole
@@ -118,7 +118,7 @@ class _Conversion:
         starts = self._resume(identity)
         total = sum(size for _, size, _ in identity)
         before = np.cumsum([0, *(size for _, size, _ in identity)])
-        with Progress() as progress:
+        with ProgressBars() as progress:
             show = progress.begin(f"{self.subset} images")
             stream = self._records(starts[-1], lambda file, end: show(int(before[file]) + end, total))
             first = next(stream, None)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-class Progress:
+class ProgressBars:
     """Progress bars on standard error, one per call of `begin`. Nothing is drawn before the first call.
 
     unit: name of the counted things, as "images"; None for bytes.
@@ -16,7 +16,7 @@ class Progress:
         self._unit = unit
         self._bars: Any = None
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBars:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -14,7 +14,7 @@ from crossbow.runtime.arithmetic import Arithmetic
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.replica import BaseModel, Replica
-from crossbow.runtime.setting import Setting
+from crossbow.runtime.setting import RunSetting
 from crossbow.types import Array
 
 SLOTS = 8
@@ -33,7 +33,7 @@ class Pipeline:
 class Needs:
     """Bytes of memory that a run needs."""
 
-    setting: Setting
+    setting: RunSetting
     training: Program
     check: Program | None
     narrow: int
@@ -69,7 +69,7 @@ class Needs:
         }
 
 
-def slots_memory(setting: Setting) -> dict[str, int]:
+def slots_memory(setting: RunSetting) -> dict[str, int]:
     """Bytes of the rings that batches wait in."""
     data = setting.data
     batches = [(data.train, setting.model.batch_size)]
@@ -88,7 +88,7 @@ def _example_bytes(images: Array, labels: Array) -> int:
 class Assembly:
     """The parts of a run that learners are bound to."""
 
-    setting: Setting
+    setting: RunSetting
     check_graph: Graph
     order: TrainingOrder
     training: Pipeline

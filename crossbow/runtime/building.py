@@ -27,7 +27,7 @@ from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.memory import assign
 from crossbow.runtime.replica import BaseModel, new_base_model, new_replica
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.setting import Setting
+from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, has_barrier
@@ -54,7 +54,9 @@ def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend
     return CpuBackend(system)
 
 
-def new_setting(data: Dataset, model: ModelConf, solver: SolverConf, system: SystemConf, backend: Backend) -> Setting:
+def new_setting(
+    data: Dataset, model: ModelConf, solver: SolverConf, system: SystemConf, backend: Backend
+) -> RunSetting:
     """The setting for the learners of a backend. Raises ConfigurationError for what does not go together."""
     given = model.rule if isinstance(model.rule, Rule) else SMA()
     threads = [backend.threads[device] for device in backend.device_of]
@@ -62,7 +64,7 @@ def new_setting(data: Dataset, model: ModelConf, solver: SolverConf, system: Sys
     check_local_variables(model.local_variables, rule)
     check_skip(model.skip, rule, solver)
     clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
-    return Setting(data, model, solver, system, given, rule, len(threads), len(backend.devices), clock)
+    return RunSetting(data, model, solver, system, given, rule, len(threads), len(backend.devices), clock)
 
 
 def new_coordination(
@@ -90,7 +92,7 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
     backend.close(CLOSE_SECONDS)
 
 
-def assemble(training: Graph, check: Graph, backend: Backend, setting: Setting, beside: int) -> Assembly:
+def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:
     """Compile, allocate, and give every variable its initial value. The backend is open afterwards, and closed where
     this raises GraphError or ConfigurationError. beside: bytes of the machine's memory that other runs have."""
     others = {"learners that are there already": beside} if beside else {}
@@ -103,7 +105,7 @@ def assemble(training: Graph, check: Graph, backend: Backend, setting: Setting, 
         raise
 
 
-def _assemble(training: Graph, check: Graph, backend: Backend, setting: Setting, others: dict[str, int]) -> Assembly:
+def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, others: dict[str, int]) -> Assembly:
     data, model = setting.data, setting.model
     order = TrainingOrder(len(data.train), model.batch_size, setting.system.seed)
     loader = backend.new_loader(data.train, order, "loader", in_turn=setting.barrier)
@@ -137,7 +139,7 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: Setting,
     )
 
 
-def _new_bases(setting: Setting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:
+def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:
     """A base model on every device. The first one has the initial values."""
     count, rule, solver = setting.base_models, setting.rule, setting.solver
     bases = tuple(new_base_model(program, rule, solver, count, backend.zeros(device)) for device in range(count))
@@ -175,7 +177,7 @@ def _compile(
     examples: Examples,
     phase: Phase,
     first: Program | None,
-    setting: Setting,
+    setting: RunSetting,
     backend: Backend,
 ) -> Program:
     """first: the program whose layout of variables this one has, too."""

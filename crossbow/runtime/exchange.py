@@ -25,7 +25,7 @@ from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.solver import Pace, SolverConf, Update
 from crossbow.solver.update import total
 from crossbow.synch import FreeRule, PeerRule
-from crossbow.synch.progress import Masses, Progress, left_out, of_all
+from crossbow.synch.progress import ExchangeState, Masses, left_out, of_all
 from crossbow.synch.rule import NOTHING, Arrival
 from crossbow.types import Array
 
@@ -164,7 +164,7 @@ class BaseExchange(Exchange):
         self._solver, self._skip, self._seed = solver, skip, seed
         self._clips = solver.clip_gradient_norm is not None and rule.sends_gradient
         self._places = list(variables) if skip else [slice(0, participants.base.buffers[0].size)]
-        self.progress = Progress(rule, self._learners)
+        self.progress = ExchangeState(rule, self._learners)
         self._set_rule(rule)
         self._replies = [self._reply(replica) for replica in participants.replicas]
         nobody = contextlib.nullcontext()

@@ -17,7 +17,7 @@ from crossbow.runtime.coefficients import Formula, Formulas
 from crossbow.runtime.exchange import BaseExchange, Exchange, Participants, PeerExchange
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import AnyDecision
-from crossbow.runtime.setting import Setting
+from crossbow.runtime.setting import RunSetting
 from crossbow.runtime.speeds import Regrouping, Speeds
 from crossbow.runtime.task import Completed, Failed, Task
 from crossbow.solver import Pace
@@ -146,14 +146,14 @@ class FreeCoordination:
         return list(self.learners)
 
 
-def step_formulas(setting: Setting, multipliers: Sequence[float]) -> Formulas:
+def step_formulas(setting: RunSetting, multipliers: Sequence[float]) -> Formulas:
     """A learner's own step, "step"."""
     rule, solver = setting.rule, setting.solver
     assert isinstance(rule, FreeRule | PeerRule)
     return Formulas({"step": Formula(lambda pace, _: rule.local_step(solver, pace), None, multipliers)})
 
 
-def new_exchange(setting: Setting, participants: Participants, variables: Sequence[slice]) -> Exchange:
+def new_exchange(setting: RunSetting, participants: Participants, variables: Sequence[slice]) -> Exchange:
     """The exchange of the rule. variables: where each lies in a vector."""
     rule, seed = setting.rule, setting.system.seed
     if isinstance(rule, FreeRule):

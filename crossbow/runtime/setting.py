@@ -17,7 +17,7 @@ CHECK_BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunSetting:
     """What the user asked for, as it is with these learners."""
 
     data: Dataset

@@ -11,7 +11,7 @@ from crossbow.data.batch_files import DEFAULT_PARTITION
 from crossbow.data.batch_metadata import LARGEST
 from crossbow.data.encoding import ENCODINGS, encode, rebatch
 from crossbow.data.inspection import inspect, verify
-from crossbow.data.progress import Progress
+from crossbow.data.progress import ProgressBars
 from crossbow.scripts.data_sources import KNOWN, DataSource
 from crossbow.scripts.values import expanded_path, integer
 from crossbow.types import ConfigurationError, DataError
@@ -166,7 +166,7 @@ def _text(value: Any) -> str:
 def _verify(options: argparse.Namespace) -> None:
     path: Path = options.file
     problems = 0
-    with Progress("examples") as progress:
+    with ProgressBars("examples") as progress:
         for problem in verify(path, progress.begin(path.name)):
             problems += 1
             if problems <= MOST_PROBLEMS:

@@ -22,7 +22,7 @@ class Merge(NamedTuple):
     dropped: bool
 
 
-class Progress:
+class ExchangeState:
     """Counts the arrivals of each learner, which learners wait, and how old each learner's z is."""
 
     def __init__(self, rule: FreeRule, learners: int) -> None:

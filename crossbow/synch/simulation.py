@@ -15,7 +15,7 @@ from crossbow.solver import Pace, Schedule, SolverConf, Update
 from crossbow.solver.update import total
 from crossbow.synch.arguments import Vector
 from crossbow.synch.order import FinishOrder
-from crossbow.synch.progress import Masses, Merge, Progress, left_out, of_all
+from crossbow.synch.progress import ExchangeState, Masses, Merge, left_out, of_all
 from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule
 
 
@@ -323,7 +323,7 @@ class FreeSimulation(_WithoutBarrier):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.progress = Progress(self.rule, self.learners)
+        self.progress = ExchangeState(self.rule, self.learners)
         self.last_event = [0] * self.learners
 
     def restart(self) -> None:

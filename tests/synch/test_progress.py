@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from crossbow.synch import Gossip, Grouping, WeedOut
-from crossbow.synch.progress import Progress, left_out
+from crossbow.synch.progress import ExchangeState, left_out
 
 
 def test_a_group_is_as_stale_as_its_stalest_learner() -> None:
     """Learner 0 waits from before the merge of learner 1, and then both are of one group."""
-    progress = Progress(Grouping(((0, 2), (1,))), 3)
+    progress = ExchangeState(Grouping(((0, 2), (1,))), 3)
     assert progress.arrive(0) is None
     assert progress.arrive(1) is not None
     assert progress.let_go() == [1]
@@ -21,7 +21,7 @@ def test_a_group_is_as_stale_as_its_stalest_learner() -> None:
 
 def test_what_is_dropped_is_no_merge() -> None:
     """Learner 1 is late: the last two to finish were learner 0."""
-    progress, dropped = Progress(WeedOut(), 2), []
+    progress, dropped = ExchangeState(WeedOut(), 2), []
     for learner in (0, 0, 1, 0):
         merge = progress.arrive(learner)
         assert merge is not None

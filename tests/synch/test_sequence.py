@@ -24,7 +24,7 @@ from crossbow.synch import (
     sequence,
     simulate,
 )
-from crossbow.synch.progress import Progress
+from crossbow.synch.progress import ExchangeState
 from tests.runtime import test_free as least_squares
 from tests.support import SECONDS, Probe, blobs, context, engine_of, perceptron, same_weights, within
 from tests.synch.trajectories import START, gradient
@@ -288,7 +288,7 @@ def test_a_turn_of_gossip_draws_from_its_tick_on(monkeypatch: pytest.MonkeyPatch
 
 def test_who_has_finished_is_forgotten_between_turns() -> None:
     """Without that, learner 1 would be late: the last to finish, N = 1, was learner 0."""
-    progress = Progress(WeedOut(window=1), 2)
+    progress = ExchangeState(WeedOut(window=1), 2)
     for _ in range(2):
         progress.arrive(0)
         progress.let_go()

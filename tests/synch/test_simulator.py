@@ -29,7 +29,7 @@ from crossbow.synch import (
     WeedOut,
     simulate,
 )
-from crossbow.synch.progress import Masses, Progress
+from crossbow.synch.progress import ExchangeState, Masses
 from tests.synch import free_trajectories
 from tests.synch.trajectories import START, gradient
 
@@ -217,7 +217,7 @@ def test_masses_are_one_together(learners: int, messages: list[tuple[int, int]])
 
 
 def test_who_waits_arrives_again_under_another_rule() -> None:
-    progress = Progress(Grouping(((0, 1), (2,))), 3)
+    progress = ExchangeState(Grouping(((0, 1), (2,))), 3)
     assert [progress.arrive(2) is None, progress.let_go(), progress.arrive(0) is None] == [False, [2], True]
     assert progress.follow(Grouping(((0,), (1, 2)))) == [0]
     merge = progress.arrive(0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import Kernel, computed_in
+from crossbow.kernels.cuda.launch import CudaKernel, computed_in
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import ActivationBackward, ActivationForward
@@ -27,7 +27,7 @@ def backward(request: ActivationBackward) -> PreparedKernel:
 
 
 def _prepared(request: ActivationForward | ActivationBackward, name: str, tensor: Tensor) -> PreparedKernel:
-    kernel, real = Kernel("activation", name, tensor.dtype), computed_in(tensor.dtype).type
+    kernel, real = CudaKernel("activation", name, tensor.dtype), computed_in(tensor.dtype).type
     constants = real(request.negative_slope), real(request.ceiling)
     numbers = np.int64(tensor.elements), np.int32(MODES.index(request.mode)), *constants
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Launch, Structure
+from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, Structure
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 
 GRID = 1024
@@ -64,13 +64,13 @@ class Channels:
     def each(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = (), sums: bool = False) -> Launch:
         """The call of a kernel over all elements; `sums`: that adds up the parts. The division among blocks lies
         between `arguments` and `more`."""
-        kernel, shared = Kernel("channels", name, self.dtype), BLOCK * 8 if sums else 0
+        kernel, shared = CudaKernel("channels", name, self.dtype), BLOCK * 8 if sums else 0
         return kernel.blocks(self._blocks, *arguments, self._structure, *more, shared=shared)
 
     def total(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = ()) -> Launch:
         """The call of a kernel over all channels, which adds up the sums of the parts."""
         width = self._total_width
-        kernel, blocks = Kernel("channels", name, self.dtype), -(-self.count // width)
+        kernel, blocks = CudaKernel("channels", name, self.dtype), -(-self.count // width)
         return kernel.blocks(blocks, *arguments, self._structure, np.int32(width), *more, shared=BLOCK * 8)
 
 

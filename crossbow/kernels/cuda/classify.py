@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.four import four, four_around, threads_per_line
-from crossbow.kernels.cuda.launch import MOST_BLOCKS, Kernel
+from crossbow.kernels.cuda.launch import MOST_BLOCKS, CudaKernel
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import LargestIndex
@@ -17,7 +17,7 @@ from crossbow.kernels.requests import LargestIndex
 def forward(request: LargestIndex) -> PreparedKernel:
     x, y, axis, ties = request.x, request.y, request.axis, request.ties
     threads, lines = threads_per_line(x, axis), y.elements
-    kernel = Kernel("classify", "classify" if threads == 1 else "classify_rows", x.dtype)
+    kernel = CudaKernel("classify", "classify" if threads == 1 else "classify_rows", x.dtype)
     source, place = four_around(x, axis)
     constants = (source, four(y), place, np.int64(lines), np.int32(ties == "last"))
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from crossbow.kernels.cuda import cudnn, cudnn_library
 from crossbow.kernels.cuda.api import api, remember
-from crossbow.kernels.cuda.launch import BLOCK, NARROW, Kernel, Launch, Structure, current, pointer
+from crossbow.kernels.cuda.launch import BLOCK, NARROW, CudaKernel, Launch, Structure, current, pointer
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Storage, Variable
 from crossbow.kernels.registry import Registry
@@ -50,7 +50,7 @@ ENOUGH_BLOCKS = 1024
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class ConvolutionArithmetic:
     """What may be traded for speed."""
 
     deterministic: bool = False
@@ -66,7 +66,7 @@ class Arithmetic:
         return cudnn.DEFAULT_MATH if self.tf32 or dtype != np.float32 else cudnn.FMA_MATH
 
 
-EXACT = Arithmetic()
+EXACT = ConvolutionArithmetic()
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,7 @@ def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[
     order = sorted(range(4), key=lambda axis: -axes[1][axis][1])  # neighbours are written by neighbours
     pairs = [[tensor[axis] for axis in order] for tensor in axes]
     fours = [Structure(*(size for size, _ in pair), *(step for _, step in pair)) for pair in pairs]
-    kernel = Kernel("convolution", "move", source.dtype)
+    kernel = CudaKernel("convolution", "move", source.dtype)
     return kernel.each(target.elements, x, fours[0], y, fours[1], Structure(*(shift[axis] for axis in order)))
 
 
@@ -314,7 +314,7 @@ class Convolution:
         weights: Variable,
         y: Tensor,
         geometry: ConvolutionGeometry,
-        arithmetic: Arithmetic,
+        arithmetic: ConvolutionArithmetic,
     ) -> None:
         self.direction = direction
         problem, before, tensors = problem_of(x, weights, y, geometry, arithmetic)
@@ -378,7 +378,7 @@ def _first_possible(direction: Direction, problem: Problem, deterministic: bool)
 
 
 def problem_of(
-    x: Tensor, weights: Variable, y: Tensor, geometry: ConvolutionGeometry, arithmetic: Arithmetic
+    x: Tensor, weights: Variable, y: Tensor, geometry: ConvolutionGeometry, arithmetic: ConvolutionArithmetic
 ) -> tuple[Problem, tuple[int, ...], dict[str, Tensor]]:
     """What cuDNN is asked, where the input begins in its own, and the tensors as they are (one spatial axis as two)."""
     last = isinstance(weights.storage, ChannelsLastStorage)
@@ -395,7 +395,7 @@ def problem_of(
     return problem, before, {"x": x, "w": w, "y": y}
 
 
-def kernels(arithmetic: Arithmetic = EXACT) -> Registry:
+def kernels(arithmetic: ConvolutionArithmetic = EXACT) -> Registry:
     """cuDNN's convolutions, with the library's settings."""
     room = Registry("cudnn")
     room.kernel(ConvolutionForward)(functools.partial(forward, arithmetic=arithmetic))
@@ -404,7 +404,7 @@ def kernels(arithmetic: Arithmetic = EXACT) -> Registry:
     return room
 
 
-def forward(request: ConvolutionForward, arithmetic: Arithmetic = EXACT) -> PreparedKernel:
+def forward(request: ConvolutionForward, arithmetic: ConvolutionArithmetic = EXACT) -> PreparedKernel:
     x, weights, y = request.x, request.weights, request.y
     storages: dict[str, Storage] = {}
     if weights.storage is None and x.layout is Layout.CHANNELS_LAST:
@@ -414,7 +414,7 @@ def forward(request: ConvolutionForward, arithmetic: Arithmetic = EXACT) -> Prep
     roles = {"x": "input0", "w": "weights", "y": "output"}
     _, channels, inner = _channels(y)
     numbers = (np.int64(y.elements), np.int64(channels), np.int64(inner), np.int32(request.relu))
-    kernel = Kernel("convolution", "add_bias", y.dtype)
+    kernel = CudaKernel("convolution", "add_bias", y.dtype)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         calls = convolution.calls(buffers, roles)
@@ -425,7 +425,7 @@ def forward(request: ConvolutionForward, arithmetic: Arithmetic = EXACT) -> Prep
     return request.prepared(convolution.name, bind, workspace=convolution.workspace, storages=storages)
 
 
-def backward_data(request: ConvolutionBackwardData, arithmetic: Arithmetic = EXACT) -> PreparedKernel:
+def backward_data(request: ConvolutionBackwardData, arithmetic: ConvolutionArithmetic = EXACT) -> PreparedKernel:
     geometry = request.geometry
     convolution = Convolution(BACKWARD_DATA, request.dx, request.weights, request.dy, geometry, arithmetic)
     roles = {"x": "input_gradient", "w": "weights", "y": "output_gradient"}
@@ -436,7 +436,7 @@ def backward_data(request: ConvolutionBackwardData, arithmetic: Arithmetic = EXA
     return request.prepared(convolution.name, bind, workspace=convolution.workspace)
 
 
-def backward_weights(request: ConvolutionBackwardWeights, arithmetic: Arithmetic = EXACT) -> PreparedKernel:
+def backward_weights(request: ConvolutionBackwardWeights, arithmetic: ConvolutionArithmetic = EXACT) -> PreparedKernel:
     dy, bias, geometry = request.dy, request.bias, request.geometry
     convolution = Convolution(BACKWARD_FILTER, request.x, request.weights, dy, geometry, arithmetic)
     roles = {"x": "input0", "w": "weights_gradient", "y": "output_gradient"}
@@ -469,13 +469,13 @@ class ChannelSums:
     def calls(self, dy: Array, sums: Array, partial: Array | None) -> list[Call]:
         """The calls that add up dy."""
         sizes, parts = [np.int64(size) for size in self.sizes], np.int64(self.parts)
-        adding = Kernel("convolution", "sum_channels", self.dtype)
+        adding = CudaKernel("convolution", "sum_channels", self.dtype)
         blocks, shared = self.tiles * self.parts, 8 * BLOCK
         calls: list[Call] = [
             adding.blocks(blocks, dy, sums, partial, *sizes, parts, np.int64(self.width), shared=shared)
         ]
         if self.parts > 1:
-            ending, channels = Kernel("convolution", "add_parts", self.dtype), self.sizes[1]
+            ending, channels = CudaKernel("convolution", "add_parts", self.dtype), self.sizes[1]
             calls.append(ending.each(channels, partial, sums, np.int64(channels), parts))
         return calls
 

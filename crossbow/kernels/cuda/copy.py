@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.four import four
-from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel, Launch, Structure
+from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, CudaKernel, Launch, Structure
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import CopyBackward, CopyForward, Request
@@ -45,7 +45,7 @@ def copied(source: Tensor, target: Tensor) -> Copy:
     if source.same_order(target):
         return moved(target.dtype, (target.elements,), (1,), (1,))
     if not source.in_logical_order and not target.in_logical_order:
-        kernel, constants = Kernel("copy", "reorder", target.dtype), (four(source), four(target))
+        kernel, constants = CudaKernel("copy", "reorder", target.dtype), (four(source), four(target))
         return lambda x, y: kernel.each(target.elements, x, y, *constants, np.int64(target.elements))
     if source.in_logical_order:
         n, c, *image = target.shape
@@ -73,7 +73,7 @@ def moved(
     if len(axes) > AXES:
         raise ValueError(f"expected at most {AXES} axes that lie apart. Received: sizes={sizes}")
     axes = [*[(0, 0, 1)] * (AXES - len(axes)), *axes]
-    kernel, elements = Kernel("copy", "move", dtype), math.prod(sizes)
+    kernel, elements = CudaKernel("copy", "move", dtype), math.prod(sizes)
     places, move = (np.int64(from_start), np.int64(to_start)), Structure(*(axis[i] for i in (2, 1, 0) for axis in axes))
     return lambda x, y: kernel.each(elements, x, y, *places, move, np.int64(elements))
 
@@ -82,7 +82,7 @@ def _transposed(target: Tensor, batch: int, rows: int, columns: int) -> Copy:
     """A copy from (batch, rows, columns) to (batch, columns, rows)."""
     if min(rows, columns) < TILE // 4:  # most of a tile would be empty
         return moved(target.dtype, (batch, columns, rows), (rows * columns, 1, columns), (rows * columns, rows, 1))
-    kernel = Kernel("copy", "transpose", target.dtype)
+    kernel = CudaKernel("copy", "transpose", target.dtype)
     sizes, blocks = (np.int64(batch), np.int64(rows), np.int64(columns)), batch * -(-rows // TILE) * -(-columns // TILE)
     shared = TILE * (TILE + 1) * target.dtype.itemsize
     return lambda x, y: kernel.blocks(min(blocks, MOST_BLOCKS), x, y, *sizes, threads=BLOCK, shared=shared)

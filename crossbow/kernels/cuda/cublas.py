@@ -47,7 +47,7 @@ def check(name: str, *arguments: object) -> None:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class CublasMatrix:
     """A matrix that lies row by row, or a stack of such."""
 
     array: Array
@@ -79,9 +79,9 @@ class MatrixProduct:
 
 def matrix_product(
     sizes: tuple[int, int, int],
-    a: Matrix,
-    b: Matrix,
-    y: Matrix,
+    a: CublasMatrix,
+    b: CublasMatrix,
+    y: CublasMatrix,
     dtype: np.dtype[np.generic],
     *,
     matrices: int = 1,
@@ -103,7 +103,7 @@ def matrix_product(
     one, factor = _scalar(computed_in(dtype), 1.0), _scalar(computed_in(dtype), beta)
     stacked = matrices > 1
 
-    def operand(matrix: Matrix) -> tuple[object, ...]:
+    def operand(matrix: CublasMatrix) -> tuple[object, ...]:
         pointer = ctypes.c_void_p(address(matrix.array) + matrix.start * dtype.itemsize)
         return (pointer, kind, matrix.leading, *((matrix.stride,) if stacked else ()))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from crossbow.kernels.cuda.dropout import random_key
 from crossbow.kernels.cuda.four import images
-from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Structure
+from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Structure
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
@@ -28,7 +28,7 @@ def transform(request: ImageWindows) -> PreparedKernel:
     parts = -(-(y.elements // y.shape[0]) // (BLOCK * EACH_THREAD))
     window = Structure(transform.padding, *transform.choices(x.shape, y.shape), transform.mirror, *strides, parts)
     middle = tuple(map(np.int64, transform.centre(x.shape, y.shape)))
-    kernel = Kernel("data_transform", "middle_windows" if seed is None else "random_windows", x.dtype)
+    kernel = CudaKernel("data_transform", "middle_windows" if seed is None else "random_windows", x.dtype)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arrays = (buffers["input0"], buffers["output"], *map(to_device, (mean, scale, border)))

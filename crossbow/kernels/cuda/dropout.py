@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import Kernel, computed_in
+from crossbow.kernels.cuda.launch import CudaKernel, computed_in
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.random import threshold
@@ -34,10 +34,10 @@ def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedK
         computed_in(x.dtype).type(1 / (1 - request.ratio)),
         *random_key(request.seed, request.key),
     )
-    kernel, threads = Kernel("dropout", "drop", x.dtype), -(-x.elements // WORDS)
+    kernel, threads = CudaKernel("dropout", "drop", x.dtype), -(-x.elements // WORDS)
     if not x.in_logical_order:
         _, channels, height, width = x.shape
-        kernel, threads = Kernel("dropout", "drop_channels_last", x.dtype), x.elements
+        kernel, threads = CudaKernel("dropout", "drop_channels_last", x.dtype), x.elements
         numbers = (*numbers, np.int64(channels), np.int64(height * width))
 
     def bind(buffers: Buffers) -> Sequence[Call]:

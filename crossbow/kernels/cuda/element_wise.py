@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import Argument, Kernel, computed_in
+from crossbow.kernels.cuda.launch import Argument, CudaKernel, computed_in
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import (
@@ -47,7 +47,7 @@ def product_backward(request: ProductBackward) -> PreparedKernel:
 @CUDA.kernel(MaximumForward)
 def maximum_forward(request: MaximumForward) -> PreparedKernel:
     y, training = request.y, request.phase is Phase.TRAIN
-    kernel, elements = Kernel("element_wise", "maximum", y.dtype), np.int64(y.elements)
+    kernel, elements = CudaKernel("element_wise", "maximum", y.dtype), np.int64(y.elements)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         target, kept = buffers["output"], buffers["kept"] if training else None
@@ -62,7 +62,7 @@ def maximum_forward(request: MaximumForward) -> PreparedKernel:
 @CUDA.kernel(MaximumBackward)
 def maximum_backward(request: MaximumBackward) -> PreparedKernel:
     dy, index = request.dy, request.index
-    kernel, numbers = Kernel("element_wise", "maximum_backward", dy.dtype), (np.int64(dy.elements), np.int32(index))
+    kernel, numbers = CudaKernel("element_wise", "maximum_backward", dy.dtype), (np.int64(dy.elements), np.int32(index))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         return (kernel.each(dy.elements, *(buffers[role] for role in request.roles), *numbers),)
@@ -71,7 +71,7 @@ def maximum_backward(request: MaximumBackward) -> PreparedKernel:
 
 
 def _sum(request: Request, y: Tensor, coefficients: Sequence[float], relu: bool = False) -> PreparedKernel:
-    kernel, elements = Kernel("element_wise", "weighted_sum", y.dtype), np.int64(y.elements)
+    kernel, elements = CudaKernel("element_wise", "weighted_sum", y.dtype), np.int64(y.elements)
     real, (write,) = computed_in(y.dtype).type, request.writes
 
     def bind(buffers: Buffers) -> Sequence[Call]:
@@ -90,7 +90,7 @@ def _sum(request: Request, y: Tensor, coefficients: Sequence[float], relu: bool 
 
 
 def _product(request: Request, y: Tensor) -> PreparedKernel:
-    kernel, elements, (write,) = Kernel("element_wise", "product", y.dtype), np.int64(y.elements), request.writes
+    kernel, elements, (write,) = CudaKernel("element_wise", "product", y.dtype), np.int64(y.elements), request.writes
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         target = buffers[write]

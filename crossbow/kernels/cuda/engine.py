@@ -9,7 +9,7 @@ import numpy as np
 
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.four import four
-from crossbow.kernels.cuda.launch import BLOCK, NARROW, REALS, Kernel, Launch, computed_in
+from crossbow.kernels.cuda.launch import BLOCK, NARROW, REALS, CudaKernel, Launch, computed_in
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.transfer import to_host
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
@@ -31,7 +31,7 @@ def load_batch(request: LoadBatch) -> PreparedKernel:
         raise ValueError(f"expected slots of {', '.join(LOADERS)}. Received: {slots.dtype}")
     if slot_labels.dtype != labels.dtype or labels.nbytes % WORD:
         raise ValueError(f"expected labels of the slots' type, {slot_labels.dtype}. Received: {labels.dtype}")
-    kernel = Kernel("engine", LOADERS[slots.dtype.name], x.dtype)
+    kernel = CudaKernel("engine", LOADERS[slots.dtype.name], x.dtype)
     channels, positions = 1, x.elements
     if not x.in_logical_order:
         channels, positions = x.shape[1], x.shape[2] * x.shape[3]
@@ -57,7 +57,7 @@ def store_results(loss: Array | None, accuracy: Array | None, state: Array, resu
     types = [value.dtype for value in (loss, accuracy) if value is not None]
     if len(set(types)) != 1:
         raise ValueError(f"expected a loss and an accuracy of one type. Received: {', '.join(map(str, types))}")
-    return Kernel("engine", "store_results", types[0]).blocks(1, loss, accuracy, state, results, threads=32)
+    return CudaKernel("engine", "store_results", types[0]).blocks(1, loss, accuracy, state, results, threads=32)
 
 
 @CUDA.kernel(CheckFinite)
@@ -72,7 +72,10 @@ def check_finite(request: CheckFinite) -> PreparedKernel:
         found = api().zeros(3 * 8 * blocks).view(np.int64).reshape(blocks, 3)
         channels_last = value.ndim == 4 and value.strides[1] == value.dtype.itemsize
         layout = Layout.CHANNELS_LAST if channels_last else Layout.PLAIN
-        shape, kernel = four(Tensor(value.shape, value.dtype, layout)), Kernel("engine", "find_not_finite", value.dtype)
+        shape, kernel = (
+            four(Tensor(value.shape, value.dtype, layout)),
+            CudaKernel("engine", "find_not_finite", value.dtype),
+        )
         search = kernel.blocks(blocks, value, shape, np.int64(value.size), found, shared=8 * BLOCK)
         return (BoundFiniteCheck(search, found, what, value.shape),)
 

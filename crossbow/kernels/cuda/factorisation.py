@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Launch
+from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch
 from crossbow.kernels.cuda.loss import is_double
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, Variable
@@ -19,7 +19,7 @@ EXAMPLE = 4 * 8
 @CUDA.kernel(FactorisationForward)
 def forward(request: FactorisationForward) -> PreparedKernel:
     x, regularisation = request.x, request.regularisation
-    kernel = Kernel("factorisation", "factorisation_loss", x.dtype)
+    kernel = CudaKernel("factorisation", "factorisation_loss", x.dtype)
     shared = BLOCK * np.dtype(np.float64).itemsize
 
     def bind(buffers: Buffers) -> Sequence[Call]:
@@ -32,7 +32,7 @@ def forward(request: FactorisationForward) -> PreparedKernel:
 @CUDA.kernel(FactorisationBackward)
 def backward(request: FactorisationBackward) -> PreparedKernel:
     x, users, items, regularisation = request.x, request.users, request.items, request.regularisation
-    zero, kernel = (Kernel("factorisation", f"factorisation_{name}", x.dtype) for name in ("zero", "backward"))
+    zero, kernel = (CudaKernel("factorisation", f"factorisation_{name}", x.dtype) for name in ("zero", "backward"))
     constants = (np.int64(users.shape[1]), np.float64(regularisation))
     threads = _threads(users)
     sizes = [int(np.prod(variable.shape)) for variable in (users, items)]
@@ -53,7 +53,7 @@ def backward(request: FactorisationBackward) -> PreparedKernel:
 def _examples(request: FactorisationForward | FactorisationBackward, buffers: Buffers) -> Launch:
     """The call that computes what is needed of each example, in the workspace."""
     x, labels, users, items = request.x, request.labels, request.users, request.items
-    kernel, threads = Kernel("factorisation", "factorisation_examples", x.dtype), _threads(users)
+    kernel, threads = CudaKernel("factorisation", "factorisation_examples", x.dtype), _threads(users)
     sizes = (np.int64(users.shape[0]), np.int64(items.shape[0]), np.int64(users.shape[1]), is_double(labels))
     arguments: list[Argument] = [*(buffers[role] for role in request.reads), buffers["workspace"], *sizes]
     return kernel.blocks(x.shape[0], *arguments, threads=threads, shared=threads * np.dtype(np.float64).itemsize)

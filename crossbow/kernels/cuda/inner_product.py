@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from crossbow.kernels.cuda.copy import copied
-from crossbow.kernels.cuda.cublas import Matrix, matrix_product
-from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, Kernel
+from crossbow.kernels.cuda.cublas import CublasMatrix, matrix_product
+from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, CudaKernel
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import Buffers, Call, PlainStorage, PreparedKernel, Storage, Variable
@@ -38,7 +38,7 @@ MANY_ROWS = 1024
 """From so many on their sum is shared by as many threads as a block can have."""
 
 
-class Steps:
+class ProductSteps:
     """The calls of a kernel, in order, and the workspace that they need."""
 
     def __init__(self, request: Request, dtype: np.dtype[np.generic]) -> None:
@@ -87,9 +87,9 @@ class Steps:
         kernel, numbers = self.kernel("repeat"), (np.int64(elements), np.int64(times), np.int64(inner))
         self.add(lambda at: kernel.each(elements, at(source), at(target), *numbers))
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> CudaKernel:
         """A kernel of sources/inner_product.cu."""
-        return Kernel("inner_product", name, self.dtype)
+        return CudaKernel("inner_product", name, self.dtype)
 
     def prepared(self, storages: Mapping[str, Storage] | None = None) -> PreparedKernel:
         """The kernel that makes the calls."""
@@ -111,15 +111,15 @@ def forward(request: InnerProductForward) -> PreparedKernel:
     if weights.storage is None:
         chosen = _storage(x, weights, y)
         storages["weights"], weights = chosen, Variable(weights.shape, weights.dtype, chosen)
-    steps = Steps(request, x.dtype)
+    steps = ProductSteps(request, x.dtype)
     (outputs, features), rows = weights.shape, math.prod(y.shape[:-1])
     source, target = _rows(steps, x, "input0", weights), steps.target(y, "output")
     steps.add(
         lambda at: matrix_product(
             (rows, outputs, features),
-            Matrix(at(source), features),
-            Matrix(at("weights"), features, transposed=True),
-            Matrix(at(target), outputs),
+            CublasMatrix(at(source), features),
+            CublasMatrix(at("weights"), features, transposed=True),
+            CublasMatrix(at(target), outputs),
             x.dtype,
         )
     )
@@ -133,16 +133,16 @@ def forward(request: InnerProductForward) -> PreparedKernel:
 @CUDA.kernel(InnerProductBackwardData)
 def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
     dy, weights, dx = request.dy, request.weights, request.dx
-    steps = Steps(request, dx.dtype)
+    steps = ProductSteps(request, dx.dtype)
     (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
     gradient = steps.logical(dy, "output_gradient")
     target = "input_gradient" if _as_it_lies(dx, weights) else steps.target(dx, "input_gradient")
     steps.add(
         lambda at: matrix_product(
             (rows, features, outputs),
-            Matrix(at(gradient), outputs),
-            Matrix(at("weights"), features),
-            Matrix(at(target), features),
+            CublasMatrix(at(gradient), outputs),
+            CublasMatrix(at("weights"), features),
+            CublasMatrix(at(target), features),
             dx.dtype,
         )
     )
@@ -153,15 +153,15 @@ def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
 @CUDA.kernel(InnerProductBackwardWeights)
 def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
     x, dy, weights, bias = request.x, request.dy, request.weights, request.bias
-    steps = Steps(request, x.dtype)
+    steps = ProductSteps(request, x.dtype)
     (outputs, features), rows = weights.shape, math.prod(dy.shape[:-1])
     source, gradient = _rows(steps, x, "input0", weights), steps.logical(dy, "output_gradient")
     steps.add(
         lambda at: matrix_product(
             (outputs, features, rows),
-            Matrix(at(gradient), outputs, transposed=True),
-            Matrix(at(source), features),
-            Matrix(at("weights_gradient"), features),
+            CublasMatrix(at(gradient), outputs, transposed=True),
+            CublasMatrix(at(source), features),
+            CublasMatrix(at("weights_gradient"), features),
             x.dtype,
         )
     )
@@ -181,7 +181,7 @@ def _storage(x: Tensor, weights: Variable, y: Tensor) -> Storage:
     return ChannelsLastStorage(weights.shape, x.shape[1:]) if whole_images else PlainStorage(weights.shape)
 
 
-def _rows(steps: Steps, x: Tensor, role: str, weights: Variable) -> Place:
+def _rows(steps: ProductSteps, x: Tensor, role: str, weights: Variable) -> Place:
     """Where x lies as rows of features in the order of the weights."""
     return role if _as_it_lies(x, weights) else steps.logical(x, role)
 

@@ -113,7 +113,7 @@ Argument = Array | np.generic | Structure | None
 
 
 @dataclass(frozen=True)
-class Kernel:
+class CudaKernel:
     """A `__global__` function of `sources/<file>.cu`, for tensors of one type."""
 
     file: str

@@ -54,7 +54,7 @@ class Cuda:
         self.mixed = None if narrow is None else Mixed(narrow_type(narrow))
         tensor_cores = tf32 or narrow is not None
         self.channels_last = tensor_cores if channels_last is None else channels_last
-        self.rooms = Rooms("Cuda", convolution.kernels(convolution.Arithmetic(deterministic, tf32)), CUDA)
+        self.rooms = Rooms("Cuda", convolution.kernels(convolution.ConvolutionArithmetic(deterministic, tf32)), CUDA)
 
     def layout(self, shape: Shape) -> Layout:
         return Layout.CHANNELS_LAST if self.channels_last and len(shape) == 4 else Layout.PLAIN

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.four import four, threads_per_line
-from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, REALS, Argument, Kernel, Structure
+from crossbow.kernels.cuda.launch import BLOCK, MOST_BLOCKS, REALS, Argument, CudaKernel, Structure
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import (
@@ -45,7 +45,7 @@ def softmax_loss_forward(request: SoftmaxLossForward) -> PreparedKernel:
 @CUDA.kernel(SoftmaxLossBackward)
 def softmax_loss_backward(request: SoftmaxLossBackward) -> PreparedKernel:
     p, labels, ignored_label, normalisation = request.p, request.labels, request.ignored_label, request.normalisation
-    kernel, counting = Kernel("loss", "softmax_loss_backward", p.dtype), Kernel("loss", "count_labels", p.dtype)
+    kernel, counting = CudaKernel("loss", "softmax_loss_backward", p.dtype), CudaKernel("loss", "count_labels", p.dtype)
     elements, rows, by = np.int64(p.elements), _rows(p, ignored_label), _normaliser(normalisation, p)
     counts = min(_shares(labels.elements), BLOCK) if normalisation == "valid" else 0
     size = np.dtype(np.int64).itemsize
@@ -71,7 +71,7 @@ def euclidean_loss_forward(request: EuclideanLossForward) -> PreparedKernel:
 @CUDA.kernel(EuclideanLossBackward)
 def euclidean_loss_backward(request: EuclideanLossBackward) -> PreparedKernel:
     x, labels, dx = request.x, request.labels, request.dx
-    kernel = Kernel("loss", "euclidean_loss_backward", x.dtype)
+    kernel = CudaKernel("loss", "euclidean_loss_backward", x.dtype)
     constants = (four(x), four(dx), np.int64(x.elements // x.shape[0]), is_double(labels))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
@@ -112,7 +112,7 @@ def _sum(
     arguments: the roles that the kernel takes, where they are others than those that the request reads.
     """
     roles = tuple(arguments or request.reads)
-    kernel, total = Kernel("loss", function, dtype), Kernel("loss", "total", dtype)
+    kernel, total = CudaKernel("loss", function, dtype), CudaKernel("loss", "total", dtype)
     size = np.dtype(np.float64).itemsize
 
     def bind(buffers: Buffers) -> Sequence[Call]:

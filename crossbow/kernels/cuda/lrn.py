@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import Kernel, Structure
+from crossbow.kernels.cuda.launch import CudaKernel, Structure
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
@@ -20,7 +20,7 @@ NARROW = 2**31
 @CUDA.kernel(LRNForward)
 def forward(request: LRNForward) -> PreparedKernel:
     x, geometry = request.x, request.geometry
-    kernel, numbers = Kernel("lrn", "lrn_forward", x.dtype), _numbers(x, geometry)
+    kernel, numbers = CudaKernel("lrn", "lrn_forward", x.dtype), _numbers(x, geometry)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         return (kernel.each(x.elements, buffers["input0"], buffers["output"], *numbers),)
@@ -31,7 +31,7 @@ def forward(request: LRNForward) -> PreparedKernel:
 @CUDA.kernel(LRNBackward)
 def backward(request: LRNBackward) -> PreparedKernel:
     x, geometry = request.x, request.geometry
-    hand_on, gather = Kernel("lrn", "lrn_hand_on", x.dtype), Kernel("lrn", "lrn_backward", x.dtype)
+    hand_on, gather = CudaKernel("lrn", "lrn_hand_on", x.dtype), CudaKernel("lrn", "lrn_backward", x.dtype)
     numbers = _numbers(x, geometry)
 
     def bind(buffers: Buffers) -> Sequence[Call]:

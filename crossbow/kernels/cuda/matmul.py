@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from crossbow.kernels.cuda.cublas import Matrix, MatrixProduct, matrix_product
-from crossbow.kernels.cuda.inner_product import Place, Steps
+from crossbow.kernels.cuda.cublas import CublasMatrix, MatrixProduct, matrix_product
+from crossbow.kernels.cuda.inner_product import Place, ProductSteps
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProductGeometry
@@ -25,7 +25,7 @@ MOST_CALLS = 16
 @CUDA.kernel(MatmulForward)
 def forward(request: MatmulForward) -> PreparedKernel:
     a, b, y, geometry = request.a, request.b, request.y, request.geometry
-    steps = Steps(request, y.dtype)
+    steps = ProductSteps(request, y.dtype)
     left, right = _input(steps, a, geometry, 0), _input(steps, b, geometry, 1)
     place = steps.target(y, "output")
     _multiply(steps, left, right, _Stack(place, geometry.y), geometry.y[:-2])
@@ -36,7 +36,7 @@ def forward(request: MatmulForward) -> PreparedKernel:
 @CUDA.kernel(MatmulBackward)
 def backward(request: MatmulBackward) -> PreparedKernel:
     dy, a, b, number, geometry = request.dy, request.a, request.b, request.number, request.geometry
-    steps = Steps(request, dy.dtype)
+    steps = ProductSteps(request, dy.dtype)
     target, other = (a, b) if number == 0 else (b, a)
     gradient = _Stack(steps.logical(dy, "output_gradient"), geometry.y)
     factor = _input(steps, other, geometry, 1 - number).turn()
@@ -84,12 +84,12 @@ class _Axis:
     strides: tuple[int, int, int]
 
 
-def _input(steps: Steps, tensor: Tensor, geometry: MatrixProductGeometry, number: int) -> _Stack:
+def _input(steps: ProductSteps, tensor: Tensor, geometry: MatrixProductGeometry, number: int) -> _Stack:
     """An input as it is multiplied."""
     return _Stack(steps.logical(tensor, f"input{number}"), geometry.inputs[number], geometry.transposed[number])
 
 
-def _multiply(steps: Steps, left: _Stack, right: _Stack, target: _Stack, stack: Shape) -> None:
+def _multiply(steps: ProductSteps, left: _Stack, right: _Stack, target: _Stack, stack: Shape) -> None:
     """Append: the products of the factors over the whole stack, added up where the target has but one matrix."""
     (rows, inner), columns = left.sizes, right.sizes[1]
     distances = zip(left.strides, right.strides, target.strides, strict=True)
@@ -118,13 +118,17 @@ def _multiply(steps: Steps, left: _Stack, right: _Stack, target: _Stack, stack: 
 
 
 def _product(
-    steps: Steps, sizes: tuple[int, int, int], stacks: tuple[_Stack, _Stack, _Stack], axis: _Axis, starts: Sequence[int]
+    steps: ProductSteps,
+    sizes: tuple[int, int, int],
+    stacks: tuple[_Stack, _Stack, _Stack],
+    axis: _Axis,
+    starts: Sequence[int],
 ) -> None:
     """Append: one call of cuBLAS, for the matrices along an axis."""
 
     def make(at: Callable[[Place], Array]) -> MatrixProduct:
         a, b, y = (
-            Matrix(at(stack.place), stack.shape[-1], stack.turned, stride, start)
+            CublasMatrix(at(stack.place), stack.shape[-1], stack.turned, stride, start)
             for stack, stride, start in zip(stacks, axis.strides, starts, strict=True)
         )
         return matrix_product(sizes, a, b, y, steps.dtype, matrices=axis.size)
@@ -153,7 +157,7 @@ def _apart(axes: Sequence[_Axis], elements: int) -> list[_Axis]:
 
 
 def _add_up(
-    steps: Steps, sizes: Sequence[int], added: Sequence[bool], elements: int, place: Place, target: Place
+    steps: ProductSteps, sizes: Sequence[int], added: Sequence[bool], elements: int, place: Place, target: Place
 ) -> None:
     """Append: matrices of so many elements added up over some axes of their stack, one axis after the other."""
     left = [number for number, is_added in enumerate(added) if is_added]
@@ -166,7 +170,7 @@ def _add_up(
         place = result
 
 
-def _repeated(steps: Steps, factor: _Stack, stack: Shape) -> _Stack:
+def _repeated(steps: ProductSteps, factor: _Stack, stack: Shape) -> _Stack:
     """The factor with a matrix in every place of the stack."""
     shape, place = factor.shape, factor.place
     for axis, size in enumerate(stack):

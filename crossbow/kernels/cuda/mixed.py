@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.cuda.launch import NARROW, Kernel
+from crossbow.kernels.cuda.launch import NARROW, CudaKernel
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.types import ConfigurationError, Tensor
@@ -104,8 +104,8 @@ class Mixed:
         reads = ("narrow_gradient", "gradient", *self._scaling(self.scales))
         return PreparedKernel(f"widen_gradient {self.dtype}", reads, ("gradient",), bind)
 
-    def _kernel(self, name: str) -> Kernel:
-        return Kernel("mixed", name, self.dtype)
+    def _kernel(self, name: str) -> CudaKernel:
+        return CudaKernel("mixed", name, self.dtype)
 
     def _scaling(self, scaled: bool) -> tuple[str, ...]:
         return ("scaling",) if scaled else ()

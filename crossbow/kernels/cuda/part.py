@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.copy import moved, prepared_copy
-from crossbow.kernels.cuda.launch import Kernel, computed_in
+from crossbow.kernels.cuda.launch import CudaKernel, computed_in
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import PadBackward, PadForward, Request, SliceBackward, SliceForward
@@ -56,7 +56,7 @@ def _put(
     request: Request, part: Tensor, whole: Tensor, offset: int, distances: Sequence[int], value: float
 ) -> PreparedKernel:
     copy = moved(part.dtype, part.shape, strides(part), distances, to_start=offset)
-    fill, number = Kernel("copy", "fill", whole.dtype), computed_in(whole.dtype).type(value)
+    fill, number = CudaKernel("copy", "fill", whole.dtype), computed_in(whole.dtype).type(value)
     (read,), (write,) = request.reads, request.writes
 
     def bind(buffers: Buffers) -> Sequence[Call]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from crossbow.kernels.cuda.launch import BLOCK, Argument, Kernel, Launch, Structure
+from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, Structure
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
@@ -36,7 +36,7 @@ def forward(request: PoolingForward) -> PreparedKernel:
     variant = "expected" if method == "stochastic" and not training else method
     # The order of stochastic pooling's sums is fixed.
     large = method != "stochastic" and math.prod(geometry.kernel) >= (LARGE_STRIDED if windows.inner > 1 else LARGE)
-    kernel = Kernel("pooling", f"pooling_{variant}{'_large' if large else ''}", x.dtype)
+    kernel = CudaKernel("pooling", f"pooling_{variant}{'_large' if large else ''}", x.dtype)
     numbers = (np.uint32(key & 0xFFFFFFFF), np.uint64(seed & (2**64 - 1))) if random else ()
 
     def bind(buffers: Buffers) -> Sequence[Call]:
@@ -63,7 +63,7 @@ def forward(request: PoolingForward) -> PreparedKernel:
 def backward(request: PoolingBackward) -> PreparedKernel:
     dy, dx, geometry = request.dy, request.dx, request.geometry
     windows, average = _Windows(dx, dy, geometry), geometry.method == "average"
-    kernel = Kernel("pooling", "pooling_average_backward" if average else "pooling_picked_backward", dx.dtype)
+    kernel = CudaKernel("pooling", "pooling_average_backward" if average else "pooling_picked_backward", dx.dtype)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         def call(part: slice) -> Launch:

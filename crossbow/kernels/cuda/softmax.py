@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.four import four_around, threads_per_line
-from crossbow.kernels.cuda.launch import MOST_BLOCKS, Argument, Kernel
+from crossbow.kernels.cuda.launch import MOST_BLOCKS, Argument, CudaKernel
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import LogSoftmaxBackward, LogSoftmaxForward, Request, SoftmaxBackward, SoftmaxForward
@@ -32,7 +32,7 @@ def _along_lines(request: Request, tensor: Tensor, axis: int, *constants: Argume
     """The kernel that suits the lines, with the buffers and the constants."""
     threads, lines = threads_per_line(tensor, axis), tensor.elements // tensor.shape[axis]
     name = request.name
-    kernel = Kernel("softmax", name if threads == 1 else f"{name}_rows", tensor.dtype)
+    kernel = CudaKernel("softmax", name if threads == 1 else f"{name}_rows", tensor.dtype)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         arguments = (*(buffers[role] for role in request.roles), *constants, np.int64(lines))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.launch import BLOCK, Kernel
+from crossbow.kernels.cuda.launch import BLOCK, CudaKernel
 from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.reference.vector import check_lengths
@@ -46,7 +46,7 @@ def linear_combination(request: LinearCombination) -> PreparedKernel:
         text = combination_source(wanted, named)
         arrays = [vectors[name] for name in names]
         head, body = packed_part([address(array) for array in arrays], length, dtype.itemsize)
-        kernel = Kernel("vector", "linear_combination", dtype, text)
+        kernel = CudaKernel("vector", "linear_combination", dtype, text)
         threads = max(body // (PACK // dtype.itemsize), length - body)
         return (kernel.each(threads, coefficients, np.int64(length), np.int64(head), np.int64(body), *arrays),)
 
@@ -149,8 +149,8 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
         _check_coefficients(coefficients, len(terms))
         blocks = min(max(1, -(-length // BLOCK)), NORM_BLOCKS)
         partial, shared = api().zeros(8 * blocks).view(np.float64), 8 * BLOCK
-        adding = Kernel("vector", "add_squares", dtype, norm_source(len(terms)))
-        finishing = Kernel("vector", "add_up", dtype)
+        adding = CudaKernel("vector", "add_squares", dtype, norm_source(len(terms)))
+        finishing = CudaKernel("vector", "add_up", dtype)
         return (
             adding.blocks(blocks, coefficients, np.int64(length), partial, *arrays, shared=shared),
             finishing.blocks(1, partial, np.int64(blocks), buffers["square"], shared=shared),
@@ -182,7 +182,7 @@ def norm_source(terms: int) -> str:
 @CUDA.kernel(ClipCoefficients)
 def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
     limit, clipped = request.limit, request.clipped
-    kernel = Kernel("vector", "clip_coefficients", np.dtype(np.float32))  # all its numbers are double
+    kernel = CudaKernel("vector", "clip_coefficients", np.dtype(np.float32))  # all its numbers are double
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         squares, coefficients, target = (buffers[role] for role in request.roles)

@@ -10,7 +10,7 @@ from crossbow.runtime.backend import Bind, Combination
 from crossbow.runtime.coefficients import About, Formula, Formulas
 from crossbow.runtime.cpu.coefficients import HostNumbers
 from crossbow.runtime.cpu.learner import CpuLearner
-from crossbow.runtime.cpu.memory import LearnerMemory
+from crossbow.runtime.cpu.memory import CpuLearnerMemory
 from crossbow.runtime.cpu.stream import CpuStream
 from crossbow.runtime.cpu.work import BoundTask, bound_task, task_list
 from crossbow.runtime.task import Finished, Report, TaskKey
@@ -55,7 +55,7 @@ def exchanging_learner(
 ) -> CpuLearner:
     """A learner whose task ends with its own step."""
     setting, arithmetic = assembly.setting, assembly.arithmetic
-    base, replica, memory = assembly.bases[0], assembly.replicas[number], LearnerMemory(assembly)
+    base, replica, memory = assembly.bases[0], assembly.replicas[number], CpuLearnerMemory(assembly)
     numbers = HostNumbers(formulas.length)
     weights = base.buffers[0] if replica.weights is None else replica.weights
     bound = memory.of(assembly.training, weights, replica.gradient, replica.statistics)

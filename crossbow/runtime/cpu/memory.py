@@ -9,7 +9,7 @@ from crossbow.runtime.memory import new_state
 from crossbow.types import Array, aligned_zeros
 
 
-class LearnerMemory:
+class CpuLearnerMemory:
     """A learner's arena, which its programs share, and the state of its task."""
 
     def __init__(self, assembly: Assembly) -> None:

@@ -40,7 +40,7 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cpu.coefficients import HostNumbers
 from crossbow.runtime.cpu.learner import CpuLearner
-from crossbow.runtime.cpu.memory import LearnerMemory
+from crossbow.runtime.cpu.memory import CpuLearnerMemory
 from crossbow.runtime.cpu.stream import CpuStream, Signals
 from crossbow.runtime.cpu.work import BoundTask, bound_task
 from crossbow.runtime.merging import Merging
@@ -161,7 +161,7 @@ def tick_learner(
     report: Report,
 ) -> CpuLearner:
     """A learner with its task lists, of both parities."""
-    numbers, memory = HostNumbers(formulas.length), LearnerMemory(assembly)
+    numbers, memory = HostNumbers(formulas.length), CpuLearnerMemory(assembly)
     steps = TickSteps(
         merging,
         Signals.of(assembly),
@@ -177,7 +177,7 @@ def tick_learner(
     return CpuLearner(share.learner, stream, tasks, numbers, memory.state, assembly.flags, report)
 
 
-def _bind(assembly: Assembly, steps: TickSteps, memory: LearnerMemory, parity: int) -> dict[TaskKey, BoundTask]:
+def _bind(assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, parity: int) -> dict[TaskKey, BoundTask]:
     """A learner's task lists for ticks of one parity."""
     setting, training, base, own = assembly.setting, assembly.training, steps.base, steps.own
     weights = base.buffers[parity] if own.weights is None else own.weights

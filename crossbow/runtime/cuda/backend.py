@@ -20,7 +20,7 @@ from crossbow.runtime.coefficients import Formulas
 from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.cuda.exchange import CudaMeeting, exchanging_learner
 from crossbow.runtime.cuda.learner import CudaLearner
-from crossbow.runtime.cuda.memory import INPUTS, LearnerMemory, Slots, device_zeros
+from crossbow.runtime.cuda.memory import INPUTS, CudaLearnerMemory, Slots, device_zeros
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, LearnerStreams
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, device_tick
 from crossbow.runtime.cuda.tick import tick_learner
@@ -147,10 +147,10 @@ class CudaBackend:
 
     # Learners
 
-    def _memory(self, assembly: Assembly, number: int) -> LearnerMemory:
+    def _memory(self, assembly: Assembly, number: int) -> CudaLearnerMemory:
         streams, zeros = self._learner_streams[number], self.zeros(self.device_of[number])
         with on(streams.compute.place):
-            return LearnerMemory(assembly, streams, self._slots, zeros)
+            return CudaLearnerMemory(assembly, streams, self._slots, zeros)
 
     def tick(
         self,

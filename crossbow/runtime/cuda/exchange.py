@@ -29,7 +29,7 @@ from crossbow.runtime.backend import Bind, Combination
 from crossbow.runtime.coefficients import About, Formula, Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
-from crossbow.runtime.cuda.memory import LearnerMemory
+from crossbow.runtime.cuda.memory import CudaLearnerMemory
 from crossbow.runtime.cuda.stream import CudaStream, Event, LearnerStreams
 from crossbow.runtime.cuda.work import PARITIES, BoundWork, StepKey, Work, WorkKey, bound_work, check_work, new_work
 from crossbow.runtime.flags import Flags
@@ -108,7 +108,7 @@ def exchanging_learner(
     formulas: Formulas,
     number: int,
     streams: LearnerStreams,
-    memory: LearnerMemory,
+    memory: CudaLearnerMemory,
     report: Report,
     finished: Finished,
 ) -> CudaLearner:

@@ -34,7 +34,7 @@ _FIELDS = struct.Struct("=5q")
 
 
 @dataclass(frozen=True)
-class Record:
+class SlotRecord:
     """Tensors that lie behind each other, each aligned as buffers in an arena are."""
 
     parts: Sequence[Tensor]
@@ -65,7 +65,7 @@ class Slots:
 
     def __init__(self, slots: int, batch: Sequence[Tensor]) -> None:
         """batch: images, labels and positions of a slot."""
-        self.record = record = Record((*batch, STATE))
+        self.record = record = SlotRecord((*batch, STATE))
         memory = api().pinned(slots * record.nbytes)
         rows = memory.reshape(slots, record.nbytes)
         self.batches: list[Array] = [
@@ -142,7 +142,7 @@ class Turns:
         self._free.put(turn)
 
 
-class LearnerMemory:
+class CudaLearnerMemory:
     """A learner's arena, which its programs share, its inputs, and the places of its tasks. Made with its GPU as the
     current one."""
 

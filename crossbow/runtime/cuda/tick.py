@@ -11,7 +11,7 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import Formulas
 from crossbow.runtime.cuda.coefficients import DeviceNumbers
 from crossbow.runtime.cuda.learner import CudaLearner
-from crossbow.runtime.cuda.memory import LearnerMemory
+from crossbow.runtime.cuda.memory import CudaLearnerMemory
 from crossbow.runtime.cuda.stream import LearnerStreams
 from crossbow.runtime.cuda.work import PARITIES, BoundWork, StepKey, Work, WorkKey, bound_work, check_work, new_work
 from crossbow.runtime.merging import Merging
@@ -26,7 +26,7 @@ def tick_learner(
     number: int,
     device: int,
     streams: LearnerStreams,
-    memory: LearnerMemory,
+    memory: CudaLearnerMemory,
     report: Report,
 ) -> CudaLearner:
     """A learner with its work, of both parities. device: its number among the run's."""
@@ -39,7 +39,9 @@ def tick_learner(
         return CudaLearner(number, streams, memory.turns, tasks, steps, numbers, assembly.flags, report, sends=sends)
 
 
-def _tasks(assembly: Assembly, memory: LearnerMemory, base: BaseModel, replica: Replica) -> dict[WorkKey, BoundWork]:
+def _tasks(
+    assembly: Assembly, memory: CudaLearnerMemory, base: BaseModel, replica: Replica
+) -> dict[WorkKey, BoundWork]:
     """Forward and backward pass."""
     tasks: dict[WorkKey, BoundWork] = {}
     for parity in PARITIES:

@@ -15,7 +15,7 @@ from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import current
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
-from crossbow.runtime.cuda.memory import Input, LearnerMemory
+from crossbow.runtime.cuda.memory import CudaLearnerMemory, Input
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.task import Purpose
 from crossbow.types import Array
@@ -119,14 +119,14 @@ def new_work(assembly: Assembly, steps: Sequence[BoundStep]) -> Work:
 
 
 def bound_work(
-    assembly: Assembly, pipeline: Pipeline, memory: LearnerMemory, vectors: dict[str, Array]
+    assembly: Assembly, pipeline: Pipeline, memory: CudaLearnerMemory, vectors: dict[str, Array]
 ) -> list[BoundWork]:
     """A program on these vectors, with the batches of each input."""
     return [_bound_work(assembly, pipeline, memory, vectors, place) for place in memory.inputs(pipeline.loader)]
 
 
 def check_work(
-    assembly: Assembly, memory: LearnerMemory, base: BaseModel, replica: Replica
+    assembly: Assembly, memory: CudaLearnerMemory, base: BaseModel, replica: Replica
 ) -> dict[WorkKey, BoundWork]:
     """What a learner tests z with, if there is a check set."""
     tasks: dict[WorkKey, BoundWork] = {}
@@ -140,7 +140,7 @@ def check_work(
 
 
 def _bound_work(
-    assembly: Assembly, pipeline: Pipeline, learner: LearnerMemory, vectors: dict[str, Array], place: Input
+    assembly: Assembly, pipeline: Pipeline, learner: CudaLearnerMemory, vectors: dict[str, Array], place: Input
 ) -> BoundWork:
     program, trained = pipeline.program, assembly.program
     memory = Memory(learner.arena, trained.model, vectors, place.arrays, trained.statistics, to_device)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from crossbow.kernels.cuda import cublas, cublas_library
-from crossbow.kernels.cuda.cublas import CublasError, Matrix, check, matrix_product
+from crossbow.kernels.cuda.cublas import CublasError, CublasMatrix, check, matrix_product
 from crossbow.kernels.cuda.cublas_library import PROTOTYPES, RESULTS
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.types import ConfigurationError, CrossbowError
@@ -200,7 +200,7 @@ def matrices(shape: tuple[int, int], dtype: np.dtype[Any], stride: int, count: i
     return memory
 
 
-def taken(memory: NDArray[Any], shape: tuple[int, int], number: int, matrix: Matrix) -> NDArray[Any]:
+def taken(memory: NDArray[Any], shape: tuple[int, int], number: int, matrix: CublasMatrix) -> NDArray[Any]:
     rows = memory[matrix.start + number * matrix.stride :][: shape[0] * matrix.leading].reshape(shape[0], -1)
     part = rows[:, : shape[1]].astype(np.float64)
     return part.T if matrix.transposed else part
@@ -218,7 +218,7 @@ def test_product(fake: FakeCuda, a_turned: bool, b_turned: bool, count: int, bet
     y_memory = matrices((m, n), dtype, 40, count, 6)
     if beta == 0:
         y_memory[...] = np.nan
-    a, b, y = Matrix(a_memory, 7, a_turned, 50), Matrix(b_memory, 9, b_turned, 0), Matrix(y_memory, 6, False, 40)
+    a, b, y = CublasMatrix(a_memory, 7, a_turned, 50), CublasMatrix(b_memory, 9, b_turned, 0), CublasMatrix(y_memory, 6, False, 40)
     before, sizes = y_memory.copy(), (m, n, k)
     matrix_product(sizes, a, b, y, dtype, matrices=count, beta=beta)()
     for number in range(count):
@@ -233,7 +233,7 @@ def test_product(fake: FakeCuda, a_turned: bool, b_turned: bool, count: int, bet
 
 def test_product_starts_where_it_is_told(fake: FakeCuda) -> None:
     memory = np.arange(20, dtype=np.float32)
-    a, b, y = Matrix(memory, 2, start=1), Matrix(memory, 2, start=6), Matrix(memory, 2, start=12)
+    a, b, y = CublasMatrix(memory, 2, start=1), CublasMatrix(memory, 2, start=6), CublasMatrix(memory, 2, start=12)
     expected = memory[1:5].reshape(2, 2) @ memory[6:10].reshape(2, 2)
     matrix_product((2, 2, 2), a, b, y, FLOAT32)()
     np.testing.assert_array_equal(memory[12:16].reshape(2, 2), expected)
@@ -241,7 +241,7 @@ def test_product_starts_where_it_is_told(fake: FakeCuda) -> None:
 
 def test_product_goes_to_the_handle_of_the_stream(fake: FakeCuda) -> None:
     handle, one = made_handle(), np.ones((1, 1), np.float32)
-    call = matrix_product((1, 1, 1), Matrix(one, 1), Matrix(one, 1), Matrix(np.zeros((1, 1), np.float32), 1), FLOAT32)
+    call = matrix_product((1, 1, 1), CublasMatrix(one, 1), CublasMatrix(one, 1), CublasMatrix(np.zeros((1, 1), np.float32), 1), FLOAT32)
     call()
     with on(Stream(0, 5, cublas=handle)):
         call()
@@ -257,14 +257,14 @@ def test_product_goes_to_the_handle_of_the_stream(fake: FakeCuda) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_type_of_a_product(fake: FakeCuda, dtype: np.dtype[Any], computing: int, count: int) -> None:
     x, y = np.ones(count, dtype), np.zeros(count, dtype)
-    call = matrix_product((1, 1, 1), Matrix(x, 1), Matrix(x, 1), Matrix(y, 1, stride=1), dtype, matrices=count)
+    call = matrix_product((1, 1, 1), CublasMatrix(x, 1), CublasMatrix(x, 1), CublasMatrix(y, 1, stride=1), dtype, matrices=count)
     assert call.arguments[-2] == computing
     call()
     assert fake.calls[-1].arguments[-2] == computing
 
 
 def test_huge_matrices_are_refused(fake: FakeCuda) -> None:
-    x = Matrix(np.zeros(1, np.float32), 1)
+    x = CublasMatrix(np.zeros(1, np.float32), 1)
     with pytest.raises(ConfigurationError, match=r"fewer than 2\*\*31 rows"):
         matrix_product((2**31, 1, 1), x, x, x, FLOAT32)
 
@@ -320,14 +320,14 @@ def test_fake_refuses_what_would_bring_the_library_down(fake: FakeCuda) -> None:
 
 def test_fake_refuses_products_that_overlap(fake: FakeCuda) -> None:
     x, y = np.ones(8, np.float32), np.zeros(8, np.float32)
-    call = matrix_product((2, 2, 2), Matrix(x, 2), Matrix(x, 2), Matrix(y, 2, stride=3), FLOAT32, matrices=2)
+    call = matrix_product((2, 2, 2), CublasMatrix(x, 2), CublasMatrix(x, 2), CublasMatrix(y, 2, stride=3), FLOAT32, matrices=2)
     with pytest.raises(AssertionError, match="products of a stack overlap"):
         call()
 
 
 def test_fake_refuses_other_arithmetic(fake: FakeCuda) -> None:
     x, y = np.ones(1, np.float32), np.zeros(1, np.float32)
-    call = matrix_product((1, 1, 1), Matrix(x, 1), Matrix(x, 1), Matrix(y, 1), FLOAT32)
+    call = matrix_product((1, 1, 1), CublasMatrix(x, 1), CublasMatrix(x, 1), CublasMatrix(y, 1), FLOAT32)
     for position, value in ((-2, cublas.CUBLAS_COMPUTE_64F), (-1, 7), (7, cublas.CUDA_R_64F)):
         arguments = list(call.arguments)
         arguments[position] = value

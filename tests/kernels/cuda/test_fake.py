@@ -17,7 +17,7 @@ from crossbow.kernels.cuda import cublas
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.cublas import Matrix, matrix_product
 from crossbow.kernels.cuda.engine import store_results
-from crossbow.kernels.cuda.launch import Kernel, Stream, on
+from crossbow.kernels.cuda.launch import CudaKernel, Stream, on
 from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event
@@ -31,7 +31,7 @@ from tests.runtime.cuda.test_training import RUNS, assert_same, train
 
 FLOAT, DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 SIZE = 8
-COPY = Kernel("inner_product", "repeat", FLOAT)
+COPY = CudaKernel("inner_product", "repeat", FLOAT)
 """y[i] = x[i] with times = inner = 1: (x, y, n, times, inner)."""
 
 
@@ -118,7 +118,9 @@ def test_a_kernel_that_reads_behind_an_array_gets_no_numbers(stream: CudaStream)
 
 
 def test_shared_memory_that_is_too_small(stream: CudaStream) -> None:
-    launch = Kernel("vector", "add_up", FLOAT).blocks(1, zeros(dtype=DOUBLE), np.int64(8), zeros(1, DOUBLE), shared=64)
+    launch = CudaKernel("vector", "add_up", FLOAT).blocks(
+        1, zeros(dtype=DOUBLE), np.int64(8), zeros(1, DOUBLE), shared=64
+    )
     launch()
     with pytest.raises(AssertionError, match="add_up writes behind its 64 bytes of shared memory"):
         api().runtime.deviceSynchronize()

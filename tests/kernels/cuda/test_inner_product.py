@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crossbow.kernels.cuda.inner_product import MANY_ROWS, Steps
+from crossbow.kernels.cuda.inner_product import MANY_ROWS, ProductSteps
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
 from crossbow.kernels.interface import PlainStorage, PreparedKernel, Storage, Variable
@@ -194,7 +194,7 @@ def test_sum_of_rows(
 ) -> None:
     monkeypatch.setattr("crossbow.kernels.cuda.inner_product.MOST_BLOCKS", blocks)
     x, y = draw((outer, rows, columns)), np.full((outer, columns), np.nan, np.float32)
-    steps = Steps(CopyForward(Tensor(x.shape, FLOAT32), Tensor(y.shape, FLOAT32)), FLOAT32)
+    steps = ProductSteps(CopyForward(Tensor(x.shape, FLOAT32), Tensor(y.shape, FLOAT32)), FLOAT32)
     steps.sum_rows(outer, rows, columns, "input0", "output")
     execute(steps.prepared(), {"input0": x, "output": y})
     exact = x.astype(np.float64).sum(axis=1)
@@ -202,7 +202,7 @@ def test_sum_of_rows(
 
 
 def test_places_in_the_workspace_are_apart(fake: FakeCuda) -> None:
-    steps = Steps(CopyForward(Tensor((1,), FLOAT64), Tensor((1,), FLOAT64)), FLOAT64)
+    steps = ProductSteps(CopyForward(Tensor((1,), FLOAT64), Tensor((1,), FLOAT64)), FLOAT64)
     places = [steps.reserve(elements) for elements in (1, 33, 32)]
     assert places == [slice(0, 256), slice(256, 768), slice(768, 1024)]
     assert steps.prepared().workspace == 1024
