@@ -218,7 +218,11 @@ def test_product(fake: FakeCuda, a_turned: bool, b_turned: bool, count: int, bet
     y_memory = matrices((m, n), dtype, 40, count, 6)
     if beta == 0:
         y_memory[...] = np.nan
-    a, b, y = CublasMatrix(a_memory, 7, a_turned, 50), CublasMatrix(b_memory, 9, b_turned, 0), CublasMatrix(y_memory, 6, False, 40)
+    a, b, y = (
+        CublasMatrix(a_memory, 7, a_turned, 50),
+        CublasMatrix(b_memory, 9, b_turned, 0),
+        CublasMatrix(y_memory, 6, False, 40),
+    )
     before, sizes = y_memory.copy(), (m, n, k)
     matrix_product(sizes, a, b, y, dtype, matrices=count, beta=beta)()
     for number in range(count):
@@ -241,7 +245,9 @@ def test_product_starts_where_it_is_told(fake: FakeCuda) -> None:
 
 def test_product_goes_to_the_handle_of_the_stream(fake: FakeCuda) -> None:
     handle, one = made_handle(), np.ones((1, 1), np.float32)
-    call = matrix_product((1, 1, 1), CublasMatrix(one, 1), CublasMatrix(one, 1), CublasMatrix(np.zeros((1, 1), np.float32), 1), FLOAT32)
+    call = matrix_product(
+        (1, 1, 1), CublasMatrix(one, 1), CublasMatrix(one, 1), CublasMatrix(np.zeros((1, 1), np.float32), 1), FLOAT32
+    )
     call()
     with on(Stream(0, 5, cublas=handle)):
         call()
@@ -257,7 +263,9 @@ def test_product_goes_to_the_handle_of_the_stream(fake: FakeCuda) -> None:
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_type_of_a_product(fake: FakeCuda, dtype: np.dtype[Any], computing: int, count: int) -> None:
     x, y = np.ones(count, dtype), np.zeros(count, dtype)
-    call = matrix_product((1, 1, 1), CublasMatrix(x, 1), CublasMatrix(x, 1), CublasMatrix(y, 1, stride=1), dtype, matrices=count)
+    call = matrix_product(
+        (1, 1, 1), CublasMatrix(x, 1), CublasMatrix(x, 1), CublasMatrix(y, 1, stride=1), dtype, matrices=count
+    )
     assert call.arguments[-2] == computing
     call()
     assert fake.calls[-1].arguments[-2] == computing
@@ -320,7 +328,9 @@ def test_fake_refuses_what_would_bring_the_library_down(fake: FakeCuda) -> None:
 
 def test_fake_refuses_products_that_overlap(fake: FakeCuda) -> None:
     x, y = np.ones(8, np.float32), np.zeros(8, np.float32)
-    call = matrix_product((2, 2, 2), CublasMatrix(x, 2), CublasMatrix(x, 2), CublasMatrix(y, 2, stride=3), FLOAT32, matrices=2)
+    call = matrix_product(
+        (2, 2, 2), CublasMatrix(x, 2), CublasMatrix(x, 2), CublasMatrix(y, 2, stride=3), FLOAT32, matrices=2
+    )
     with pytest.raises(AssertionError, match="products of a stack overlap"):
         call()
 
