@@ -55,7 +55,7 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Arithmetic:
+class VectorArithmetic:
     """Makes calls of kernels that combine vectors."""
 
     library: KernelLibrary

@@ -10,7 +10,7 @@ from crossbow.compile import Program
 from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.arithmetic import Arithmetic
+from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.replica import BaseModel, Replica
@@ -97,7 +97,7 @@ class Assembly:
     bases: tuple[BaseModel, ...]
     replicas: tuple[Replica, ...]
     flags: Flags
-    arithmetic: Arithmetic
+    arithmetic: VectorArithmetic
     needs: Needs
 
     @property

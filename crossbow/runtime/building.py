@@ -14,7 +14,7 @@ from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.arithmetic import Arithmetic, Ranges
+from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
 from crossbow.runtime.backend import Backend, Learner
 from crossbow.runtime.clock import work_clock
@@ -121,7 +121,7 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
     needs = Needs(setting, program, None if checked is None else checked.program, narrow)
     backend.check_plan(needs, others)
     bases = _new_bases(setting, backend, program)
-    arithmetic = Arithmetic(
+    arithmetic = VectorArithmetic(
         backend.library,
         setting.dtype,
         Ranges(

@@ -12,33 +12,31 @@ from crossbow.compile import Program, load_vectors
 from crossbow.data import Dataset
 from crossbow.data.loader import Loader
 from crossbow.data.order import TrainingOrder
-from crossbow.dataflow.graph import Graph, losses, measures
+from crossbow.dataflow.graph import Graph
 from crossbow.runtime.backend import Learner
 from crossbow.runtime.building import (
     assemble,
     close_all,
-    compile_prediction,
     new_backend,
     new_coordination,
     new_setting,
 )
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
+from crossbow.runtime.evaluation import Evaluation
 from crossbow.runtime.flow import Flow, OnResult
 from crossbow.runtime.memory import on_host
 from crossbow.runtime.position import Position
-from crossbow.runtime.prediction import Prediction, empty_batch
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import Replica
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.results import SetMean, TestResult
+from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import OnDecision, Scheduler, ignore_decision
 from crossbow.runtime.summary import RunSummary, summarise
-from crossbow.runtime.task import Completed
 from crossbow.runtime.usage import Usage
 from crossbow.solver import Schedule, SolverConf
 from crossbow.synch import Collective
-from crossbow.types import Array, CrossbowError, NonFiniteLossError
+from crossbow.types import Array, NonFiniteLossError
 
 
 class Member(NamedTuple):
@@ -75,7 +73,7 @@ class Engine:
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self.scheduler = Scheduler(setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule)
         self._usage = Usage(self.recovery)
-        self._prediction: Prediction | None = None
+        self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
         self.recovery.restart()
 
     # What it is
@@ -209,37 +207,13 @@ class Engine:
         self.recovery.restart()
 
     def test(self) -> TestResult:
-        """The base model on the check set: its batches dealt to the learners' streams."""
-        check, order, examples = self.parts.check, self.parts.check_order, self.parts.setting.data.check
-        if check is None or order is None or examples is None:
-            raise CrossbowError("there is no check set: give Dataset((x_train, y_train), (x_check, y_check))")
-        labels, graph = examples.labels, check.program.graph
-        loss, accuracy = SetMean(losses(graph), labels), SetMean(measures(graph), labels)
-
-        def add(result: Completed) -> None:
-            start = result.task * order.batch_size
-            of_batch = labels[start : start + result.examples]
-            loss.add(result.loss, of_batch)
-            accuracy.add(result.accuracy, of_batch)
-
-        with self._usage.busy("testing", check.loader):
-            check.loader.start(0)
-            with self.flow.handing_on("testing", 0, add):
-                self.scheduler.test(order.tasks, check.loader)
-        value = loss.value
-        return TestResult(float("nan") if value is None else value, accuracy.value, len(labels))
+        """The base model on the check set. Raises CrossbowError without one."""
+        return self._evaluation.test()
 
     def predict(self, images: Array) -> Array:
-        """The base model's output for (N, …) images: that of the loss's input."""
+        """The base model's output for (N, …) images: the loss's input."""
         self.check_usable()
-        if self._prediction is None:
-            setting = self.parts.setting
-            batch = empty_batch(setting.data, setting.check_batch_size(len(setting.data.train)))
-            program = compile_prediction(
-                self.parts.check_graph, batch.source, setting.system, self.backend, self.program
-            )
-            self._prediction = Prediction(self.backend, program, self.parts.bases[0], batch)
-        return self._prediction(images, self.tick % 2)
+        return self._evaluation.predict(images, self.tick % 2)
 
     # Who may use it
 

@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from crossbow.compile import BoundStep
-from crossbow.runtime.arithmetic import Arithmetic
+from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.backend import Combination, Meeting
 from crossbow.runtime.coefficients import About, BoundUpdate, Formula
 from crossbow.runtime.replica import BaseModel, Replica
@@ -36,7 +36,7 @@ class Participants:
 
     base: BaseModel
     replicas: Sequence[Replica]
-    arithmetic: Arithmetic
+    arithmetic: VectorArithmetic
     meeting: Meeting
 
     def bind(

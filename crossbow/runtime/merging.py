@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile import BoundStep
-from crossbow.runtime.arithmetic import Arithmetic
+from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.coefficients import BoundUpdate
 from crossbow.runtime.replica import Replica
 from crossbow.solver import Update
@@ -19,7 +19,7 @@ from crossbow.types import Array
 class Merging:
     """Calls that make the next z, and its statistics, of what learners send."""
 
-    arithmetic: Arithmetic
+    arithmetic: VectorArithmetic
     rule: BarrierRule
     learners: int
     """Of all devices."""

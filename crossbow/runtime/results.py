@@ -76,8 +76,12 @@ class History:
     @property
     def best(self) -> Record | None:
         """The record with the best test accuracy, the first of equals."""
-        scored = [record for record in self.tests if record.test is not None and record.test.accuracy is not None]
-        return max(scored, key=lambda record: record.test.accuracy or 0.0, default=None)  # type: ignore[union-attr]
+        scored = [(accuracy, record) for record in self.records if (accuracy := _test_accuracy(record)) is not None]
+        return max(scored, key=lambda pair: pair[0], default=(0.0, None))[1]
+
+
+def _test_accuracy(record: Record) -> float | None:
+    return None if record.test is None else record.test.accuracy
 
 
 class RunningMean:

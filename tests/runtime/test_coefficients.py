@@ -9,7 +9,7 @@ import pytest
 
 from crossbow import SMA, SSGD, SolverConf
 from crossbow.kernels.reference.library import Reference
-from crossbow.runtime.arithmetic import Arithmetic, Ranges
+from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.coefficients import ANY, Formula, Formulas, tick_formulas
 from crossbow.solver import Pace, Update
 from crossbow.solver.update import CONSTANT, total
@@ -120,7 +120,7 @@ def test_variables_with_another_rate_are_combined_apart() -> None:
         expected = SMA().local_step(solver, Pace(rate, 0.5), 2, synchronises=True)
         assert step.numbers[multiplier].tolist() == expected.coefficients
     dtype = np.dtype(np.float64)
-    arithmetic = Arithmetic(Reference(dtype), dtype, ranges)  # type: ignore[arg-type]
+    arithmetic = VectorArithmetic(Reference(dtype), dtype, ranges)  # type: ignore[arg-type]
 
     def calls(place: slice) -> int:
         vectors = {name: np.zeros(64)[place] for name in step.update.vectors}

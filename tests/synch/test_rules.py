@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import doctest
 import re
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -332,6 +333,39 @@ def test_updates_without_a_barrier_keep_their_form(rule: FreeRule, solver: Solve
     assert forms([rule.local_step(solver, pace) for pace in PACES]) == 1
     assert forms([rule.merge(solver, pace, arrival) for pace in PACES for arrival in arrivals]) == 1
     assert forms([rule.reply(solver, pace) for pace in PACES]) == 1
+
+
+def assert_declared(at: Callable[[Pace], Update]) -> None:
+    """The coefficients change with the fields that are declared, and with no other."""
+    base, declared = Pace(0.1, 0.9, 1, 1.0), at(Pace(0.1, 0.9, 1, 1.0)).depends_on
+    for field, values in {"rate": (0.2, 3.0), "momentum": (0.5, 0.0), "tick": (0, 7), "time": (0.0, 5.0)}.items():
+        changed = any(at(base._replace(**{field: v})).coefficients != at(base).coefficients for v in values)
+        assert changed == (field in declared), (field, declared)
+
+
+STEPPED: list[Rule] = [
+    SMA(alpha_steps=((3, 0.125),)),
+    PolyakRuppert(alpha=0.5, alpha_steps=((3, 0.125),)),
+    EASGD(alpha_steps=((3, 0.125),)),
+]
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("rule", [*BARRIER, *FREE, *STEPPED, Gossip()], ids=str)
+def test_updates_declare_what_their_coefficients_depend_on(rule: Rule, solver: SolverConf) -> None:
+    """Else they would not be evaluated again, or every time."""
+    if isinstance(rule, BarrierRule):
+        assert_declared(lambda pace: rule.local_step(solver, pace, 2, synchronises=True))
+        assert_declared(lambda pace: rule.local_step(solver, pace, 2, synchronises=False))
+        assert_declared(lambda pace: rule.merge(solver, pace, 2))
+        assert_declared(lambda pace: rule.reply(solver, pace, 2))
+    elif isinstance(rule, FreeRule):
+        assert_declared(lambda pace: rule.local_step(solver, pace))
+        assert_declared(lambda pace: rule.merge(solver, pace, Arrival(1, 2)))
+        assert_declared(lambda pace: rule.reply(solver, pace))
+    elif isinstance(rule, PeerRule):
+        assert_declared(lambda pace: rule.local_step(solver, pace))
+        assert_declared(lambda pace: rule.mix(0.25, 0.5))
 
 
 def test_which_vectors_there_must_be() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from crossbow.compile.memory import ALIGNMENT
 from crossbow.kernels.interface import State
-from crossbow.runtime.cuda.memory import STATE, Record, Slots
+from crossbow.runtime.cuda.memory import STATE, SlotRecord, Slots
 from crossbow.types import Tensor, address
 from tests.kernels.cuda.fake import fake_cuda
 
@@ -25,7 +25,7 @@ def cuda() -> Iterator[None]:
 
 
 def test_every_part_is_aligned_and_apart() -> None:
-    record = Record((*BATCH, STATE))
+    record = SlotRecord((*BATCH, STATE))
     assert record.offsets == [0, 128, 192, 256, 320]
     assert record.nbytes == 320
     memory = np.zeros(record.nbytes, np.uint8)

@@ -1,0 +1,56 @@
+"""Use of a base model: tests on the check set, and predictions."""
+
+from __future__ import annotations
+
+from crossbow.dataflow.graph import losses, measures
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.backend import Backend
+from crossbow.runtime.building import compile_prediction
+from crossbow.runtime.flow import Flow
+from crossbow.runtime.prediction import Prediction, empty_batch
+from crossbow.runtime.results import SetMean, TestResult
+from crossbow.runtime.scheduler import Scheduler
+from crossbow.runtime.task import Completed
+from crossbow.runtime.usage import Usage
+from crossbow.types import Array, CrossbowError
+
+
+class Evaluation:
+    """Tests and predicts with the learners' streams."""
+
+    def __init__(self, assembly: Assembly, backend: Backend, scheduler: Scheduler, flow: Flow, usage: Usage) -> None:
+        self._assembly, self._backend = assembly, backend
+        self._scheduler, self._flow, self._usage = scheduler, flow, usage
+        self._prediction: Prediction | None = None
+        """Made on first use."""
+
+    def test(self) -> TestResult:
+        """The base model on the check set: its batches are dealt to all learners. Raises CrossbowError without one."""
+        parts = self._assembly
+        check, order, examples = parts.check, parts.check_order, parts.setting.data.check
+        if check is None or order is None or examples is None:
+            raise CrossbowError("there is no check set: give Dataset((x_train, y_train), (x_check, y_check))")
+        labels, graph = examples.labels, check.program.graph
+        loss, accuracy = SetMean(losses(graph), labels), SetMean(measures(graph), labels)
+
+        def add(result: Completed) -> None:
+            start = result.task * order.batch_size
+            of_batch = labels[start : start + result.examples]
+            loss.add(result.loss, of_batch)
+            accuracy.add(result.accuracy, of_batch)
+
+        with self._usage.busy("testing", check.loader):
+            check.loader.start(0)
+            with self._flow.handing_on("testing", 0, add):
+                self._scheduler.test(order.tasks, check.loader)
+        value = loss.value
+        return TestResult(float("nan") if value is None else value, accuracy.value, len(labels))
+
+    def predict(self, images: Array, parity: int) -> Array:
+        """The output of z in that buffer for (N, …) images."""
+        if self._prediction is None:
+            parts, setting = self._assembly, self._assembly.setting
+            batch = empty_batch(setting.data, setting.check_batch_size(len(setting.data.train)))
+            program = compile_prediction(parts.check_graph, batch.source, setting.system, self._backend, parts.program)
+            self._prediction = Prediction(self._backend, program, parts.bases[0], batch)
+        return self._prediction(images, parity)
