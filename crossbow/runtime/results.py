@@ -58,6 +58,10 @@ class History:
     """How numbers of learners compared, with learners_per_device="auto", and why they were compared again; how learners
     were grouped by their speed."""
 
+    def stop(self, reason: str) -> None:
+        """Note why training ends; "" if it does not."""
+        self.stopped = reason
+
     @property
     def time(self) -> float:
         """Seconds of training, tests not included."""

@@ -83,7 +83,7 @@ class TrainingRun:
         engine.run(until, self._stop_now, self._add, self._decided)
         elapsed = time.perf_counter() - self.stretch_start
         self.seconds_before += elapsed
-        self.history.stopped = self._reason()
+        self.history.stop(self._reason())
         if self.stretch_images == 0 or (engine.tasks == first and self.history.records):
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
         tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
@@ -102,7 +102,7 @@ class TrainingRun:
         self._tell(lambda monitor: monitor.record(record))
         wanted = self.limits.accuracy
         if wanted is not None and record.test is not None and (record.test.accuracy or 0.0) >= wanted:
-            self.history.stopped = "accuracy"
+            self.history.stop("accuracy")
 
     def _add(self, result: Completed) -> None:
         self.mean.add(result.loss, result.accuracy)
