@@ -1,4 +1,4 @@
-"""The work clock: which task runs on which learner in which tick. Pure arithmetic, and a schedule that is data."""
+"""The work clock, which assigns tasks to learners and ticks. It is pure arithmetic, and a schedule is data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crossbow.types import ConfigurationError
 
 
 class ScheduledTask(NamedTuple):
-    """A task's number, its purpose, and the learner it goes to: None for the next learner that is free."""
+    """A task's number, its purpose, and its learner: None is the next free learner."""
 
     task: int
     purpose: Purpose
@@ -20,12 +20,12 @@ class ScheduledTask(NamedTuple):
 
 @dataclass(frozen=True)
 class WorkClock:
-    """A tick is `tasks_per_tick` (wpc) tasks: τ for every learner, dealt in turn, unless there is no barrier."""
+    """A tick is `tasks_per_tick` (wpc) tasks: with a barrier, τ for every learner, in rotation."""
 
     learners: int
     tau: int
     wpc: int | None = None
-    """Without a barrier: the tasks in a tick, where they are not k · τ."""
+    """Without a barrier: number of tasks in a tick, if it is not k · τ."""
     barrier: bool = True
 
     @property
@@ -33,8 +33,8 @@ class WorkClock:
         return self.wpc or self.learners * self.tau
 
     def schedule(self, first: int) -> Iterator[ScheduledTask]:
-        """The tasks of a tick that begins with task `first`, in order: dealt to the learners in turn, the last one of
-        each ending its tick; or, without a barrier, to whoever is free. One by one, for a tick may be very long."""
+        """The tasks of a tick that begins with task `first`, in order. They rotate over the learners, whose last
+        tasks end the tick; without a barrier, they go to any free learner. An iterator, as a tick may be very long."""
         for number in range(self.tasks_per_tick):
             if self.barrier:
                 last = number // self.learners == self.tau - 1
@@ -44,7 +44,7 @@ class WorkClock:
 
 
 def work_clock(learners: int, tau: int, wpc: int | None, *, barrier: bool = True) -> WorkClock:
-    """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError where the two disagree."""
+    """The clock for a rule's τ, or for `wpc` tasks in a tick. Raises ConfigurationError if the two disagree."""
     if wpc is None or not barrier:
         return WorkClock(learners, tau, wpc, barrier)
     if wpc % learners:

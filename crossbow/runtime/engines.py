@@ -1,4 +1,4 @@
-"""Several engines, of which one trains: each goes on from where the last one was."""
+"""Several engines, one of which trains. Each continues from the previous one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crossbow.types import CrossbowError
 CLOSED = "the context was closed while training"
 
 Make = Callable[[int, int], Engine]
-"""Gives the engine of a kind, beside others that have so many bytes of memory. Raises GraphError or
+"""Function that creates the engine of a kind, given the bytes of memory that other engines use. Raises GraphError or
 ConfigurationError."""
 
 
@@ -19,29 +19,29 @@ class Engines:
     """Engines by kind: a number of learners, or the number of a rule."""
 
     def __init__(self, kind: int, first: Engine, make: Make) -> None:
-        """first: what trains to begin with, of that kind."""
+        """first: the first engine to train, of the given kind."""
         self._kind, self._make, self._closed = kind, make, False
         self._engines = {kind: first}
 
     @property
     def kind(self) -> int:
-        """The kind of the engine that trains now."""
+        """The kind of the current engine."""
         return self._kind
 
     @property
     def kinds(self) -> KeysView[int]:
-        """Those that are there."""
+        """The kinds of existing engines."""
         return self._engines.keys()
 
     @property
     def now(self) -> Engine:
-        """The engine that trains now."""
+        """The current engine."""
         return self._engines[self._kind]
 
     def add(self, kind: int) -> None:
-        """Make the engine of a kind. Raises ConfigurationError, also where it has no room beside those that there are;
-        CrossbowError after `close`."""
-        gc.collect()  # closed engines, whose parts may know each other: their memory is not counted
+        """Create the engine of a kind. Raises ConfigurationError, also if there is not enough memory next to the
+        existing ones; CrossbowError after `close`."""
+        gc.collect()  # frees closed engines with reference cycles, whose memory is not counted
         self._engines[kind] = self._make(kind, sum(sum(each.memory.values()) for each in self._engines.values()))
         if self._closed:
             self.close()
@@ -52,15 +52,15 @@ class Engines:
         self._engines.pop(kind).close()
 
     def go_on_with(self, kind: int) -> None:
-        """Let the engine of a kind train from now on, from the base model of the one that trains now. Where that fails,
-        nothing has changed. Raises CrossbowError after `close`."""
+        """Make the engine of a kind the current one, starting from the current base model. If that fails, nothing
+        changes. Raises CrossbowError after `close`."""
         self._engines[kind].continue_from(self.now)
         self._kind = kind
         if self._closed:
             raise CrossbowError(CLOSED)
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all engines."""
         self._closed = True
         for engine in list(self._engines.values()):
             engine.close()

@@ -1,4 +1,4 @@
-"""Tasks under way: a few ahead of the learners, so that none of them waits, and not more, so that training can stop."""
+"""Pending tasks: a few ahead of the learners, so that none of them waits, but not more, so that training can stop."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from crossbow.types import Aborted, CrossbowError, NonFiniteLossError, TaskError
 TASKS_AHEAD = 6
 """Maximum number of tasks submitted ahead, per learner. The scheduler fills up to it and sleeps until half are done."""
 LEAST_AHEAD = 2
-"""Minimum number of tasks submitted ahead. It begins with these: how long a task takes is not known yet."""
+"""Minimum, and initial, number of tasks submitted ahead. The duration of a task is not known initially."""
 SECONDS_AHEAD = 0.1
-"""Work submitted ahead where tasks are long: what was submitted has to be waited for when training stops."""
+"""Amount of work submitted ahead if tasks are long: it must be waited for when training stops."""
 
 Doing = Literal["training", "testing"]
 OnResult = Callable[[Completed], None]
 
 
 def ignore_result(result: Completed) -> None:
-    """Tell nobody."""
+    """Ignore the result."""
 
 
 class Flow:
-    """Hands batches out and results on, on the scheduler's thread."""
+    """Distributes batches and delivers results, on the scheduler's thread."""
 
     def __init__(self, reports: Reports, learners: int, coordination: Coordination) -> None:
-        """coordination: says whether results are handed on in task order, and observes them where they are not."""
+        """coordination: decides whether results are delivered in task order, and observes them if they are not."""
         self._reports, self._learners, self._coordination = reports, learners, coordination
         self._in_order = coordination.in_order
         self._doing = ""
-        """What the learners are busy with, in words."""
+        """Description of the learners' current work."""
         self._on_result: OnResult = ignore_result
         self._next_result = 0
         self._in_flight = 0
@@ -47,19 +47,19 @@ class Flow:
 
     @property
     def done(self) -> int:
-        """Number of training tasks whose results were handed on, since the start."""
+        """Number of training tasks whose results were delivered, since the start."""
         return self._done
 
     @property
     def in_flight(self) -> int:
-        """Number of tasks that were submitted, and whose results are not known."""
+        """Number of submitted tasks whose results are not known yet."""
         return self._in_flight
 
-    # Beginning and end
+    # Start and end
 
     @contextmanager
     def handing_on(self, doing: Doing, first: int, on_result: OnResult) -> Iterator[None]:
-        """Hand results on meanwhile. first: number of the task that is submitted first."""
+        """Deliver results in the context. first: number of the first task to submit."""
         self._doing, self._next_result, self._on_result = doing, first, on_result
         try:
             yield
@@ -67,39 +67,39 @@ class Flow:
             self._doing, self._on_result = "", ignore_result  # the engine outlives a run, and must not keep it alive
 
     def restart(self, tasks: int) -> None:
-        """So many tasks are done, and nothing is under way."""
+        """Set the number of tasks that are done, with none pending."""
         self._next_result = self._done = tasks
 
     def clear(self) -> None:
-        """Forget what is under way. Nobody may report meanwhile."""
+        """Forget pending tasks. No thread may report at the same time."""
         self._reports.clear()
         self._early.clear()
         self._in_flight = 0
 
     def refuse(self) -> None:
-        """Tasks that are given up from now on are so because the engine was closed."""
+        """Treat tasks that are aborted from now on as caused by closing the engine."""
         self._closed = True
 
     def wake(self, number: int) -> None:
-        """Let the scheduler's thread give up task `number`."""
+        """Make the scheduler's thread abort task `number`."""
         self._reports.put_failure(Failed(number, self._learners, "close", None))
 
     # Batches
 
     def next_batch(self, loader: Loader) -> tuple[int, int]:
-        """Slot and examples of the loader's next batch, once few enough tasks are under way. It counts as one."""
+        """Slot and examples of the loader's next batch, once few enough tasks are pending. It counts as pending."""
         if self._in_flight >= self._ahead * self._learners:
             self._make_room()
         try:
             slot, _, examples = loader.next()
         except Aborted:
-            while True:  # until the failure for which the loader was interrupted is found, and raised
+            while True:  # until the failure that interrupted the loader is found and raised
                 self.collect()
         self._in_flight += 1
         return slot, examples
 
     def _make_room(self) -> None:
-        """Wait until half of what may be submitted ahead is done, and see from that how much this should be."""
+        """Wait until half of the tasks submitted ahead are done, and adapt their number to the duration."""
         began, before, learners = time.monotonic(), self._in_flight, self._learners
         self.collect(before - self._ahead * learners // 2)
         seconds = (time.monotonic() - began) / (before - self._in_flight) * learners
@@ -108,7 +108,7 @@ class Flow:
     # Results
 
     def collect(self, count: int = 1) -> None:
-        """Wait for so many results, take all that are there, and hand on those that are next in order.
+        """Wait for the given number of results, take all available ones, and deliver those that are next in order.
 
         Raises TaskError or NonFiniteLossError.
         """
@@ -123,25 +123,25 @@ class Flow:
                 self._hand_on(report)
 
     def collect_all(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until no task is pending."""
         while self._in_flight:
             self.collect(self._in_flight)
 
     def collect_until(self, number: int) -> None:
-        """Wait until the results of all tasks before this one were handed on."""
+        """Wait until the results of all tasks before this one are delivered."""
         while self._next_result < number:
             self.collect()
 
     def _hand_on_in_order(self, report: Completed) -> None:
-        """The result, and those that waited for it."""
+        """Deliver the result, and those that waited for it."""
         self._early[report.task] = report
         while (following := self._early.pop(self._next_result, None)) is not None:
             self._count()
             self._on_result(following)
 
     def _hand_on(self, report: Completed) -> None:
-        """At once: a slow learner's result must not keep back those of the others. Results are numbered as they come;
-        those of tests, which say which batch they are of, are not."""
+        """Deliver the result at once, so that a slow learner does not delay others. Results are numbered as they
+        arrive, except those of tests, which identify their batch."""
         if self._doing == "training":
             self._coordination.observe(report)
             report = report._replace(task=self._next_result)
@@ -154,7 +154,7 @@ class Flow:
             self._done = self._next_result
 
     def _fail(self, report: Failed) -> NoReturn:
-        """Raise the TaskError of a failed task; of one that was given up, wait for the one that is the cause."""
+        """Raise the TaskError of a failed task; for an aborted one, wait for the failure that caused it."""
         while report.error is None:
             if self._closed:
                 raise CrossbowError(f"the context was closed while {self._doing}")

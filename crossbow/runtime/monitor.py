@@ -1,4 +1,4 @@
-"""Monitors: told what happens during training, on the caller's thread."""
+"""Monitors, which receive events of training on the caller's thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where training is."""
+    """State of training."""
 
     epoch: float
     tasks: int
@@ -32,11 +32,11 @@ class Progress:
     loss: float
     """Moving mean of the training loss."""
     images_per_second: float
-    """Since the start of the stretch."""
+    """Throughput since the start of the stretch."""
 
 
 class Monitor:
-    """Override what you want to know."""
+    """Base class of monitors. Override the methods for the events of interest."""
 
     interval: float = 0.25
     """Seconds between two calls of `progress`."""
@@ -48,16 +48,16 @@ class Monitor:
         """Called at the end of every epoch (or stretch between tests), after its test."""
 
     def decision(self, decision: AnyDecision) -> None:
-        """Called when numbers of learners have been compared, with learners_per_device="auto", and when they will be
-        again; and when learners have been grouped by their speed (`Grouping()`)."""
+        """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts
+        a new search; and when learners have been grouped by speed (`Grouping()`)."""
 
 
 class JsonLinesMonitor(Monitor):
-    """Writes one JSON object a record or decision, each line complete and flushed before the next begins. That of a
-    decision has its words as "decision", and its numbers.
+    """Writes one JSON object per record or decision. Each line is flushed before the next begins. The object of a
+    decision has its text as "decision", and its numbers.
 
-    The file begins with the training: until then (a context may refuse its configuration) an older one is left alone.
-    Raises DataError, which ends the training, where it cannot be written.
+    The file is created when training begins: before that (a context may reject its configuration), an existing file is
+    kept. Raises DataError, which ends the training, if it cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -65,7 +65,7 @@ class JsonLinesMonitor(Monitor):
         self._begun = False
 
     def header(self, run: Mapping[str, Any]) -> None:
-        """Write a line {"run": …} with what is known of the run before its first record."""
+        """Write a line {"run": …} with a description of the run before its first record."""
         self._write({"run": dict(run)})
 
     def progress(self, progress: Progress) -> None:
@@ -107,17 +107,17 @@ class JsonLinesMonitor(Monitor):
 
 
 class ConsoleMonitor(Monitor):
-    """Tells a person: one line a record and, on a terminal, a progress bar with images/s and loss below them.
+    """Prints one line per record and, on a terminal, a progress bar with images/s and loss below them.
 
-    It is a context manager, so that the bar is gone and the cursor back before anything else is printed. There is no
-    thread that draws: `progress` does, every `interval` seconds, in about a millisecond of the scheduler's time.
+    It is a context manager, which removes the bar and restores the cursor before anything else is printed. It has no
+    thread: `progress` draws the bar every `interval` seconds, in about a millisecond of the scheduler's time.
     """
 
     def __init__(
         self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None
     ) -> None:
-        """epochs, seconds: how long training lasts, whichever is sooner. stream: where to print; None is stdout, and
-        nothing where there is none."""
+        """epochs, seconds: length of training, whichever is shorter. stream: output; None is stdout, if there is
+        one."""
         self.epochs, self.seconds = epochs, seconds
         self._stream: TextIO | None = sys.stdout if stream is None else stream
         self._terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -133,7 +133,7 @@ class ConsoleMonitor(Monitor):
         self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -148,7 +148,7 @@ class ConsoleMonitor(Monitor):
         known: dict[str, Any] = {}
         if not math.isnan(progress.loss):
             known["loss"] = f"loss {progress.loss:.4f}"
-        if progress.images_per_second:  # none yet at the start of an epoch: the last one's stays
+        if progress.images_per_second:  # unknown at the start of an epoch, where the last value is kept
             known["speed"] = f"{progress.images_per_second:,.0f} images/s"
         self._bar.update(
             self._row, completed=self._fraction(progress), description=f"epoch {self._epoch(number)}", **known
@@ -168,7 +168,7 @@ class ConsoleMonitor(Monitor):
             print(printable(line, self._stream), file=self._stream, flush=True)
 
     def line(self, record: Record) -> str:
-        """What is printed of a record."""
+        """The text printed for a record."""
         parts = [f"epoch {self._epoch(record.epoch)}", f"loss {record.loss:.4f}"]
         if record.test is not None:
             parts.append(f"test loss {record.test.loss:.4f}")
@@ -178,12 +178,12 @@ class ConsoleMonitor(Monitor):
         return "  ".join(parts)
 
     def _epoch(self, number: float) -> str:
-        """The number of an epoch, of how many; a fraction where an epoch was not finished."""
+        """An epoch's number out of the total; a fraction if the epoch is incomplete."""
         text = f"{number:.0f}" if number == int(number) else f"{number:.2f}"
         return text if self.epochs is None else f"{text:>{len(str(self.epochs))}}/{self.epochs}"
 
     def _fraction(self, progress: Progress) -> float:
-        """How much of training is done, in [0, 1]."""
+        """Fraction of training that is done, in [0, 1]."""
         done = 0.0 if self.epochs is None else progress.epoch / self.epochs
         return min(1.0, max(done, 0.0 if self.seconds is None else progress.time / self.seconds))
 

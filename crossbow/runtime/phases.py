@@ -1,4 +1,4 @@
-"""Rules that follow each other: one engine for each rule."""
+"""Rule sequences: one engine for each rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crossbow.synch import Rule, RuleSequence
 
 
 class Phases:
-    """Trains through the phases of a sequence of rules."""
+    """Trains through the phases of a rule sequence."""
 
     def __init__(self, sequence: RuleSequence, engines: Engines) -> None:
         self._sequence, self._engines = sequence, engines
@@ -23,7 +23,7 @@ class Phases:
         (_, self._end), self._following = next(self._ends), next(self._ends)
 
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
-        """Train until so many tasks are done, through as many phases as there are until then."""
+        """Train until the given number of tasks is done, through as many phases as necessary."""
         engines = self._engines
         while engines.now.tasks < until:
             if engines.now.tick >= self._end:
@@ -35,11 +35,11 @@ class Phases:
                 return
 
     def describe(self, summary: RunSummary) -> RunSummary:
-        """The summary of the engine that trains, with the whole sequence."""
+        """The summary of the current engine, with the whole sequence."""
         return dataclasses.replace(summary, rule=self._sequence)
 
     def _change(self) -> None:
-        """The next phase: its rule's engine, which starts from the base model."""
+        """Begin the next phase: its rule's engine starts from the base model."""
         rule, end = self._following
         self._engines.go_on_with(self._sequence.rules.index(rule))
         self._engines.now.begin_phase()
@@ -47,8 +47,8 @@ class Phases:
 
 
 def engines_of(sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> Engines:
-    """The engines of all rules, made before the first phase begins and kept: what would be refused of a later phase is
-    refused now, and a change costs no more than a restart. Raises GraphError or ConfigurationError."""
+    """The engines of all rules, created before the first phase and kept: an invalid phase is rejected at once, and a
+    change costs no more than a restart. Raises GraphError or ConfigurationError."""
     rules = sequence.rules
     engines = Engines(0, make(rules[0], 0), lambda number, beside: make(rules[number], beside))
     try:

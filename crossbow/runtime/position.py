@@ -1,4 +1,4 @@
-"""How far training is: ticks and tasks done, those of engines before this one included."""
+"""Progress of training: numbers of ticks and tasks, including those of previous engines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Position:
 
     @property
     def tick(self) -> int:
-        """Ticks done (while running: submitted)."""
+        """Ticks done (during a run: submitted)."""
         return self._tick
 
     @property
     def ticks_of_phase(self) -> int:
-        """Ticks since the rule is followed, where rules follow each other."""
+        """Ticks since the beginning of the rule phase."""
         return self._tick - self._first_tick
 
     @property
@@ -28,28 +28,28 @@ class Position:
 
     @property
     def tasks_before(self) -> int:
-        """Tasks that other engines did, beyond those that this one would have done in as many ticks."""
+        """Tasks of other engines beyond those that this one would have done in as many ticks."""
         return self._tasks_before
 
     @property
     def merges_before(self) -> int:
-        """Merges that other engines made, beyond this one's."""
+        """Merges of other engines beyond this one's."""
         return self._merges_before
 
     def advance(self) -> None:
-        """A tick more."""
+        """Count a tick."""
         self._tick += 1
 
     def go_to(self, tick: int) -> None:
-        """So many ticks are done."""
+        """Set the number of ticks."""
         self._tick = tick
 
     def begin_phase(self) -> None:
-        """The rule is followed from this tick on."""
+        """Begin a rule phase at this tick."""
         self._first_tick = self._tick
 
     def continue_from(self, tick: int, tasks: int, merges: int, own_merges: int) -> None:
-        """Count on from another engine's position. own_merges: what this one counts at that tick."""
+        """Continue from another engine's position. own_merges: this engine's number of merges at that tick."""
         self._tick = tick
         self._tasks_before += tasks - self.tasks
         self._merges_before = merges - own_merges

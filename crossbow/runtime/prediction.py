@@ -19,16 +19,16 @@ from crossbow.types import Array, GraphError
 
 
 class EmptyBatch(NamedTuple):
-    """Where the images of a prediction are put: one slot of a ring."""
+    """Input of a prediction: one slot of a ring."""
 
     images: Array
     labels: Array
     source: BatchSource
-    """As the compiler wants it described."""
+    """Description for the compiler."""
 
 
 def empty_batch(data: Dataset, examples: int) -> EmptyBatch:
-    """A batch of images as those that the data set trains with."""
+    """A batch for images like the data set's training images."""
     train = data.train
     images: Array = np.zeros((1, examples, *train.image_shape), train.images.dtype)
     labels: Array = np.zeros((1, examples, *train.label_shape), train.labels.dtype)
@@ -36,15 +36,15 @@ def empty_batch(data: Dataset, examples: int) -> EmptyBatch:
 
 
 class Prediction:
-    """A prediction program on the first learner's stream, with an arena of its own."""
+    """A prediction program on the first learner's stream, with its own arena."""
 
     def __init__(self, backend: Backend, program: Program, base: BaseModel, batch: EmptyBatch) -> None:
-        """Raises GraphError where the output is not one for each image."""
+        """Raises GraphError unless the output has one row per image."""
         self._backend, self._images = backend, batch.images
         examples, zeros, state = batch.images.shape[1], backend.zeros(0), new_state()
         state[State.EXAMPLES] = examples
         arena = zeros(max(program.plan.arena, 1))
-        # Where the images lie when kernels read them: on a GPU a copy.
+        # The images that kernels read; on a GPU, a copy.
         named = {
             name: zeros(max(values.nbytes, 1))[: values.nbytes].view(values.dtype).reshape(values.shape)
             for name, values in (("state", state), ("slots", batch.images), ("slot_labels", batch.labels))
@@ -64,7 +64,7 @@ class Prediction:
             raise GraphError([f"node {program.graph[-1].name!r}: {expected}. Received: {self._output.shape}"])
 
     def __call__(self, images: Array, parity: int) -> Array:
-        """The output for (N, …) images; `parity` says which of z's buffers is the current one.
+        """The output for images (N, …); `parity` selects the current one of z's buffers.
 
         A task is a batch of the images, counted from 0. Raises TaskError.
         """
@@ -73,7 +73,7 @@ class Prediction:
         for task, start in enumerate(range(0, len(images), batch)):
             part = images[start : start + batch]
             self._images[0, : len(part)] = part
-            self._images[0, len(part) :] = part[-1]  # not earlier images: a number that is not finite would be reported
+            self._images[0, len(part) :] = part[-1]  # not earlier images, whose non-finite numbers would be reported
             assign(self._slots, self._images)
             self._backend.synchronise()
             self._backend.call(functools.partial(_run, calls, task))

@@ -1,4 +1,5 @@
-"""Restarts: which base model the learners start again from, after a failure and where the learning rate steps down."""
+"""Restarts: selection of the base model from which learners restart, after a failure and when the learning rate steps
+down."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ from crossbow.runtime.replica import Replica
 from crossbow.types import Array
 
 DRAIN_SECONDS = 0.5
-"""How long a failure waits for the other learners' current tasks."""
+"""Time for which recovery waits for the other learners' current tasks."""
 
 
 class Recovery:
-    """Restores learners and base models. All of it is done while nothing is running."""
+    """Restores learners and base models, while no task is running."""
 
     def __init__(
         self, assembly: Assembly, backend: Backend, coordination: Coordination, flow: Flow, position: Position
@@ -30,29 +31,29 @@ class Recovery:
         self._backend, self._coordination, self._flow, self._position = backend, coordination, flow, position
         self._keeps = backend.runs_ahead or not assembly.setting.barrier
         self._kept: tuple[int, Sequence[Array]] | None = None
-        """Tick, z and its statistics when training was asked for the last time, where they might be lost."""
+        """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
 
     @property
     def base(self) -> tuple[Array, Array]:
-        """z and its statistics, as they are now."""
+        """The current z and its statistics."""
         base, tick = self._bases[0], self._position.tick
         return base.current(tick), base.statistics[tick % 2]
 
     def keep(self) -> None:
-        """Training begins: copy z where a failure may lose it. That costs little beside what is done between two
-        calls of `run`."""
+        """At the beginning of training, copy z if a failure may lose it. The cost is small compared with the work
+        between two calls of `run`."""
         if self._keeps:
             self._kept = self._position.tick, [on_host(vector).copy() for vector in self.base]
 
     def is_finite(self, tick: int) -> bool:
-        """Whether z of this tick, the present one or the one before, and its statistics are finite numbers."""
+        """Whether z of this tick, the current or the previous one, and its statistics are finite."""
         base = self._bases[0]
         vectors = [on_host(vector) for vector in (base.current(tick), base.statistics[tick % 2])]
         return all(np.isfinite(v.min(initial=0)) and np.isfinite(v.max(initial=0)) for v in vectors)
 
     def recover(self) -> bool:
-        """After a failure: wait for what still runs, then start the learners again from the last whole base model.
-        Returns False where a task is too long to wait for."""
+        """After a failure, wait for running tasks, then restart the learners from the last complete base model.
+        Returns False if a task takes too long."""
         self._coordination.abandon()
         self._flags.raise_abort()
         deadline = time.monotonic() + DRAIN_SECONDS
@@ -63,7 +64,7 @@ class Recovery:
         self._flow.clear()
         tick = self._coordination.whole_ticks(done)
         if tick and not self.is_finite(tick) and self.is_finite(tick - 1):
-            tick -= 1  # such gradients have got into z; nothing has been written over the one before
+            tick -= 1  # z includes such gradients, but the previous z is intact
         self._position.go_to(tick)
         if self._kept is not None and not self.is_finite(tick):
             kept_tick, values = self._kept
@@ -73,12 +74,12 @@ class Recovery:
         return True
 
     def set_base(self, values: Sequence[Array]) -> None:
-        """Assign z and its statistics. To be followed by `restart`."""
+        """Assign z and its statistics. A `restart` must follow."""
         for vector, value in zip(self.base, values, strict=True):
             assign(vector, value)
 
     def restart(self) -> None:
-        """w_i ← z, z's statistics and no velocity, for every learner."""
+        """w_i ← z, z's statistics and zero velocity, for every learner."""
         z, observed = self.base
         for base in self._bases:
             for buffer in base.buffers:
@@ -106,4 +107,4 @@ def _restart_replica(replica: Replica, z: Array, observed: Array) -> None:
     if replica.taken is not None:
         assign(replica.taken, z)
     if replica.received is not None:
-        assign(replica.received, 0)  # with no mass, but a number that is not finite would be one yet
+        assign(replica.received, 0)  # without mass, but a non-finite number would remain one

@@ -18,18 +18,18 @@ from crossbow.types import Array, aligned_zeros
 class BaseModel:
     """z on one device.
 
-    z of tick t lies in buffer t mod 2, and the next z is written over the one before: until all of it is there, the
-    present one is whole, whatever fails. Without a barrier there is one buffer, twice.
+    z of tick t is in buffer t mod 2, and the next z overwrites the previous one: the current z stays intact until the
+    next one is complete, whatever fails. Without a barrier there is one buffer, listed twice.
     """
 
     buffers: tuple[Array, Array]
     velocity: Array | None
     mean: Array | None
-    """This device's part of the mean of what learners send, and then the whole: with several devices only."""
+    """With several devices: this device's part of the mean of what learners send, and then the whole mean."""
     statistics: tuple[Array, Array]
-    """The mean of the learners' statistics, by the tick's parity as z."""
+    """The mean of the learners' statistics, double-buffered by parity like z."""
     statistics_mean: Array | None
-    """This device's part of their next mean, and then the whole: with several devices only."""
+    """With several devices: this device's part of their next mean, and then the whole mean."""
 
     def current(self, tick: int) -> Array:
         return self.buffers[tick % 2]
@@ -57,12 +57,12 @@ class Replica:
     gradient: Array
     velocity: Array | None
     statistics: tuple[Array, Array]
-    """What the learner has observed before a tick of each parity: a tick's last task reads one and writes the other,
-    so that what it read stays still while the base model's mean is made of it. Without a barrier both are one."""
+    """The learner's statistics, double-buffered: the last task of a tick reads one and writes the other, so that the
+    one that it read stays unchanged while the base model's mean is computed. Without a barrier both are one."""
     taken: Array | None = None
-    """What of z the learner began with, where the rule asks for it."""
+    """The value of z with which the learner began, if the rule needs it."""
     received: Array | None = None
-    """What is on its way to the learner, where learners send to each other."""
+    """Messages on their way to the learner, if learners send to each other."""
 
     def vectors(self) -> dict[str, Array]:
         """The vectors by the names that rules use."""
@@ -71,7 +71,7 @@ class Replica:
 
 
 Zeros = Callable[[int], Array]
-"""Gives so many zeroed bytes of a device's memory."""
+"""Function that allocates zeroed bytes of a device's memory."""
 
 
 def new_base_model(
@@ -99,8 +99,8 @@ def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros =
 
 
 def narrow_vectors(program: Program, mixed: MixedPrecision | None, zeros: Zeros) -> dict[str, Array]:
-    """The additional vectors of a learner whose kernels compute with 16 bits, by the names that programs use; none
-    where they do not."""
+    """Additional vectors of a learner whose kernels compute with 16 bits, by the names that programs use; empty
+    otherwise."""
     if mixed is None:
         return {}
     layout, scaling = replace(program.model, dtype=mixed.dtype), mixed.new_scaling()
@@ -111,6 +111,6 @@ def narrow_vectors(program: Program, mixed: MixedPrecision | None, zeros: Zeros)
 
 
 def _vectors(layout: ModelLayout, wanted: Sequence[bool], zeros: Zeros) -> list[Array | None]:
-    """Vectors in one piece of memory; None where none is wanted."""
+    """Vectors in one piece of memory, with None for those that are not needed."""
     made = iter(layout.new_vectors(sum(wanted), zeros))
     return [next(made) if wish else None for wish in wanted]

@@ -1,4 +1,4 @@
-"""Reports of the learners' threads to the scheduler's, which sleeps until there are enough of them."""
+"""Reports from the learners' threads to the scheduler's thread, which sleeps until there are enough of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from crossbow.runtime.task import Completed, Failed
 
 
 class Reports:
-    """A queue with many writers and one reader. Waking a thread costs more than a small task leaves time for, so the
-    reader says how many reports it wants before it is woken; a failure wakes it at once."""
+    """A queue with many writers and one reader. Waking a thread costs more than a small task can afford, so the reader
+    sets the number of reports after which it is woken; a failure wakes it at once."""
 
     def __init__(self, loaders: Sequence[Loader] = ()) -> None:
-        """loaders: that the reader may wait for instead. They are interrupted by a failure."""
+        """loaders: loaders that the reader may also wait for, which are interrupted by a failure."""
         self._loaders = tuple(loaders)
         self._reports: deque[Completed | Failed] = deque()
         self._wanted = 1
@@ -23,7 +23,7 @@ class Reports:
         self._enough = threading.Event()
 
     def put(self, report: Completed | Failed) -> None:
-        """Any thread."""
+        """Add a report, from any thread."""
         failed = isinstance(report, Failed)
         if failed:
             self._failed = True
@@ -31,17 +31,17 @@ class Reports:
         if len(self._reports) >= self._wanted or self._failed:
             self._enough.set()
         if failed:
-            for loader in self._loaders:  # or a slow one would keep the reader from hearing of it
+            for loader in self._loaders:  # otherwise a slow loader would delay the reader
                 loader.interrupt()
 
     def put_failure(self, report: Completed | Failed) -> None:
-        """A report of a task without a result: only its failure counts."""
+        """Add the report of a task without a result, of which only a failure counts."""
         if isinstance(report, Failed):
             self.put(report)
 
     def wait(self, count: int) -> None:
         """Return once there are `count` reports, or as soon as there is a failure."""
-        # Said before looking: whoever reports after the look has seen what is wanted.
+        # Set before checking, so that reports after the check see the count.
         self._wanted = count
         while len(self._reports) < count and not (self._failed and self._reports):
             self._enough.wait()
@@ -52,6 +52,6 @@ class Reports:
         return self._reports.popleft() if self._reports else None
 
     def clear(self) -> None:
-        """Forget everything. Nobody may report meanwhile."""
+        """Forget all reports. No thread may report at the same time."""
         self._reports.clear()
         self._failed = False

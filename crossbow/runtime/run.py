@@ -1,4 +1,4 @@
-"""One training call: stretches between the ends of epochs and the tests, when to stop, and what is recorded."""
+"""One training call: stretches between ends of epochs and tests, stop conditions, and records."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from crossbow.types import ConfigurationError, TrainingUnit
 
 @configuration
 class Limits:
-    """When training ends: at whichever comes first."""
+    """Limits of training, which ends at the first that is reached."""
 
     count: int | None = None
     """Epochs or tasks, rounded up to whole ticks."""
     unit: TrainingUnit = TrainingUnit.EPOCHS
     seconds: float | None = None
-    """Seconds of training, tests not included. A tick that would last much longer is left, and undone."""
+    """Seconds of training, without tests. A tick that would last much longer is undone."""
     loss: float | None = None
-    """The mean training loss of an epoch's tasks, the last ones, is at most this."""
+    """Upper bound of the mean training loss over the last epoch's tasks."""
     accuracy: float | None = None
-    """A test's accuracy is at least this."""
+    """Lower bound of a test's accuracy."""
 
     def __post_init__(self) -> None:
         check_integer(self, "count", 1, optional=True)
@@ -47,7 +47,7 @@ class TrainingRun:
     def __init__(
         self, engine: TrainingEngine, model: ModelConf, limits: Limits, monitors: Sequence[Monitor], *, test: bool
     ) -> None:
-        """model: says how often to test. test: whether to do so."""
+        """model: has the interval of tests. test: whether to test."""
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
         self.history = History()
@@ -59,13 +59,13 @@ class TrainingRun:
         self.stretch_start = time.perf_counter()
         self.stretch_images = 0
         self.reached = math.inf
-        """The tasks with which the loss became small enough."""
+        """Number of tasks after which the loss was small enough."""
         self.interrupted = False
         self.next_progress = 0.0
 
     def run(self) -> History:
-        """Train. On Ctrl-C the tick is finished, or undone if that would take long; what was done is recorded, and
-        KeyboardInterrupt raised."""
+        """Train. On Ctrl-C the tick is finished, or undone if that would take long; the completed part is recorded, and
+        KeyboardInterrupt is raised."""
         with self._interrupts():
             while not self.history.stopped:
                 self._stretch()
@@ -117,16 +117,16 @@ class TrainingRun:
         self._tell(lambda monitor: monitor.decision(decision))
 
     def _tell(self, tell: Callable[[Monitor], None]) -> None:
-        """Tell every monitor. Raises CrossbowError in a process that one of them has forked: it does not train."""
+        """Call every monitor. Raises CrossbowError in a process that a monitor has forked, because it cannot train."""
         for monitor in self.monitors:
             tell(monitor)
             self.engine.check_process()
 
-    # When to stop
+    # Stop conditions
 
     def _end(self, count: int) -> int:
-        """The tasks with which `count` is done. An epoch ends where the stream of examples does, so a call that starts
-        in the tick in which an epoch ended runs to the end of the next."""
+        """Number of tasks at which `count` is complete. An epoch ends with the stream of examples, so a call that
+        starts in the tick in which an epoch ended runs to the end of the next."""
         clock, order, start = self.engine.clock, self.engine.order, self.engine.tasks
         if self.limits.unit is TrainingUnit.TASKS:
             return start + count
@@ -136,7 +136,7 @@ class TrainingRun:
         return start + math.ceil(count * self.engine.tasks_per_epoch)
 
     def _check_tick(self, count: int) -> None:
-        """Refuse a τ with which the first tick is longer than the training. (One task of each learner may be.)"""
+        """Reject a τ with which the first tick is longer than the training. (One task of each learner is allowed.)"""
         clock = self.engine.clock
         asked = count if self.limits.unit is TrainingUnit.TASKS else self.engine.order.tasks_in_epochs(count)
         if clock.tau > 1 and clock.tasks_per_tick > asked:
@@ -146,21 +146,21 @@ class TrainingRun:
             )
 
     def _epochs(self) -> float:
-        """Epochs done: a whole number in the tick in which one ends, though that tick reaches into the next."""
+        """Epochs done: a whole number in the tick in which one ends, even if that tick extends into the next."""
         engine = self.engine
         epochs = engine.order.epochs_in_tasks(engine.tasks)
         beyond = engine.tasks - engine.order.tasks_in_epochs(epochs)
         return float(epochs) if beyond < engine.clock.tasks_per_tick else engine.tasks / engine.tasks_per_epoch
 
     def _next_epoch(self) -> int:
-        """The tasks at the next end of an epoch."""
+        """Number of tasks at the next end of an epoch."""
         return self._next_multiple(1, TrainingUnit.EPOCHS)
 
     def _next_test(self) -> int:
         return self._next_multiple(*self._test_interval)
 
     def _next_multiple(self, interval: int, unit: TrainingUnit) -> int:
-        """The tasks with which the next multiple of the interval is complete."""
+        """Number of tasks at which the next multiple of the interval is complete."""
         order, tasks = self.engine.order, self.engine.tasks
         done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
         multiple = done // interval * interval
@@ -174,7 +174,7 @@ class TrainingRun:
         return time.perf_counter() - self.stretch_start + self.seconds_before
 
     def _reason(self) -> str:
-        """Why to stop at this tick boundary, or ""."""
+        """The reason to stop at this tick boundary, or ""."""
         limits = self.limits
         if self.interrupted:
             return "interrupt"
@@ -187,12 +187,12 @@ class TrainingRun:
         return ""
 
     def _stop_now(self) -> bool:
-        """Asked by the engine at every tick boundary, and between the tasks of a long tick."""
+        """Called by the engine at every tick boundary, and between the tasks of a long tick."""
         self._progress()
         limits = self.limits
         over = limits.seconds is not None and self._seconds() >= limits.seconds
-        # Not as soon as it is known: that depends on timing, and when training ends must not. Whether this holds is
-        # known at the tick's boundary, and does not change in the tick.
+        # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
+        # condition holds is known at the tick boundary, and does not change within the tick.
         reached = self.engine.tasks >= self.reached + TICKS_BEHIND * self.engine.clock.tasks_per_tick
         return over or reached or self.interrupted
 
@@ -212,7 +212,7 @@ class TrainingRun:
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
-        """The first Ctrl-C asks to stop at the end of the tick, if that is near; a second one is raised at once."""
+        """The first Ctrl-C requests a stop at the end of the tick, if that is near; a second one is raised at once."""
         if threading.current_thread() is not threading.main_thread() or (
             signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         ):

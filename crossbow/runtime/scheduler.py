@@ -1,4 +1,4 @@
-"""The scheduler: which task begins when. It runs on the caller's thread, and never waits for a tick to end."""
+"""The scheduler, which decides when tasks begin. It runs on the caller's thread, and never waits for a tick to end."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from crossbow.runtime.task import Task
 from crossbow.solver import Schedule
 
 TICKS_BEHIND = TASKS_AHEAD + 1
-"""Maximum number of ticks by which results are behind when a tick begins. Usually it is less, so this costs nothing."""
+"""Maximum number of ticks by which results lag when a tick begins. Usually the lag is smaller, so this costs
+nothing."""
 SECONDS_TO_FINISH = 10.0
-"""How long a tick may still take when training is asked to stop in it. What takes longer is undone."""
+"""Time limit of a tick after training is asked to stop in it. A longer tick is undone."""
 
 OnDecision = Callable[[AnyDecision], None]
 
 
 def ignore_decision(decision: AnyDecision) -> None:
-    """Tell nobody."""
+    """Ignore the decision."""
 
 
 class Scheduler:
@@ -44,16 +45,16 @@ class Scheduler:
         self._clock, self._schedule = clock, schedule
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
         self._last_time = 0
-        """When the last tick began, as the schedule counts it."""
+        """Time of the last tick, as the schedule counts it."""
 
     @property
     def merges(self) -> int:
-        """How often z was made anew since the start."""
+        """Number of updates of z since the start."""
         return self._coordination.merges(self._position.tick) + self._position.merges_before
 
     @property
     def time(self) -> int:
-        """When the next tick begins, as the schedule counts it: tasks, or merges."""
+        """Time of the next tick, as the schedule counts it: tasks, or merges."""
         return self.merges if self._by_merges else self._position.tasks
 
     @property
@@ -62,7 +63,7 @@ class Scheduler:
         return self._schedule(self.time).rate
 
     def train(self, until: int, loader: Loader, stop: Callable[[], bool], on_decision: OnDecision) -> None:
-        """Run ticks until so many tasks are done; see `Engine.run`."""
+        """Run ticks until the given number of tasks is done; see `Engine.run`."""
         flow, position = self._flow, self._position
         behind = TICKS_BEHIND * self._clock.tasks_per_tick
         while position.tasks < until and not stop() and self.run_tick(loader, stop, on_decision):
@@ -71,7 +72,7 @@ class Scheduler:
         self._coordination.settle()
 
     def run_tick(self, loader: Loader, stop: Callable[[], bool], on_decision: OnDecision) -> bool:
-        """Submit a tick. Returns whether it was not left."""
+        """Submit a tick. Returns False if it was abandoned."""
         coordination, flow, position = self._coordination, self._flow, self._position
         first, tick, now, deadline = position.tasks, position.tick, self.time, math.inf
         pace = self._schedule(now, position.ticks_of_phase)
@@ -83,7 +84,7 @@ class Scheduler:
         if decision is not None:
             on_decision(decision)
         for number, purpose, learner in self._clock.schedule(first):
-            # Nobody has contributed to the merge before the last task of a learner, nor has anybody begun to wait.
+            # Before a learner's last task, no learner has contributed to the merge or begun to wait.
             if number > first and purpose != "synchronise" and stop():
                 deadline = min(deadline, time.monotonic() + SECONDS_TO_FINISH)
                 if time.monotonic() >= deadline:
@@ -96,7 +97,7 @@ class Scheduler:
         return True
 
     def test(self, batches: int, loader: Loader) -> None:
-        """Submit so many batches of the check set, to the learners in turn, and wait for their results."""
+        """Submit batches of the check set to the learners in turn, and wait for their results."""
         coordination, flow, tick = self._coordination, self._flow, self._position.tick
         pace, learners = self._schedule(self._position.tasks), len(coordination.learners)
         coefficients = coordination.coefficients(pace)
@@ -107,11 +108,11 @@ class Scheduler:
         flow.collect_all()
 
     def _drain(self) -> None:
-        """Wait until nothing is running, and z is whole."""
+        """Wait until nothing is running, and z is complete."""
         self._flow.collect_all()
         self._coordination.settle()
 
     def _start_again(self) -> None:
-        """Let all learners start again from z."""
+        """Restart all learners from z."""
         self._drain()
         self._recovery.restart()

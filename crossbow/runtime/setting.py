@@ -1,4 +1,4 @@
-"""What a run is asked to do: configurations, and what follows from them for its learners."""
+"""Settings of a run: the configurations, and what follows from them for its learners."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
 
 CHECK_BATCH_SIZE = 64
-"""Examples in a test batch, unless set: where the kernels are near their best speed."""
+"""Default number of examples in a test batch, with which kernels are near their highest speed."""
 
 
 @dataclass(frozen=True)
 class RunSetting:
-    """What the user asked for, as it is with these learners."""
+    """The configurations of a run, resolved for its learners."""
 
     data: Dataset
     model: ModelConf
@@ -26,9 +26,9 @@ class RunSetting:
     system: SystemConf
     given_rule: Rule
     rule: Rule
-    """The rule that was given, settled for these learners."""
+    """The given rule, resolved for these learners."""
     learners: int
-    """Of all devices."""
+    """Number of learners on all devices."""
     devices: int
     clock: WorkClock
 
@@ -42,13 +42,13 @@ class RunSetting:
 
     @property
     def barrier_rule(self) -> BarrierRule:
-        """The rule, where it has a barrier."""
+        """The rule, if it has a barrier."""
         assert isinstance(self.rule, BarrierRule)
         return self.rule
 
     @property
     def base_models(self) -> int:
-        """One on each device; without a barrier one for all, which share their memory."""
+        """One per device; without a barrier one for all devices, which share their memory."""
         return self.devices if self.barrier else 1
 
     @property
@@ -63,7 +63,7 @@ class RunSetting:
 
     @property
     def in_blocks(self) -> bool:
-        """Whether weight gradients may be used block by block, and never be there as a whole."""
+        """Whether weight gradients may be used block by block, without being stored as a whole."""
         return not self.rule.sends_gradient and self.solver.clip_gradient_norm is None
 
     def check_batch_size(self, examples: int) -> int:

@@ -1,10 +1,10 @@
-"""How fast learners are, from how long their tasks take, and when a rule that goes by that should hear of it.
+"""Speeds of learners, from the durations of their tasks, and detection of changes that affect a rule.
 
-A learner's time is that in which it computes: neither in a queue, nor waiting for others. It is summed up in *windows*,
-in which every learner does at least WINDOW_TASKS tasks, and computes for at least WINDOW_SECONDS. The first window
-tells the speeds; later ones are held against it, and several in a row that differ tell them anew.
+A learner's time is that of its computations, without queues and without waiting for others. It is summed up in
+*windows*, in which every learner does at least WINDOW_TASKS tasks, and computes for at least WINDOW_SECONDS. The first
+window determines the speeds; later ones are compared with it, and several consecutive ones that differ update them.
 
-There is no clock here, and no thread: the engine says how long each task took.
+There is no clock and no thread here: the engine reports the duration of each task.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from crossbow.synch.grouping import ALIKE, Groups, groups_text
 
 WARMING_TASKS = 5
-"""Of each learner, which are not measured: its first ones."""
+"""Number of first tasks of each learner that are not measured."""
 WINDOW_TASKS, WINDOW_SECONDS = 30, 0.3
 CHANGED_WINDOWS = 3
-"""Windows in a row that have to differ: what is over sooner does not count."""
+"""Number of consecutive windows that must differ; shorter changes are ignored."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class Regrouping:
 
 
 class Speeds:
-    """Measures learners."""
+    """Measures learners' speeds."""
 
     def __init__(self, learners: int) -> None:
         self._tasks, self._seconds = [-WARMING_TASKS] * learners, [0.0] * learners
-        """Of the window so far."""
+        """Tasks and seconds in the current window."""
         self._known: tuple[float, ...] | None = None
-        """The speeds that were told last."""
+        """The speeds that were reported last."""
         self._changed = 0
-        """Windows in a row that differ from those."""
+        """Number of consecutive windows that differ from those."""
         self._news: tuple[float, ...] | None = None
 
     def add(self, learner: int, seconds: float) -> None:
-        """A task of the learner's, and how long it computed."""
+        """Add a task of a learner, with its computing time."""
         self._tasks[learner] += 1
         if self._tasks[learner] > 0:
             self._seconds[learner] += seconds
@@ -54,7 +54,7 @@ class Speeds:
             self._end_window()
 
     def news(self) -> tuple[float, ...] | None:
-        """Tasks/s of each learner, where they are known for the first time or have changed for good; told once."""
+        """Tasks/s of each learner, if they are known for the first time or have changed lastingly; reported once."""
         news, self._news = self._news, None
         return news
 
@@ -68,7 +68,7 @@ class Speeds:
 
 
 def _differ(before: tuple[float, ...], now: tuple[float, ...]) -> bool:
-    """Whether one learner has become faster than another, by more than speeds of one group may differ. Were the groups
-    compared instead, speeds that are about that far apart would change them all the time."""
+    """Whether one learner has become faster than another by more than speeds within a group may differ. A comparison of
+    groups instead would change them all the time if speeds differ by about that factor."""
     ratios = [new / old for old, new in zip(before, now, strict=True)]
     return max(ratios) > ALIKE * min(ratios)

@@ -1,4 +1,4 @@
-"""What a run consists of, in numbers and names: what scripts and benchmarks say of it."""
+"""Summary of a run in numbers and names, for scripts and benchmarks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class DeviceSummary:
 
     name: str
     cores: tuple[int, ...]
-    """Of the processor; none for a GPU."""
+    """Cores of a CPU device; empty for a GPU."""
     learners: int
     threads_per_learner: int | None
     """None on a GPU, where a learner is a stream."""
@@ -25,21 +25,21 @@ class DeviceSummary:
 
 @dataclass(frozen=True)
 class MemorySummary:
-    """Bytes that each learner uses."""
+    """Memory of each learner in bytes."""
 
     vector: int
-    """One vector of all variables: weights, gradient and velocity are one each."""
+    """One vector of all variables; weights, gradient and velocity are one vector each."""
     arena: int
     """Intermediate results, as planned for training."""
     lower_bound: int
-    """Intermediate results in use at the fullest step: no plan needs less."""
+    """Intermediate results in use at the fullest step. No plan needs less."""
     without_reuse: int
-    """Intermediate results if no two buffers shared memory."""
+    """Intermediate results without sharing of memory."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What trains, on what, and how far it has come. A snapshot: it does not change as training goes on."""
+    """Engine, devices and progress of a run. It is a snapshot, which does not change as training continues."""
 
     devices: tuple[DeviceSummary, ...]
     library: str
@@ -47,13 +47,13 @@ class RunSummary:
     parameters: int
     """Number of trained values in a model."""
     elements: int
-    """Length of a vector of all variables: the parameters, and padding between them."""
+    """Length of a vector of all variables: the parameters, and the padding between them."""
     memory: MemorySummary
     rule: Rule | RuleSequence
-    """As given; the default rule where none was."""
+    """The given rule, or the default rule."""
     tasks_per_tick: int
     tasks_per_epoch: float
-    """A fraction where the batch size does not divide the number of examples."""
+    """Not an integer if the batch size does not divide the number of examples."""
     tick: int
     """Ticks done."""
     tasks: int

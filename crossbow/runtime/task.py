@@ -1,4 +1,4 @@
-"""A task as a value: what a learner is given, and what it reports."""
+"""A task as a value: the input of a learner, and its report."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from crossbow.solver import Pace
 from crossbow.types import Array, NonFiniteLossError
 
 Purpose = Literal["local", "synchronise", "train", "check"]
-"""What a task is for: a training step that does not end the tick, one that does, a training step where there are no
-barriers, or a batch of the check set."""
+"""Purpose of a task: a training step that does not end the tick, one that does, a training step without barriers, or a
+batch of the check set."""
 
 TaskKey = tuple[Purpose, int]
-"""Purpose and parity: which of a learner's task lists to run."""
+"""Purpose and parity, which select one of a learner's task lists."""
 
 
 class Task(NamedTuple):
@@ -22,19 +22,19 @@ class Task(NamedTuple):
 
     purpose: Purpose
     number: int
-    """Counted over all learners: from the start of training, or, in a test, from its first batch."""
+    """Number over all learners, from the start of training or, in a test, from its first batch."""
     tick: int
     slot: int
-    """Slot of the loader's ring that holds the batch."""
+    """Slot of the loader's ring that contains the batch."""
     examples: int
     """Number of real examples in the batch; the rest is padding."""
     pace: Pace
     coefficients: Array
-    """Coefficients of the learner's updates at this pace. Never written again: a new pace has a new array."""
+    """Coefficients of the learner's updates at this pace. They are not overwritten: a new pace has a new array."""
 
     @property
     def parity(self) -> int:
-        """Which of z's two buffers is the current one."""
+        """Index of the current one of z's two buffers."""
         return self.tick % 2
 
     @property
@@ -51,11 +51,11 @@ class Completed(NamedTuple):
     examples: int
     learner: int
     seconds: float | None = None
-    """How long its calls took, where that is measured. Without a barrier nothing in them waits for another learner."""
+    """Duration of its calls, if measured. Without a barrier, they do not wait for other learners."""
 
 
 class Failed(NamedTuple):
-    """A task that ended with an exception, or was given up because another one failed (`error` is None)."""
+    """A task that ended with an exception, or was aborted because another one failed (`error` is None)."""
 
     task: int
     learner: int
@@ -64,14 +64,14 @@ class Failed(NamedTuple):
 
 
 Report = Callable[[Completed | Failed], None]
-"""Where learners send the results of all their tasks. Called on their threads."""
+"""Function that receives the results of a learner's tasks, on the learner's thread."""
 
 Finished = Callable[[int, Pace], None]
 """Called on a learner's thread after a training task and before its report, with the learner's number."""
 
 
 def check_loss(task: Task, loss: float) -> None:
-    """Raise NonFiniteLossError where a task's loss is not finite."""
+    """Raises NonFiniteLossError if a task's loss is not finite."""
     if math.isfinite(loss):
         return
     if task.purpose == "check":

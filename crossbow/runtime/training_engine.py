@@ -1,4 +1,4 @@
-"""What trains, as contexts and training runs see it: an engine, or several, one after the other."""
+"""The interface of engines for contexts and training runs, implemented by one engine or a sequence of engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crossbow.types import Array
 
 
 class TrainingEngine(Protocol):
-    """Implemented by `Engine` and `ChangingEngine`; their docstrings say more."""
+    """Implemented by `Engine` and `ChangingEngine`, whose docstrings have details."""
 
     @property
     def program(self) -> Program: ...

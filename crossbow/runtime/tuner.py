@@ -1,13 +1,14 @@
-"""The auto-tuner's decisions: how many learners a device should have, from how fast training is with each number.
+"""Decisions of the auto-tuner: the number of learners per device, from the training speed with each number.
 
-Two numbers that are neighbours are compared by *windows*, stretches of training of at least WINDOW_SECONDS, which come
-in pairs, one of each number, in changing order: what else the machine does meanwhile then meets both. One number is
-better when the mean of the pairs' ratios is far enough from the bar, given how much they vary. From the number that
-training begins with the tuner goes up while more learners are faster by GAIN, or else down while fewer are not slower.
+Two neighbouring numbers are compared in *windows*, stretches of training of at least WINDOW_SECONDS, which come in
+pairs, one of each number, in alternating order, so that other programs affect both. One number is better if the mean of
+the pairs' ratios is far enough from the threshold, given their variance. From the initial number, the tuner goes up
+while more learners are faster by GAIN, or else down while fewer learners are not slower.
 
-Afterwards images/s are watched, and when they have changed for good, the search begins anew.
+Afterwards images/s are monitored, and a lasting change starts a new search.
 
-There is no clock here, and no thread: the engine says how a window went, and asks with how many learners the next is.
+There is no clock and no thread here: the engine reports the result of each window, and asks for the number of learners
+of the next.
 """
 
 from __future__ import annotations
@@ -18,40 +19,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 WINDOW_SECONDS = 0.25
-"""Of a window, at least; the engine's are whole ticks."""
+"""Minimum length of a window; the engine's windows are whole ticks."""
 GAIN = 0.01
-"""By how much more learners have to be faster: each takes memory, and its share of the examples."""
+"""Gain in speed that more learners must have, because each takes memory and its share of the examples."""
 FEWEST_PAIRS, MOST_PAIRS = 3, 8
-"""Of windows, for a comparison; after the most, the mean decides."""
+"""Minimum and maximum number of pairs of windows in a comparison; after the maximum, the mean decides."""
 ONE_SIDED_95 = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895)
 """Student's t, 95 % one-sided, by degrees of freedom from 1 on."""
 WATCHED_SECONDS = 1.0
-"""Of a window when nothing is compared."""
+"""Length of a window when nothing is compared."""
 REFERENCE_WINDOWS, CHANGED_WINDOWS = 3, 4
-"""Windows behind a decision whose median is what later ones are held against; and how many of these have to differ, all
-to the same side, before the numbers are compared again."""
+"""Number of windows after a decision whose median is the reference; and number of consecutive windows that must differ
+from it, in the same direction, to start a new search."""
 CHANGE = 0.2
-"""By how much."""
+"""Relative difference of these windows."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a comparison came to."""
+    """Result of a comparison."""
 
     fewer: int
     more: int
     chosen: int
     reason: str
     pairs: int = 0
-    """Of windows. Where there was no comparison there are none, and what follows is NaN."""
+    """Number of pairs of windows. It is 0 if there was no comparison; then the following fields are NaN."""
     ratio: float = math.nan
-    """Images/s with more learners, over those with fewer: the mean of the pairs (their geometric one)."""
+    """Images/s with more learners relative to fewer: the geometric mean over the pairs."""
     low: float = math.nan
     high: float = math.nan
-    """Bounds of it that hold with a confidence of 95 % each."""
+    """Its lower and upper bound, each with a confidence of 95 %."""
     fewer_images_per_second: float = math.nan
     more_images_per_second: float = math.nan
-    """The means of the windows with each."""
+    """Means over the windows of each number."""
 
     def __str__(self) -> str:
         if not self.pairs:
@@ -65,14 +66,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class Retuning:
-    """That a new search begins, and why."""
+    """The start of a new search, with its reason."""
 
     learners: int
-    """From how many on."""
+    """Number of learners at the start."""
     reference: float
-    """Images/s of the windows behind the last decision: their median."""
+    """Median of images/s over the windows after the last decision."""
     windows: tuple[float, ...]
-    """Images/s of the last ones, which differ from it."""
+    """Images/s of the last windows, which differ from it."""
 
     def __str__(self) -> str:
         rates = ", ".join(f"{rate:,.0f}" for rate in self.windows)
@@ -84,7 +85,7 @@ TunerDecision = Decision | Retuning
 
 
 class Comparison:
-    """More learners against fewer, window by window."""
+    """Comparison of more and fewer learners, window by window."""
 
     def __init__(self, fewer: int, more: int) -> None:
         self.fewer, self.more = fewer, more
@@ -93,8 +94,8 @@ class Comparison:
 
     @property
     def next(self) -> int:
-        """With how many learners the next window is: pairs begin with fewer and more in turn, so that of two pairs
-        only every second window begins with a change."""
+        """Number of learners of the next window. Pairs begin alternately with fewer and more learners, so that the
+        number changes only in every second window."""
         pair, second = divmod(len(self._windows), 2)
         return self.more if second != pair % 2 else self.fewer
 
@@ -104,12 +105,12 @@ class Comparison:
 
     @property
     def _pairs(self) -> list[tuple[float, float]]:
-        """Whole pairs, with fewer and with more learners."""
+        """Complete pairs, with fewer and with more learners."""
         pairs = zip(self._windows[::2], self._windows[1::2], strict=False)
         return [(a, b) if number % 2 == 0 else (b, a) for number, (a, b) in enumerate(pairs)]
 
     def decision(self) -> Decision | None:
-        """What it came to; None where more windows are needed."""
+        """The result; None if more windows are needed."""
         pairs = self._pairs
         if len(pairs) < FEWEST_PAIRS:
             return None
@@ -132,27 +133,27 @@ class Comparison:
 
 @dataclass
 class Tuner:
-    """Finds the number of learners, and looks again when throughput changes."""
+    """Finds the number of learners, and searches again when throughput changes."""
 
     learners: int
-    """With how many the next window is."""
+    """Number of learners of the next window."""
     on_decision: Callable[[TunerDecision], None] = lambda decision: None
     settled: bool = False
     """Whether nothing is being compared."""
     best: int = field(init=False)
-    """The number that has not been beaten so far."""
+    """The best number so far."""
 
     def __post_init__(self) -> None:
         self._begin()
 
     @property
     def window_seconds(self) -> float:
-        """How long the next window is, at least."""
+        """Minimum length of the next window."""
         return WATCHED_SECONDS if self.settled else WINDOW_SECONDS
 
     @property
     def compared(self) -> frozenset[int]:
-        """The numbers that are wanted now: two, or the one that it has settled on."""
+        """The numbers that are compared now: two, or the one that it has settled on."""
         return frozenset((self.best,) if self.settled else (self.best, self.best + self._step))
 
     def add(self, rate: float) -> None:
@@ -169,29 +170,29 @@ class Tuner:
             self._decided(decision)
 
     def _begin(self) -> None:
-        """Compare, from the present number on."""
+        """Start a search at the current number."""
         self.best, self.settled = self.learners, False
         self._step, self._moved = 1, False
         self._rates: list[float] = []
-        """Of the windows that later ones are held against."""
+        """Images/s of the reference windows."""
         self._changed: list[float] = []
-        """The last windows, where they differ from those, all to the same side."""
+        """The last windows, if they differ from those in the same direction."""
         self._compare()
 
     def _compare(self) -> None:
-        """The best and its neighbour in the direction of search."""
+        """Compare the best number and its neighbour in the direction of search."""
         neighbour = self.best + self._step
         self._comparison: Comparison | None = Comparison(*sorted((self.best, neighbour)))
         self.learners = self._comparison.next
 
     def refused(self, reason: str) -> None:
-        """The best's neighbour cannot be had: the best stays."""
+        """Keep the best number, because its neighbour is not possible."""
         assert self._comparison is not None
         fewer, more = self._comparison.fewer, self._comparison.more
         self._decided(Decision(fewer, more, self.best, f"not {self.best + self._step}: {reason}"))
 
     def _decided(self, decision: Decision) -> None:
-        """Go on in this direction, turn round, or settle."""
+        """Continue in this direction, reverse it, or settle."""
         self.on_decision(decision)
         moved, self.best = decision.chosen != self.best, decision.chosen
         turns = not moved and self._step > 0 and not self._moved
@@ -204,7 +205,7 @@ class Tuner:
             self._comparison, self.settled, self.learners = None, True, self.best
 
     def _watch(self, rate: float) -> None:
-        """Compare again where throughput has changed for good."""
+        """Start a new search if throughput has changed lastingly."""
         if len(self._rates) < REFERENCE_WINDOWS:
             self._rates.append(rate)
             return

@@ -1,4 +1,4 @@
-"""Training while the number of learners is found (`crossbow.runtime.tuner`): one engine for each number."""
+"""Training while the auto-tuner (`crossbow.runtime.tuner`) searches: one engine for each number of learners."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from crossbow.runtime.tuner import Tuner, TunerDecision
 from crossbow.types import ConfigurationError
 
 WARMING_TICKS = 2
-"""Ticks of learners that have never trained, before anything is measured."""
+"""Number of ticks that new learners run before anything is measured."""
 
 
 class Tuning:
     """Trains window by window, with the numbers of learners that a tuner asks for.
 
-    The learners of a number start from the base model, as after a restart. Those of the numbers that are being compared
-    are kept until there is a decision.
+    New learners start from the base model, as after a restart. The engines of the numbers that are being compared are
+    kept until there is a decision.
     """
 
     def __init__(self, engines: Engines) -> None:
         """engines: by number of learners on each device."""
         self._engines = engines
         self._images, self._seconds = 0, 0.0
-        """Of the window so far."""
+        """Images and seconds of the current window."""
         self.decisions: list[TunerDecision] = []
-        """The tuner's so far."""
+        """Decisions so far."""
         self._on_decision: OnDecision = ignore_decision
         self.tuner = Tuner(engines.kind, self._decided)
 
@@ -40,11 +40,11 @@ class Tuning:
         self._on_decision(decision)
 
     def describe(self, summary: RunSummary) -> RunSummary:
-        """The summary of the engine that trains, and whether another number may."""
+        """The summary of the current engine, and whether the number of learners may change."""
         return dataclasses.replace(summary, tuning=not self.tuner.settled)
 
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
-        """Train until so many tasks are done, window by window."""
+        """Train until the given number of tasks is done, window by window."""
         self._on_decision = on_decision
         try:
             while self._engines.now.tasks < until and not stop():
@@ -53,12 +53,12 @@ class Tuning:
                 before = self._engines.now.tasks
                 self._window(until, stop, on_result)
                 if self._engines.now.tasks == before:
-                    return  # a tick was left
+                    return  # a tick was abandoned
         finally:
-            self._on_decision = ignore_decision  # the engine outlives a run, and must not keep it alive
+            self._on_decision = ignore_decision  # the engine outlives a run, and must not keep the callback alive
 
     def _change(self, learners: int, until: int, stop: Callable[[], bool], on_result: OnResult) -> bool:
-        """Let so many learners train from now on; whether they can."""
+        """Change the number of learners. Returns whether that was possible."""
         engines, compared = self._engines, self.tuner.compared
         for other in engines.kinds - compared - {engines.kind}:
             engines.drop(other)
@@ -66,10 +66,10 @@ class Tuning:
             self._switch(learners)
             return True
         if engines.kind not in compared and (kept := compared & engines.kinds):
-            self._switch(min(kept))  # so that what is compared no longer is gone before there is another
+            self._switch(min(kept))  # so that an engine that is no longer compared is closed before another is created
         try:
             engines.add(learners)
-        except ConfigurationError as error:  # they do not fit, or the rule does not allow so many
+        except ConfigurationError as error:  # not enough memory, or rejected by the rule
             self.tuner.refused(str(error))
             return False
         self._switch(learners)
@@ -78,7 +78,7 @@ class Tuning:
         return True
 
     def _switch(self, learners: int) -> None:
-        """Go on with the engine that there is for so many."""
+        """Continue with the existing engine for this number."""
         engines, before = self._engines, self._engines.kind
         if learners == before:
             return
@@ -88,8 +88,8 @@ class Tuning:
         self._images, self._seconds = 0, 0.0
 
     def _window(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
-        """Train until the window is over, which may have begun in an earlier call, and tell the tuner how fast that
-        was. Where nothing is compared, training goes on without a break."""
+        """Train until the window, which may have begun in an earlier call, is over, and report its speed to the tuner.
+        If nothing is compared, training continues without a break."""
         tuner, now, began = self.tuner, self._engines.now, time.perf_counter()
 
         def count(result: Completed) -> None:
@@ -119,6 +119,6 @@ class Tuning:
                 self._tell_tuner()
 
     def _tell_tuner(self) -> None:
-        """Tell the tuner about a window."""
+        """Report a window to the tuner."""
         rate, self._images, self._seconds = self._images / self._seconds, 0, 0.0
         self.tuner.add(rate)

@@ -1,4 +1,5 @@
-"""Who may use an engine now: one thread at a time, in the process that made it, and nobody before a failure is over."""
+"""Access to an engine: by one thread at a time, in the process that created it, and only after recovery from
+failures."""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ class Usage:
     def __init__(self, recovery: Recovery) -> None:
         self._recovery = recovery
         self._doing = ""
-        """What the learners are busy with."""
+        """Description of the learners' current work."""
         self._settled = True
-        """Whether everything submitted is done and the learners agree with the base model's tick."""
+        """Whether all submitted work is done and the learners agree with the base model's tick."""
         self._process = os.getpid()
 
     @contextmanager
     def busy(self, doing: str, loader: Loader) -> Iterator[None]:
-        """Work for the learners. However it ends, nothing runs afterwards, and the next can begin."""
+        """Do work on the learners. However it ends, nothing runs afterwards, and the next work can begin."""
         self.check_usable()
         try:
             self._doing, self._settled = doing, False
@@ -41,12 +42,12 @@ class Usage:
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a child of the process that the engine's threads belong to. It has copies of the engine's
-        memory and of its locks, and waits for ever where one is held by a thread that it does not have."""
+        """Whether this is a child of the process that owns the engine's threads. It has copies of the engine's memory
+        and locks, and would wait for ever for a lock that a missing thread holds."""
         return os.getpid() != self._process
 
     def check_process(self) -> None:
-        """Raise CrossbowError in a forked process."""
+        """Raises CrossbowError in a forked process."""
         if self.is_forked:
             raise CrossbowError(
                 f"the context belongs to process {self._process}; a forked process, as this one ({os.getpid()}), does "
@@ -54,7 +55,7 @@ class Usage:
             )
 
     def check_usable(self) -> None:
-        """Raise CrossbowError while the learners are busy, and in a forked process."""
+        """Raises CrossbowError while the learners are busy, and in a forked process."""
         self.check_process()
         if self._doing:
             raise CrossbowError(f"this is not possible while {self._doing}. Monitor.record may do it, between epochs")
