@@ -13,11 +13,11 @@ import numpy as np
 from benchmarks.anatomy import Laps, Row, install, table
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import State
 from crossbow.runtime.engine import Member
 from crossbow.runtime.summary import MemorySummary
 from crossbow.solver import Pace
-from crossbow.types import aligned_zeros
 
 SHORTEST = 1e-3
 """Minimum duration of a training call in seconds."""

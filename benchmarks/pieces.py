@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from benchmarks.machine import describe_machine
 from benchmarks.report import markdown, paired, spread
 from crossbow import SolverConf
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
 from crossbow.kernels.onednn import binding as dnnl
 from crossbow.kernels.onednn.library import FLOAT32, OneDNN
@@ -38,7 +39,7 @@ from crossbow.kernels.task_list import TaskList
 from crossbow.solver.schedule import Pace
 from crossbow.solver.step import solver_step
 from crossbow.solver.update import Assignment
-from crossbow.types import Tensor, aligned_zeros
+from crossbow.types import Tensor
 
 Vector = NDArray[np.float32]
 Run = Callable[[], None]

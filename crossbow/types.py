@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import enum
-import functools
 import math
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,47 +107,6 @@ def address(array: Array) -> int:
     """The address of an array's first element, in the memory of the host or of a GPU."""
     interface = array.__array_interface__ if isinstance(array, np.ndarray) else array.__cuda_array_interface__
     return int(interface["data"][0])
-
-
-HUGE_PAGE = 2**21
-"""Size of a huge page on x86-64, in bytes."""
-_MADV_HUGEPAGE = 14
-
-
-def aligned_zeros(nbytes: int, alignment: int = 64) -> Array:
-    """Zeroed memory (uint8, 1-D) whose first byte is aligned to a multiple of `alignment`.
-
-    From 2 MiB on, huge pages are requested if Linux offers them on request: the processor translates fewer addresses,
-    and prefetches further.
-    """
-    room = nbytes
-    if nbytes >= HUGE_PAGE:
-        room, alignment = -(-nbytes // HUGE_PAGE) * HUGE_PAGE, max(alignment, HUGE_PAGE)
-    memory = np.zeros(room + alignment, dtype=np.uint8)
-    start = -address(memory) % alignment
-    if nbytes >= HUGE_PAGE and (madvise := _madvise()) is not None:
-        madvise(address(memory) + start, room, _MADV_HUGEPAGE)  # only a hint: failure does not matter
-    return memory[start : start + nbytes]
-
-
-@functools.cache
-def _madvise() -> Callable[[int, int, int], int] | None:
-    if not sys.platform.startswith("linux"):
-        return None
-    function = getattr(ctypes.CDLL(None), "madvise", None)
-    if function is None:
-        return None
-    function.argtypes = (ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int)
-    made: Callable[[int, int, int], int] = function
-    return made
-
-
-def physical_memory() -> int:
-    """Size of the machine's memory in bytes; if it is unknown, more than any machine has."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return sys.maxsize
 
 
 def bytes_text(nbytes: int) -> str:

@@ -18,10 +18,10 @@ import pytest
 from numpy.lib import tracemalloc_domain
 
 from crossbow import SMA, SSGD, Dataset, ExecutionContext, Monitor, SolverConf, TrainingUnit
+from crossbow.host_memory import HUGE_PAGE
 from crossbow.kernels.interface import State
 from crossbow.ops import Conv, Dropout, InnerProduct, Kernel, Pool, ReLU
 from crossbow.synch import EASGD, AsynchronousSGD, Gossip, Grouping, Hogwild, Rule
-from crossbow.types import HUGE_PAGE
 from models.lenet import lenet
 from tests.combinations import in_turn
 from tests.support import FAST, KERNELS, context, pictures, training

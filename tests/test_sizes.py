@@ -14,10 +14,11 @@ from crossbow import SMA, SSGD, Dataset, GraphError, SolverConf
 from crossbow.compile import compiler, memory
 from crossbow.conf import configuration
 from crossbow.data import synthetic
+from crossbow.host_memory import physical_memory
 from crossbow.ops import LRN, Conv, DataTransform, Dropout, InnerProduct, Kernel, Pool
 from crossbow.runtime.cpu import backend
 from crossbow.runtime.cpu.stream import CpuStream
-from crossbow.types import ConfigurationError, DataError, bytes_text, physical_memory
+from crossbow.types import ConfigurationError, DataError, bytes_text
 from models import convnet
 from tests.support import KERNELS, Probe, context, perceptron, pictures, training
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.types import (
     ConfigurationError,
     CrossbowError,
@@ -23,7 +24,6 @@ from crossbow.types import (
     Tensor,
     TrainingUnit,
     address,
-    aligned_zeros,
 )
 
 FLOAT = np.dtype(np.float32)
@@ -75,16 +75,7 @@ def test_equal_tensors_are_equal_and_can_be_keys() -> None:
     }
 
 
-# Memory.
-
-
-@given(st.integers(0, 3000), st.sampled_from([1, 8, 16, 64, 4096]))
-def test_aligned_memory_is_aligned_and_zero(nbytes: int, alignment: int) -> None:
-    memory = aligned_zeros(nbytes, alignment)
-    assert (memory.dtype, memory.shape) == (np.uint8, (nbytes,))
-    assert nbytes == 0 or address(memory) % alignment == 0  # NumPy does not move the address of an empty slice
-    assert not memory.any()
-    memory[...] = 255  # all of it can be written
+# Addresses.
 
 
 def test_the_address_is_that_of_the_first_element() -> None:

@@ -17,11 +17,12 @@ from crossbow.compile.program import NamedPlace, Place, Program, Step, VectorPla
 from crossbow.compile.requests import remembering
 from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers
 from crossbow.dataflow.validate import infer_shapes, input_shapes, statistics_of, variables_of
+from crossbow.host_memory import physical_memory
 from crossbow.kernels.interface import PlainStorage, PreparedKernel, Variable
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import CheckFinite, LoadBatch, WeightedSum
 from crossbow.ops.kernel import Gradient, Kernel, Site, VariableSpec
-from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text, physical_memory
+from crossbow.types import GraphError, LabelRange, Phase, Shape, Tensor, bytes_text
 
 
 @dataclass(frozen=True)

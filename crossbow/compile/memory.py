@@ -8,7 +8,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile.occupancy import Occupancy
-from crossbow.types import ConfigurationError, bytes_text, physical_memory
+from crossbow.host_memory import physical_memory
+from crossbow.types import ConfigurationError, bytes_text
 
 ALIGNMENT = 64
 """Alignment in bytes: a cache line, and the requirement of vector instructions."""

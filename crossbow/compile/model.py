@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import PlainStorage, Storage, Variable
 from crossbow.ops.kernel import VariableSpec
 from crossbow.tracebacks import users_error
-from crossbow.types import Array, ConfigurationError, DataError, Shape, aligned_zeros
+from crossbow.types import Array, ConfigurationError, DataError, Shape
 
 CACHE_LINE, SMALL_PAGE, SHIFT = 64, 4096, 512
 """Sizes in bytes."""

@@ -13,7 +13,8 @@ from crossbow.conf import is_integer
 from crossbow.data.dataset import Examples
 from crossbow.data.order import Indices, Order
 from crossbow.data.ring import Batch, BatchRing
-from crossbow.types import Array, DataError, Shape, Tensor, aligned_zeros
+from crossbow.host_memory import aligned_zeros
+from crossbow.types import Array, DataError, Shape, Tensor
 
 Source = Callable[[Indices, Array, Array], None]
 """Function that writes the examples with the given indices (B,) to a slot's images (B, …) and labels (B, …)."""

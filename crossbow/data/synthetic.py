@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from crossbow.conf import is_integer, plain
 from crossbow.data.dataset import Dataset
-from crossbow.types import DataError, Shape, bytes_text, physical_memory
+from crossbow.host_memory import physical_memory
+from crossbow.types import DataError, Shape, bytes_text
 
 CELLS = 4
 """Maximum number of areas of a class's pattern along the height and the width of each channel."""

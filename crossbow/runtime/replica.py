@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from crossbow.compile import ModelLayout, Program
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.library import MixedPrecision
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.memory import assign
 from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
-from crossbow.types import Array, aligned_zeros
+from crossbow.types import Array
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import Call
 from crossbow.testing.arguments import Numbers, gpu_number
-from crossbow.types import address, aligned_zeros
+from crossbow.types import address
 
 if TYPE_CHECKING:
     from crossbow.runtime.cuda.stream import CudaStream

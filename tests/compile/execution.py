@@ -12,10 +12,11 @@ from crossbow import Dataflow, DataflowNode, Phase, SubGraph
 from crossbow.compile import BatchSource, Memory, ModelLayout, Program, compile_graph
 from crossbow.compile.program import ArenaPlace
 from crossbow.dataflow.graph import Graph, losses, measures
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import State
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference import Reference
-from crossbow.types import LabelRange, Shape, Tensor, aligned_zeros
+from crossbow.types import LabelRange, Shape, Tensor
 from tests.compile.checker import Values
 
 Numbers = NDArray[Any]

@@ -8,10 +8,11 @@ import pytest
 from crossbow import Dataflow, Phase, SubGraph
 from crossbow.compile import BatchSource, Memory, compile_graph
 from crossbow.compile.program import ArenaPlace, NamedPlace, VectorPlace
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import State
 from crossbow.kernels.reference import Reference
 from crossbow.ops import EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
-from crossbow.types import Layout, Tensor, aligned_zeros
+from crossbow.types import Layout, Tensor
 from tests.compile.execution import Execution, compile_network, draw, draw_labels
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
 

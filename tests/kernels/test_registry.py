@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import PreparedKernel, Variable
 from crossbow.kernels.registry import Registry, Rooms, UnsupportedError
 from crossbow.kernels.requests import InnerProductForward, ProductForward, Request
-from crossbow.types import ConfigurationError, Tensor, aligned_zeros
+from crossbow.types import ConfigurationError, Tensor
 from tests.kernels.storages import Reversed
 
 FLOAT32 = np.dtype(np.float32)

@@ -15,11 +15,11 @@ from crossbow import Dataflow, Phase, SubGraph
 from crossbow.compile import Memory, compile_graph
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import build
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels import select_library
 from crossbow.kernels.interface import State
 from crossbow.onnx import load
 from crossbow.runtime.backend import batch_source
-from crossbow.types import aligned_zeros
 
 Array = NDArray[Any]
 

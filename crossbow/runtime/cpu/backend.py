@@ -9,6 +9,7 @@ from crossbow.compile import BatchSource, check_memory
 from crossbow.data.dataset import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels import select_library
 from crossbow.runtime.assembly import SLOTS, Assembly, Needs
 from crossbow.runtime.backend import TickLearners, batch_source
@@ -25,7 +26,7 @@ from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, HostCollective
-from crossbow.types import ConfigurationError, aligned_zeros
+from crossbow.types import ConfigurationError
 
 T = TypeVar("T")
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from crossbow.compile import Memory
 from crossbow.data.loader import Loader
+from crossbow.host_memory import aligned_zeros
 from crossbow.runtime.assembly import Assembly, Pipeline
 from crossbow.runtime.memory import new_state
-from crossbow.types import Array, aligned_zeros
+from crossbow.types import Array
 
 
 class CpuLearnerMemory:

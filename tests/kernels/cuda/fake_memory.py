@@ -20,7 +20,8 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 from numpy.typing import NDArray
 
-from crossbow.types import Array, address, aligned_zeros
+from crossbow.host_memory import aligned_zeros
+from crossbow.types import Array, address
 
 POISON = 0xDB
 """What freed memory is filled with."""

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference import Reference
-from crossbow.types import Layout, Tensor, aligned_zeros
+from crossbow.types import Layout, Tensor
 from tests.kernels.cuda.fake import fake_cuda
 
 Numbers = NDArray[Any]

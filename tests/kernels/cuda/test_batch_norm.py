@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cuda import channels
 from crossbow.kernels.cuda.channels import Channels
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
-from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.combinations import in_turn
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.running import Numbers

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cuda import convolution, cudnn, cudnn_library
 from crossbow.kernels.cuda.launch import Stream, on
 from crossbow.kernels.cuda.library import Cuda
@@ -23,7 +24,7 @@ from crossbow.kernels.requests import (
     ConvolutionForward,
     ConvolutionGeometry,
 )
-from crossbow.types import ConfigurationError, Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.kernels.cuda.fake_cudnn import Asked, FakeCudnn, Refused
 

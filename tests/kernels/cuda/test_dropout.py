@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import DropoutBackward, DropoutForward
-from crossbow.types import Layout, Tensor, aligned_zeros
+from crossbow.types import Layout, Tensor
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.reference.running import DTYPES, draw, run, state
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cuda.inner_product import MANY_ROWS, ProductSteps
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.cuda.storage import ChannelsLastStorage
@@ -23,7 +24,7 @@ from crossbow.kernels.requests import (
     InnerProductBackwardWeights,
     InnerProductForward,
 )
-from crossbow.types import Array, Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import Array, Layout, Shape, Tensor
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)

@@ -9,6 +9,7 @@ import llvmlite.binding
 import numpy as np
 import pytest
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import PreparedKernel, Storage, Variable
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -16,7 +17,7 @@ from crossbow.kernels.requests import (
     ConvolutionForward,
     ConvolutionGeometry,
 )
-from crossbow.types import Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.onednn.running import (
     FLOAT32,
     REFERENCE,

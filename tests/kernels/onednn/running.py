@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import PreparedKernel, State, Storage, Variable
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.reference import Reference
-from crossbow.types import Shape, Tensor, aligned_zeros
+from crossbow.types import Shape, Tensor
 from tests.kernels.onednn import REASON
 
 if REASON is not None:

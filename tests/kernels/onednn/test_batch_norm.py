@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormSetting, BatchNormTraining
-from crossbow.types import Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, REFERENCE, Numbers, draw, execute, memory, tensor
 
 SHAPES: list[Shape] = [

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import (
@@ -23,7 +24,7 @@ from crossbow.kernels.requests import (
     ScalingBackward,
     ScalingForward,
 )
-from crossbow.types import Layout, Phase, Shape, Tensor, aligned_zeros
+from crossbow.types import Layout, Phase, Shape, Tensor
 from tests.combinations import pairwise
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, close, draw, execute, memory, tensor
 

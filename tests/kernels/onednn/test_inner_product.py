@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import PlainStorage, Variable
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBackwardWeights, InnerProductForward
-from crossbow.types import Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.onednn.running import (
     FLOAT32,
     ONEDNN,

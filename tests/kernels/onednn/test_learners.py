@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import Call, PreparedKernel, Variable
 from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_threads
 from crossbow.kernels.requests import (
@@ -16,7 +17,7 @@ from crossbow.kernels.requests import (
     ConvolutionGeometry,
 )
 from crossbow.kernels.task_list import TaskList
-from crossbow.types import Shape, aligned_zeros
+from crossbow.types import Shape
 from tests.kernels.onednn.running import FLOAT32, ONEDNN, Numbers, draw, memory, tensor, with_storage
 
 X, Y = (6, 16, 12, 12), (6, 40, 8, 8)

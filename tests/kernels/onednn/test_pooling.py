@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.ops.pool import Pool
-from crossbow.types import Phase, Shape, aligned_zeros
+from crossbow.types import Phase, Shape
 from tests.kernels.onednn.running import ONEDNN, REFERENCE, Numbers, close, draw, execute, memory, state, tensor
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import PreparedKernel, State
-from crossbow.types import Layout, Shape, Tensor, aligned_zeros
+from crossbow.types import Layout, Shape, Tensor
 
 Numbers = NDArray[Any]
 DTYPES = (np.float32, np.float64)

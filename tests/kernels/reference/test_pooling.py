@@ -7,10 +7,11 @@ import numpy as np
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
 from crossbow.ops.pool import pooled_size
-from crossbow.types import Layout, Phase, Shape, aligned_zeros
+from crossbow.types import Layout, Phase, Shape
 from tests.kernels.reference.running import DTYPES, Numbers, channels_last, draw, nan, run, tensor
 
 

@@ -1,0 +1,110 @@
+"""`ModelConf` and `SystemConf`: every field refuses bad values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, ModelConf, SolverConf, SystemConf
+from tests.configurations import (
+    NAN,
+    NO_INTEGERS,
+    BadValues,
+    check_array,
+    check_bad_value,
+    check_complete,
+    check_good,
+    each_field,
+    each_value,
+)
+
+BAD: list[BadValues] = [
+    (ModelConf, "batch_size", "an integer ≥ 1", (0, -1, None, *NO_INTEGERS), {}),
+    (
+        ModelConf,
+        "rule",
+        "a rule of crossbow.synch, as SMA(alpha=0.5), or None",
+        ("sma", 0.5, SMA, SolverConf()),
+        {},
+    ),
+    (ModelConf, "wpc", "an integer ≥ 1 or None", (0, -2, *NO_INTEGERS), {}),
+    (ModelConf, "skip", "a finite number ≥ 0 and < 1", (-0.1, 1, "0.5", None, NAN), {}),
+    (ModelConf, "restart", "True or False", (None, 1, "no"), {}),
+    (ModelConf, "local_variables", "a tuple of names or patterns, as ('*norm*',)", ("bn*", (1,), ("",), None, 3), {}),
+    (ModelConf, "slack", "an integer ≥ 0 or None", (-1, *NO_INTEGERS), {}),
+    (ModelConf, "test_interval", "an integer ≥ 1", (0, None, *NO_INTEGERS), {}),
+    (ModelConf, "test_interval_unit", "a TrainingUnit", ("epochs", None, 1), {}),
+    (ModelConf, "check_batch_size", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {}),
+    (
+        SystemConf,
+        "devices",
+        "'cpu', 'cpu:i/n', 'cuda:i', or several separated by commas",
+        ("", "cpu,", ",cpu", [], (), None, 0, ["cpu", ""], ["cpu", 1], " ", "cpu, ,cpu"),
+        {},
+    ),
+    (SystemConf, "learners_per_device", "an integer ≥ 1 or 'auto'", (0, -1, None, "AUTO", 2.0, True, "2"), {}),
+    (SystemConf, "threads_per_learner", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {}),
+    (SystemConf, "kernels", "one of 'auto', 'reference', 'onednn'", ("oneDNN", "cuda", None, ""), {}),
+    (
+        SystemConf,
+        "precision",
+        "one of 'float32', 'tf32', 'bfloat16', 'float16', 'float64'",
+        ("half", "double", 32, None, np.float32),
+        {},
+    ),
+    (SystemConf, "seed", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SystemConf, "graphs", "True or False", (1, None, "yes"), {}),
+    (SystemConf, "winograd", "True or False", (1, None, "no"), {}),
+    (SystemConf, "deterministic", "True or False", (1, None, "yes"), {}),
+    (SystemConf, "check_numerics", "True or False", (1, None, "yes"), {}),
+]
+
+
+@each_value(BAD)
+def test_a_bad_value_names_field_value_and_what_is_allowed(
+    conf: type, field: str, allowed: str, value: object, others: dict[str, object]
+) -> None:
+    check_bad_value(conf, field, allowed, value, others)
+
+
+@each_field(BAD)
+def test_an_array_is_refused_by_its_shape(conf: type, field: str) -> None:
+    check_array(conf, field)
+
+
+@pytest.mark.parametrize("conf", [ModelConf, SystemConf])
+def test_the_table_is_complete(conf: type) -> None:
+    check_complete(conf, BAD)
+
+
+def test_defaults() -> None:
+    assert (ModelConf().rule, ModelConf().wpc, ModelConf().slack) == (None, None, None)
+    assert (SystemConf().devices, SystemConf().learners_per_device) == (("cpu",), "auto")
+    assert (SystemConf().kernels, SystemConf().precision, SystemConf().seed) == ("auto", "float32", 0)
+
+
+@pytest.mark.parametrize(
+    ("conf", "values"),
+    [
+        (ModelConf, {"batch_size": np.int32(7), "rule": SMA(), "wpc": 4}),
+        (SystemConf, {"seed": 2**70, "threads_per_learner": 3}),
+    ],
+)
+def test_good_values_are_taken(conf: Any, values: dict[str, Any]) -> None:
+    check_good(conf, values)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("cpu", ("cpu",)),
+        ("cpu:0/2,cpu:1/2", ("cpu:0/2", "cpu:1/2")),
+        (" cpu:0/2 , cpu:1/2 ", ("cpu:0/2", "cpu:1/2")),
+        (["cpu:0/2", "cpu:1/2"], ("cpu:0/2", "cpu:1/2")),
+        (("cpu",), ("cpu",)),
+    ],
+)
+def test_devices_are_a_list_or_separated_by_commas(devices: Any, expected: tuple[str, ...]) -> None:
+    assert SystemConf(devices=devices).devices == expected

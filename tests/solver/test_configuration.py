@@ -1,0 +1,182 @@
+"""`SolverConf`: every field refuses bad values, and values without effect."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import ConfigurationError, SolverConf, TrainingUnit
+from tests.configurations import (
+    NO_INTEGERS,
+    NO_NUMBERS,
+    BadValues,
+    check_array,
+    check_bad_value,
+    check_complete,
+    check_good,
+    each_field,
+    each_value,
+)
+
+CYCLE: dict[str, object] = {"policy": "clr", "step_size": 3, "maximum_learning_rate": 1, "momentum": 0.9}
+STEPS: dict[str, object] = {"policy": "multistep", "step_values": (3,)}
+ONCE: dict[str, object] = {**CYCLE, "super_convergence": True, "annihilation_steps": 3}
+
+BAD: list[BadValues] = [
+    (SolverConf, "learning_rate", "a finite number > 0", (0, -0.1, *NO_NUMBERS), {}),
+    (
+        SolverConf,
+        "policy",
+        "one of 'fixed', 'inv', 'step', 'multistep', 'exp', 'lsr', 'clr'",
+        ("FIXED", "poly", "", None, 0, ["fixed"]),
+        {},
+    ),
+    (SolverConf, "gamma", "a finite number ≥ 0", (-0.1, *NO_NUMBERS), {"policy": "inv"}),
+    (SolverConf, "gamma", "a finite number ≥ 0", (-1,), {}),
+    *(
+        (SolverConf, "gamma", "a finite number > 0 and ≤ 1", (0, 1.1), {"policy": policy, **more})
+        for policy, more in (
+            ("step", {"step_size": 3}),
+            ("multistep", {"step_values": (3,)}),
+            ("lsr", {"step_values": (3,), "warmup_steps": 2}),
+            ("exp", {}),
+        )
+    ),
+    (SolverConf, "power", "a finite number ≥ 0", (-1, *NO_NUMBERS), {}),
+    (SolverConf, "step_size", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "step_size", "an integer ≥ 1 with policy='step'", (0,), {"policy": "step"}),
+    (
+        SolverConf,
+        "step_values",
+        "a tuple of integers ≥ 1",
+        (None, 5, "5", (0,), (-1, 2), (1.5,), ("3",), (True,)),
+        {},
+    ),
+    (SolverConf, "step_values", "strictly increasing", ((3, 2), (2, 2), (1, 5, 4)), {}),
+    (
+        SolverConf,
+        "step_values",
+        "a tuple of integers ≥ 1, not empty, with policy='multistep'",
+        ((),),
+        {"policy": "multistep"},
+    ),
+    (SolverConf, "step_size", "an integer ≥ 1 with policy='clr'", (0,), CYCLE),
+    (
+        SolverConf,
+        "step_values",
+        "a tuple of integers ≥ 1, not empty, with policy='lsr'",
+        ((),),
+        {"policy": "lsr", "warmup_steps": 2},
+    ),
+    (SolverConf, "warmup_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "warmup_steps", "an integer ≥ 1 with policy='lsr'", (0,), {"policy": "lsr", "step_values": (3,)}),
+    (SolverConf, "warmup_steps", "0 with policy='clr', whose cycles begin low", (1,), CYCLE),
+    (SolverConf, "maximum_learning_rate", "a finite number > 0 or None", (0, -1, *NO_NUMBERS[1:]), {}),
+    (SolverConf, "maximum_learning_rate", "> learning_rate=0.01 with policy='clr'", (None, 0.001, 0.01), CYCLE),
+    (SolverConf, "minimum_momentum", "a finite number ≥ 0 and < 1 or None", (-0.1, 1, *NO_NUMBERS[1:]), {}),
+    (SolverConf, "minimum_momentum", "< momentum=0.9 or None with policy='clr'", (0.9, 0.95), CYCLE),
+    (SolverConf, "super_convergence", "True or False", (1, None, "yes"), CYCLE),
+    (SolverConf, "annihilation_steps", "an integer ≥ 0", (-1, None, *NO_INTEGERS), {}),
+    (SolverConf, "annihilation_steps", "an integer ≥ 1 with super_convergence=True", (0,), ONCE),
+    (SolverConf, "final_learning_rate", "a finite number ≥ 0 or None", (-1, *NO_NUMBERS[1:]), {}),
+    (SolverConf, "final_learning_rate", "< learning_rate=0.01 or None with super_convergence=True", (0.01, 1), ONCE),
+    (
+        SolverConf,
+        "learning_rate_step_unit",
+        "one of 'tasks', 'epochs', 'merges'",
+        ("batches", "Tasks", None, TrainingUnit.TASKS),
+        {},
+    ),
+    (SolverConf, "momentum", "a finite number ≥ 0 and < 1", (-0.1, 1, 1.5, *NO_NUMBERS), {}),
+    (SolverConf, "momentum_method", "one of 'polyak', 'nesterov'", ("Nesterov", "adam", "", None), {}),
+    (SolverConf, "weight_decay", "a finite number ≥ 0", (-1e-4, *NO_NUMBERS), {}),
+    (SolverConf, "regularisation", "one of 'l2', 'l1'", ("L2", "none", None, 2), {}),
+    (SolverConf, "clip_gradient_norm", "a finite number > 0 or None", (0, -1, *NO_NUMBERS[1:]), {}),
+    *(
+        (SolverConf, field, f"left at {default} with {where}, where it does nothing", (value,), others)
+        for field, value, default, where, others in (
+            ("gamma", 0.5, "0.1", "policy='fixed'", {}),
+            ("gamma", 0.5, "0.1", "policy='clr'", CYCLE),
+            ("power", 2, "0.75", "policy='fixed'", {}),
+            ("power", 2, "0.75", "policy='exp'", {"policy": "exp"}),
+            ("step_size", 3, "0", "policy='fixed'", {}),
+            ("step_size", 3, "0", "policy='multistep'", STEPS),
+            ("step_values", (3, 4), "()", "policy='fixed'", {}),
+            ("step_values", (3, 4), "()", "policy='step'", {"policy": "step", "step_size": 3}),
+            ("maximum_learning_rate", 1, "None", "policy='fixed'", {}),
+            ("maximum_learning_rate", 1, "None", "policy='lsr'", {**STEPS, "policy": "lsr", "warmup_steps": 1}),
+            ("minimum_momentum", 0.5, "None", "policy='fixed'", {"momentum": 0.9}),
+            ("minimum_momentum", 0.5, "None", "policy='inv'", {"policy": "inv", "momentum": 0.9}),
+            ("super_convergence", True, "False", "policy='fixed'", {}),
+            ("super_convergence", True, "False", "policy='multistep'", STEPS),
+            ("annihilation_steps", 3, "0", "super_convergence=False", {}),
+            ("annihilation_steps", 3, "0", "super_convergence=False", CYCLE),
+            ("final_learning_rate", 0.001, "None", "super_convergence=False", CYCLE),
+            ("power", 2, "0.75", "policy='inv' and gamma=0", {"policy": "inv", "gamma": 0}),
+            ("gamma", 0.5, "0.1", "policy='inv' and power=0", {"policy": "inv", "power": 0.0}),
+            ("momentum_method", "nesterov", "'polyak'", "momentum=0", {}),
+            ("regularisation", "l1", "'l2'", "weight_decay=0", {}),
+        )
+    ),
+]
+
+
+@each_value(BAD)
+def test_a_bad_value_names_field_value_and_what_is_allowed(
+    conf: type, field: str, allowed: str, value: object, others: dict[str, object]
+) -> None:
+    check_bad_value(conf, field, allowed, value, others)
+
+
+@each_field(BAD)
+def test_an_array_is_refused_by_its_shape(conf: type, field: str) -> None:
+    check_array(conf, field)
+
+
+def test_the_table_is_complete() -> None:
+    check_complete(SolverConf, BAD)
+
+
+def test_a_number_too_long_to_show() -> None:
+    with pytest.raises(ConfigurationError, match="Received: learning_rate=one of type int that is too long to show"):
+        SolverConf(learning_rate=10**5000)
+
+
+def test_defaults() -> None:
+    """Those of the original that were broken are other ones here: its policy was INV with γ = 0."""
+    assert (SolverConf().policy, SolverConf().momentum, SolverConf().weight_decay) == ("fixed", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("conf", "values"),
+    [
+        (SolverConf, {"learning_rate": 1}),
+        (SolverConf, {"learning_rate": Fraction(1, 3)}),
+        (SolverConf, {"learning_rate": np.float32(0.1), "policy": "step", "step_size": np.int64(3)}),
+        (SolverConf, {"policy": "multistep", "step_values": [1, 2, 30]}),
+        (SolverConf, {"policy": "exp", "gamma": 1}),
+        (SolverConf, {"learning_rate_step_unit": "epochs"}),  # also that of a rule's alpha_steps
+        (SolverConf, {"policy": "exp", "gamma": 1, "warmup_steps": 2, "learning_rate_step_unit": "epochs"}),
+        (SolverConf, {"policy": "multistep", "gamma": 1, "step_values": (3,)}),  # where learners start again
+        (SolverConf, {"policy": "inv", "gamma": 0}),
+        (SolverConf, {"momentum": 0.999, "weight_decay": 10}),
+        (SolverConf, {"momentum": 0.5, "momentum_method": "nesterov"}),
+        (SolverConf, {"weight_decay": 0.5, "regularisation": "l1", "clip_gradient_norm": 3}),
+        (SolverConf, {"warmup_steps": 2, "learning_rate_step_unit": "epochs"}),
+        (SolverConf, {"gamma": 0.1, "power": 0.75, "momentum_method": "polyak"}),  # what they are without a word
+        (SolverConf, {**CYCLE, "minimum_momentum": 0}),
+        (SolverConf, {**ONCE, "final_learning_rate": 0}),
+        (SolverConf, {"policy": "lsr", "step_values": (1,), "warmup_steps": 5}),
+    ],
+)
+def test_good_values_are_taken(conf: Any, values: dict[str, Any]) -> None:
+    check_good(conf, values)
+
+
+def test_the_examples() -> None:
+    assert doctest.testmod(importlib.import_module("crossbow.solver.configuration")).failed == 0
