@@ -15,7 +15,7 @@ import pytest
 
 from crossbow.kernels.cuda import cublas
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.cublas import Matrix, matrix_product
+from crossbow.kernels.cuda.cublas import CublasMatrix, matrix_product
 from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import CudaKernel, Stream, on
 from crossbow.kernels.cuda.transfer import to_device, to_host
@@ -143,7 +143,9 @@ def test_a_copy_of_more_than_there_is(stream: CudaStream) -> None:
 
 def test_a_product_of_more_than_there_is(stream: CudaStream) -> None:
     arena = zeros(12)
-    product = matrix_product((2, 2, 2), Matrix(arena, 2), Matrix(arena, 2, start=4), Matrix(arena, 2, start=9), FLOAT)
+    product = matrix_product(
+        (2, 2, 2), CublasMatrix(arena, 2), CublasMatrix(arena, 2, start=4), CublasMatrix(arena, 2, start=9), FLOAT
+    )
     with pytest.raises(FakeError, match=r"cublasGemmEx \(c\): 16 bytes at \w+ are not within 48 bytes at"):
         product()
 
@@ -403,7 +405,9 @@ def test_memory_of_another_device(stream: CudaStream) -> None:
 
 def test_captures_that_would_wait_or_allocate(stream: CudaStream) -> None:
     x, host, runtime = zeros(), np.zeros(SIZE, np.float32), api().runtime
-    product = matrix_product((1, 1, 1), Matrix(x, 1), Matrix(x, 1, start=1), Matrix(x, 1, start=2), FLOAT)
+    product = matrix_product(
+        (1, 1, 1), CublasMatrix(x, 1), CublasMatrix(x, 1, start=1), CublasMatrix(x, 1, start=2), FLOAT
+    )
     runtime.streamBeginCapture(stream.place.pointer, runtime.streamCaptureModeRelaxed)
     with pytest.raises(FakeError, match="a copy of pageable memory in a capture"):
         runtime.memcpyAsync(address(x), address(host), x.nbytes, runtime.memcpyHostToDevice, stream.place.pointer)
