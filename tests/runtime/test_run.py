@@ -6,18 +6,31 @@ import json
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, DurationUnit, JsonLinesMonitor, Monitor, SolverConf, TrainingUnit
-from crossbow.runtime import scheduler
+from crossbow.runtime import run, scheduler
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
 from crossbow.types import ConfigurationError
 from tests.combinations import in_turn
-from tests.support import SECONDS, Probe, Trap, blobs, context, dawdle, perceptron, raising, same_weights, within
+from tests.support import (
+    SECONDS,
+    Probe,
+    Trap,
+    blobs,
+    context,
+    dawdle,
+    new_calls,
+    perceptron,
+    raising,
+    same_weights,
+    within,
+)
 
 TASKS, EPOCHS = TrainingUnit.TASKS, TrainingUnit.EPOCHS
 
@@ -183,10 +196,16 @@ def test_a_duration_ends_within_a_long_tick(
 
 def test_a_tick_that_is_nearly_done_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
     """That the time is over is known in the middle of it; the rest does not take long."""
-    probe = Probe(action=lambda *_: time.sleep(0.005))
+    passed = [0.0]
+
+    def act(where: str, learner: int, call: int) -> None:
+        passed[0] += call == 5
+
+    new_calls()
+    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: passed[0]))
     monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", SECONDS)
-    with context(perceptron(probe), learners=2, rule=SMA(tau=20)) as running:
-        history = running.train_for_duration(0.05)
+    with context(perceptron(Probe(action=act)), learners=2, rule=SMA(tau=20)) as running:
+        history = running.train_for_duration(0.5)
         assert history.stopped == "duration"
         assert running.engine.tasks == history.records[-1].tasks == 40
 

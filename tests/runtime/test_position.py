@@ -1,0 +1,30 @@
+"""How ticks, tasks and merges are counted."""
+
+from __future__ import annotations
+
+from crossbow.runtime.position import Position
+
+
+def test_ticks_are_so_many_tasks() -> None:
+    position = Position(4)
+    for _ in range(3):
+        position.advance()
+    assert (position.tick, position.tasks, position.ticks_of_phase) == (3, 12, 3)
+    position.begin_phase()
+    position.advance()
+    assert (position.tick, position.tasks, position.ticks_of_phase) == (4, 16, 1)
+    position.go_to(2)
+    assert (position.tick, position.tasks) == (2, 8)
+
+
+def test_an_engine_counts_on_from_the_one_before() -> None:
+    """Whose ticks had other numbers of tasks."""
+    position = Position(3)
+    position.advance()
+    position.continue_from(tick=5, tasks=10, merges=7, own_merges=5)
+    assert (position.tick, position.tasks) == (5, 10)
+    assert (position.tasks_before, position.merges_before) == (-5, 2)
+    position.advance()
+    assert position.tasks == 13
+    position.continue_from(tick=9, tasks=40, merges=9, own_merges=9)
+    assert (position.tasks, position.merges_before) == (40, 0)
