@@ -1,0 +1,93 @@
+"""Data sets by name, and the options of the synthetic one."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from crossbow import ConfigurationError
+from crossbow.scripts.data_sources import KNOWN, DataSource, Known
+from crossbow.scripts.parser import new_parser
+from tests.data.test_cifar import COUNT
+from tests.data.test_cifar100 import binaries as binaries_100
+from tests.data.test_mnist import small_files, write
+from tests.scripts.options import PICTURES, confs
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def test_the_first_data_set_is_the_default() -> None:
+    assert confs(defaults=PICTURES).data == DataSource("cifar10", None, (3, 32, 32), 10, 2048, 512)
+    assert confs().data.name == "digits"
+    assert confs("--dataset mnist").data.image_shape == (1, 28, 28)
+    found = confs("--data-directory there", PICTURES).data
+    assert found.directory == Path("there")
+    text = " ".join(new_parser("example", "Trains an example.", PICTURES)[0].format_help().split())
+    for part in (
+        "Trains an example. Without options: CIFAR-10, SMA, one learner per core.",
+        "--dataset {cifar10,mnist,synthetic}",
+        "cifar10: 60,000 colour images, downloaded once; mnist: 70,000, downloaded once; synthetic: random images",
+        "files lie: CIFAR-10: its binaries, its Python archive, or an .npz of JPEG files; or MNIST's four IDX files",
+        "synthetic: channels, height and width of an image (default: 3,32,32)",
+        "synthetic: number of training examples (default: 2,048)",
+        "(default: 7 with cifar10, 5 with mnist, 2 with synthetic)",
+    ):
+        assert part in text
+
+
+def test_a_synthetic_data_set_of_any_shape() -> None:
+    wanted = dataclasses.replace(PICTURES, image_shape=(1, 4, 4), number_of_classes=7)
+    assert confs("--dataset synthetic", wanted).data == DataSource("synthetic", None, (1, 4, 4), 7, 2048, 512)
+    options = "--dataset synthetic --image-shape 3,9,8 --classes 20 --training-examples 60 --test-examples 40"
+    source = confs(options, wanted).data
+    assert source == DataSource("synthetic", None, (3, 9, 8), 20, 60, 40)
+    data = source.load()
+    assert data.image_shape == (3, 9, 8)
+    assert data.number_of_classes == 20
+    assert data.check is not None
+    assert (len(data.train), len(data.check)) == (60, 40)
+
+
+@pytest.mark.parametrize(("name", "known"), KNOWN.items())
+def test_what_is_known_of_a_data_set_is_so(
+    name: str, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For those that are there; a directory has them all."""
+    if name == "mnist" and not (SHARED / "mnist").is_dir():
+        pytest.skip(f"MNIST's files are not in {SHARED}")
+    if name == "cifar10" and not (SHARED / "cifar10-jpeg.npz").is_file():
+        pytest.skip(f"CIFAR-10's images are not in {SHARED}")
+    if name == "fashion_mnist":
+        write(tmp_path, small_files())
+    if name == "cifar100":
+        monkeypatch.setattr("crossbow.data.cifar.IMAGES", COUNT)
+        write(tmp_path, binaries_100())
+    directories = {"mnist": SHARED / "mnist", "cifar10": SHARED, "fashion_mnist": tmp_path, "cifar100": tmp_path}
+    directory = directories.get(name)
+    shape = known.image_shape or (2, 5, 5)
+    data = DataSource(name, directory, shape, known.number_of_classes, 30, 20).load()
+    assert data.image_shape == shape
+    assert data.number_of_classes == known.number_of_classes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--classes 7", "--classes does nothing with --dataset cifar10. Received: --classes 7"),
+        ("--dataset mnist --image-shape 1,28,28", "--image-shape does nothing with --dataset mnist"),
+        ("--training-examples 10", "--training-examples does nothing"),
+        ("--image-shape 3,4,4", "--image-shape does nothing with --dataset cifar10. Received: --image-shape 3,4,4"),
+        ("--dataset synthetic --data-directory x", "--data-directory belongs to --dataset cifar10 or mnist; synthetic"),
+    ],
+)
+def test_options_of_another_data_set(arguments: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        confs(arguments, PICTURES)
+
+
+@pytest.mark.parametrize("shape", ["3", "3,32", "3,32,0", "3,-1,4", "3,a,4", "1,2,3,4", "", "3,²,4"])
+def test_a_bad_image_shape(shape: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        confs(f"--image-shape={shape}", PICTURES)
+    assert f"expected three integers ≥ 1, as 3,224,224. Received: {shape!r}" in capsys.readouterr().err
