@@ -253,14 +253,13 @@ class ExecutionContext:
             images = np.asarray(images)
         except ValueError as error:  # rows of different lengths
             raise DataError(f"predict: expected an array of images. Received: {reason(error)}") from error
-        train = self.data.train.images
-        if images.shape[1:] != train.shape[1:]:
+        shape, dtype = self.data.train.image_shape, self.data.train.image_dtype
+        if images.shape[1:] != shape:
             raise DataError(
-                f"predict: expected images of shape (N, {', '.join(map(str, train.shape[1:]))}). "
-                f"Received: {images.shape}"
+                f"predict: expected images of shape (N, {', '.join(map(str, shape))}). Received: {images.shape}"
             )
-        if images.dtype != train.dtype and not (images.dtype.kind == "f" and train.dtype.kind == "f"):
-            raise DataError(f"predict: expected images of type {train.dtype}. Received: {images.dtype}")
+        if images.dtype != dtype and not (images.dtype.kind == "f" and dtype.kind == "f"):
+            raise DataError(f"predict: expected images of type {dtype}. Received: {images.dtype}")
         if images.dtype.kind == "f":
             check_finite("predict", images)
             _check_fits(images, self.system.dtype)

@@ -34,7 +34,7 @@ from crossbow import (
     TaskError,
     TrainingUnit,
 )
-from crossbow.data.loader import Loader, gather
+from crossbow.data.loader import Loader
 from crossbow.data.order import TrainingOrder
 from crossbow.ops import BatchNorm, EuclideanLoss, InnerProduct
 from crossbow.runtime import building, recovery, scheduler
@@ -374,7 +374,7 @@ def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch
 
     class Failing(Loader):
         def __init__(self, examples: Any, order: Any, slots: int, **options: Any) -> None:
-            fill = gather(examples)
+            fill = examples.write
 
             def source(indices: Any, images: Any, labels: Any) -> None:
                 if armed and np.array_equal(indices, wanted):

@@ -8,6 +8,8 @@ from crossbow.data.idx import read_idx
 from crossbow.data.images import decode_image
 from crossbow.data.mnist import fashion_mnist, mnist
 from crossbow.data.records import Record, RecordFile, write_records
+from crossbow.data.sequences import sequence
+from crossbow.data.stored import batch_files
 from crossbow.data.synthetic import synthetic
 
 __all__ = [
@@ -15,6 +17,7 @@ __all__ = [
     "Dataset",
     "Record",
     "RecordFile",
+    "batch_files",
     "cifar10",
     "cifar100",
     "decode_image",
@@ -22,6 +25,7 @@ __all__ = [
     "fashion_mnist",
     "mnist",
     "read_idx",
+    "sequence",
     "synthetic",
     "write_records",
 ]

@@ -110,15 +110,32 @@ class BatchFiles:
 
     def read(self, indices: Indices, examples: Array, labels: Array) -> None:
         """Copy the examples with these indices (B,) into `examples` (B, …), and their labels into `labels` (B, …)."""
+        self.read_examples(indices, examples)
+        self._copy(self._labels, indices, labels)
+
+    def read_examples(self, indices: Indices, examples: Array) -> None:
+        """Copy the examples with these indices (B,) into `examples` (B, …), converted to its type."""
+        self._copy(self._examples, indices, examples)
+
+    def labels(self) -> Array:
+        """All labels (N, …), copied."""
+        labels = np.empty((len(self), *self.metadata.label_shape), TYPES[self.metadata.label_type])
+        start = 0
+        for part in self._labels:
+            count = min(len(part) * self.metadata.batch_size, len(self) - start)
+            labels[start : start + count] = part.batches.reshape(-1, *self.metadata.label_shape)[:count]
+            start += count
+        return labels
+
+    def _copy(self, parts: Sequence[_Part], indices: Indices, out: Array) -> None:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             raise IndexError(f"{self.path}: expected indices from 0 to {len(self) - 1}. Received: {indices}")
         batches, rows = np.divmod(indices, self.metadata.batch_size)
-        parts = np.searchsorted(self._first_batches, batches, side="right") - 1
-        for position in range(len(indices)):
-            part = parts[position]
-            place = batches[position] - self._first_batches[part], rows[position]
-            examples[position] = self._examples[part][place]
-            labels[position] = self._labels[part][place]
+        numbers = np.searchsorted(self._first_batches, batches, side="right") - 1
+        batches = batches - self._first_batches[numbers]
+        places = zip(numbers.tolist(), batches.tolist(), rows.tolist(), strict=True)
+        for position, (number, batch, row) in enumerate(places):
+            out[position] = parts[number].batches[batch, row]
 
     def paths(self) -> list[tuple[Path, Path]]:
         """The files of examples and of labels, in order."""
@@ -147,9 +164,6 @@ class _Part:
 
     def __len__(self) -> int:
         return len(self.batches)
-
-    def __getitem__(self, place: tuple[Any, Any]) -> Any:
-        return self.batches[place]
 
 
 def find_partition(metadata_path: Path, prefix: str, number: int) -> Path:

@@ -1,15 +1,15 @@
-"""A data set in memory: arrays that are checked once, so that training needs no further checks."""
+"""Data sets: examples that are checked once, so that training needs no further checks."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import is_integer, plain
+from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
 from crossbow.data.shards import shard_of
 from crossbow.types import Array, DataError, Phase, Shape
 
@@ -17,29 +17,9 @@ LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
 """Maximum number of classes, because labels are stored as int32."""
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """The examples of one phase: images (N, C, H, W) or (N, features), labels int32 (N, …) or targets (N, …)."""
-
-    images: Array
-    labels: Array
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @property
-    def image_shape(self) -> Shape:
-        """Shape of one image: (C, H, W) or (features,)."""
-        return self.images.shape[1:]
-
-    @property
-    def label_shape(self) -> Shape:
-        """Shape of an example's label: () for one class, (H, W) for a class of every pixel."""
-        return self.labels.shape[1:]
-
-
 class Dataset:
-    """Training examples and, optionally, check examples, as NumPy arrays.
+    """Training examples and, optionally, check examples, as NumPy arrays or as `Examples`, which read their images when
+    they are needed (`sequence` and `batch_files` make such data sets).
 
     Images are (N, C, H, W) or (N, features); grayscale images (N, H, W) become (N, 1, H, W). uint8 images stay uint8,
     and are multiplied by `scale` = 1/255 when they are batched, so that the model sees [0, 1]. Floating-point images
@@ -72,8 +52,8 @@ class Dataset:
 
     def __init__(
         self,
-        train: tuple[Array, Array],
-        check: tuple[Array, Array] | None = None,
+        train: tuple[Array, Array] | Examples,
+        check: tuple[Array, Array] | Examples | None = None,
         *,
         number_of_classes: int | None = None,
         ignored_label: int | None = None,
@@ -89,12 +69,12 @@ class Dataset:
         self.number_of_classes = _check_classes(given, number_of_classes, ignored_label)
         if self.number_of_classes is not None:
             given = {
-                phase: Examples(examples.images, np.ascontiguousarray(examples.labels, dtype=np.int32))
+                phase: examples.with_labels(np.ascontiguousarray(examples.labels, dtype=np.int32))
                 for phase, examples in given.items()
             }
         self.train = given["train"]
         self.check = given.get("check")
-        self.scale = 1 / 255 if self.train.images.dtype == np.uint8 else 1.0
+        self.scale = 1 / 255 if self.train.image_dtype == np.uint8 else 1.0
 
     @property
     def image_shape(self) -> Shape:
@@ -129,7 +109,7 @@ class Dataset:
         offset      (i, k): all examples, beginning with example ⌊i · N / k⌋, as in SpeeDO
 
         The strides (0, k) … (k − 1, k) are disjoint and together contain all examples, and so are adjoining fractions
-        from 0 to 1. Fractions share the memory of this data set; the others copy examples.
+        from 0 to 1. Of arrays, fractions share the memory of this data set, and the others copy examples.
 
         Raises DataError if an argument is out of range, or the part is empty.
 
@@ -137,10 +117,8 @@ class Dataset:
         >>> [part.train.labels.tolist() for part in (data.shard(stride=(1, 4)), data.shard(fraction=(0.5, 0.75)))]
         [[1, 5, 9], [5, 6, 7]]
         """
-        selected = shard_of(len(self.train), stride, fraction, offset)
         part = copy.copy(self)
-        images, labels = self.train.images[selected], self.train.labels[selected]
-        part.train = Examples(np.ascontiguousarray(images), np.ascontiguousarray(labels))
+        part.train = self.train.part(shard_of(len(self.train), stride, fraction, offset))
         return part
 
     def __repr__(self) -> str:
@@ -148,7 +126,7 @@ class Dataset:
         kind = f"targets {self.label_shape}" if self.number_of_classes is None else f"{self.number_of_classes} classes"
         return (
             f"Dataset({len(self.train):,} training and {check} check examples, "
-            f"images {self.image_shape} {self.train.images.dtype}, {kind})"
+            f"images {self.image_shape} {self.train.image_dtype}, {kind})"
         )
 
 
@@ -212,8 +190,7 @@ def checked_images(name: str, value: object, *, channels_last: bool = False) -> 
         array = array[:, None]
     if array.ndim not in (2, 4):
         raise DataError(f"{name}: expected (N, C, H, W) or (N, features). Received: {_describe(array)}")
-    looks_so = array.ndim == 4 and array.shape[1] == array.shape[2] > 4 and array.shape[3] in (1, 3)
-    if looks_so and not channels_last:
+    if looks_channels_last(array.shape[1:]) and not channels_last:
         raise DataError(
             f"{name}: expected (N, C, H, W); these look like channels-last images: use {name}.transpose(0, 3, 1, 2), "
             f"or channels_last=True for a channels-last network. Received: {_describe(array)}"
@@ -248,11 +225,13 @@ def _is_one_hot(array: NDArray[Any]) -> bool:
 
 def _examples(phase: str, pair: object, channels_last: bool) -> Examples:
     x, y = f"x_{phase}", f"y_{phase}"
+    if isinstance(pair, Examples):
+        return pair.with_labels(_labels(y, pair.labels, len(pair), x))
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         received = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__
         raise DataError(f"{phase}: expected a pair ({x}, {y}). Received: {received}")
     images = checked_images(x, pair[0], channels_last=channels_last)
-    return Examples(images, _labels(y, pair[1], len(images), x))
+    return ArrayExamples(images, _labels(y, pair[1], len(images), x))
 
 
 def _check_agreement(train: Examples, check: Examples) -> None:
@@ -261,8 +240,8 @@ def _check_agreement(train: Examples, check: Examples) -> None:
         raise DataError(
             f"x_check: expected images of shape {train.image_shape}, as in x_train. Received: {check.image_shape}"
         )
-    if check.images.dtype != train.images.dtype:
-        raise DataError(f"x_check: expected {train.images.dtype}, as x_train. Received: {check.images.dtype}")
+    if check.image_dtype != train.image_dtype:
+        raise DataError(f"x_check: expected {train.image_dtype}, as x_train. Received: {check.image_dtype}")
     regression = train.labels.dtype.kind == "f"
     if regression != (check.labels.dtype.kind == "f") or (regression and check.labels.dtype != train.labels.dtype):
         raise DataError(f"y_check: expected {train.labels.dtype}, as y_train. Received: {check.labels.dtype}")

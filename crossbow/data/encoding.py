@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.data.batch_files import DEFAULT_PARTITION, BatchFiles, write_batch_files
-from crossbow.data.dataset import Dataset, Examples
+from crossbow.data.dataset import Dataset
+from crossbow.data.examples import Examples
 from crossbow.files import write_whole
 from crossbow.types import Array, DataError, Shape
 
@@ -60,16 +61,16 @@ ENCODINGS = {
 
 
 class EncodedExamples:
-    """Examples in memory as a source of float32 images and int32 or float32 labels."""
+    """Examples as a source of float32 images and int32 or float32 labels."""
 
     def __init__(self, examples: Examples, encoding: Encoding) -> None:
-        images, labels = examples.images, examples.labels
+        shape, labels = examples.image_shape, examples.labels
         self._examples, self._encoding = examples, encoding
-        border = encoding.border if images.ndim == 4 else 0
-        sides = [(0, 0), *[(border, border) if axis > 0 else (0, 0) for axis in range(images.ndim - 1)]]
+        border = encoding.border if len(shape) == 3 else 0
+        sides = [(0, 0), *[(border, border) if axis > 0 else (0, 0) for axis in range(len(shape))]]
         self._borders = sides
         self.example_shape: Shape = tuple(
-            size + before + after for size, (before, after) in zip(images.shape[1:], sides[1:], strict=True)
+            size + before + after for size, (before, after) in zip(shape, sides[1:], strict=True)
         )
         self.label_shape: Shape = labels.shape[1:] or (1,)
         self.example_type = "float"
@@ -79,16 +80,22 @@ class EncodedExamples:
         return len(self._examples)
 
     def slice(self, start: int, stop: int) -> tuple[Array, Array]:
-        images: Array = self._examples.images[start:stop]
+        images = self._images(start, stop)
         numbers: Array = self._encoding.convert(images) if images.dtype == np.uint8 else images  # type: ignore[arg-type]
         labels = self._examples.labels[start:stop].reshape(-1, *self.label_shape)
         return np.pad(numbers.astype(np.float32, copy=False), self._borders), labels
+
+    def _images(self, start: int, stop: int) -> Array:
+        images = np.empty((stop - start, *self._examples.image_shape), self._examples.image_dtype)
+        self._examples.write_images(np.arange(start, stop), images)
+        return images
 
     def mean(self) -> Floats:
         """The mean image, before pixels are converted."""
         total: NDArray[Any] = np.zeros(self._examples.image_shape, np.float64)
         for start in range(0, len(self), AT_ONCE):
-            total += self._examples.images[start : start + AT_ONCE].sum(axis=0, dtype=np.float64)
+            images: NDArray[Any] = self._images(start, min(start + AT_ONCE, len(self)))
+            total += images.sum(axis=0, dtype=np.float64)
         mean = total.astype(np.float32) / np.float32(len(self))
         return np.pad(mean, self._borders[1:])
 

@@ -10,7 +10,7 @@ from types import TracebackType
 import numpy as np
 
 from crossbow.conf import is_integer
-from crossbow.data.dataset import Examples
+from crossbow.data.examples import Examples
 from crossbow.data.order import Indices, Order
 from crossbow.data.ring import Batch, BatchRing
 from crossbow.host_memory import aligned_zeros
@@ -22,20 +22,9 @@ Source = Callable[[Indices, Array, Array], None]
 SECONDS_TO_STOP = 0.5
 
 
-def gather(examples: Examples) -> Source:
-    """The source that copies from arrays in memory."""
-
-    def source(indices: Indices, images: Array, labels: Array) -> None:
-        # mode="clip" writes directly to `out`, without the GIL; "raise" would use a temporary array.
-        examples.images.take(indices, axis=0, out=images, mode="clip")
-        examples.labels.take(indices, axis=0, out=labels, mode="clip")
-
-    return source
-
-
 def batch_tensors(examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """Contents of a slot: images, labels and positions."""
-    images = Tensor((batch_size, *examples.image_shape), examples.images.dtype)
+    images = Tensor((batch_size, *examples.image_shape), examples.image_dtype)
     labels = Tensor((batch_size, *examples.label_shape), examples.labels.dtype)
     return images, labels, Tensor((batch_size, 2), np.dtype(np.int64))
 
@@ -45,15 +34,16 @@ class Loader:
 
     `images` is (S, B, C, H, W) or (S, B, features) and `labels` is (S, B, …), with S slots, the order's batch size B
     and the data set's types; kernels may be bound to them. The same applies to `positions` (S, B, 2), int64: the epoch
-    and the index of each example, which determine random transforms. `source` replaces copying from memory
-    (transformed or generated examples; tests inject failures).
+    and the index of each example, which determine random transforms. `source` replaces writing by
+    `examples` (generated examples; tests inject failures).
 
     One thread (the scheduler's) calls `next` and receives the batches in task order; any thread that has read a batch
     calls `release`. There must be at least as many slots as batches held at the same time. `next` raises errors of the
     source as soon as they occur. The contents of the batches depend only on the order, never on timing.
 
+    >>> from crossbow.data.examples import ArrayExamples
     >>> from crossbow.data.order import CheckOrder
-    >>> examples = Examples(np.arange(3, dtype=np.float32)[:, None], np.arange(3, dtype=np.int32))
+    >>> examples = ArrayExamples(np.arange(3, dtype=np.float32)[:, None], np.arange(3, dtype=np.int32))
     >>> with Loader(examples, CheckOrder(3, batch_size=2), slots=2) as loader:
     ...     loader.start()
     ...     for slot, task, count in loader.batches(2):
@@ -87,7 +77,7 @@ class Loader:
         self.images, self.labels, positions = memory
         self.positions = positions.view(np.int64)
         self._in_turn = in_turn
-        self._source = gather(examples) if source is None else source
+        self._source = examples.write if source is None else source
         self._ring: BatchRing | None = None
         self._thread: threading.Thread | None = None
 

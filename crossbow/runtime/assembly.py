@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from crossbow.compile import Program
-from crossbow.data.loader import Loader
+from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import VectorArithmetic
@@ -15,7 +13,6 @@ from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.setting import RunSetting
-from crossbow.types import Array
 
 SLOTS = 8
 """Slots of a batch ring, per learner: the loader is ahead of the scheduler, which is ahead of the learners."""
@@ -75,13 +72,8 @@ def slots_memory(setting: RunSetting) -> dict[str, int]:
     batches = [(data.train, setting.model.batch_size)]
     if data.check is not None:
         batches.append((data.check, setting.check_batch_size(len(data.check))))
-    examples = sum(batch * _example_bytes(part.images, part.labels) for part, batch in batches)
+    examples = sum(tensor.nbytes for part, batch in batches for tensor in batch_tensors(part, batch))
     return {"batches that wait": SLOTS * setting.learners * examples}
-
-
-def _example_bytes(images: Array, labels: Array) -> int:
-    """Bytes of an image, its label, and its position: an epoch and an index."""
-    return images[:1].nbytes + labels[:1].nbytes + 2 * np.dtype(np.int64).itemsize
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from crossbow.compile import BatchSource, BoundStep
-from crossbow.data.dataset import Examples
+from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
 from crossbow.kernels.library import KernelLibrary

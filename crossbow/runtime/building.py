@@ -9,7 +9,7 @@ import numpy as np
 
 from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
 from crossbow.data import Dataset
-from crossbow.data.dataset import Examples
+from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.dataflow.derive import derive_prediction

@@ -30,7 +30,7 @@ class EmptyBatch(NamedTuple):
 def empty_batch(data: Dataset, examples: int) -> EmptyBatch:
     """A batch for images like the data set's training images."""
     train = data.train
-    images: Array = np.zeros((1, examples, *train.image_shape), train.images.dtype)
+    images: Array = np.zeros((1, examples, *train.image_shape), train.image_dtype)
     labels: Array = np.zeros((1, examples, *train.label_shape), train.labels.dtype)
     return EmptyBatch(images, labels, batch_source(images, labels, data.scale))
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from crossbow.data import loader as loading
-from crossbow.data.dataset import Examples
-from crossbow.data.loader import Loader, gather
+from crossbow.data.examples import ArrayExamples
+from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.types import Aborted, DataError, address
 from tests.support import SECONDS, until, within
@@ -33,10 +33,10 @@ def no_thread_is_left() -> Iterator[None]:
     until(lambda: set(threading.enumerate()) <= before)
 
 
-def examples(count: int = COUNT) -> Examples:
+def examples(count: int = COUNT) -> ArrayExamples:
     random_numbers = np.random.default_rng(0)
     images = random_numbers.integers(0, 256, (count, 1, 3, 3)).astype(np.uint8)
-    return Examples(images, np.arange(count, dtype=np.int32))
+    return ArrayExamples(images, np.arange(count, dtype=np.int32))
 
 
 def loader(slots: int = SLOTS, source: Callable[..., None] | None = None, seed: int = 3) -> Loader:
@@ -95,7 +95,7 @@ def test_slots_are_of_the_data_s_types_and_stay_where_they_are() -> None:
 
 def test_targets_and_feature_rows() -> None:
     rows = np.random.default_rng(0).normal(size=(10, 3))
-    given = Examples(rows, rows[:, :2].astype(np.float32))
+    given = ArrayExamples(rows, rows[:, :2].astype(np.float32))
     with Loader(given, CheckOrder(10, 5), 2) as made:
         made.start()
         for task, (slot, _, _) in enumerate(made.batches(2)):
@@ -161,7 +161,7 @@ def test_slots_released_out_of_order_by_many_threads_with_delays() -> None:
 
     def run(seed: int) -> list[tuple[int, tuple[int, ...]]]:
         delays = random.Random(seed)
-        fill = gather(examples())
+        fill = examples().write
 
         def slow(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
             if delays.random() < 0.1:
@@ -277,7 +277,7 @@ class TroubleError(Exception):
 
 
 def failing_at(task: int, error: BaseException) -> Callable[..., None]:
-    fill = gather(examples())
+    fill = examples().write
     wanted = expected(task)
 
     def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
@@ -339,7 +339,7 @@ def test_an_order_that_fails_is_an_error_too() -> None:
 
 def test_after_a_failure_it_starts_again() -> None:
     broken = True
-    fill = gather(examples())
+    fill = examples().write
 
     def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
         if broken:
@@ -394,7 +394,7 @@ def test_stopping_while_the_ring_is_full_ends_the_thread_and_may_be_repeated() -
 
 @pytest.mark.usefixtures("patient")
 def test_stopping_in_the_middle_of_filling_waits_for_one_batch() -> None:
-    fill, filled = gather(examples()), []
+    fill, filled = examples().write, []
 
     def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
         filled.append(1)

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, History, SolverConf, TrainingUnit
-from crossbow.data.loader import Loader, gather
+from crossbow.data.loader import Loader
 from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.runtime.cpu import backend
 from crossbow.synch import ModelAveraging, PolyakRuppert
@@ -36,7 +36,7 @@ class DawdlingLoader(Loader):
     """Fills now and then late, and takes back slots late."""
 
     def __init__(self, examples: Any, order: Any, slots: int, **options: Any) -> None:
-        fill = gather(examples)
+        fill = examples.write
 
         def source(*arguments: Any) -> None:
             _sleep(0.002)

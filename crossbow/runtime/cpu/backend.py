@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from crossbow.compile import BatchSource, check_memory
-from crossbow.data.dataset import Examples
+from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
 from crossbow.host_memory import aligned_zeros

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from crossbow.compile import BatchSource, check_memory
-from crossbow.data.dataset import Examples
+from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import Order
 from crossbow.kernels.cuda.api import api, gpus

@@ -1,0 +1,116 @@
+"""The examples of one phase, wherever they are stored: the loader only asks them to write a batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.types import Array, Shape
+
+Indices = NDArray[np.intp]
+
+
+def looks_channels_last(shape: Shape) -> bool:
+    """Whether an image of this shape is probably (H, W, C)."""
+    return len(shape) == 3 and shape[0] == shape[1] > 4 and shape[2] in (1, 3)
+
+
+class Examples(ABC):
+    """N images of one shape and type, and their labels.
+
+    `labels` is an array in memory: int32 classes (N, …) or floating-point targets (N, …). Images may be anywhere.
+    """
+
+    labels: Array
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    @abstractmethod
+    def image_shape(self) -> Shape:
+        """Shape of one image: (C, H, W) or (features,)."""
+
+    @property
+    @abstractmethod
+    def image_dtype(self) -> np.dtype[np.generic]:
+        """Element type of images: uint8, float32 or float64."""
+
+    @property
+    def label_shape(self) -> Shape:
+        """Shape of an example's label: () for one class, (H, W) for a class of every pixel."""
+        return self.labels.shape[1:]
+
+    def write(self, indices: Indices, images: Array, labels: Array) -> None:
+        """Write the images and labels of the examples with these indices (B,) to `images` (B, …) and `labels` (B, …).
+
+        One thread at a time calls this.
+        """
+        self.write_images(indices, images)
+        # mode="clip" writes directly to `out`, without the GIL; "raise" would use a temporary array.
+        self.labels.take(indices, axis=0, out=labels, mode="clip")
+
+    @abstractmethod
+    def write_images(self, indices: Indices, images: Array) -> None:
+        """Write the images with these indices (B,) to `images` (B, …)."""
+
+    @abstractmethod
+    def with_labels(self, labels: Array) -> Examples:
+        """The same images with other labels."""
+
+    def part(self, selected: slice | Indices) -> Examples:
+        """The examples with these indices, in this order."""
+        return PartOfExamples(self, np.arange(len(self))[selected])
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayExamples(Examples):
+    """Examples in memory: images (N, C, H, W) or (N, features) and labels (N, …), both contiguous."""
+
+    images: Array
+    labels: Array
+
+    @property
+    def image_shape(self) -> Shape:
+        return self.images.shape[1:]
+
+    @property
+    def image_dtype(self) -> np.dtype[np.generic]:
+        return self.images.dtype
+
+    def write_images(self, indices: Indices, images: Array) -> None:
+        self.images.take(indices, axis=0, out=images, mode="clip")  # see `write`
+
+    def with_labels(self, labels: Array) -> ArrayExamples:
+        return replace(self, labels=labels)
+
+    def part(self, selected: slice | Indices) -> ArrayExamples:
+        """A copy, or a view of adjoining examples."""
+        return ArrayExamples(np.ascontiguousarray(self.images[selected]), np.ascontiguousarray(self.labels[selected]))
+
+
+class PartOfExamples(Examples):
+    """Some examples of others, which are read when they are needed."""
+
+    def __init__(self, whole: Examples, indices: Indices) -> None:
+        self._whole, self._indices = whole, indices
+        self.labels = np.ascontiguousarray(whole.labels[indices])
+
+    @property
+    def image_shape(self) -> Shape:
+        return self._whole.image_shape
+
+    @property
+    def image_dtype(self) -> np.dtype[np.generic]:
+        return self._whole.image_dtype
+
+    def write_images(self, indices: Indices, images: Array) -> None:
+        self._whole.write_images(self._indices[indices], images)
+
+    def with_labels(self, labels: Array) -> Examples:
+        part = PartOfExamples(self._whole, self._indices)
+        part.labels = labels
+        return part

@@ -1,0 +1,74 @@
+"""Data sets in Crossbow's batch-aligned files, whose images are read when they are needed."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import numpy as np
+
+from crossbow.data.batch_files import BatchFiles
+from crossbow.data.dataset import Dataset
+from crossbow.data.examples import Examples, Indices, looks_channels_last
+from crossbow.types import Array, DataError, Shape
+
+
+def batch_files(
+    train: str | os.PathLike[str],
+    check: str | os.PathLike[str] | None = None,
+    *,
+    number_of_classes: int | None = None,
+    ignored_label: int | None = None,
+    channels_last: bool = False,
+) -> Dataset:
+    """A data set in batch-aligned files, given by the paths of its metadata files (`crossbow data encode`).
+
+    Images are float32 and used as they are, without scaling; int32 examples are converted. Examples (H, W) become
+    (1, H, W), labels of shape [1] become (N,), and int32 labels are classes. Any batch size can be used. Labels are
+    read when the data set is created. Images are mapped into memory and read when they are needed; only
+    `crossbow data verify` checks that they are finite. Other arguments are those of `Dataset`.
+
+    Raises DataError if a length, count, pad or key is wrong, or a label is out of range.
+    """
+    return Dataset(
+        BatchFileExamples(BatchFiles(train), channels_last),
+        None if check is None else BatchFileExamples(BatchFiles(check), channels_last),
+        number_of_classes=number_of_classes,
+        ignored_label=ignored_label,
+    )
+
+
+class BatchFileExamples(Examples):
+    """The examples of batch-aligned files."""
+
+    def __init__(self, files: BatchFiles, channels_last: bool = False) -> None:
+        shape = files.metadata.example_shape
+        if len(shape) > 3:
+            raise DataError(
+                f"{files.path}: expected examples of shape [C, H, W], [H, W] or [features]. Received: {list(shape)}"
+            )
+        if looks_channels_last(shape) and not channels_last:
+            raise DataError(
+                f"{files.path}: expected examples of shape [C, H, W], or channels_last=True for a network that takes "
+                f"channels-last images. Received: {list(shape)}"
+            )
+        self._files = files
+        self._shape = (1, *shape) if len(shape) == 2 else shape
+        labels = files.labels()
+        self.labels = labels[:, 0] if files.metadata.label_shape == (1,) else labels
+
+    @property
+    def image_shape(self) -> Shape:
+        return self._shape
+
+    @property
+    def image_dtype(self) -> np.dtype[np.generic]:
+        return np.dtype(np.float32)
+
+    def write_images(self, indices: Indices, images: Array) -> None:
+        self._files.read_examples(indices, images.reshape(-1, *self._files.metadata.example_shape))
+
+    def with_labels(self, labels: Array) -> BatchFileExamples:
+        other = copy.copy(self)
+        other.labels = labels
+        return other
