@@ -8,6 +8,8 @@ from crossbow.ops import DataTransform
 
 AUGMENTED = ("cifar10", "cifar100")
 """Data sets whose training images are augmented by default."""
+CENTRED = ("batch_files",)
+"""Data sets whose pixels are already in [−1, 1], as the original's encoders of CIFAR write them."""
 PADDING = 4
 """Pixels of padding on each side of an image before cropping."""
 
@@ -29,4 +31,5 @@ def image_transform(options: argparse.Namespace, scale: float = 2.0) -> DataTran
     and VGG.java, and of He et al. (arXiv:1512.03385), section 4.2.
     """
     augmented = options.dataset in AUGMENTED if options.augmentation is None else options.augmentation
-    return DataTransform(padding=PADDING if augmented else 0, mirror=augmented, mean=0.5, scale=scale)
+    mean, scale = (0.0, scale / 2) if options.dataset in CENTRED else (0.5, scale)
+    return DataTransform(padding=PADDING if augmented else 0, mirror=augmented, mean=mean, scale=scale)

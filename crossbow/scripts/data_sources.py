@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from crossbow.data import Dataset, cifar10, cifar100, digits, fashion_mnist, mnist, synthetic
-from crossbow.types import Shape
+from crossbow.data import Dataset, batch_files, cifar10, cifar100, digits, fashion_mnist, mnist, synthetic
+from crossbow.files import file_error
+from crossbow.types import DataError, Shape
 
 SYNTHETIC = "synthetic"
 """The data set whose shape and size are options."""
+BATCH_FILES = "batch_files"
+"""The data set whose shape and number of classes are those of its files. All scripts support it."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Known:
     """Its name in the sentence that describes a script's defaults."""
     load: Callable[[DataSource], Dataset]
     image_shape: Shape | None
-    """None if it is an option."""
+    """None if it is an option, or that of the files."""
     number_of_classes: int = 10
     files: str = ""
     """Required contents of `--data-directory`; empty if the data set has no files."""
@@ -84,6 +87,13 @@ KNOWN = {
         number_of_classes=100,
         files="CIFAR-100: its binaries or its Python archive",
     ),
+    BATCH_FILES: Known(
+        summary="images in batch-aligned files, as crossbow data encode writes them",
+        without_options="images in batch-aligned files",
+        load=lambda source: stored_batches(source.directory),
+        image_shape=None,
+        files="NAME-train.metadata and NAME-test.metadata of batch-aligned files",
+    ),
     SYNTHETIC: Known(
         summary="random images of any shape, for benchmarks",
         without_options="synthetic images",
@@ -94,3 +104,23 @@ KNOWN = {
     ),
 }
 """All data sets by their name on the command line."""
+
+
+def stored_batches(directory: Path | None) -> Dataset:
+    """The data set of the only NAME-train.metadata in a directory, and of NAME-test.metadata if that exists."""
+    if directory is None:
+        raise DataError(f"--dataset {BATCH_FILES}: expected --data-directory. Received: none")
+    try:
+        found = sorted(directory.glob("*-train.metadata"))
+        listed = [path.name for path in directory.iterdir()]
+    except OSError as error:
+        raise file_error(error, directory, f"a directory with {KNOWN[BATCH_FILES].files}") from error
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise DataError(f"{directory}: expected one NAME-train.metadata. Received: {names}")
+    (train,) = found
+    check = train.with_name(train.name.replace("-train.", "-test."))
+    data = batch_files(train, check if check.name in listed else None)
+    if data.number_of_classes is None:
+        raise DataError(f"{train}: expected labels of type int, which are classes. Received: float")
+    return data

@@ -63,7 +63,7 @@ class ModelScript:
         self.add_options(group)
         options = parser.parse_args(arguments)
         if options.epochs is None:
-            options.epochs = defaults.epochs[options.dataset]
+            options.epochs = defaults.epochs_with(options.dataset)
         _Run(self, options, defaults).run()
         return 0
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from crossbow.conf import settings
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.scripts.data_sources import KNOWN, SYNTHETIC, DataSource
+from crossbow.scripts.data_sources import BATCH_FILES, KNOWN, SYNTHETIC, DataSource, stored_batches
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.scripts.solver_options import add_solver, solver_conf
@@ -39,8 +39,8 @@ class Defaults:
     """Defaults of a model script."""
 
     epochs: Mapping[str, int]
-    """Number of epochs by data set, for all data sets of `data_sources.KNOWN` that the script supports. The first is
-    the default."""
+    """Number of epochs by data set, for all data sets of `data_sources.KNOWN` that the script supports, except
+    BATCH_FILES. The first is the default."""
     batch_size: int
     solver: SolverConf
     """Default solver. Its schedule applies only with its policy."""
@@ -53,6 +53,15 @@ class Defaults:
     def dataset(self) -> str:
         """The default data set."""
         return next(iter(self.epochs))
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """All data sets that the script supports."""
+        return (*self.epochs, BATCH_FILES)
+
+    def epochs_with(self, dataset: str) -> int:
+        """Number of epochs with a data set; with BATCH_FILES that of the default data set."""
+        return self.epochs.get(dataset, self.epochs[self.dataset])
 
 
 class _Parser(argparse.ArgumentParser):
@@ -98,14 +107,14 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
 
 
 def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> None:
-    summaries = "; ".join(f"{dataset}: {KNOWN[dataset].summary}" for dataset in defaults.epochs)
+    summaries = "; ".join(f"{dataset}: {KNOWN[dataset].summary}" for dataset in defaults.datasets)
     group.add_argument(
         "--dataset",
-        choices=tuple(defaults.epochs),
+        choices=defaults.datasets,
         default=defaults.dataset,
         help=f"{summaries} (default: %(default)s)",
     )
-    files = "; or ".join(KNOWN[dataset].files for dataset in defaults.epochs if KNOWN[dataset].files)
+    files = "; or ".join(KNOWN[dataset].files for dataset in defaults.datasets if KNOWN[dataset].files)
     group.add_argument(
         "--data-directory",
         type=expanded_path,
@@ -199,13 +208,16 @@ def configurations(options: argparse.Namespace, defaults: Defaults) -> Configura
 def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
     known = KNOWN[options.dataset]
     if options.data_directory is not None and not known.files:
-        others = [dataset for dataset in defaults.epochs if KNOWN[dataset].files]
-        belongs = f"belongs to --dataset {' or '.join(others)}" if others else "does nothing"
+        others = [dataset for dataset in defaults.datasets if KNOWN[dataset].files]
+        belongs = f"belongs to --dataset {' or '.join(others)}"
         raise ConfigurationError(f"--data-directory {belongs}; {options.dataset}: {known.summary}")
     shape = known.image_shape or defaults.image_shape
     sizes = {field: getattr(defaults, field, default) for field, default, _ in SYNTHETIC_SIZES.values()}
     if options.dataset != SYNTHETIC:
         sizes["number_of_classes"] = known.number_of_classes
+    if options.dataset == BATCH_FILES:
+        data = stored_batches(options.data_directory)
+        shape, sizes["number_of_classes"] = data.image_shape, data.number_of_classes
     if SYNTHETIC in defaults.epochs:
         given = those_given(options, ["image_shape", *SYNTHETIC_SIZES])
         if options.dataset != SYNTHETIC:

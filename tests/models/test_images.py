@@ -34,6 +34,13 @@ def test_which_images_are_augmented(dataset: str, arguments: list[str], augmente
     assert found.output_shape((8, 3, 32, 32)) == (8, 3, 32, 32)
 
 
+def test_stored_pixels_are_around_0_already() -> None:
+    pixels = np.array([-1.0, 0.0, 1.0], np.float32).reshape(1, 1, 1, 3)
+    for scale in (2.0, 255.0):
+        (found,) = run_operator(transform("batch_files", scale=scale), [pixels]).outputs
+        np.testing.assert_allclose(found, pixels * scale / 2)
+
+
 def test_pixels_are_around_0() -> None:
     pixels = np.array([0.0, 0.5, 1.0], np.float32).reshape(1, 1, 1, 3)
     for scale in (2.0, 255.0):

@@ -4,11 +4,15 @@ import dataclasses
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from crossbow import ConfigurationError
+from crossbow import ConfigurationError, DataError, Dataset
+from crossbow.data import synthetic
+from crossbow.data.encoding import ENCODINGS, encode
 from crossbow.scripts.data_sources import KNOWN, DataSource, Known
 from crossbow.scripts.parser import new_parser
+from models import logistic_regression
 from tests.data.test_cifar import COUNT
 from tests.data.test_cifar100 import binaries as binaries_100
 from tests.data.test_mnist import small_files, write
@@ -26,7 +30,7 @@ def test_the_first_data_set_is_the_default() -> None:
     text = " ".join(new_parser("example", "Trains an example.", PICTURES)[0].format_help().split())
     for part in (
         "Trains an example. Without options: CIFAR-10, SMA, one learner per core.",
-        "--dataset {cifar10,mnist,synthetic}",
+        "--dataset {cifar10,mnist,synthetic,batch_files}",
         "cifar10: 60,000 colour images, downloaded once; mnist: 70,000, downloaded once; synthetic: random images",
         "files lie: CIFAR-10: its binaries, its Python archive, or an .npz of JPEG files; or MNIST's four IDX files",
         "synthetic: channels, height and width of an image (default: 3,32,32)",
@@ -63,8 +67,10 @@ def test_what_is_known_of_a_data_set_is_so(
     if name == "cifar100":
         monkeypatch.setattr("crossbow.data.cifar.IMAGES", COUNT)
         write(tmp_path, binaries_100())
-    directories = {"mnist": SHARED / "mnist", "cifar10": SHARED, "fashion_mnist": tmp_path, "cifar100": tmp_path}
-    directory = directories.get(name)
+    if name == "batch_files":
+        encode(synthetic((2, 5, 5), training=30, check=20), ENCODINGS["digits"], tmp_path, 7)
+    directories = {"mnist": SHARED / "mnist", "cifar10": SHARED}
+    directory = directories.get(name, tmp_path if known.files else None)
     shape = known.image_shape or (2, 5, 5)
     data = DataSource(name, directory, shape, known.number_of_classes, 30, 20).load()
     assert data.image_shape == shape
@@ -78,7 +84,10 @@ def test_what_is_known_of_a_data_set_is_so(
         ("--dataset mnist --image-shape 1,28,28", "--image-shape does nothing with --dataset mnist"),
         ("--training-examples 10", "--training-examples does nothing"),
         ("--image-shape 3,4,4", "--image-shape does nothing with --dataset cifar10. Received: --image-shape 3,4,4"),
-        ("--dataset synthetic --data-directory x", "--data-directory belongs to --dataset cifar10 or mnist; synthetic"),
+        (
+            "--dataset synthetic --data-directory x",
+            "--data-directory belongs to --dataset cifar10 or mnist or batch_files; synthetic",
+        ),
     ],
 )
 def test_options_of_another_data_set(arguments: str, message: str) -> None:
@@ -91,3 +100,38 @@ def test_a_bad_image_shape(shape: str, capsys: pytest.CaptureFixture[str]) -> No
     with pytest.raises(SystemExit):
         confs(f"--image-shape={shape}", PICTURES)
     assert f"expected three integers ≥ 1, as 3,224,224. Received: {shape!r}" in capsys.readouterr().err
+
+
+def test_the_shape_and_the_classes_of_batch_files_are_read(tmp_path: Path) -> None:
+    encode(synthetic((3, 8, 9), 7, training=30, check=20), ENCODINGS["digits"], tmp_path, 7)
+    source = confs(f"--dataset batch_files --data-directory {tmp_path}", PICTURES).data
+    assert (source.image_shape, source.number_of_classes) == ((3, 8, 9), 7)
+    data = source.load()
+    assert data.check is not None
+    assert (len(data.train), len(data.check), data.scale) == (30, 20, 1.0)
+    for path in tmp_path.glob("digits-test.*"):
+        path.unlink()
+    assert source.load().check is None
+    assert PICTURES.epochs_with("batch_files") == PICTURES.epochs_with("cifar10") == 7
+
+
+def test_directories_without_one_set_of_batch_files(tmp_path: Path) -> None:
+    def refused(arguments: str, message: str) -> None:
+        with pytest.raises(DataError, match=re.escape(message)):
+            confs(f"--dataset batch_files {arguments}", PICTURES)
+
+    directory = f"--data-directory {tmp_path}"
+    refused("", "--dataset batch_files: expected --data-directory. Received: none")
+    refused(directory, f"{tmp_path}: expected one NAME-train.metadata. Received: none")
+    refused(f"{directory}/nowhere", "nowhere: expected a directory with NAME-train.metadata")
+    encode(Dataset((np.zeros((2, 3)), np.ones(2, np.float32))), ENCODINGS["digits"], tmp_path, 2)
+    refused(directory, "digits-train.metadata: expected labels of type int, which are classes. Received: float")
+    (tmp_path / "other-train.metadata").write_bytes(b"")
+    refused(directory, "expected one NAME-train.metadata. Received: digits-train.metadata, other-train.metadata")
+
+
+def test_a_script_trains_on_batch_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encode(synthetic((1, 28, 28), training=64, check=20), ENCODINGS["digits"], tmp_path, 7)
+    arguments = f"--dataset batch_files --data-directory {tmp_path} --epochs 2 --output-directory {tmp_path / 'out'}"
+    assert logistic_regression.main(arguments.split()) == 0
+    assert "batch_files, 64 training and 20 test images 1×28×28" in capsys.readouterr().out
