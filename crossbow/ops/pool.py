@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from crossbow.conf import check_boolean, check_choice, check_unused, configuration, refuse
@@ -86,7 +87,19 @@ class Pool(Kernel):
             raise refuse(self, "padding", self.padding, f"smaller than the window of {window}")
 
     def geometry(self, x: Shape) -> PoolingGeometry:
-        """The windows on an input of this shape."""
+        """The windows on an input of this shape, without positions that lie outside the padded input in every window.
+
+        Such positions never count, and a window may be far larger than the input.
+        """
+        windows = self._windows(x)
+        reach = (
+            max(1, -(-(size + before + after) // dilation))
+            for size, (before, after), dilation in zip(x[2:], windows.padding, windows.dilation, strict=True)
+        )
+        return replace(windows, kernel=tuple(map(min, windows.kernel, reach)))
+
+    def _windows(self, x: Shape) -> PoolingGeometry:
+        """The windows on an input of this shape, as they are configured."""
         axes = spatial_axes(self, x)
         if self.global_pooling:
             return PoolingGeometry(kernel=x[2:], method=self.method, count_padding=self.count_padding)
@@ -105,7 +118,7 @@ class Pool(Kernel):
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
-        g = self.geometry(x)
+        g = self._windows(x)
         sizes = tuple(
             pooled_size(size, extent, s, p, self.rounding)
             for size, extent, s, p in zip(x[2:], g.extent, g.stride, g.padding, strict=True)

@@ -245,6 +245,21 @@ def test_a_huge_window_is_looked_at_in_no_time() -> None:
     assert time.thread_time() - start < 1
 
 
+@pytest.mark.parametrize("method", ["max", "average", "stochastic"])
+def test_positions_outside_the_padded_input_cost_nothing(method: str) -> None:
+    """A window of 2³¹ − 1 elements on each side does what one as large as the padded input does."""
+    x = np.random.default_rng(0).uniform(0.5, 1, (2, 3, 4, 5))
+    for more in ({}, {"padding": ((1, 0), (0, 2))}, {"dilation": 2}):
+        huge = Pool(method=method, kernel_size=2**31 - 1, stride=2**32, **more)
+        axes = zip(x.shape[2:], (1, 2) if "padding" in more else (0, 0), strict=True)
+        sizes = tuple(-(-(size + padding) // more.get("dilation", 1)) for size, padding in axes)
+        small, start = Pool(method=method, kernel_size=sizes, stride=2**32, **more), time.thread_time()
+        run, expected = run_operator(huge, [x]), run_operator(small, [x])
+        assert time.thread_time() - start < 5
+        np.testing.assert_array_equal(run.outputs[0], expected.outputs[0])
+        np.testing.assert_array_equal(run.input_gradients[0], expected.input_gradients[0])
+
+
 @pytest.mark.parametrize("method", ["max", "average"])
 @pytest.mark.parametrize("rounding", ["ceil", "floor"])
 def test_a_huge_image_is_looked_at_in_no_time(method: str, rounding: str) -> None:
