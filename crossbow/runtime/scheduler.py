@@ -44,8 +44,8 @@ class Scheduler:
         self._coordination, self._flow, self._recovery, self._position = coordination, flow, recovery, position
         self._clock, self._schedule = clock, schedule
         self._by_merges = schedule.solver.learning_rate_step_unit == "merges"
-        self._last_time = 0
-        """Time of the last tick, as the schedule counts it."""
+        self._restarts = 0
+        """Number of restarts that the schedule asked for until the last tick."""
 
     @property
     def merges(self) -> int:
@@ -77,9 +77,9 @@ class Scheduler:
         first, tick, now, deadline = position.tasks, position.tick, self.time, math.inf
         pace = self._schedule(now, position.ticks_of_phase)
         coefficients = coordination.coefficients(pace)
-        if tick and self._schedule.restarts(now) > self._schedule.restarts(self._last_time):
+        before, self._restarts = self._restarts, self._schedule.restarts(now)
+        if tick and self._restarts > before:
             self._start_again()
-        self._last_time = now
         decision = coordination.adapt(pace, self._drain)
         if decision is not None:
             on_decision(decision)

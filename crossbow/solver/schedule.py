@@ -6,7 +6,7 @@ import bisect
 import math
 from typing import NamedTuple
 
-from crossbow.solver.configuration import FINAL_PART, SolverConf
+from crossbow.solver.configuration import FINAL_PART, STEPWISE_POLICIES, SolverConf
 
 
 class Pace(NamedTuple):
@@ -50,7 +50,7 @@ class Schedule:
         elif solver.policy == "exp":
             rate = solver.learning_rate * math.pow(solver.gamma, time)
         else:
-            rate = solver.learning_rate * solver.gamma ** self._drops(task)
+            rate = solver.learning_rate * solver.gamma ** self._drops(time)
         if time < solver.warmup_steps:
             rate *= min(1.0, (task + 1) / (solver.warmup_steps * self._unit))
         return rate
@@ -80,11 +80,11 @@ class Schedule:
 
     def restarts(self, task: int) -> int:
         """Number of restarts from z until task number `task`."""
-        return self._drops(task) if self._restart else 0
+        return self._drops(self.time(task)) if self._restart and self.solver.policy in STEPWISE_POLICIES else 0
 
-    def _drops(self, task: int) -> int:
-        """Number of steps down of a stepwise policy until task number `task`."""
-        solver, time = self.solver, self.time(task)
+    def _drops(self, time: float) -> int:
+        """Number of steps down of a stepwise policy until that time."""
+        solver = self.solver
         if solver.policy == "step":
             return int(time // solver.step_size)
         if solver.policy == "multistep" or (solver.policy == "lsr" and time >= solver.warmup_steps):
