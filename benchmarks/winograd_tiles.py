@@ -117,8 +117,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add = parser.add_argument
     add("--networks", nargs="+", choices=list(BUILDERS), default=list(BUILDERS), help="(default: all)")
     add("--batches", nargs="+", type=integer(1), metavar="N", default=[4, 16, 64], help="(default: 4 16 64)")
-    add("--rounds", type=integer(1), default=11, metavar="N", help="turns of each rule (default: %(default)s)")
-    add("--seconds", type=float, default=1.0, metavar="S", help="of a turn, at least a task (default: %(default)s)")
+    add("--rounds", type=integer(1), default=7, metavar="N", help="turns of each rule (default: %(default)s)")
+    add("--seconds", type=float, default=0.5, metavar="S", help="of a turn, at least a task (default: %(default)s)")
     add("--error-batch", type=integer(1), default=4, metavar="N", help="images for the errors (default: %(default)s)")
     return parser.parse_args(arguments)
 

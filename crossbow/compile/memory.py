@@ -51,6 +51,8 @@ ORDERS: tuple[Callable[[Lifetime], tuple[int, ...]], ...] = (
 )
 """Orders in which buffers are placed: by size, by lifetime, by size × lifetime, by first use, or by last use. None is
 the best for every network."""
+NEAR = 1.001
+"""Arena size relative to the lower bound at which no further order is tried."""
 EFFORT = 100
 """Maximum number of byte ranges to pass for each buffer in the search for free memory. An order that needs more is
 abandoned, unless it is the first, so that networks of thousands of layers are planned in seconds; the zoo's largest
@@ -67,10 +69,9 @@ def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     lower_bound = max(itertools.accumulate(change))
     best: tuple[int, dict[Hashable, int]] | None = None
     for order in ORDERS:
-        plan = _place(sorted(lifetimes, key=order), steps, math.inf if best is None else EFFORT * len(lifetimes))
-        if plan is not None and (best is None or plan[0] < best[0]):
-            best = plan
-        if best is not None and best[0] == lower_bound:
+        limits = (math.inf, math.inf) if best is None else (best[0], EFFORT * len(lifetimes))
+        best = _place(sorted(lifetimes, key=order), steps, *limits) or best
+        if best is not None and best[0] <= NEAR * lower_bound:
             break
     assert best is not None
     return MemoryPlan(
@@ -95,14 +96,17 @@ def check_memory(needs: Mapping[str, int], memory: int | None = None, of: str = 
         )
 
 
-def _place(lifetimes: Sequence[Lifetime], steps: int, effort: float) -> tuple[int, dict[Hashable, int]] | None:
-    """Arena size and offsets of buffers placed in this order; None if that exceeds the effort."""
+def _place(
+    lifetimes: Sequence[Lifetime], steps: int, limit: float, effort: float
+) -> tuple[int, dict[Hashable, int]] | None:
+    """Arena size and offsets of buffers placed in this order; None if the size reaches the limit or the search exceeds
+    the effort."""
     arena, occupancy = 0, Occupancy(steps)
     offsets: dict[Hashable, int] = {}
     for lifetime in lifetimes:
         size = aligned(lifetime.nbytes)
         offset = offsets[lifetime.name] = occupancy.place(lifetime.first, lifetime.last, size)
         arena = max(arena, offset + size)
-        if occupancy.passed > effort:
+        if arena >= limit or occupancy.passed > effort:
             return None
     return arena, offsets

@@ -18,6 +18,7 @@ from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
 from crossbow.runtime.backend import Backend, Learner
 from crossbow.runtime.clock import work_clock
+from crossbow.runtime.collection import paused_collection
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.cpu.backend import CpuBackend
@@ -92,6 +93,7 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
     backend.close(CLOSE_SECONDS)
 
 
+@paused_collection()
 def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:
     """Compile, allocate, and give every variable its initial value. The backend is open afterwards, and closed where
     this raises GraphError or ConfigurationError. beside: bytes of the machine's memory that other runs have."""

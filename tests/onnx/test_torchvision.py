@@ -70,6 +70,7 @@ def test_it_predicts_the_same_and_trains_on(name: str, options: dict[str, Any], 
             expected = torch.softmax(theirs(torch.from_numpy(x)), 1).numpy()
         assert np.ptp(expected, axis=0).max() > 1e-3, "the images are told apart"
         np.testing.assert_allclose(context.predict(x), expected, rtol=1e-4, atol=1e-6)
-        history = context.train(2)
+        history = context.train(6)
         assert all(np.isfinite(record.loss) for record in history.records)
-        assert history.records[1].loss < history.records[0].loss
+        # Not the second: a rounding error in the images changes it by several percent, up or down.
+        assert history.records[-1].loss < history.records[0].loss

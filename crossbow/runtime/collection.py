@@ -1,0 +1,36 @@
+"""Pauses Python's cyclic garbage collector while large graphs are compiled."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_lock = threading.Lock()
+_calls = 0
+"""Number of calls that have paused it."""
+_enabled = False
+"""Whether it was enabled before the first of these."""
+
+
+@contextmanager
+def paused_collection() -> Iterator[None]:
+    """Context manager and decorator: disables the cyclic garbage collector.
+
+    Compilation allocates many objects and keeps nearly all of them. The collector would traverse them again and again,
+    which takes a quarter of the time.
+    """
+    global _calls, _enabled
+    with _lock:
+        if _calls == 0:
+            _enabled = gc.isenabled()
+        _calls += 1
+        gc.disable()
+    try:
+        yield
+    finally:
+        with _lock:
+            _calls -= 1
+            if _enabled and _calls == 0:
+                gc.enable()

@@ -1,0 +1,43 @@
+"""The garbage collector is paused while a run is assembled, and enabled afterwards."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from crossbow.runtime import building
+from crossbow.runtime.collection import paused_collection
+from tests.support import context, perceptron
+
+
+def test_it_goes_on_when_the_last_one_is_done() -> None:
+    with paused_collection():
+        with pytest.raises(ZeroDivisionError), paused_collection():
+            _ = 1 / 0
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_what_was_off_stays_off() -> None:
+    gc.disable()
+    try:
+        with paused_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_it_is_paused_while_a_run_is_assembled(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled, assembled = [], building._assemble
+
+    def observed(*arguments: Any) -> Any:
+        enabled.append(gc.isenabled())
+        return assembled(*arguments)
+
+    monkeypatch.setattr(building, "_assemble", observed)
+    with context(perceptron()):
+        assert gc.isenabled()
+    assert enabled == [False]
