@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.requests import MatrixProductGeometry
+from crossbow.kernels.requests import MatmulForward, MatrixProductGeometry
 from crossbow.types import Shape
 from tests.kernels.onednn.running import ONEDNN, draw, execute, memory, tensor
 
@@ -28,7 +28,7 @@ def test_long_rows(a: Shape, b: Shape, turned: tuple[bool, bool], threads: int) 
     before = dnnl.omp_get_max_threads()
     dnnl.omp_set_num_threads(threads)
     try:
-        kernel = ONEDNN.matmul_forward(tensor(a), tensor(b), tensor(geometry.y), geometry)
+        kernel = ONEDNN.prepare(MatmulForward(tensor(a), tensor(b), tensor(geometry.y), geometry))
         buffers = {f"input{number}": memory(tensor(x.shape), x) for number, x in enumerate(values)}
         buffers["output"] = memory(tensor(geometry.y))
         execute(kernel, buffers)

@@ -208,6 +208,26 @@ def test_where_it_gains(shape: Shape, outputs: int, g: ConvolutionGeometry, expe
     assert taken(shape, outputs, g) == expected
 
 
+@pytest.mark.parametrize(
+    ("shape", "outputs", "tile"),
+    [
+        ((16, 64, 32, 32), 64, 4),
+        ((16, 128, 16, 16), 128, 4),  # whose weights' points do not fit into the cache
+        ((16, 256, 8, 8), 256, 4),
+        ((4, 256, 8, 8), 256, 2),  # few tiles for so many weights
+        ((16, 512, 4, 4), 512, 2),
+        ((64, 512, 4, 4), 512, 4),
+        ((32, 32, 6, 6), 32, 2),  # two tiles of 4×4 in a row compute 8 outputs, for 6
+    ],
+)
+def test_larger_tiles_where_they_save_work(shape: Shape, outputs: int, tile: int) -> None:
+    images, channels, height, width = shape
+    padded = PaddedImages(images, height, width, channels, ((1, 1), (1, 1)))
+    tiling = winograd._tiling(ImageConvolution(padded, outputs, height, width, (3, 3), (1, 1), 1))
+    assert tiling is not None
+    assert tiling.outputs == tile
+
+
 def test_not_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     use_threads(monkeypatch, 2)
     assert not taken((8, 64, 8, 8), 64, same())
