@@ -15,7 +15,6 @@ PACKAGE = TESTS.parent / "crossbow"
 
 ROWS = ("operators/test_table.py", "operators/test_random_operators.py")
 NODES = ("onnx/test_node_cases.py", "onnx/test_reading.py")
-SCRIPTS = ("scripts/test_parser.py", "scripts/test_setting_options.py")
 TRAINING = ("runtime/test_engine.py", "runtime/test_free.py", "test_faults.py")
 ON_GPUS = ("runtime/cuda/test_training.py", "runtime/cuda/test_free.py", "kernels/cuda/test_fake.py")
 RULES = ("synch/test_rules.py", "synch/test_simulator.py", "synch/test_trajectories.py")
@@ -81,10 +80,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "runtime/tick.py": ("runtime/cpu/test_tick.py",),
     "runtime/training_engine.py": ("runtime/test_run.py",),
     "runtime/tuning.py": ("runtime/test_tuned_engine.py",),
-    # Options derive from configurations, rules and solvers, all of which the parser's tests go through.
-    "scripts/data_sources.py": SCRIPTS,
-    "scripts/rule_options.py": SCRIPTS,
-    "scripts/solver_options.py": SCRIPTS,
     # Rules of one kind are a file in the package; the tests go through all rules, with trajectories worked by hand.
     "synch/asynchronous.py": RULES,
     "synch/averaging.py": RULES,

@@ -128,7 +128,7 @@ def test_whole_batches_have_no_fill(tmp_path: Path) -> None:
     assert (tmp_path / "train.labels.1").read_bytes() == FILES["train.labels.1"]
 
 
-@settings(max_examples=30)
+@settings(max_examples=8)
 @given(st.integers(1, 40), st.integers(1, 17), st.integers(1, 17), st.integers(1, 4))
 def test_the_batch_size_can_be_changed_to_any_other(
     tmp_path_factory: pytest.TempPathFactory, count: int, first: int, second: int, pages: int
