@@ -18,8 +18,8 @@ LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
 
 
 class Dataset:
-    """Training examples and, optionally, check examples, as NumPy arrays or as `Examples`, which read their images when
-    they are needed (`sequence` and `batch_files` make such data sets).
+    """Training examples and, optionally, check examples: NumPy arrays, or `Examples` (`crossbow.data.examples`), which
+    read their images when they are needed. `sequence` and `batch_files` create such data sets.
 
     Images are (N, C, H, W) or (N, features); grayscale images (N, H, W) become (N, 1, H, W). uint8 images stay uint8,
     and are multiplied by `scale` = 1/255 when they are batched, so that the model sees [0, 1]. Floating-point images
@@ -226,6 +226,11 @@ def _is_one_hot(array: NDArray[Any]) -> bool:
 def _examples(phase: str, pair: object, channels_last: bool) -> Examples:
     x, y = f"x_{phase}", f"y_{phase}"
     if isinstance(pair, Examples):
+        shape, dtype = pair.image_shape, pair.image_dtype
+        if len(shape) not in (1, 3) or dtype not in (np.uint8, np.float32, np.float64):
+            raise DataError(
+                f"{x}: expected images (C, H, W) or (features,), uint8, float32 or float64. Received: {shape}, {dtype}"
+            )
         return pair.with_labels(_labels(y, pair.labels, len(pair), x))
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         received = f"{type(pair).__name__} of {len(pair)}" if isinstance(pair, tuple | list) else type(pair).__name__

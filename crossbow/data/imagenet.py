@@ -142,7 +142,8 @@ class _Conversion:
         """Positions of the first records of all complete output files, and of the next one."""
         starts = self._load(identity)
         finished = 0
-        while finished < len(starts) - 1 and self._is_finished(finished, last=finished == len(starts) - 2):
+        end = (len(self.inputs), 0)
+        while finished < len(starts) - 1 and self._is_finished(finished, last=starts[finished + 1] == end):
             finished += 1
         try:
             self.metadata_path.unlink(missing_ok=True)

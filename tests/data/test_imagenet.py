@@ -178,7 +178,9 @@ def test_killed_and_started_again(source: Path, tmp_path: Path) -> None:
     check_output(output)
 
 
-@pytest.mark.parametrize("change", ["the input", "an output", "an output's bytes", "the state", "a foreign state"])
+@pytest.mark.parametrize(
+    "change", ["the input", "an output", "an output's bytes", "an output's length", "the state", "a foreign state"]
+)
 def test_what_has_changed_is_converted_again(source: Path, tmp_path: Path, change: str) -> None:
     output = tmp_path / "output"
     older = write_tfrecords(tmp_path / "older", "train", [9, 9])
@@ -191,12 +193,14 @@ def test_what_has_changed_is_converted_again(source: Path, tmp_path: Path, chang
         (output / "crossbow-train.records.1").unlink()
     elif change == "an output's bytes":
         (output / "crossbow-train.records.2").write_bytes(b"damaged")
+    elif change == "an output's length":
+        (output / "crossbow-train.records.2").write_bytes(file_bytes(expected_record(4)))
     elif change == "the state":
         state.write_bytes(b"{")
     elif change == "a foreign state":
         state.write_bytes(b'{"version": 2}')
     (output / "crossbow-train.records.77").write_bytes(b"older")
-    if change == "an output's bytes":
+    if change.startswith("an output's"):
         with pytest.raises(DataError, match=r"train-00001-of-00002: expected"):
             convert_imagenet(older, output)
         assert len(RecordFile(output / "crossbow-train.records.2")) == PER_FILE

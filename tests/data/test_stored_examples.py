@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from crossbow import Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.data import BatchFiles, batch_files, sequence
 from crossbow.data.encoding import Encoding, encode
+from crossbow.data.examples import Examples
 from crossbow.types import DataError
 from models.logistic_regression import logistic_regression
 
@@ -242,3 +244,52 @@ def test_wrong_labels_in_batch_files(tmp_path: Path) -> None:
     Path(f"{train_path.parent}/small-train.labels.1").write_bytes(b"")
     with pytest.raises(DataError, match=r"small-train\.labels\.1: expected a whole number of batches"):
         batch_files(train_path, check_path)
+
+
+# Examples of the user's own
+
+
+class Computed(Examples):
+    """Images that are computed from their index."""
+
+    def __init__(self, count: int, shape: tuple[int, ...] = (1, 6, 6), dtype: type = np.float32) -> None:
+        self.labels = np.arange(count) % 2
+        self.shape, self.dtype = shape, np.dtype(dtype)
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        return self.shape
+
+    @property
+    def image_dtype(self) -> np.dtype[Any]:
+        return self.dtype
+
+    def write_images(self, indices: np.ndarray, images: np.ndarray) -> None:
+        images[:] = (indices % 7 / 7).reshape(-1, *[1] * len(self.shape))
+
+    def with_labels(self, labels: np.ndarray) -> Computed:
+        other = copy.copy(self)
+        other.labels = labels
+        return other
+
+
+def test_computed_images_train_as_arrays_do() -> None:
+    images = np.empty((37, 1, 6, 6), np.float32)
+    Computed(37).write_images(np.arange(37), images)
+    arrays = Dataset((images, np.arange(37) % 2), (images[:9], np.arange(9) % 2))
+    assert_same(Dataset(Computed(37), Computed(9)), arrays)
+    assert_same(Dataset(Computed(37), Computed(9)).shard(offset=(1, 3)), arrays.shard(offset=(1, 3)))
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        (Computed(3, (6, 6)), r"x_train: expected images \(C, H, W\) or \(features,\), .*Received: \(6, 6\), float32"),
+        (Computed(3, dtype=np.int64), r"x_train: expected .*uint8, float32 or float64\. Received: \(1, 6, 6\), int64"),
+        (Computed(0), r"y_train: expected at least one example"),
+    ],
+    ids=["shape", "type", "none"],
+)
+def test_examples_that_no_network_takes(examples: Computed, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Dataset(examples)
