@@ -212,6 +212,11 @@ def test_alpha_goes_by_steps_in_the_schedules_time(rule: Any) -> None:
     assert rule(alpha=0.5).strength(Pace(0.1, 0.9, time=1000), 2) == 0.5
 
 
+def test_polyak_ruppert_may_stop_pulling() -> None:
+    stepped = PolyakRuppert(alpha=0.5, alpha_steps=((3, 0.0),))
+    assert [stepped.strength(Pace(0.1, 0.9, time=time), 2) for time in (2, 3)] == [0.5, 0.0]
+
+
 def test_alpha_does_not_depend_on_a_variables_learning_rate() -> None:
     rule = SMA(alpha=0.5, alpha_steps=((1, 0.25),))
     pace = Pace(0.5, 0.75, 3, 2.0)

@@ -379,6 +379,14 @@ def test_errors_say_what_was_called_and_why_it_failed(fake: FakeCuda) -> None:
     assert info.value.is_refusal
 
 
+@pytest.mark.parametrize(
+    ("status", "refusal"), [(1999, False), (2000, True), (2004, True), (3000, True), (3012, True), (4000, False)]
+)
+def test_a_refusal_is_a_bad_parameter_or_what_is_not_supported(fake: FakeCuda, status: int, refusal: bool) -> None:
+    """4000 and above are internal errors, by `cudnnStatus_t`."""
+    assert cudnn.CudnnError("cudnnConvolutionForward", status).is_refusal is refusal
+
+
 def test_descriptors_are_destroyed_with_their_last_reference(fake: FakeCuda) -> None:
     first = cudnn.filter_descriptor((2, 3, 4, 5), cudnn.TENSOR_NCHW, FLOAT32)
     second = cudnn.convolution_descriptor((0, 0), (1, 1), (1, 1), 1, cudnn.FMA_MATH, FLOAT32)
