@@ -318,7 +318,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    from crossbow.kernels.onednn import binding as dnnl
+    from crossbow.kernels.cpu.onednn import binding as dnnl
 
     dnnl.omp_set_num_threads(1)
     torch, found = has_torch(), []

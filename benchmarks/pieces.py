@@ -2,7 +2,7 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.pieces
 
-Crossbow's own convolutions (`kernels/onednn/winograd.py`, `narrow.py`) are compared with oneDNN's, in all three
+Crossbow's own convolutions (`kernels/cpu/simd/winograd.py`, `narrow.py`) are compared with oneDNN's, in all three
 directions; the solver's step over vectors in large memory pages is compared with small pages. The two alternate; times
 are the least, ratios the medians over the rounds.
 """
@@ -23,10 +23,10 @@ from benchmarks.machine import describe_machine
 from benchmarks.report import markdown, paired, spread
 from crossbow import SolverConf
 from crossbow.host_memory import aligned_zeros
+from crossbow.kernels.cpu.library import FLOAT32, Cpu
+from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.rooms import ONEDNN, PASSES
 from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
-from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn.library import FLOAT32, OneDNN
-from crossbow.kernels.onednn.rooms import ONEDNN, PASSES
 from crossbow.kernels.registry import Rooms
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -116,7 +116,7 @@ def task(kernel: PreparedKernel, buffers: Buffers) -> Run:
 
 def directions(case: Convolution, own: bool) -> dict[str, Run]:
     """Forward and both gradients, with Crossbow's own kernels or oneDNN's."""
-    library = OneDNN()
+    library = Cpu()
     if not own:
         library.rooms = Rooms("oneDNN alone", ONEDNN, PASSES)
     g = ConvolutionGeometry((case.kernel,) * 2, padding=((case.padding,) * 2,) * 2)
@@ -145,7 +145,7 @@ def step(elements: int, new: Callable[[int], Vector]) -> Run:
     names = dict.fromkeys(name for target, terms in update.steps for name in (target, *terms))
     numbers = np.array([number for _, terms in update.steps for number in terms.values()])
     assignments = [Assignment(target, tuple(terms)) for target, terms in update.steps]
-    kernel = OneDNN().prepare(LinearCombination(assignments, FLOAT32))
+    kernel = Cpu().prepare(LinearCombination(assignments, FLOAT32))
     return task(kernel, {**{name: new(elements) for name in names}, "coefficients": numbers})
 
 

@@ -26,8 +26,8 @@ from benchmarks.networks import dataset as pictures
 from benchmarks.numerics import Sample, error, results, samples
 from benchmarks.report import markdown, paired, spread
 from crossbow import SSGD, Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
-from crossbow.kernels.onednn import binding as dnnl
-from crossbow.kernels.onednn import winograd
+from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.simd import winograd
 from crossbow.ops import Conv
 from crossbow.scripts.values import integer
 from models.resnet import resnet

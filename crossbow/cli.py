@@ -12,7 +12,7 @@ import numpy as np
 
 import crossbow
 from crossbow.console import run_command
-from crossbow.kernels import select_library, why_not_onednn
+from crossbow.kernels import select_library, why_not_compiled, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
@@ -115,23 +115,30 @@ def _processor() -> str:
 
 
 def _kernels() -> list[tuple[str, str]]:
-    problem = why_not_onednn()
-    reference = f"in use with {_in_use('reference')}; NumPy {np.__version__}"
+    reference = ("  reference", f"in use with {_in_use('reference')}; NumPy {np.__version__}")
+    problem = why_not_compiled()
     if problem is not None:
-        return [("kernels", ""), ("  onednn", f"not in use: {problem}"), ("  reference", reference)]
-    from crossbow.kernels.onednn.binding import version
+        return [("kernels", ""), ("  compiled", f"not in use: {problem}"), reference]
+    from crossbow.kernels.cpu.simd.processor import VECTORS
+
+    compiled = ("  compiled", f"in use with {_in_use('onednn', 'compiled')}; vectors of {VECTORS.lanes} numbers")
+    without = why_not_onednn()
+    if without is not None:
+        return [("kernels", ""), ("  onednn", f"not in use: {without}"), compiled, reference]
+    from crossbow.kernels.cpu.onednn.binding import version
 
     number = ".".join(map(str, version()))
-    fast = f"in use with {_in_use('onednn')}; oneDNN {number}"
-    return [("kernels", ""), ("  onednn", fast), ("  reference", reference)]
+    return [("kernels", ""), ("  onednn", f"in use with {_in_use('onednn')}; oneDNN {number}"), compiled, reference]
 
 
-def _in_use(name: str) -> str:
-    """The precisions for which `--kernels auto` selects this library."""
+def _in_use(*names: str) -> str:
+    """The precisions for which `--kernels auto` takes one of these libraries."""
     precisions = [
-        precision for precision in ("float32", "float64") if select_library("auto", np.dtype(precision))[0].name == name
+        precision
+        for precision in ("float32", "float64")
+        if select_library("auto", np.dtype(precision))[0].name in names
     ]
-    return ", ".join(precisions) or "--kernels " + name
+    return ", ".join(precisions) or "--kernels " + names[0]
 
 
 def _packages() -> list[tuple[str, str]]:

@@ -40,7 +40,7 @@ AREAS: dict[str, tuple[str, ...]] = {
     "crossbow/synch": ("tests/synch", "tests/runtime/test_free.py", "tests/runtime/test_tick.py"),
     "crossbow/solver": ("tests/solver", "tests/synch/test_trajectories.py", "tests/runtime/test_solver.py"),
     "crossbow/kernels/cuda": ("tests/kernels/cuda", "tests/runtime/cuda/test_training.py"),
-    "crossbow/kernels/onednn": ("tests/kernels/onednn", "tests/operators", "tests/ops"),
+    "crossbow/kernels/cpu": ("tests/kernels/cpu", "tests/operators", "tests/ops"),
     "crossbow/kernels": ("tests/operators", "tests/kernels/test_*.py", "tests/kernels/reference", "tests/ops"),
     "crossbow/ops": ("tests/ops", "tests/operators"),
     "crossbow/compile": ("tests/compile", "tests/operators/test_random_combinations.py", "tests/test_numerics.py"),

@@ -29,7 +29,7 @@ from crossbow import (
     SystemConf,
 )
 from crossbow.conf import configuration
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import InnerProduct, Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.runtime.engine import Engine
@@ -40,9 +40,9 @@ T = TypeVar("T")
 
 
 def _why_not_fast() -> str | None:
-    if importlib.util.find_spec("crossbow.kernels.onednn.library") is None:
+    if importlib.util.find_spec("crossbow.kernels.cpu.library") is None:
         return "the oneDNN library is not there"
-    return why_not_onednn()
+    return why_not_compiled()
 
 
 WHY_NOT_FAST = _why_not_fast()

@@ -51,7 +51,8 @@ def test_info_says_why_a_library_is_not_in_use(
     monkeypatch.setattr("crossbow.kernels.why_not_onednn", lambda: reason)
     text = out(capsys, "info")
     assert re.search(rf"^  onednn +not in use: {re.escape(reason)}$", text, re.MULTILINE)
-    assert re.search(r"^  reference +in use with float32, float64; NumPy ", text, re.MULTILINE)
+    assert re.search(r"^  compiled +in use with float32; vectors of \d+ numbers$", text, re.MULTILINE)
+    assert re.search(r"^  reference +in use with float64; NumPy ", text, re.MULTILINE)
 
 
 def test_info_names_the_extra_of_a_missing_package(

@@ -25,13 +25,20 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     # Kernels are requested by operators: every row of the operator table is compared between the libraries. Files of
     # `tests/kernels/` are for what an operator does not show, and some of them for several kernels together.
     "kernels/reference/*": (*ROWS, "kernels/reference/test_library.py"),
-    "kernels/onednn/*": (*ROWS, "kernels/onednn/test_combinations.py", "kernels/onednn/test_other_kernels.py"),
+    "kernels/cpu/*": (*ROWS, "kernels/cpu/passes/test_combinations.py", "kernels/cpu/passes/test_other_kernels.py"),
+    "kernels/cpu/onednn/*": (*ROWS, "kernels/cpu/onednn/test_fallback.py"),
+    "kernels/cpu/passes/*": (
+        *ROWS,
+        "kernels/cpu/passes/test_combinations.py",
+        "kernels/cpu/passes/test_other_kernels.py",
+    ),
+    "kernels/cpu/simd/*": ("kernels/cpu/simd/test_narrow.py", "kernels/cpu/simd/test_winograd.py"),
     "kernels/cuda/*": ("kernels/cuda/test_table.py", "kernels/cuda/test_fake.py", "kernels/cuda/test_sources.py"),
     "kernels/requests/*": ("kernels/requests/test_request.py", *ROWS),
     "kernels/compiled.py": ("kernels/test_native.py",),
     "kernels/interface.py": ("kernels/reference/test_library.py",),
     "kernels/library.py": ("kernels/test_registry.py",),
-    "kernels/task_list.py": ("kernels/test_native.py", "kernels/onednn/test_learners.py"),
+    "kernels/task_list.py": ("kernels/test_native.py", "kernels/cpu/onednn/test_learners.py"),
     "kernels/strides.py": ("kernels/cuda/test_four.py", "kernels/cuda/test_cudnn.py"),
     "ops/kernel.py": ("test_testing.py", "compile/test_operators.py"),
     "compile/draft.py": ("compile/test_program.py", "compile/test_arena.py"),

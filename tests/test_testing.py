@@ -21,7 +21,7 @@ import crossbow.testing
 import crossbow.testing.gradients
 import crossbow.testing.operator
 from crossbow.conf import configuration
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
@@ -517,7 +517,7 @@ def test_rows_of_the_table_run_on_the_gpu_that_is_named() -> None:
 
 
 def test_the_fast_library_has_no_float64() -> None:
-    message = "dtype: expected float32 on device 'cpu'" if why_not_onednn() is None else "fast CPU kernels do not run"
+    message = "dtype: expected float32 on device 'cpu'" if why_not_compiled() is None else "fast CPU kernels do not run"
     with pytest.raises(ConfigurationError, match=message):
         run_operator(ReLU(), [X], device="cpu", dtype=np.float64)
 

@@ -14,28 +14,42 @@ FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
 
 
 def why_not_onednn() -> str | None:
-    """One sentence that says why the fast CPU kernels are not usable here, or None if they are."""
-    from crossbow.kernels.onednn.binding import why_unusable
+    """One sentence that says why oneDNN is not usable here, or None if it is."""
+    from crossbow.kernels.cpu.onednn.binding import why_unusable
 
     return why_unusable()
+
+
+def why_not_compiled() -> str | None:
+    """One sentence that says why compiled CPU kernels are not usable here, or None if they are: with oneDNN or not."""
+    from crossbow.kernels.cpu.onednn.binding import numba_is_installed
+
+    return None if numba_is_installed() else "the package numba, which compiles kernels, is not installed"
 
 
 def select_library(
     kernels: str, dtype: np.dtype[np.generic] = FLOAT32, *, winograd: bool = True
 ) -> tuple[KernelLibrary, Callable[[int], None]]:
-    """The kernel library for a configuration ("auto", "reference", "onednn"; whether it may convolve by Winograd's
-    filtering), and the function that tells it, on each thread, how many threads it has there.
+    """The kernel library for a configuration ("auto", "reference", "compiled", "onednn"; whether it may convolve by
+    Winograd's filtering), and the function that tells it, on each thread, how many threads it has there.
 
-    Raises ConfigurationError where "onednn" is asked for and cannot be had.
+    Raises ConfigurationError where "compiled" or "onednn" is asked for and cannot be had.
     """
-    problem = why_not_onednn() if kernels in ("auto", "onednn") else "the reference kernels were asked for"
+    problem = "the reference kernels were asked for" if kernels == "reference" else why_not_compiled()
     if problem is None and dtype != np.float32:
-        problem = f"oneDNN computes in float32, and precision is {dtype}"
-    if problem is None:
-        from crossbow.kernels.onednn.binding import omp_set_num_threads
-        from crossbow.kernels.onednn.library import OneDNN
+        problem = f"the compiled kernels compute in float32, and precision is {dtype}"
+    if problem is None and kernels == "onednn":
+        problem = why_not_onednn()
+    if problem is not None:
+        if kernels in ("compiled", "onednn"):
+            raise ConfigurationError(
+                f"SystemConf: kernels={kernels!r} is not possible here: {problem}. Use kernels='auto'"
+            )
+        return Reference(dtype), lambda threads: None
+    from crossbow.kernels.cpu.library import Cpu
+    from crossbow.kernels.cpu.onednn.binding import omp_set_num_threads
 
-        return OneDNN(winograd=winograd), omp_set_num_threads
-    if kernels == "onednn":
-        raise ConfigurationError(f"SystemConf: kernels='onednn' is not possible here: {problem}. Use kernels='auto'")
-    return Reference(dtype), lambda threads: None
+    present = why_not_onednn() is None
+    if kernels != "compiled" and present:
+        return Cpu(winograd=winograd, onednn=True), omp_set_num_threads
+    return Cpu(winograd=winograd, onednn=False), lambda threads: omp_set_num_threads(1) if present else None

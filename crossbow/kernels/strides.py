@@ -56,3 +56,8 @@ def moves_nothing(x: Tensor, y: Tensor, sizes: Shape, order: Sequence[int]) -> b
     """Whether a transpose from x to y leaves every element at the same location."""
     turned, from_x, to_y = transposed_strides(x, y, sizes, order)
     return all(a == b for size, a, b in zip(turned, from_x, to_y, strict=True) if size != 1)
+
+
+def axes_in_memory(tensor: Tensor) -> tuple[int, ...]:
+    """An activation's axes in the order in which they lie in memory, the outermost first."""
+    return (0, 2, 3, 1) if tensor.layout is Layout.CHANNELS_LAST else tuple(range(len(tensor.shape)))

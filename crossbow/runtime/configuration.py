@@ -102,8 +102,9 @@ class SystemConf:
 
     Sums of several threads differ from those of one, and with one thread more convolutions use Winograd's algorithm.
     Set it if runs on machines with different numbers of cores must have the same bits. None on GPUs."""
-    kernels: str = setting(Choice(("auto", "reference", "onednn")), default="auto")
-    """Kernel library; auto: the fastest that works; reference: NumPy; onednn: the fast CPU kernels, or an error."""
+    kernels: str = setting(Choice(("auto", "reference", "compiled", "onednn")), default="auto")
+    """Kernel library; auto: the fastest that works; reference: NumPy; compiled: without oneDNN, one thread per learner;
+    onednn: the fast CPU kernels, or an error."""
     precision: str = setting(Choice(("float32", "tf32", "bfloat16", "float16", "float64")), default="float32")
     """Type of weights and arithmetic; float64 needs the reference kernels, on the CPU; tf32, bfloat16 and float16 need
     the tensor cores of a GPU.

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from crossbow.dataflow import answers
 from crossbow.dataflow.answers import ask
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.kernels.cuda.launch import NARROW
 from crossbow.kernels.library import KernelLibrary
 from crossbow.ops.kernel import Kernel, Precision, VariableSpec
@@ -143,13 +143,13 @@ def library_of(
         from crossbow.kernels.reference.library import Reference
 
         return Reference(dtype)
-    if problem := why_not_onednn():
+    if problem := why_not_compiled():
         raise ConfigurationError(
             f"device: expected 'reference', because the fast CPU kernels do not run here: {problem}"
         )
-    from crossbow.kernels.onednn.library import OneDNN
+    from crossbow.kernels.cpu.library import Cpu
 
-    library: KernelLibrary = OneDNN(winograd=winograd)
+    library: KernelLibrary = Cpu(winograd=winograd)
     if dtype not in library.dtypes:
         known = ", ".join(map(str, library.dtypes))
         raise ConfigurationError(f"dtype: expected {known} on device 'cpu'. Received: {dtype}")

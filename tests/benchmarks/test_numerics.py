@@ -43,7 +43,7 @@ def test_convolutions_differ_by_winograds_filtering() -> None:
     generator = np.random.default_rng(0)
     x, dy, w = (generator.standard_normal(s) for s in ((4, 32, 24, 24), (4, 32, 24, 24), (32, 32, 3, 3)))
     kernel = Conv(number_of_outputs=32, kernel_size=3, padding=1, bias=False)
-    from crossbow.kernels.onednn import binding as dnnl
+    from crossbow.kernels.cpu.onednn import binding as dnnl
 
     before = dnnl.omp_get_max_threads()
     dnnl.omp_set_num_threads(1)

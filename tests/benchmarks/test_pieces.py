@@ -8,7 +8,7 @@ from pathlib import Path
 import llvmlite.binding
 import pytest
 
-from tests.kernels.onednn import REASON
+from tests.kernels.cpu import REASON
 
 ROOT = Path(__file__).parents[2]
 

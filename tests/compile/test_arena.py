@@ -80,10 +80,10 @@ def test_no_value_is_overwritten_while_it_is_needed(head: DataflowNode) -> None:
 @given(head=networks())
 def test_no_value_of_the_fast_kernels_is_overwritten(kernels: str, head: DataflowNode) -> None:
     """They have workspaces, layouts and storages of their own."""
-    from crossbow.kernels.onednn.library import OneDNN
+    from crossbow.kernels.cpu.library import Cpu
 
     for phase in Phase:
-        check_memory(compile_network(head, BATCH, phase=phase, library=OneDNN(), dtype=np.float32))
+        check_memory(compile_network(head, BATCH, phase=phase, library=Cpu(), dtype=np.float32))
 
 
 @quick
@@ -98,9 +98,9 @@ def test_sharing_memory_changes_no_bit(head: DataflowNode) -> None:
 @given(head=networks())
 def test_sharing_memory_changes_no_bit_of_the_fast_kernels(kernels: str, head: DataflowNode) -> None:
     """Here operators are taken in by others."""
-    from crossbow.kernels.onednn.library import OneDNN
+    from crossbow.kernels.cpu.library import Cpu
 
-    check_sharing(compile_network(head, BATCH, library=OneDNN(), dtype=np.float32))
+    check_sharing(compile_network(head, BATCH, library=Cpu(), dtype=np.float32))
 
 
 def check_sharing(program: Program) -> None:

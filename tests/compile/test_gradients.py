@@ -240,11 +240,11 @@ def test_the_gradient_of_a_shared_operator_is_the_sum_of_two_with_the_same_weigh
 def test_fast_kernels_have_the_same_gradients(
     kernels: str, network: Callable[[], DataflowNode], batch: tuple[int, ...]
 ) -> None:
-    from crossbow.kernels.onednn.library import OneDNN
+    from crossbow.kernels.cpu.library import Cpu
 
     images, labels = draw(*batch).astype(np.float32), draw_labels(batch[0], 3)
     results = []
-    libraries: list[KernelLibrary] = [Reference(np.float32), OneDNN()]
+    libraries: list[KernelLibrary] = [Reference(np.float32), Cpu()]
     variables = None
     for library in libraries:
         made = execution(network(), images, labels, dtype=np.float32, task=5, library=library)
@@ -259,10 +259,10 @@ def test_fast_kernels_have_the_same_gradients(
 @pytest.mark.parametrize("kernels", [FAST])
 @pytest.mark.parametrize(("network", "batch"), [(repeated, (4, 5)), (joined, (2, 2, 6, 6))])
 def test_no_python_runs_in_a_task(kernels: str, network: Callable[[], DataflowNode], batch: tuple[int, ...]) -> None:
-    from crossbow.kernels.onednn.library import OneDNN
+    from crossbow.kernels.cpu.library import Cpu
 
     images, labels = draw(*batch).astype(np.float32), draw_labels(batch[0], 3)
-    made = execution(network(), images, labels, dtype=np.float32, library=OneDNN())
+    made = execution(network(), images, labels, dtype=np.float32, library=Cpu())
     for step in (*made.forward_steps, *made.backward_steps):
         assert isinstance(step.call, NativeCall), step.operator
 

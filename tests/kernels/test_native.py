@@ -24,7 +24,7 @@ from crossbow.types import Aborted, address
 from tests.support import SECONDS
 
 compiled = pytest.importorskip("crossbow.kernels.compiled", reason="numba is not installed")
-waiting = pytest.importorskip("crossbow.kernels.onednn.flags", reason="numba is not installed")
+waiting = pytest.importorskip("crossbow.kernels.cpu.passes.flags", reason="numba is not installed")
 
 
 @compiled.native
@@ -254,7 +254,7 @@ import time
 import numpy as np
 from crossbow.kernels import compiled
 from crossbow.kernels.task_list import TaskList
-from crossbow.kernels.onednn import flags
+from crossbow.kernels.cpu.passes import flags
 from crossbow.kernels.requests import Signal
 state, flag = np.full(8, 3), np.zeros(1, np.int64)
 begin = time.perf_counter()

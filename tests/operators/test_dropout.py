@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.kernels.random import keep_mask
 from crossbow.ops import Dropout
 from crossbow.testing import run_operator
 from crossbow.types import Phase
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 devices = pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
 SHAPE = (3, 5, 4, 7)
 

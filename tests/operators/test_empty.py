@@ -12,7 +12,7 @@ import pytest
 
 from crossbow import Dataset, GraphError, TrainingUnit
 from crossbow.conf import configuration
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import (
     LRN,
     BatchNorm,
@@ -37,7 +37,7 @@ from tests.operators.table import CASES, Case
 from tests.operators.test_table import tensors
 from tests.support import KERNELS, context, training
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 DEVICES = pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
 EXPLAINED = re.compile(r"\w+: (.*: )?expected .*\. Received: ", re.DOTALL)
 """The house's form of an error."""

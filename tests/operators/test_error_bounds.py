@@ -101,9 +101,9 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     "Conv, wide": (wide_convolutions(), Bound(400)),
     # At most 64 terms of one sign, or one that is handed on; a division. Observed: 1.1.
     "Pool": (one_input(windows.poolings().filter(lambda pair: pair[0].method != "stochastic")), Bound(6)),
-    # Sums that are exact to about a rounding (kernels/onednn/rows.py). Inputs are up to 30 away from 0, with deviation
-    # 1: subtracting the mean, rounded to float32, is off by up to 30 roundings; a gradient may be a difference of terms
-    # a few times its size.
+    # Sums that are exact to about a rounding (kernels/cpu/passes/rows.py). Inputs are up to 30 away from 0, with
+    # deviation 1: subtracting the mean, rounded to float32, is off by up to 30 roundings; a gradient may be a
+    # difference of terms a few times its size.
     "BatchNorm": (combinations.normalisations(), Bound(100)),
     # A sum of squares, a power, and in the gradient a difference of two such terms. Observed: 5.5.
     "LRN": (combinations.responses(), Bound(20)),
@@ -135,7 +135,7 @@ orders."""
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """Winograd's filtering and the kernels for narrow convolutions have one."""
-    from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_threads
+    from crossbow.kernels.cpu.onednn.binding import omp_get_max_threads, omp_set_num_threads
 
     before = omp_get_max_threads()
     omp_set_num_threads(1)

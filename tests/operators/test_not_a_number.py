@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from crossbow import Dataset
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.requests import ConvolutionForward
 from crossbow.ops import (
@@ -39,7 +39,7 @@ from tests.combinations import pairwise
 from tests.operators.table import CASES, Case
 from tests.support import context, pictures, training
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 FLOAT32 = np.dtype(np.float32)
 
 
@@ -132,7 +132,7 @@ def test_large_scores_do_not_overflow(device: str) -> None:
 @contextlib.contextmanager
 def threads_of_onednn(count: int) -> Iterator[None]:
     """Let oneDNN have so many threads."""
-    from crossbow.kernels.onednn.binding import omp_get_max_threads, omp_set_num_threads
+    from crossbow.kernels.cpu.onednn.binding import omp_get_max_threads, omp_set_num_threads
 
     before = omp_get_max_threads()
     omp_set_num_threads(count)

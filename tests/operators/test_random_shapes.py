@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import Constant, Conv, Gaussian, InnerProduct, Kernel, MatMul, Pool
 from crossbow.testing import OperatorRun, run_operator
 from crossbow.types import Shape
@@ -22,7 +22,7 @@ from tests.operators.test_table import assert_close, tensors
 
 Array = NDArray[Any]
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 with_pytorch = pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch, only for comparisons, is not installed")
 # Derandomised: a suite that fails on some days only would not say what changed. max_examples keeps it to seconds.
 modest = settings(max_examples=20, deadline=None, derandomize=True)
@@ -60,7 +60,7 @@ def convolutions(draw: st.DrawFn) -> tuple[Conv, Shape]:
 @st.composite
 def poolings(draw: st.DrawFn) -> tuple[Pool, Shape]:
     axes = drawn_axes(draw)
-    # Max pooling is compiled for each small window; `tests/kernels/onednn/test_pooling.py` has them all.
+    # Max pooling is compiled for each small window; `tests/kernels/cpu/passes/test_pooling.py` has them all.
     kernel = draw(st.sampled_from([(2, 2), (3, 2), (4, 4)])) if axes == 2 else per_axis(draw, axes, 1, 3)
     dilation = draw(st.sampled_from([(1,) * axes, per_axis(draw, axes, 1, 3)]))
     extent = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]

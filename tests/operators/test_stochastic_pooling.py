@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.kernels.random import random_words
 from crossbow.ops import Pool
 from crossbow.testing import run_operator
@@ -18,7 +18,7 @@ from crossbow.types import Phase
 
 Numbers = NDArray[Any]
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 devices = pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
 POOL = Pool(method="stochastic")
 

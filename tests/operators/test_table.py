@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 import crossbow.ops
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import Accuracy, Classify, Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.testing import OperatorRun, check_gradients, run_operator
 from crossbow.types import Phase
@@ -18,8 +18,8 @@ from tests.operators.table import CASES, TOLERANCES, WITHOUT_KERNELS, Case
 
 Array = NDArray[Any]
 
-NO_FAST_LIBRARY = why_not_onednn()
-fast = pytest.mark.skipif(NO_FAST_LIBRARY is not None, reason=f"no oneDNN: {NO_FAST_LIBRARY}")
+NO_FAST_LIBRARY = why_not_compiled()
+fast = pytest.mark.skipif(NO_FAST_LIBRARY is not None, reason=f"no compiled kernels: {NO_FAST_LIBRARY}")
 REFERENCE = pytest.param({"device": "reference"}, id="reference")
 CPU = pytest.param({"device": "cpu"}, marks=fast, id="cpu")
 GPU = pytest.param({}, marks=pytest.mark.gpu, id="gpu")

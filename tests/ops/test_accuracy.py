@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import Accuracy
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, LabelRange
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 
 P = np.array([[0.1, 0.6, 0.3], [0.5, 0.2, 0.3], [0.4, 0.4, 0.2], [-3.0, -2.0, -1.0]])
 LABELS = np.array([1, 2, 1, 2], np.int32)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import BatchNorm, BatchNormGradient, Constant, Gaussian, InnerProduct, Values
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, GraphError, Phase, Shape
@@ -19,7 +19,7 @@ DEVICES = pytest.mark.parametrize(
     "device",
     [
         "reference",
-        pytest.param("cpu", marks=pytest.mark.skipif(why_not_onednn() is not None, reason=f"{why_not_onednn()}")),
+        pytest.param("cpu", marks=pytest.mark.skipif(why_not_compiled() is not None, reason=f"{why_not_compiled()}")),
     ],
 )
 SHAPES: list[Shape] = [(6, 3), (4, 5, 3), (3, 4, 5, 2), (2, 3, 2, 3, 2)]

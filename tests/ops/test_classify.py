@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow import Dataflow, Phase, SubGraph
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import Accuracy, Classify, InnerProduct, SoftMax, SoftMaxLoss
 from crossbow.testing import run_operator
 from crossbow.testing.arguments import library_of
@@ -19,7 +19,10 @@ DEVICES = pytest.mark.parametrize(
     [
         "reference",
         pytest.param(
-            "cpu", marks=pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+            "cpu",
+            marks=pytest.mark.skipif(
+                why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}"
+            ),
         ),
     ],
 )

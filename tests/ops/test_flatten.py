@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from crossbow import Dataflow, SubGraph
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import Flatten, FlattenGradient, InnerProduct, Kernel, Noop, Site, SoftMax, SoftMaxLoss
 from crossbow.testing.arguments import library_of
 from crossbow.types import ConfigurationError, GraphError, Phase, Shape, Tensor
 from tests.support import blobs, chain, context
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 
 
 @pytest.mark.parametrize(

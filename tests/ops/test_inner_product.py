@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import Constant, Gaussian, InnerProduct, InnerProductGradient
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 
 
 def test_shapes_and_variables() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, Operator, SolverConf, SubGraph
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import Constant, Gaussian, InnerProduct, MatFact, MatFactGradient, SoftMax
 from crossbow.synch import SSGD
 from crossbow.testing import check_gradients, run_operator
@@ -14,7 +14,7 @@ from crossbow.types import ConfigurationError, DataError, GraphError, LabelRange
 from tests.combinations import in_turn
 from tests.support import KERNELS, chain, context, same_weights
 
-fast = pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+fast = pytest.mark.skipif(why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}")
 DEVICES = pytest.mark.parametrize("device", ["reference", pytest.param("cpu", marks=fast)])
 ROWS, COLUMNS, LATENTS = 12, 9, 2
 STEEP = SolverConf(learning_rate=1e6, momentum=0.9, weight_decay=0.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
-from crossbow.kernels import why_not_onednn
+from crossbow.kernels import why_not_compiled
 from crossbow.ops import InnerProduct, SoftMax, SoftMaxLoss, SoftMaxLossGradient, Values
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, LabelRange
@@ -38,7 +38,10 @@ DEVICES = pytest.mark.parametrize(
     [
         "reference",
         pytest.param(
-            "cpu", marks=pytest.mark.skipif(why_not_onednn() is not None, reason=f"no oneDNN: {why_not_onednn()}")
+            "cpu",
+            marks=pytest.mark.skipif(
+                why_not_compiled() is not None, reason=f"no compiled kernels: {why_not_compiled()}"
+            ),
         ),
     ],
 )

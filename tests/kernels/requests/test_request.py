@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import crossbow.kernels.requests
+from crossbow.kernels.cpu.library import Cpu
 from crossbow.kernels.cuda.library import Cuda
 from crossbow.kernels.interface import PreparedKernel, Variable
-from crossbow.kernels.onednn.library import OneDNN
 from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import (
     BatchNormBackward,
@@ -39,7 +39,7 @@ FLOAT32 = np.dtype(np.float32)
 X = Tensor((2, 3), FLOAT32)
 
 
-def rooms(library: Reference | OneDNN | Cuda) -> set[type[Request]]:
+def rooms(library: Reference | Cpu | Cuda) -> set[type[Request]]:
     return {request for registry in library.rooms.registries for request in registry.requests}
 
 
@@ -55,7 +55,7 @@ def test_every_library_answers_every_request() -> None:
     everything = set(REQUESTS)
     assert len(everything) > 50
     assert everything - rooms(Reference()) == set()
-    assert everything - rooms(OneDNN()) == set()
+    assert everything - rooms(Cpu()) == set()
     assert everything - rooms(Cuda()) == HOST_ONLY
 
 

@@ -1,0 +1,1 @@
+"""oneDNN's primitives through a thin binding."""

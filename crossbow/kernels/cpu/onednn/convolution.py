@@ -1,0 +1,215 @@
+"""Two-dimensional convolution and its gradients.
+
+Activations are channels-last, where the library's direct kernels run at the processor's peak. They want the weights
+in blocks of 16 × 16 channels, forward and weight gradient in the same one, the data gradient in its transpose: so a
+replica keeps the former. It keeps (height, width, in, out) where kernels of our own gain, which want that, and where
+padding the channels to whole blocks would lengthen every pass of solver and averaging; the library's kernels then
+reorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.onednn.memory import (
+    activation,
+    attributes,
+    elements,
+    engine,
+    free,
+    nbytes,
+    plain,
+    same,
+    storage,
+    stored,
+)
+from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps, chosen, implementation
+from crossbow.kernels.cpu.passes.activation import add_relu
+from crossbow.kernels.cpu.passes.sums import add_bias_gradient
+from crossbow.kernels.cpu.rooms import ONEDNN, images
+from crossbow.kernels.cpu.simd import narrow
+from crossbow.kernels.cpu.simd.image_convolution import image_convolution
+from crossbow.kernels.cpu.steps import Place
+from crossbow.kernels.cpu.storage import BlockedStorage, outputs_last, strided_storage
+from crossbow.kernels.interface import PreparedKernel, Storage, Variable
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
+from crossbow.types import Shape, Tensor
+
+TRANSPOSED = {
+    "ABcd16b16a": dnnl.TAG_ABCD16A16B,
+    "ABcd8b8a": dnnl.TAG_ABCD8A8B,
+    "aBCde16c16b": dnnl.TAG_ABCDE16B16C,
+    "aBCde8c8b": dnnl.TAG_ABCDE8B8C,
+}
+"""The blocked layouts that forward works in, and those with the inner blocks transposed, for the data gradient."""
+
+PADDING_ALLOWED = 1024
+"""Elements of padding that are cheaper to carry through solver and averaging than a reorder."""
+
+
+FEW_OUTPUTS = 32
+"""Below this the layout that forward prefers is worth a reorder (3×3, 16 → 16 channels: 334 instead of 429 µs)."""
+
+
+class _Convolution:
+    """What the three kernels of one convolution have in common."""
+
+    def __init__(
+        self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
+    ) -> None:
+        self.shape = weights.shape
+        self.sizes = _sizes(weights.shape, geometry.groups)
+        self.x, self.y = activation(x), activation(y)
+        self.bias = None if bias is None else plain(bias.shape)
+        dilation = tuple(d - 1 for d in geometry.dilation)
+        before, after = zip(*geometry.padding, strict=True)
+        self.geometry = (geometry.stride, dilation, before, after)
+        self.image = image_convolution(x, y, geometry)
+        self.forward = self.forward_with(free(self.sizes))
+        self.backward_weights = self._backward_weights()
+
+    def forward_with(self, weights: dnnl.Handle) -> dnnl.Handle:
+        return dnnl.dnnl_convolution_forward_primitive_desc_create(
+            engine(),
+            dnnl.FORWARD_TRAINING,
+            dnnl.CONVOLUTION_DIRECT,
+            self.x,
+            weights,
+            self.bias,
+            self.y,
+            *self.geometry,
+            attributes(),
+        )
+
+    def backward_data_with(self, weights: dnnl.Handle) -> dnnl.Handle:
+        return dnnl.dnnl_convolution_backward_data_primitive_desc_create(
+            engine(), dnnl.CONVOLUTION_DIRECT, self.x, weights, self.y, *self.geometry, self.forward, attributes()
+        )
+
+    def _backward_weights(self) -> dnnl.Handle:
+        return dnnl.dnnl_convolution_backward_weights_primitive_desc_create(
+            engine(),
+            dnnl.CONVOLUTION_DIRECT,
+            self.x,
+            free(self.sizes),
+            None,
+            self.y,
+            *self.geometry,
+            self.forward,
+            attributes(),
+        )
+
+    @property
+    def gradient_layout(self) -> dnnl.Handle:
+        return chosen(self.backward_weights, dnnl.QUERY_DIFF_WEIGHTS_MD)
+
+    def describe(self, descriptor: dnnl.Handle) -> BlockedStorage:
+        return storage(self.shape, descriptor, self.sizes)
+
+    def choose_storage(self) -> BlockedStorage:
+        """The layout of the library's weight gradient, or the one that our own kernel of that wants, where it gains."""
+        descriptor = self.gradient_layout
+        padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
+        if padded or (self.image is not None and narrow.gains_in_weights(self.image)):
+            return strided_storage(self.shape, self.sizes, outputs_last(self.sizes))
+        return self.describe(descriptor)
+
+
+@ONEDNN.kernel(ConvolutionForward, lambda request: images(request.x))
+def forward(request: ConvolutionForward) -> PreparedKernel:
+    x, weights, y, geometry = request.x, request.weights, request.y, request.geometry
+    convolution = _Convolution(x, weights, request.bias, y, geometry)
+    storages: dict[str, Storage] = {}
+    if weights.storage is None:
+        storages["weights"] = kept = convolution.choose_storage()
+        weights = Variable(weights.shape, weights.dtype, kept)
+    kept_as = stored(weights, convolution.sizes)
+    candidates = []
+    if weights.shape[0] // geometry.groups >= FEW_OUTPUTS:
+        blocked = isinstance(weights.storage, BlockedStorage) and weights.storage.blocks
+        candidates = [kept_as, convolution.gradient_layout] if blocked else [convolution.gradient_layout]
+    made = [convolution.forward_with(candidate) for candidate in candidates]
+    descriptor = _first_direct(made) or convolution.forward_with(free(convolution.sizes))
+    steps = PrimitiveSteps(request)
+    layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
+    operands: dict[int, tuple[dnnl.Handle, Place]] = {
+        dnnl.ARG_SRC: (convolution.x, "input0"),
+        dnnl.ARG_WEIGHTS: (layout, _reordered(steps, kept_as, layout)),
+        dnnl.ARG_DST: (convolution.y, "output"),
+    }
+    if convolution.bias is not None:
+        operands[dnnl.ARG_BIAS] = (convolution.bias, "bias")
+    steps.add("convolution", descriptor, operands)
+    if request.relu:
+        add_relu(steps, "output", y.elements)
+    return steps.prepared(storages=storages)
+
+
+@ONEDNN.kernel(ConvolutionBackwardData, lambda request: images(request.dx))
+def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
+    weights, geometry = request.weights, request.geometry
+    convolution = _Convolution(request.dx, weights, None, request.dy, geometry)
+    transposed = TRANSPOSED.get(str(convolution.describe(convolution.gradient_layout)))
+    candidates = []
+    # With one channel a group, blocks would be padded 256 times over; the library has kernels of its own for that.
+    if transposed is not None and (geometry.groups == 1 or weights.shape[1] > 1):
+        layout = dnnl.dnnl_memory_desc_create_with_tag(convolution.sizes, dnnl.F32, transposed)
+        candidates.append(convolution.backward_data_with(layout))
+    descriptor = _first_direct(candidates) or convolution.backward_data_with(free(convolution.sizes))
+    steps = PrimitiveSteps(request)
+    layout = chosen(descriptor, dnnl.QUERY_WEIGHTS_MD)
+    operands: dict[int, tuple[dnnl.Handle, Place]] = {
+        dnnl.ARG_DIFF_DST: (convolution.y, "output_gradient"),
+        dnnl.ARG_WEIGHTS: (layout, _reordered(steps, stored(weights, convolution.sizes), layout)),
+        dnnl.ARG_DIFF_SRC: (convolution.x, "input_gradient"),
+    }
+    steps.add("convolution", descriptor, operands)
+    return steps.prepared()
+
+
+@ONEDNN.kernel(ConvolutionBackwardWeights, lambda request: images(request.x))
+def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
+    dy, weights = request.dy, request.weights
+    convolution = _Convolution(request.x, weights, None, dy, request.geometry)
+    steps = PrimitiveSteps(request)
+    kept_as, layout = stored(weights, convolution.sizes), convolution.gradient_layout
+    place: Place = "weights_gradient" if same(kept_as, layout) else steps.reserve(nbytes(layout))
+    operands: dict[int, tuple[dnnl.Handle, Place]] = {
+        dnnl.ARG_SRC: (convolution.x, "input0"),
+        dnnl.ARG_DIFF_DST: (convolution.y, "output_gradient"),
+        dnnl.ARG_DIFF_WEIGHTS: (layout, place),
+    }
+    steps.add("convolution", convolution.backward_weights, operands)
+    if not isinstance(place, str):
+        steps.reorder(layout, place, kept_as, "weights_gradient")
+    if request.bias is not None:
+        add_bias_gradient(steps, dy.elements // dy.shape[1], dy.shape[1])
+    return steps.prepared()
+
+
+def _sizes(weights: Shape, groups: int) -> Shape:
+    """(outputs, channels, kh, kw), or (groups, outputs per group, …)."""
+    return weights if groups == 1 else (groups, weights[0] // groups, *weights[1:])
+
+
+def _first_direct(descriptors: Iterable[dnnl.Handle]) -> dnnl.Handle | None:
+    """The first whose implementation is generated code rather than im2col and a matrix product, or plain C++."""
+    for descriptor in descriptors:
+        if implementation(descriptor).startswith(("jit", "brg")):
+            return descriptor
+    return None
+
+
+def _reordered(steps: PrimitiveSteps, own: dnnl.Handle, wanted: dnnl.Handle) -> Place:
+    """Where the weights lie in the wanted layout, after a reorder where theirs is another."""
+    if same(own, wanted):
+        return "weights"
+    place = steps.reserve(nbytes(wanted))
+    steps.reorder(own, "weights", wanted, place)
+    return place

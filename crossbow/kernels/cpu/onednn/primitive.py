@@ -1,0 +1,87 @@
+"""From primitive descriptors to a prepared kernel: primitives, and passes, run in order on named buffers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.onednn.memory import attributes, engine, nbytes
+from crossbow.kernels.cpu.steps import Place, Steps, location
+from crossbow.kernels.interface import Buffers
+from crossbow.kernels.native import NativeCall
+from crossbow.kernels.requests import Request
+
+
+def implementation(descriptor: dnnl.Handle) -> str:
+    """The name of the implementation that the library chose, as "jit:avx512_core"."""
+    return dnnl.dnnl_primitive_desc_query_string(descriptor, dnnl.QUERY_IMPL_INFO_STR)
+
+
+def chosen(descriptor: dnnl.Handle, what: int) -> dnnl.Handle:
+    """The layout that a primitive wants, or works in, for one of its operands."""
+    found = dnnl.dnnl_primitive_desc_query_md(descriptor, what)
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True)
+class _PrimitiveStep:
+    """A primitive, and the layouts and places of its operands."""
+
+    name: str
+    primitive: dnnl.Handle
+    operands: Mapping[int, tuple[dnnl.Handle, Place]]
+    scratchpad: dnnl.Handle | None
+    steps: PrimitiveSteps
+
+    def bind(self, label: str, buffers: Buffers, workspace: int) -> NativeCall:
+        memories: dict[int, dnnl.Handle] = {}
+        for argument, (descriptor, place) in self.operands.items():
+            memories[argument] = dnnl.dnnl_memory_create(descriptor, engine(), location(place, buffers, workspace))
+        if self.scratchpad is not None:
+            place_of = workspace + self.steps.scratchpad_offset
+            memories[dnnl.ARG_SCRATCHPAD] = dnnl.dnnl_memory_create(self.scratchpad, engine(), place_of)
+        block = dnnl.execution_arguments(memories)
+        # A stream of one's own costs nothing on this engine, and streams are not promised to be shareable.
+        stream = dnnl.dnnl_stream_create(engine(), dnnl.STREAM_IN_ORDER)
+        return NativeCall(
+            f"{label} {self.name}",
+            dnnl.function_address("dnnl_primitive_execute"),
+            (self.primitive.value, stream.value, len(memories), ctypes.addressof(block)),
+            (self.primitive, stream, block, *memories.values(), *buffers.values()),
+        )
+
+
+class PrimitiveSteps(Steps):
+    """Primitives and passes of one prepared kernel. Primitives are made once; learners that bind them share them.
+
+    All of them share one scratchpad, after what is reserved of the workspace.
+    """
+
+    def __init__(self, request: Request) -> None:
+        super().__init__(request)
+        self._scratchpad = 0
+
+    @property
+    def scratchpad_offset(self) -> int:
+        return self._reserved
+
+    @property
+    def workspace(self) -> int:
+        return self._reserved + self._scratchpad
+
+    def add(self, name: str, descriptor: dnnl.Handle, operands: Mapping[int, tuple[dnnl.Handle, Place]]) -> None:
+        """Append the primitive of a descriptor, with the layout and the place of each operand."""
+        scratchpad = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_SCRATCHPAD_MD)
+        size = 0 if scratchpad is None else nbytes(scratchpad)
+        self._scratchpad = max(self._scratchpad, size)
+        self.implementations.append(implementation(descriptor))
+        primitive = dnnl.dnnl_primitive_create(descriptor)
+        self._steps.append(_PrimitiveStep(name, primitive, dict(operands), scratchpad if size else None, self))
+
+    def reorder(self, source: dnnl.Handle, place: Place, target: dnnl.Handle, to: Place) -> None:
+        """Append a change of layout."""
+        descriptor = dnnl.dnnl_reorder_primitive_desc_create(source, target, engine(), attributes())
+        self.add("reorder", descriptor, {dnnl.ARG_SRC: (source, place), dnnl.ARG_DST: (target, to)})

@@ -1,0 +1,347 @@
+"""Linear combinations of vectors, and their norm: the arithmetic of solvers and rules, in one pass over memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at, native
+from crossbow.kernels.cpu.rooms import PASSES
+from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.native import NativeCall
+from crossbow.kernels.reference.vector import check_lengths
+from crossbow.kernels.requests import ClipCoefficients, LinearCombination, SquaredNorm
+from crossbow.types import Array, address
+
+CHUNK = 1024
+"""Elements that every assignment covers before the next ones: what they share stays in the first-level cache."""
+WIDTH = 16
+"""Elements that are handled together."""
+FEW = 4
+"""Terms that are added up at once; of more, the sum so far is kept in the first-level cache."""
+
+
+class _VectorCode:
+    """Writes instructions on vectors of 16 numbers.
+
+    Vectors, because a loop over numbers is not vectorised where the target is one of the terms. Products and sums are
+    rounded one by one, as in NumPy: nothing is fused.
+    """
+
+    word, single = ir.IntType(64), ir.FloatType()
+    vector = ir.VectorType(single, WIDTH)
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def element(self, base: Any, kind: Any, index: Any) -> Any:
+        pointer = self.builder.inttoptr(base, kind.as_pointer())
+        return self.builder.load(self.builder.gep(pointer, [index]))
+
+    def splat(self, value: Any) -> Any:
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
+        return self.builder.shuffle_vector(
+            self.builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
+        )
+
+    def place(self, base: Any, index: Any) -> Any:
+        location = self.builder.add(base, self.builder.shl(index, self.word(2)))
+        return self.builder.inttoptr(location, self.vector.as_pointer())
+
+    def read(self, base: Any, index: Any) -> Any:
+        return self.builder.load(self.place(base, index), align=4)
+
+    def write(self, value: Any, base: Any, index: Any) -> None:
+        self.builder.store(value, self.place(base, index), align=4)
+
+    def steps(self, first: Any, last: Any) -> Any:
+        return cgutils.for_range_slice(self.builder, first, last, self.word(WIDTH), self.word)
+
+
+_SPAN = types.void(*[types.int64] * 6)
+
+
+def _span(count: int, *, carried: bool = False, relu: bool = False) -> Any:
+    """Compiled code for target[i] = Σ coefficients[j] · terms[j][i] with `count` terms and first ≤ i < last.
+
+    carried: the sum goes on from carry[i]. relu: max(target, 0).
+    """
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target, carry, terms, coefficients, first, last = arguments
+        code = _VectorCode(builder)
+        sources = [code.element(terms, code.word, code.word(j)) for j in range(count)]
+        factors = [code.splat(code.element(coefficients, code.single, code.word(j))) for j in range(count)]
+        with code.steps(first, last) as (index, _):
+            total = code.read(carry, index) if carried else None
+            for source, factor in zip(sources, factors, strict=True):
+                product = builder.fmul(factor, code.read(source, index))
+                total = product if total is None else builder.fadd(total, product)
+            if relu:
+                zero = ir.Constant(code.vector, None)
+                # "Less than" is false of what is not a number, which stays what it is.
+                total = builder.select(builder.fcmp_ordered("<", total, zero), zero, total)
+            code.write(total, target, index)
+        return context.get_dummy_value()
+
+    @instruction
+    def span(typing_context: Any, target: Any, carry: Any, terms: Any, coefficients: Any, first: Any, last: Any) -> Any:
+        return _SPAN, generate
+
+    return span
+
+
+_span1, _span2, _span3, _span4 = _span(1), _span(2), _span(3), _span(4)
+_more1, _more2, _more3, _more4 = (_span(count, carried=True) for count in (1, 2, 3, 4))
+_span2_relu = _span(2, relu=True)
+
+
+_variable: Callable[..., Any] = cgutils.alloca_once_value
+
+
+@instruction
+def _add_squares(typing_context: Any, sums: Any, vector: Any, last: Any) -> Any:
+    """sums[j] += Σ vector[i]², for i < last with i ≡ j (mod 16), in double precision, one i after the other."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sums, vector, last = arguments
+        code, wide = _VectorCode(builder), ir.VectorType(ir.DoubleType(), WIDTH)
+        place = builder.inttoptr(sums, wide.as_pointer())
+        total = _variable(builder, builder.load(place, align=8))
+        with code.steps(code.word(0), last) as (index, _):
+            value = builder.fpext(code.read(vector, index), wide)
+            builder.store(builder.fadd(builder.load(total), builder.fmul(value, value)), total)
+        builder.store(builder.load(total), place, align=8)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), generate
+
+
+@inlined
+def _round(coefficients: int, count: int, rounded: int) -> None:
+    """The coefficients in the vectors' precision."""
+    source, target = float64_at(coefficients), float32_at(rounded)
+    for index in range(count):
+        target[index] = np.float32(source[index])
+
+
+@inlined
+def _add_up(target: int, terms: int, factors: int, count: int, room: int, start: int, stop: int, relu: int) -> None:
+    """target[i] = Σ factors[j] · terms[j][i] for start ≤ i < stop: four terms at a time, and what they make in `room`,
+    which has a place for each i. Neither is the target written before its last terms are read."""
+    whole = start + (stop - start) // WIDTH * WIDTH
+    first, carry, done = whole, room - 4 * start, 4
+    if relu != 0:
+        if count == 2:
+            _span2_relu(target, carry, terms, factors, start, whole)
+        else:
+            first = start
+    elif count == 1:
+        _span1(target, carry, terms, factors, start, whole)
+    elif count == 2:
+        _span2(target, carry, terms, factors, start, whole)
+    elif count == 3:
+        _span3(target, carry, terms, factors, start, whole)
+    elif count == 4:
+        _span4(target, carry, terms, factors, start, whole)
+    else:
+        _span4(carry, carry, terms, factors, start, whole)
+        while count - done > 4:
+            _more4(carry, carry, terms + 8 * done, factors + 4 * done, start, whole)
+            done += 4
+        if count - done == 1:
+            _more1(target, carry, terms + 8 * done, factors + 4 * done, start, whole)
+        elif count - done == 2:
+            _more2(target, carry, terms + 8 * done, factors + 4 * done, start, whole)
+        elif count - done == 3:
+            _more3(target, carry, terms + 8 * done, factors + 4 * done, start, whole)
+        else:
+            _more4(target, carry, terms + 8 * done, factors + 4 * done, start, whole)
+    result, factor, source = float32_at(target), float32_at(factors), int64_at(terms)
+    for index in range(first, stop):
+        total = factor[0] * float32_at(source[0])[index]
+        for term in range(1, count):
+            total += factor[term] * float32_at(source[term])[index]
+        result[index] = np.float32(0) if relu != 0 and total < 0 else total
+
+
+@native
+def combine(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: length, float64 coefficients, their number, room for them as float32, number of sums, whether targets are
+    max(sum, 0), room for sums of many terms, number of signs, number of their uses; for every sign its vector and room
+    for it; for every use the position of a term in this block, and which sign it is; then for every sum its target, its
+    number of terms, and these."""
+    block = int64_at(arguments)
+    _round(block[1], block[2], block[3])
+    signs, uses = block[7], block[8]
+    for start in range(0, block[0], CHUNK):
+        stop = min(start + CHUNK, block[0])
+        row = 9
+        for _ in range(signs):
+            vector, sign = float32_at(block[row]), float32_at(block[row + 1])
+            for index in range(start, stop):
+                value = vector[index]
+                sign[index - start] = np.float32(1) if value > 0 else np.float32(-1) if value < 0 else value
+            row += 2
+        for _ in range(uses):
+            block[block[row]] = block[9 + 2 * block[row + 1] + 1] - 4 * start
+            row += 2
+        factors = block[3]
+        for _ in range(block[4]):
+            count, terms = block[row + 1], np.int64(arguments) + 8 * (row + 2)
+            _add_up(block[row], terms, factors, count, block[6], start, stop, block[5])
+            row += 2 + count
+            factors += 4 * count
+    return 0
+
+
+@native
+def add_squares(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: length, float64 coefficients, their number, room for them as float32, room for sums of many terms, room
+    for a sum, room for 16 sums of squares, result; then the terms."""
+    block = int64_at(arguments)
+    _round(block[1], block[2], block[3])
+    total, squares = float32_at(block[5]), float64_at(block[6])
+    for lane in range(WIDTH):
+        squares[lane] = 0.0
+    for start in range(0, block[0], CHUNK):
+        stop = min(start + CHUNK, block[0])
+        terms = np.int64(arguments) + 8 * 8
+        _add_up(block[5] - 4 * start, terms, block[3], block[2], block[4], start, stop, 0)
+        last = (stop - start + WIDTH - 1) // WIDTH * WIDTH
+        for index in range(stop - start, last):
+            total[index] = np.float32(0)
+        _add_squares(block[6], block[5], last)
+    result = 0.0
+    for lane in range(WIDTH):
+        result += squares[lane]
+    float64_at(block[7])[0] = result
+    return 0
+
+
+@native
+def clip(arguments: int, _1: int, _2: int, _3: int) -> int:
+    """Block: squares, their number, limit, coefficients, room for the clipped ones, their number, which are clipped."""
+    block = int64_at(arguments)
+    squares, coefficients, clipped = float64_at(block[0]), float64_at(block[3]), float64_at(block[4])
+    limit, marks = float64_at(arguments)[2], int64_at(block[6])
+    total, factor = 0.0, 1.0
+    for index in range(block[1]):
+        total += squares[index]
+    norm = math.sqrt(total)
+    if not norm <= limit:  # NaN is not hidden
+        factor = limit / norm
+    for index in range(block[5]):
+        clipped[index] = coefficients[index] * factor if marks[index] != 0 else coefficients[index]
+    return 0
+
+
+@PASSES.kernel(LinearCombination, lambda request: request.dtype == np.float32)
+def linear_combination(request: LinearCombination) -> PreparedKernel:
+    assignments, sources = request.assignments, dict(request.signs)
+    combine.address  # noqa: B018 - compile while preparing
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        vectors = {name: buffers[name] for name in dict.fromkeys((*request.writes, *request.vectors))}
+        check_lengths(vectors)
+        sums = [(a.target, a.terms) for a in assignments]
+        return (_combination(request.label, vectors, sums, buffers["coefficients"], sources),)
+
+    return request.prepared("numba", bind)
+
+
+def combination_call(
+    name: str, sums: Sequence[tuple[Array, Sequence[Array]]], coefficients: Array, relu: bool = False
+) -> NativeCall:
+    """The call that does the sums, each (target, terms), over arrays whose memory is contiguous.
+
+    relu: each target is max(sum, 0).
+    """
+    arrays = [array for target, terms in sums for array in (target, *terms)]
+    names = {id(array): str(number) for number, array in enumerate(arrays)}
+    named = [(names[id(target)], tuple(names[id(term)] for term in terms)) for target, terms in sums]
+    return _combination(name, {names[id(array)]: array for array in arrays}, named, coefficients, {}, relu)
+
+
+def _combination(
+    name: str,
+    vectors: Mapping[str, Array],
+    sums: Sequence[tuple[str, Sequence[str]]],
+    coefficients: Array,
+    signs: Mapping[str, str],
+    relu: bool = False,
+) -> NativeCall:
+    """The call of `combine`."""
+    expected = sum(len(terms) for _, terms in sums)
+    _check_coefficients(coefficients, expected)
+    rounded = np.zeros(expected, np.float32)
+    room = np.zeros(CHUNK if max(len(terms) for _, terms in sums) > FEW else 0, np.float32)
+    used = [sign for sign in signs if any(sign in terms for _, terms in sums)]
+    places = {sign: np.zeros(CHUNK, np.float32) for sign in used}
+    uses = sum(term in places for _, terms in sums for term in terms)
+    length = vectors[sums[0][0]].size
+    slots = [length, address(coefficients), expected, address(rounded), len(sums), int(relu), address(room)]
+    slots += [len(used), uses]
+    for sign in used:
+        slots += [address(vectors[signs[sign]]), address(places[sign])]
+    rows: list[int] = []
+    positions: list[int] = []
+    for target, terms in sums:
+        rows += [address(vectors[target]), len(terms)]
+        for term in terms:
+            if term in places:
+                positions += [len(slots) + 2 * uses + len(rows), used.index(term)]
+            rows.append(0 if term in places else address(vectors[term]))
+    references = (coefficients, rounded, room, *places.values(), *vectors.values())
+    return combine.call(name, *slots, *positions, *rows, references=references)
+
+
+@PASSES.kernel(SquaredNorm, lambda request: request.dtype == np.float32)
+def squared_norm(request: SquaredNorm) -> PreparedKernel:
+    terms = request.terms
+    add_squares.address  # noqa: B018 - compile while preparing
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        vectors, coefficients, square = [buffers[term] for term in terms], buffers["coefficients"], buffers["square"]
+        length = check_lengths(dict(zip(terms, vectors, strict=True)))
+        _check_coefficients(coefficients, len(terms))
+        rounded, room = np.zeros(len(terms), np.float32), np.zeros((2, CHUNK), np.float32)
+        squares = np.zeros(WIDTH)
+        slots = [length, address(coefficients), len(terms), address(rounded), address(room[0]), address(room[1])]
+        slots += [address(squares), address(square), *map(address, vectors)]
+        references = (coefficients, rounded, room, squares, square, *vectors)
+        return (add_squares.call(request.label, *slots, references=references),)
+
+    return request.prepared("numba", bind)
+
+
+@PASSES.kernel(ClipCoefficients)
+def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
+    limit, clipped = request.limit, request.clipped
+    clip.address  # noqa: B018 - compile while preparing
+    marks = np.array(clipped, np.int64)
+
+    def bind(buffers: Buffers) -> Sequence[Call]:
+        squares, coefficients, target = (buffers[role] for role in request.roles)
+        for array in (coefficients, target):
+            _check_coefficients(array, len(marks))
+        slots = (address(squares), squares.size, float(limit), address(coefficients), address(target))
+        references = (squares, coefficients, target, marks)
+        return (clip.call(request.label, *slots, len(marks), address(marks), references=references),)
+
+    return request.prepared("numba", bind)
+
+
+def _check_coefficients(coefficients: Array, expected: int) -> None:
+    if coefficients.dtype != np.float64 or coefficients.shape != (expected,):
+        raise ValueError(
+            f"expected {expected} float64 coefficients, one for each term. "
+            f"Received: {coefficients.dtype} of shape {coefficients.shape}"
+        )

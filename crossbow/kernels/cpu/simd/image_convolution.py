@@ -1,0 +1,174 @@
+"""Sizes of the convolutions that we have kernels of our own for, and images with padding around them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.kernels.compiled import float32_at, inlined, int64_at
+from crossbow.kernels.cpu.steps import Steps
+from crossbow.kernels.cpu.storage import lies, outputs_last, strided_storage
+from crossbow.kernels.cpu.threads import max_threads
+from crossbow.kernels.interface import Storage
+from crossbow.kernels.requests import (
+    ConvolutionBackwardData,
+    ConvolutionBackwardWeights,
+    ConvolutionForward,
+    ConvolutionGeometry,
+)
+from crossbow.types import Tensor
+
+IMAGES, HEIGHT, WIDTH, CHANNELS, TOP, LEFT, PADDED_HEIGHT, PADDED_WIDTH = range(8)
+"""Where the sizes of images lie in an argument block; padding is before, the padded sizes are with that behind."""
+IMAGE_SIZES = 8
+OUTPUTS, ROWS, COLUMNS, KERNEL_ROWS, KERNEL_COLUMNS, ROW_STRIDE, COLUMN_STRIDE, DILATION = range(8, 16)
+"""And behind those of its input the sizes of a convolution; rows and columns are the output's."""
+SIZES = 16
+
+
+@dataclass(frozen=True)
+class PaddedImages:
+    """Images of (height, width, channels), and the padding that a kernel wants around them: (before, behind)."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    padding: tuple[tuple[int, int], tuple[int, int]]
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        (top, bottom), (left, right) = self.padding
+        return self.height + top + bottom, self.width + left + right
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """As they lie in argument blocks."""
+        (top, _), (left, _) = self.padding
+        return (self.images, self.height, self.width, self.channels, top, left, *self.padded)
+
+    def reserve(self, steps: Steps) -> int | None:
+        """Room for one image with its padding, where there is any."""
+        height, width = self.padded
+        if (height, width) == (self.height, self.width):
+            return None
+        return steps.reserve(4 * height * width * self.channels)
+
+
+@dataclass(frozen=True)
+class ImageConvolution:
+    """Sizes of a convolution on images."""
+
+    input: PaddedImages
+    outputs: int
+    rows: int
+    columns: int
+    """Of the output."""
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    dilation: int
+    """Of rows; columns have none."""
+
+    @property
+    def channels(self) -> int:
+        return self.input.channels
+
+    @property
+    def window(self) -> int:
+        """Elements of a row of a window."""
+        return self.kernel[1] * self.channels
+
+    @property
+    def positions(self) -> int:
+        """Of windows, in all images."""
+        return self.input.images * self.rows * self.columns
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """As they lie in argument blocks."""
+        return (*self.input.slots, self.outputs, self.rows, self.columns, *self.kernel, *self.stride, self.dilation)
+
+
+Convolution = ConvolutionForward | ConvolutionBackwardData | ConvolutionBackwardWeights
+
+
+def own_sizes(request: Convolution) -> ImageConvolution | None:
+    """The sizes of a convolution for kernels of our own, where these take the weights as they lie, or may choose."""
+    if isinstance(request, ConvolutionForward):
+        x, y = request.x, request.y
+    else:
+        x, y = request.dx if isinstance(request, ConvolutionBackwardData) else request.x, request.dy
+    weights, sizes = request.weights, image_convolution(x, y, request.geometry)
+    free = weights.storage is None and isinstance(request, ConvolutionForward)
+    return sizes if free or lies(weights, weights.shape, outputs_last(weights.shape)) else None
+
+
+def known_sizes(request: Convolution) -> ImageConvolution:
+    """The same, once it is settled that there are such kernels."""
+    sizes = own_sizes(request)
+    assert sizes is not None
+    return sizes
+
+
+def chosen_storage(request: ConvolutionForward) -> dict[str, Storage]:
+    """How the weights shall lie for kernels of our own, where it is for the forward kernel to say."""
+    weights = request.weights
+    if weights.storage is not None:
+        return {}
+    return {"weights": strided_storage(weights.shape, weights.shape, outputs_last(weights.shape))}
+
+
+def image_convolution(x: Tensor, y: Tensor, geometry: ConvolutionGeometry) -> ImageConvolution | None:
+    """The sizes of a convolution that our own kernels can do on this thread, else None."""
+    if len(x.shape) != 4 or geometry.groups != 1 or geometry.dilation[1] != 1:
+        return None
+    if max_threads() != 1:
+        return None
+    (images, channels, height, width), (_, outputs, rows, columns) = x.shape, y.shape
+    (kh, kw), (sh, sw) = geometry.kernel, geometry.stride
+    (top, bottom), (left, right) = geometry.padding
+    before = PaddedImages(images, height, width, channels, ((top, bottom), (left, right)))
+    return ImageConvolution(before, outputs, rows, columns, (kh, kw), (sh, sw), geometry.dilation[0])
+
+
+@inlined
+def clear_image(sizes: int, image: int) -> None:
+    """An image with its padding becomes 0."""
+    s, pixels = int64_at(sizes), float32_at(image)
+    for index in range(s[PADDED_HEIGHT] * s[PADDED_WIDTH] * s[CHANNELS]):
+        pixels[index] = np.float32(0)
+
+
+@inlined
+def image_with_padding(sizes: int, images: int, number: int, padded: int) -> int:
+    """The address of an image with its padding: its own where `padded` is 0, else that, where it is copied to.
+
+    Image 0 has to be asked for first: it clears the padding, which stays clear.
+    """
+    s = int64_at(sizes)
+    row = s[WIDTH] * s[CHANNELS]
+    own: int = images + 4 * number * s[HEIGHT] * row
+    if padded == 0:
+        return own
+    if number == 0:
+        clear_image(sizes, padded)
+    pixels, copy = float32_at(own), float32_at(padded)
+    start, step = (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS], s[PADDED_WIDTH] * s[CHANNELS]
+    for line in range(s[HEIGHT]):
+        for index in range(row):
+            copy[start + line * step + index] = pixels[line * row + index]
+    return padded
+
+
+@inlined
+def image_without_padding(sizes: int, padded: int, images: int, number: int) -> None:
+    """The way back: what lies inside the padding becomes an image. Nothing where `padded` is 0."""
+    s = int64_at(sizes)
+    row = s[WIDTH] * s[CHANNELS]
+    if padded != 0:
+        pixels, copy = float32_at(padded), float32_at(images + 4 * number * s[HEIGHT] * row)
+        start, step = (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS], s[PADDED_WIDTH] * s[CHANNELS]
+        for line in range(s[HEIGHT]):
+            for index in range(row):
+                copy[line * row + index] = pixels[start + line * step + index]

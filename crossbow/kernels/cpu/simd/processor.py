@@ -1,0 +1,51 @@
+"""What the processor's vectors hold, and how many registers there are for them."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+import llvmlite.binding
+import numba
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors of float32, and the largest tile of sums that the registers hold beside their operands."""
+
+    lanes: int
+    """Numbers of a vector."""
+    rows: int
+    """Rows of a tile."""
+    columns: int
+    """Vectors in a row of a tile."""
+    fused: bool
+    """Whether a product and a sum are one instruction."""
+
+
+def _features() -> set[str]:
+    """The processor's features that compiled code may use."""
+    named: str | None = numba.config.CPU_FEATURES  # type: ignore[attr-defined]
+    if named:
+        return {feature[1:] for feature in named.split(",") if feature.startswith("+")}
+    return {name for name, present in llvmlite.binding.get_host_cpu_features().items() if present}
+
+
+def _vectors() -> Vectors:
+    features = _features()
+    if "avx512f" in features:
+        return Vectors(lanes=16, rows=8, columns=3, fused=True)
+    if "avx2" in features:
+        return Vectors(lanes=8, rows=6, columns=2, fused="fma" in features)
+    if platform.machine() in ("arm64", "aarch64"):
+        return Vectors(lanes=4, rows=8, columns=3, fused=True)
+    return Vectors(lanes=4, rows=6, columns=2, fused="fma" in features)
+
+
+VECTORS = _vectors()
+MEASURED_LANES = 16
+"""Vectors with which convolutions of our own were measured beside oneDNN's. With others oneDNN's come first."""
+
+
+def measured() -> bool:
+    return VECTORS.lanes == MEASURED_LANES

@@ -1,0 +1,279 @@
+"""Winograd's transforms F(m×m, r×r), compiled: from r×r weights or (m + r − 1)² pixels to points and back.
+
+A polynomial of degree m + r − 2 is known from its values at m + r − 1 points, and a convolution is a product of
+polynomials. With the points 0, ±1, ±2 and ∞ (the leading coefficient), as Toom and Cook, transposed by Winograd:
+
+    y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ x B)] A
+
+With N_j = Π_{l≠j} (a_j − a_l), for the finite points a_j: A[j, i] = a_j^i, G[j, k] = a_j^k / N_j, and row j of Bᵀ holds
+the coefficients of Π_{l≠j} (x − a_l). Those of ∞ are the unit vectors of the highest powers, and the coefficients of
+Π_l (x − a_l).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+
+from crossbow.kernels.compiled import NativeFunction, call_address, float64_at, inlined, instruction, int64_at, native
+from crossbow.kernels.cpu.simd.tile import LANES
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+POINTS = (0, 1, -1, 2, -2)
+"""The finite ones, as many as are needed. Pairs of opposite sign share half of their arithmetic."""
+
+
+def matrices(outputs: int, kernel: int) -> Mapping[str, Matrix]:
+    """A (points × outputs), G (points × kernel) and B (points × points) of a tile with so many outputs in a row."""
+    finite, size = POINTS[: outputs + kernel - 2], outputs + kernel - 1
+    a, g, b = [], [], []
+    for point in finite:
+        others = [other for other in finite if other != point]
+        scale = Fraction(1, int(np.prod([point - other for other in others])))
+        a.append([Fraction(point) ** power for power in range(outputs)])
+        g.append([scale * point**power for power in range(kernel)])
+        b.append([*_polynomial(others), Fraction(0)])
+    for rows, length in ((a, outputs), (g, kernel)):
+        rows.append([Fraction(int(power == length - 1)) for power in range(length)])
+    b.append(_polynomial(finite))
+    assert len(b) == size
+    columns = zip(*b, strict=True)
+    return {"A": _frozen(a), "G": _frozen(g), "B": _frozen(columns)}
+
+
+def _polynomial(roots: Sequence[int]) -> list[Fraction]:
+    """The coefficients of Π (x − root), the constant first."""
+    made = [Fraction(1)]
+    for root in roots:
+        made = [below - root * at for below, at in zip([Fraction(0), *made], [*made, Fraction(0)], strict=True)]
+    return made
+
+
+def _frozen(rows: Any) -> Matrix:
+    return tuple(tuple(row) for row in rows)
+
+
+def _transposed(matrix: Matrix) -> Matrix:
+    return _frozen(zip(*matrix, strict=True))
+
+
+INPUT, WEIGHTS, OUTPUT, INPUT_GRADIENT, WEIGHTS_GRADIENT, OUTPUT_GRADIENT = range(6)
+"""Bᵀ x B, G w Gᵀ and Aᵀ M A, and their transposes: B Q Bᵀ, which is added to what is there, as tiles of the input
+overlap; Gᵀ P G; and A dy Aᵀ."""
+
+
+def _matrix(which: int, outputs: int, kernel: int) -> tuple[Matrix, bool]:
+    """What a transform multiplies by from the left, and whether that goes from points (its columns are theirs)."""
+    found = matrices(outputs, kernel)
+    a, g, b = found["A"], found["G"], found["B"]
+    return {
+        INPUT: (_transposed(b), False),
+        WEIGHTS: (g, False),
+        OUTPUT: (_transposed(a), True),
+        INPUT_GRADIENT: (b, True),
+        WEIGHTS_GRADIENT: (_transposed(g), True),
+        OUTPUT_GRADIENT: (a, False),
+    }[which]
+
+
+# The slots of a transform's argument block.
+SOURCE, SOURCE_TILE, SOURCE_ROW, SOURCE_COLUMN = range(4)
+"""Where the first tile lies, and distances in bytes: between tiles, and between the rows and columns of one."""
+TARGET, TARGET_TILE, TARGET_ROW, TARGET_COLUMN = range(4, 8)
+TILES, ELEMENTS = 8, 9
+"""How many, each of so many numbers in every place: at least LANES."""
+SHIFT, FLOOR = 10, 11
+"""Of OUTPUT: the address of as many numbers, which are added; a float: what is less becomes it (NaN stays)."""
+SLOTS = 12
+
+
+class _Sandwich:
+    """Writes `target ← matrix · source · matrixᵀ` for grids of vectors of LANES numbers."""
+
+    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+
+    def __init__(self, builder: Any, matrix: Matrix, from_points: bool) -> None:
+        self.builder, self.matrix, self.from_points = builder, matrix, from_points
+
+    def write(self, source: Sequence[Any], target: Sequence[Any], finish: Callable[[Any, Any], Any]) -> None:
+        """finish: makes of a result, and its place, what is written."""
+        rows, columns = len(self.matrix), len(self.matrix[0])
+        grid = [[self.builder.load(place, align=4) for place in line] for line in self._places(source, columns)]
+        half = [self._multiply(column) for column in zip(*grid, strict=True)]
+        result = [self._multiply(line) for line in zip(*half, strict=True)]
+        for line, places in zip(result, self._places(target, rows), strict=True):
+            for value, place in zip(line, places, strict=True):
+                self.builder.store(finish(value, place), place, align=4)
+
+    def _places(self, start: Sequence[Any], size: int) -> list[list[Any]]:
+        builder, (base, row_step, column_step) = self.builder, start
+        rows = [builder.add(base, builder.mul(row_step, self.word(row))) for row in range(size)]
+        steps = [builder.mul(column_step, self.word(column)) for column in range(size)]
+        return [[builder.inttoptr(builder.add(row, step), self.vector.as_pointer()) for step in steps] for row in rows]
+
+    def _multiply(self, values: Sequence[Any]) -> list[Any]:
+        """matrix · values. Points of opposite sign are taken together: sums and differences are made once for both."""
+        pairs = range(1, max(map(len, (self.matrix, values))) - 2, 2)
+        builder = self.builder
+        if self.from_points:
+            mixed, columns = list(values), list(zip(*self.matrix, strict=True))
+            for one in pairs:
+                left, right = columns[one], columns[one + 1]
+                mixed[one] = builder.fadd(values[one], values[one + 1])
+                mixed[one + 1] = builder.fsub(values[one], values[one + 1])
+                columns[one] = tuple((a + b) / 2 for a, b in zip(left, right, strict=True))
+                columns[one + 1] = tuple((a - b) / 2 for a, b in zip(left, right, strict=True))
+            return [self._sum(row, mixed) for row in zip(*columns, strict=True)]
+        made: dict[int, Any] = {}
+        for one in pairs:
+            left, right = self.matrix[one], self.matrix[one + 1]
+            even = self._sum([(a + b) / 2 for a, b in zip(left, right, strict=True)], values)
+            odd = self._sum([(a - b) / 2 for a, b in zip(left, right, strict=True)], values)
+            made |= {one: builder.fadd(even, odd), one + 1: builder.fsub(even, odd)}
+        return [made[row] if row in made else self._sum(factors, values) for row, factors in enumerate(self.matrix)]
+
+    def _sum(self, factors: Sequence[Fraction], values: Sequence[Any]) -> Any:
+        """Σ factor · value, those that need no product first."""
+        builder, total = self.builder, None
+        terms = [(factor, value) for factor, value in zip(factors, values, strict=True) if factor]
+        for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, term[0] < 0)):
+            constant = ir.Constant(self.vector, [float(factor)] * LANES)
+            if abs(factor) != 1:
+                total = builder.fmul(value, constant) if total is None else self._fma(value, constant, total)
+            elif total is None:
+                total = value if factor > 0 else builder.fneg(value)
+            else:
+                total = builder.fadd(total, value) if factor > 0 else builder.fsub(total, value)
+        return total
+
+    def _fma(self, left: Any, right: Any, total: Any) -> Any:
+        name = f"llvm.fma.v{LANES}f32"
+        function = self.builder.module.globals.get(name)
+        if function is None:
+            function = ir.Function(self.builder.module, ir.FunctionType(self.vector, [self.vector] * 3), name)
+        return self.builder.call(function, [left, right, total])
+
+    def raised(self, shift: Any, floor: Any) -> Callable[[Any, Any], Any]:
+        """max(value + shift, floor), NaN kept: the address of a vector, and a number."""
+        builder = self.builder
+        added = builder.load(builder.inttoptr(shift, self.vector.as_pointer()), align=4)
+        least = self._splat(floor, self.vector)
+
+        def finish(value: Any, place: Any) -> Any:
+            value = builder.fadd(value, added)
+            return builder.select(builder.fcmp_ordered("<", value, least), least, value)
+
+        return finish
+
+    def added(self, skipped: Any) -> Callable[[Any, Any], Any]:
+        """The value added to what is there, but for the first lanes."""
+        builder, lanes = self.builder, ir.VectorType(self.word, LANES)
+        new = builder.icmp_signed(">=", ir.Constant(lanes, list(range(LANES))), self._splat(skipped, lanes))
+
+        def finish(value: Any, place: Any) -> Any:
+            before = builder.load(place, align=4)
+            return builder.select(new, builder.fadd(before, value), before)
+
+        return finish
+
+    def _splat(self, value: Any, kind: Any) -> Any:
+        undefined, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
+        first = self.builder.insert_element(undefined, value, lane(0))
+        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(lane, LANES), None))
+
+
+@instruction
+def _sandwich(
+    typing_context: Any, which: Any, outputs: Any, kernel: Any, source: Any, source_row: Any, source_column: Any,
+    target: Any, target_row: Any, target_column: Any, shift: Any, floor: Any, skipped: Any,
+) -> Any:  # fmt: skip
+    """The transform of the literal sizes on one grid of vectors."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        sandwich = _Sandwich(builder, *_matrix(which.literal_value, outputs.literal_value, kernel.literal_value))
+        finish = {
+            OUTPUT: lambda: sandwich.raised(*arguments[9:11]),
+            INPUT_GRADIENT: lambda: sandwich.added(arguments[11]),
+        }
+        made = finish.get(which.literal_value, lambda: lambda value, place: value)()
+        sandwich.write(arguments[3:6], arguments[6:9], made)
+        return context.get_dummy_value()
+
+    if not all(isinstance(size, types.IntegerLiteral) for size in (which, outputs, kernel)):
+        return None
+    return types.void(which, outputs, kernel, *[types.int64] * 7, types.float32, types.int64), generate
+
+
+@functools.cache
+def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
+    """The compiled transform of a row of tiles: INPUT, WEIGHTS, …, for tiles of outputs × outputs and such a kernel."""
+
+    def transform_pass(block: int, _1: int, _2: int, _3: int) -> int:
+        b = int64_at(block)
+        source, source_row, source_column = b[SOURCE], b[SOURCE_ROW], b[SOURCE_COLUMN]
+        target, target_row, target_column = b[TARGET], b[TARGET_ROW], b[TARGET_COLUMN]
+        shift, floor, last = b[SHIFT], np.float32(float64_at(block)[FLOOR]), b[ELEMENTS] - LANES
+        for tile in range(b[TILES]):
+            here, there = source + tile * b[SOURCE_TILE], target + tile * b[TARGET_TILE]
+            for first in range(0, b[ELEMENTS], LANES):
+                start = min(first, last)  # the last vector begins inside the one before where they do not fit
+                place = 4 * start
+                _sandwich(
+                    which, outputs, kernel, here + place, source_row, source_column,
+                    there + place, target_row, target_column, shift + place, floor, first - start,
+                )  # fmt: skip
+        return 0
+
+    transform_pass.__name__ = f"winograd_{which}_{outputs}_{kernel}"
+    return native(transform_pass)
+
+
+@instruction
+def transpose_square(typing_context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
+    """The transpose of LANES × LANES numbers: addresses, and distances in bytes between rows."""
+    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def place(base: Any, step: Any, row: int) -> Any:
+            return builder.inttoptr(builder.add(base, builder.mul(step, word(row))), vector.as_pointer())
+
+        rows = [builder.load(place(arguments[0], arguments[1], row), align=4) for row in range(LANES)]
+        distance = 1
+        while distance < LANES:  # rows i and i + distance exchange squares of that size
+            low_lanes = [lane - distance + LANES if lane & distance else lane for lane in range(LANES)]
+            masks = [
+                ir.Constant(ir.VectorType(ir.IntType(32), LANES), [lane + more for lane in low_lanes])
+                for more in (0, distance)
+            ]
+            for low in (row for row in range(LANES) if not row & distance):
+                pair = rows[low], rows[low + distance]
+                rows[low], rows[low + distance] = (builder.shuffle_vector(*pair, mask) for mask in masks)
+            distance *= 2
+        for number, row in enumerate(rows):
+            builder.store(row, place(arguments[2], arguments[3], number), align=4)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 4), generate
+
+
+def transform_slots(which: int, outputs: int, kernel: int, slots: Mapping[int, int | float]) -> list[int | float]:
+    """A transform in a pass's argument block: its address, and its own block."""
+    values: list[int | float] = [0] * SLOTS
+    for slot, value in slots.items():
+        values[slot] = value
+    return [transform(which, outputs, kernel).address, *values]
+
+
+@inlined
+def run_transform(place: int, source: int, target: int) -> None:
+    """The transform at a place in an argument block, from a first tile to a first tile."""
+    slots = int64_at(place + 8)
+    slots[SOURCE], slots[TARGET] = source, target
+    call_address(int64_at(place)[0], place + 8, 0, 0, 0)

@@ -1,5 +1,0 @@
-"""oneDNN's kernels against the reference library."""
-
-from crossbow.kernels.onednn.binding import why_unusable
-
-REASON = why_unusable()
