@@ -1,8 +1,8 @@
 """Vector arithmetic of a run: updates of flat vectors as calls of kernels, the same on every device.
 
-A vector of variables may have ranges that are treated apart: those with a multiplier of the learning rate of their
-own, and those that every learner keeps to itself. Where numbers are checked, each variable is looked through for
-numbers that are not finite as soon as an update has written it.
+A vector of variables may have ranges with updates of their own: ranges with their own multiplier of the learning rate,
+and the learners' local variables. If numbers are checked, each variable is searched for values that are not finite as
+soon as an update has written it.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ WRITTEN = {
     "base": "base model's new value of",
     "taken": "copy of the base model's",
 }
-"""What updates write, in words."""
+"""Names, for messages, of the vectors that updates write."""
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges of the vectors of variables that are treated apart. All of them are disjoint and in order."""
+    """Ranges of the vectors of variables with updates of their own. The ranges are disjoint and in order."""
 
     rates: Sequence[tuple[slice, float]] = ()
-    """Ranges with one multiplier of the learning rate, where not all have the same; see `ModelLayout`."""
+    """Ranges with one multiplier of the learning rate, if the multipliers differ; see `ModelLayout`."""
     kept: Sequence[slice] = ()
-    """Ranges that every learner keeps to itself."""
+    """Ranges of the learners' local variables."""
     checked: ModelLayout | None = None
-    """The variables in the vectors, where what updates write is looked through (`SystemConf.check_numerics`)."""
+    """The layout of the variables, if written values are checked (`SystemConf.check_numerics`)."""
 
     @property
     def multipliers(self) -> tuple[float, ...]:
@@ -56,7 +56,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class VectorArithmetic:
-    """Makes calls of kernels that combine vectors."""
+    """Creates kernel calls that combine vectors."""
 
     library: KernelLibrary
     dtype: np.dtype[np.generic]
@@ -64,15 +64,15 @@ class VectorArithmetic:
     largest_norm: float | None = None
     """The norm that gradients are clipped to (`SolverConf.clip_gradient_norm`)."""
     to_device: Callable[[Array], Array] | None = None
-    """Puts numbers where kernels read them, where that is not the host's memory."""
+    """Copies numbers to the memory that kernels read, if that is not the host's."""
 
     def array(self, numbers: Sequence[float]) -> Array:
-        """Numbers as kernels read and write them, in double precision."""
+        """Return numbers as an array that kernels read and write, in double precision."""
         made = np.array(numbers, np.float64)
         return made if self.to_device is None else self.to_device(made)
 
     def combine(self, name: str, update: Update, vectors: Mapping[str, Array], coefficients: Array) -> list[BoundStep]:
-        """The update of whole vectors, with these coefficients."""
+        """Return the update of whole vectors with these coefficients."""
         if not update.steps:
             return []
         kernel = self.library.prepare(LinearCombination(update.assignments, self.dtype, update.signs))
@@ -80,11 +80,11 @@ class VectorArithmetic:
         return [BoundStep(name, call) for call in kernel.bind({**buffers, "coefficients": coefficients})]
 
     def fixed(self, name: str, update: Update, vectors: Mapping[str, Array]) -> list[BoundStep]:
-        """The update of whole vectors, whose coefficients never change."""
+        """Return an update of whole vectors whose coefficients never change."""
         return self.combine(name, update, vectors, self.array(update.coefficients))
 
     def adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
-        """An update of the vectors, which are cut to that place. Where variables are kept, `alone` replaces it."""
+        """Return an update of this range of the vectors. For local variables, `alone` replaces it."""
         if bound.alone is None:
             return self._adjust(name, bound, vectors, place)
         steps: list[BoundStep] = []
@@ -94,13 +94,13 @@ class VectorArithmetic:
         return steps
 
     def _parts(self, shared: BoundUpdate, alone: BoundUpdate, place: slice) -> list[tuple[slice, BoundUpdate]]:
-        """The pieces of a place, and the update of each."""
+        """The parts of a range, and the update of each."""
         kept = [_both(each, place) for each in overlapping(self.ranges.kept, place, lambda each: each)]
         rest = without(place, kept)
         return [*((piece, alone) for piece in kept), *((piece, shared) for piece in rest)]
 
     def _adjust(self, name: str, bound: BoundUpdate, vectors: Mapping[str, Array], place: slice) -> list[BoundStep]:
-        """One combination for every learning rate in that place."""
+        """One combination for every learning rate in the range."""
         steps: list[BoundStep] = []
         if len(bound.numbers) == 1:
             steps += self.combine(name, bound.update, vectors, *bound.numbers.values())
@@ -114,7 +114,7 @@ class VectorArithmetic:
     def look_through(
         self, name: str, written: Sequence[str], vectors: Mapping[str, Array], place: slice
     ) -> list[BoundStep]:
-        """Finite checks of vectors that are cut to that place, per variable."""
+        """Finite checks of this range of the vectors, per variable."""
         steps: list[BoundStep] = []
         segments = () if self.ranges.checked is None else tuple(self.ranges.checked)
         found = overlapping(segments, place, lambda segment: segment.place)
@@ -130,7 +130,7 @@ class VectorArithmetic:
         return steps
 
     def combine_statistics(self, terms: Terms, vectors: Mapping[str, Array]) -> list[BoundStep]:
-        """The mean of running statistics, or a part of it; with a finite check where numbers are checked."""
+        """Return the mean of running statistics, or a part of it, with a finite check if numbers are checked."""
         steps = self.fixed("statistics", Update((("statistics", terms),)), vectors)
         if self.ranges.checked is not None:
             kernel = self.library.prepare(CheckFinite("learners' mean of the running statistics"))
@@ -146,7 +146,7 @@ class VectorArithmetic:
     def clip(
         self, bound: BoundUpdate, gradients: Collection[str], squares: Array
     ) -> tuple[list[BoundStep], BoundUpdate]:
-        """Calls that shorten the gradients in an update as the sum of the squares demands, and the update to use."""
+        """Calls that clip the gradients in an update by the sum of the squares, and the update to use."""
         assert self.largest_norm is not None
         marks = tuple(term in gradients for _, terms in bound.update.steps for term in terms)
         kernel = self.library.prepare(ClipCoefficients(self.largest_norm, marks))
@@ -164,7 +164,7 @@ class VectorArithmetic:
     def clip_by_norm(
         self, bound: BoundUpdate, gradients: Terms, vectors: Mapping[str, Array]
     ) -> tuple[list[BoundStep], BoundUpdate]:
-        """Calls that measure a combination of gradients and shorten it in an update, and the update to use."""
+        """Calls that measure a combination of gradients and clip it in an update, and the update to use."""
         squares = self.array([0.0])
         clipping, clipped = self.clip(bound, tuple(gradients), squares)
         return [*self.square(gradients, vectors, squares), *clipping], clipped
@@ -172,9 +172,9 @@ class VectorArithmetic:
     def step(
         self, blocks: Sequence[BoundBlock], bound: BoundUpdate, vectors: Mapping[str, Array], *, clipped: bool
     ) -> list[BoundStep]:
-        """A learner's step. Gradients that come in blocks are computed here, and used while they are in the cache.
+        """Return a learner's step. Gradients in blocks are computed here, and used while they are in the cache.
 
-        clipped: whether the learner's own gradient is clipped by its norm.
+        clipped: whether to clip the learner's own gradient by its norm.
         """
         steps: list[BoundStep] = []
         if clipped:
@@ -191,7 +191,7 @@ class VectorArithmetic:
 
 
 def _cut(whole: slice, place: slice) -> slice:
-    """The part of a range that lies in a place, counted from the beginning of the place. Empty where start ≥ stop."""
+    """The part of `whole` within `place`, relative to the beginning of `place`. Empty if start ≥ stop."""
     return slice(max(whole.start, place.start) - place.start, min(whole.stop, place.stop) - place.start)
 
 
@@ -201,7 +201,7 @@ def _both(whole: slice, place: slice) -> slice:
 
 
 def overlapping(items: Sequence[T], place: slice, of: Callable[[T], slice]) -> list[T]:
-    """Those of the items whose ranges (`of`), which are disjoint and in order, overlap a place.
+    """Return the items whose ranges (`of`) overlap `place`. The ranges are disjoint and in order.
 
     >>> overlapping([slice(0, 4), slice(4, 4), slice(4, 8), slice(8, 9)], slice(3, 8), lambda item: item)
     [slice(0, 4, None), slice(4, 8, None)]
@@ -212,7 +212,7 @@ def overlapping(items: Sequence[T], place: slice, of: Callable[[T], slice]) -> l
 
 
 def without(whole: slice, parts: Sequence[slice]) -> list[slice]:
-    """A range without some parts of it, which are disjoint and in order.
+    """Return a range without some of its parts, which are disjoint and in order.
 
     >>> without(slice(0, 9), [slice(0, 2), slice(2, 4), slice(6, 7)])
     [slice(4, 6, None), slice(7, 9, None)]

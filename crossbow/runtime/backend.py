@@ -1,6 +1,7 @@
 """What a kind of device provides to a run: memory, streams, loaders, and learners bound to all of it.
 
-`runtime/cpu` and `runtime/cuda` implement these protocols, file by file. Nothing else in the runtime knows which it is.
+`runtime/cpu` and `runtime/cuda` implement these protocols, file by file. The rest of the runtime is independent of the
+kind of device.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ T = TypeVar("T")
 
 
 class Learner(Protocol):
-    """Runs tasks in order, and reports each; or ends ticks, where that is not done by the learners."""
+    """Runs tasks in order and reports each; or ends ticks, if the learners do not."""
 
     @property
     def number(self) -> int: ...
 
     def submit(self, task: Task) -> None:
-        """Run a task after those submitted before. Returns at once. What goes wrong is reported, not raised."""
+        """Run a task after those submitted before. Returns at once. Errors are reported, not raised."""
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
+        """Wait until all submitted tasks are done. Returns whether they were within `timeout` seconds."""
 
     def stop(self, timeout: float) -> None:
         """End the learner's thread after its current task, within `timeout` seconds if possible."""
 
     def close(self, timeout: float) -> None:
-        """Give back what only this learner uses. It was stopped."""
+        """Release the resources that only this learner uses. It must have been stopped."""
 
 
 class TickLearners(NamedTuple):
-    """The learners of a tick, and the synchroniser that ends it, where the learners do not do so themselves."""
+    """The learners of a tick, and the synchroniser that ends it if the learners do not do so themselves."""
 
     learners: Sequence[Learner]
     synchroniser: Learner | None
@@ -60,24 +61,25 @@ class Combination(Protocol[AboutIn]):
     """An update that is bound to vectors, at every pace."""
 
     def run(self, pace: Pace, about: AboutIn) -> None:
-        """Do it with the coefficients at this pace. about: see `Formula`."""
+        """Apply the update with the coefficients at this pace. about: see `Formula`."""
 
 
 Bind = Callable[[BoundUpdate], list[BoundStep]]
-"""Gives the calls of an update whose coefficients lie in arrays that kernels read."""
+"""Returns the calls of an update whose coefficients lie in arrays that kernels read."""
 
 
 class Meeting(Protocol):
-    """Where learners without a barrier exchange: which calls do it, and after what. On their own threads."""
+    """The exchanges of learners without a barrier: their calls, and the order of these. Runs on the learners'
+    threads."""
 
     def combination(self, formula: Formula[About], bind: Bind) -> Combination[About]:
-        """The update, bound to vectors."""
+        """Return the update, bound to vectors."""
 
     def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
-        """Do what follows from the learner's arrival. Returns the learners that may go on, as `arrive` does."""
+        """Handle the learner's arrival. Returns the learners that may continue, as `arrive` does."""
 
     def settle(self, work: Callable[[], None]) -> None:
-        """Do the work after everything that learners have done; return when it is done."""
+        """Do the work after all work of the learners. Returns when it is done."""
 
 
 class Backend(Protocol):
@@ -92,48 +94,48 @@ class Backend(Protocol):
 
     @property
     def threads(self) -> Sequence[int]:
-        """Threads of a learner, for each device; 0 on GPUs."""
+        """Number of threads of a learner, for each device; 0 on GPUs."""
 
     @property
     def library(self) -> KernelLibrary: ...
 
     @property
     def to_device(self) -> Callable[[Array], Array] | None:
-        """Puts numbers where kernels read them, where that is not the host's memory."""
+        """Copies numbers to the memory that kernels read, if that is not the host's."""
 
     @property
     def times_tasks(self) -> bool:
-        """Whether reports say how long a learner's task took."""
+        """Whether reports include the duration of a learner's task."""
 
     @property
     def runs_ahead(self) -> bool:
-        """Whether ticks that were submitted are done even if a task before them fails: z may be lost then."""
+        """Whether submitted ticks run even if a task before them fails. z may be lost then."""
 
     def open(self) -> None:
         """Make the learners' streams. Raises ConfigurationError."""
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do work on the first learner's stream, and wait for its result. Kernels are prepared this way: for as many
-        threads as the learner has, or on its GPU."""
+        """Do work on the first learner's stream and return its result. Kernels are prepared this way: for the learner's
+        number of threads, or on its GPU."""
 
     def zeros(self, device: int) -> Zeros:
-        """Gives a device's memory."""
+        """Return the allocator of a device's memory."""
 
     def synchronise(self) -> None:
-        """Return once what was assigned to a device's arrays (`memory.assign`) is there."""
+        """Wait until assignments to a device's arrays (`memory.assign`) have arrived."""
 
     def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
-        """A loader whose slots the learners can read, or copy."""
+        """Return a loader whose slots the learners can read, or copy."""
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
-        """What programs read batches from."""
+        """Return the source that programs read batches from."""
 
     def check_plan(self, needs: Needs, beside: Mapping[str, int]) -> None:
-        """Refuse what does not fit, before any of it is there. beside: bytes of the machine's memory that other runs
-        have. Raises ConfigurationError."""
+        """Raise ConfigurationError if the run does not fit into memory, before allocating any. beside: bytes of the
+        machine's memory that other runs use."""
 
     def host_memory(self, needs: Needs) -> dict[str, int]:
-        """Bytes of the machine's memory, by what they are for."""
+        """Bytes of the machine's memory, by purpose."""
 
     def tick(
         self,
@@ -143,20 +145,20 @@ class Backend(Protocol):
         reports: Reports,
         collective: Collective | None,
     ) -> TickLearners:
-        """Learners that work in ticks. Raises ConfigurationError."""
+        """Return learners that synchronise in ticks. Raises ConfigurationError."""
 
     def meeting(self, assembly: Assembly) -> Meeting:
-        """Where learners without a barrier exchange."""
+        """Return the meeting of learners without a barrier."""
 
     def exchanging(
         self, assembly: Assembly, formulas: Formulas, number: int, report: Report, finished: Finished
     ) -> Learner:
-        """A learner without a barrier."""
+        """Return a learner without a barrier."""
 
     def close(self, timeout: float) -> None:
-        """Give back the streams, each after its current work, for which it waits `timeout` seconds at most."""
+        """Release the streams, each after its current work. Waits at most `timeout` seconds for each."""
 
 
 def batch_source(images: Array, labels: Array, scale: float) -> BatchSource:
-    """The slots of a ring, as the compiler wants them described."""
+    """Describe the slots of a ring to the compiler."""
     return BatchSource(Tensor(images.shape, images.dtype), Tensor(labels.shape, labels.dtype), scale)

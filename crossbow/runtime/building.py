@@ -36,12 +36,12 @@ from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.types import ConfigurationError, LabelRange, Phase
 
 CLOSE_SECONDS = 0.5
-"""How long closing waits for each learner's current task."""
+"""Seconds that closing waits for each learner's current task."""
 
 
 def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend:
-    """The devices that are asked for, without any stream yet. Raises ConfigurationError, also for a rule that does not
-    run on them."""
+    """Return the configured devices, without streams yet. Raises ConfigurationError, also for a rule that does not run
+    on them."""
     devices = parse_devices(system.devices)
     if isinstance(devices[0], CudaDevice):
         if not has_barrier(rule) and len(devices) > 1:
@@ -49,7 +49,7 @@ def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend
                 "ModelConf: rule must be one with a barrier on several GPUs; without one, learners need memory that "
                 f"all of them reach. Received: rule={rule}, devices={','.join(system.devices)}"
             )
-        from crossbow.runtime.cuda.backend import CudaBackend  # CUDA's libraries, where wanted
+        from crossbow.runtime.cuda.backend import CudaBackend  # CUDA's libraries, only if used
 
         return CudaBackend(system)
     return CpuBackend(system)
@@ -58,7 +58,7 @@ def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend
 def new_setting(
     data: Dataset, model: ModelConf, solver: SolverConf, system: SystemConf, backend: Backend
 ) -> RunSetting:
-    """The setting for the learners of a backend. Raises ConfigurationError for what does not go together."""
+    """Return the setting for a backend's learners. Raises ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule) else SMA()
     threads = [backend.threads[device] for device in backend.device_of]
     rule = given.settled([float(max(each, 1)) for each in threads])
@@ -71,8 +71,8 @@ def new_setting(
 def new_coordination(
     assembly: Assembly, backend: Backend, reports: Reports, collective: Collective | None
 ) -> Coordination:
-    """Learners of the backend, bound to the assembly, and what holds them together under its rule. Where this raises
-    ConfigurationError the backend is closed."""
+    """Return the coordination, under the setting's rule, of the backend's learners, bound to the assembly. If this
+    raises ConfigurationError, the backend is closed."""
     try:
         if assembly.setting.barrier:
             return TickCoordination(assembly, backend, reports, collective)
@@ -85,7 +85,7 @@ def new_coordination(
 
 
 def close_all(members: Sequence[Learner], backend: Backend) -> None:
-    """End all threads, each after its current task, and give back what they use: streams after threads."""
+    """End all threads, each after its current task, and release their resources: streams after threads."""
     for member in members:
         member.stop(CLOSE_SECONDS)
     for member in members:
@@ -95,8 +95,8 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
 
 @paused_collection()
 def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:
-    """Compile, allocate, and give every variable its initial value. The backend is open afterwards, and closed where
-    this raises GraphError or ConfigurationError. beside: bytes of the machine's memory that other runs have."""
+    """Compile, allocate, and give every variable its initial value. The backend is open afterwards, or closed if this
+    raises GraphError or ConfigurationError. beside: bytes of the machine's memory that other runs use."""
     others = {"learners that are there already": beside} if beside else {}
     check_memory({**slots_memory(setting), **others})
     try:
@@ -156,7 +156,7 @@ def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple
 
 
 def _kept(layout: ModelLayout, model: ModelConf) -> list[slice]:
-    """Where the local variables lie. Raises ConfigurationError for a name that is none."""
+    """The ranges of the local variables. Raises ConfigurationError for an unknown name."""
     places: dict[int, slice] = {}
     for pattern in model.local_variables:
         found = [segment for segment in layout if fnmatch.fnmatchcase(segment.name, pattern)]
@@ -182,7 +182,7 @@ def _compile(
     setting: RunSetting,
     backend: Backend,
 ) -> Program:
-    """first: the program whose layout of variables this one has, too."""
+    """first: the program whose layout of variables this one shares."""
     return backend.call(
         lambda: compile_graph(
             graph,
@@ -202,8 +202,8 @@ def _compile(
 def compile_prediction(
     graph: Graph, source: BatchSource, system: SystemConf, backend: Backend, trained: Program | None = None
 ) -> Program:
-    """A check dataflow without what takes labels. trained: the program whose layout of variables it has; None gives the
-    variables a layout of their own."""
+    """Compile a check dataflow without the operators that take labels. trained: the program whose layout of variables
+    it shares; with None, the variables have a layout of their own."""
     return backend.call(
         lambda: compile_graph(
             derive_prediction(graph),

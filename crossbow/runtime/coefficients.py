@@ -1,8 +1,8 @@
 """Coefficients of updates as functions of the pace.
 
 A `Formula` is an update at every pace. Its coefficients lie in arrays that kernels read, one array for each multiplier
-of the learning rate; `Formula.over` lays them over a vector, and `Formula.evaluate` says what belongs into it. The
-scheduler evaluates a run's `Formulas` once a tick, and only where a field of the pace has changed that they depend on
+of the learning rate; `Formula.over` maps them to a vector, and `Formula.evaluate` computes the vector's values. The
+scheduler evaluates a run's `Formulas` once a tick, and only if a field of the pace that they depend on has changed
 (`Update.depends_on`). Every learner copies the result into its own vector before the first task that needs it.
 """
 
@@ -23,10 +23,10 @@ from crossbow.synch.rule import NOTHING
 from crossbow.types import Array
 
 ANY = Pace(rate=1.0, momentum=0.5)
-"""A pace at which updates are asked for their form, which does not depend on it."""
+"""The pace used to obtain an update's form, which does not depend on the pace."""
 
 About = TypeVar("About")
-"""What coefficients depend on besides the pace: an arrival, or the masses of two learners; None in a tick."""
+"""The second argument of coefficients, after the pace: an arrival, or the masses of two learners; None in a tick."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class BoundUpdate:
     """An update whose coefficients lie in arrays that kernels read."""
 
     update: Update
-    """The form; its coefficients are those at some pace."""
+    """The update's form, with its coefficients at an arbitrary pace."""
     numbers: Mapping[float, Array]
-    """Coefficients for each multiplier of the learning rate: a single one where they do not depend on the rate."""
+    """Coefficients for each multiplier of the learning rate; a single entry if they do not depend on the rate."""
     alone: BoundUpdate | None = None
-    """The update of variables that every learner keeps to itself, where there are such."""
+    """The update of the learners' local variables, if there are any."""
 
 
 class Formula(Generic[About]):
@@ -61,7 +61,7 @@ class Formula(Generic[About]):
         self.length: int = own + (0 if alone is None else alone.length)
 
     def key(self, pace: Pace) -> tuple[float, ...]:
-        """What of a pace the coefficients depend on."""
+        """The fields of a pace that the coefficients depend on."""
         return tuple(getattr(pace, field) for field in self._fields)
 
     def evaluate(self, pace: Pace, about: About) -> list[float]:
@@ -91,7 +91,7 @@ class Formulas:
         self._latest = self._evaluate(ANY)
 
     def at(self, pace: Pace) -> Array:
-        """Coefficients at this pace: the same array as long as they are the same."""
+        """Coefficients at this pace. Returns the same array as long as the values are the same."""
         key = self._key(pace)
         if key != self._seen:
             numbers = self._evaluate(pace)
@@ -121,11 +121,10 @@ def tick_formulas(
     *,
     keeps: bool = False,
 ) -> Formulas:
-    """What happens in a tick: "local", a step that does not synchronise; "step", one that does; "merge", the next z;
-    and "reply", what a learner does after it.
+    """The updates of a tick: "local", a step that does not synchronise; "step", a step that does; "merge", which
+    computes the next z; and "reply", a learner's update after the merge.
 
-    mean: what `mean` stands for in the merge on a single device. keeps: whether there are variables that every learner
-    keeps to itself.
+    mean: the terms that replace `mean` in the merge on a single device. keeps: whether learners have local variables.
     """
 
     def expanded(update: Update) -> Update:

@@ -1,4 +1,4 @@
-"""What holds learners together: who gets which task, and what happens between learners."""
+"""Coordination of learners: the assignment of tasks, and the synchronisation between learners."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from crossbow.types import Array
 
 
 class Coordination(Protocol):
-    """Learners of a backend, and what they do with each other. `tick.py` and `exchange.py` implement it."""
+    """A backend's learners and their synchronisation. `tick.py` and `free.py` implement it."""
 
     @property
     def rule(self) -> Rule:
-        """The rule that is followed now."""
+        """The current rule."""
 
     @property
     def learners(self) -> Sequence[Learner]: ...
 
     @property
     def in_order(self) -> bool:
-        """Whether results are handed on in task order."""
+        """Whether results are reported in task order."""
 
     # Scheduling
 
@@ -33,38 +33,38 @@ class Coordination(Protocol):
         """Coefficients of all updates at this pace."""
 
     def submit(self, task: Task, learner: int | None) -> None:
-        """Give the task to that learner; None: to the next one that is free."""
+        """Give the task to this learner, or with None to the next free one."""
 
     def end_tick(self, task: Task) -> None:
-        """All tasks of a tick were submitted. task: the end of the tick."""
+        """End a tick whose tasks were all submitted. task: the task that ends the tick."""
 
     def adapt(self, pace: Pace, drain: Callable[[], None]) -> AnyDecision | None:
-        """Between two ticks: change what goes by measurements. drain: waits until nothing is running."""
+        """Adapt to measurements, between two ticks. drain: waits until no task is running."""
 
     def observe(self, result: Completed) -> None:
-        """A result of training, on the scheduler's thread."""
+        """Observe a result of training. Called on the scheduler's thread."""
 
     # When nothing is running
 
     def settle(self) -> None:
-        """Make what is not made in every tick: nothing may be running."""
+        """Compute what is not computed in every tick. No task may be running."""
 
     def abandon(self) -> None:
-        """After a failure: no task that waits for a learner begins any more."""
+        """Discard, after a failure, the tasks that wait for a learner."""
 
     def restart(self, tick: int) -> None:
-        """All learners have taken z, and go on at this tick."""
+        """Continue at this tick, after all learners have copied z."""
 
     def begin(self, tick: int) -> None:
-        """Go on at that tick, to which another engine has come, as if nothing had been before."""
+        """Start afresh at this tick, which another engine has reached."""
 
     # Counting
 
     def merges(self, tick: int) -> int:
-        """How often z was made anew in so many ticks."""
+        """Number of merges into z in this many ticks."""
 
     def whole_ticks(self, tasks: int) -> int:
-        """Ticks that were done before a failure. tasks: of this engine, whose results are known."""
+        """Number of ticks that completed before a failure. tasks: number of this engine's tasks with known results."""
 
     def members(self) -> list[Learner]:
-        """Everything that tasks were submitted to."""
+        """All members that tasks are submitted to."""

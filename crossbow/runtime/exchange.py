@@ -1,9 +1,9 @@
 """Exchanges of learners without a barrier: on the threads of learners that have finished a task.
 
-A learner that has done its local steps merges what it contributes into z, and gives the learners that may start what
-they start with, as the rule's updates say. The bookkeeping is the simulator's (`crossbow.synch.progress`); vectors are
-combined by the kernel library, at a backend's `Meeting`. A lock lets one learner at a time do so, unless the rule wants
-none.
+After its local steps, a learner merges its contribution into z and updates the variables of the learners that may
+continue, as the rule's updates specify. The bookkeeping is the simulator's (`crossbow.synch.progress`); the kernel
+library combines the vectors at a backend's `Meeting`. A lock admits one learner at a time, unless the rule works
+without a lock.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from crossbow.types import Array
 
 @dataclass(frozen=True)
 class Participants:
-    """The vectors that meet, and what combines them."""
+    """The vectors that an exchange combines, and the arithmetic that combines them."""
 
     base: BaseModel
     replicas: Sequence[Replica]
@@ -48,10 +48,10 @@ class Participants:
         clipped: Mapping[str, float] | None = None,
         place: slice | None = None,
     ) -> Combination[About]:
-        """An update of vectors, except variables that every learner keeps to itself.
+        """Return an update of vectors, except the learners' local variables.
 
-        some: an example of what coefficients depend on besides the pace. clipped: the combination of gradients whose
-        norm is limited, if any. place: of the vectors; None is all of them.
+        some: an example of what the coefficients depend on besides the pace. clipped: the combination of gradients
+        whose norm is limited, if any. place: the range of the vectors; None means the whole vectors.
         """
         arithmetic, ranges = self.arithmetic, self.arithmetic.ranges
         alone = Formula(lambda pace, about: NOTHING, some) if ranges.kept else None
@@ -71,7 +71,7 @@ class Participants:
         return self.meeting.combination(formula, bind)
 
     def means(self) -> list[BoundStep]:
-        """z of the variables that every learner keeps to itself, and z's statistics: means of the learners'."""
+        """Calls that compute z's local variables and statistics: the means of the learners'."""
         return [*self._mean_of_kept(), *self._mean_statistics()]
 
     def _mean_of_kept(self) -> list[BoundStep]:
@@ -100,14 +100,14 @@ class Exchange(ABC):
         self._learners = len(participants.replicas)
         self._lock = threading.Lock()
         self._draws = [0] * self._learners
-        """The number of each learner's next draw of what is random in an exchange."""
+        """Number of each learner's next random draw in an exchange."""
         self._steps = [0] * self._learners
         self.free: deque[int] = deque()
-        """The learners that may begin a task, in the order in which they could. Any thread takes from it."""
+        """The learners that may begin a task, in the order in which they became free. Any thread takes from it."""
         self._means = participants.means()
 
     def finished(self, learner: int, pace: Pace) -> None:
-        """The learner has done a task and its local step: all that follows. On the learner's thread."""
+        """Do everything that follows a learner's task and local step. Called on the learner's thread."""
         self._steps[learner] += 1
         if self._steps[learner] % self._tau:
             self.free.append(learner)
@@ -118,18 +118,18 @@ class Exchange(ABC):
         self.free.extend(self._participants.meeting.exchange(learner, lambda: self._arrive(learner, pace)))
 
     def begin(self, tick: int) -> None:
-        """Go on at that tick as if nothing had been before, with other draws than earlier ticks had."""
+        """Start afresh at this tick, with random draws that differ from those of earlier ticks."""
         self._draws = [tick] * self._learners
 
     def restart(self) -> None:
-        """All have taken z, and may begin."""
+        """Let all learners begin: they have copied z."""
         self._steps = [0] * self._learners
         self.free.clear()
         self.free.extend(range(self._learners))
 
     def settle(self) -> None:
-        """Make what is needed only to look at the base model: its statistics, the mean of the learners'. Nothing may be
-        running."""
+        """Compute the parts of the base model that only readers need: its statistics, the mean of the learners'. No
+        task may be running."""
         self._participants.meeting.settle(self._settle)
 
     def _settle(self) -> None:
@@ -139,15 +139,15 @@ class Exchange(ABC):
     @property
     @abstractmethod
     def merges(self) -> int:
-        """How often what learners send was merged; dropped contributions do not count."""
+        """Number of contributions that were merged. Dropped contributions do not count."""
 
     @abstractmethod
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
-        """The learner has done τ local steps: exchange, and say who may go on."""
+        """Exchange after a learner's τ local steps. Returns the learners that may continue."""
 
 
 class BaseExchange(Exchange):
-    """Learners that meet a base model."""
+    """Exchanges between a learner and the base model."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class BaseExchange(Exchange):
         skip: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """skip: the probability with which each of the variables, which lie there, is left out of a merge."""
+        """skip: the probability that a merge leaves out a variable. variables: the range of each in a vector."""
         super().__init__(participants, rule.tau)
         self._solver, self._skip, self._seed = solver, skip, seed
         self._clips = solver.clip_gradient_norm is not None and rule.sends_gradient
@@ -169,9 +169,9 @@ class BaseExchange(Exchange):
         self._replies = [self._reply(replica) for replica in participants.replicas]
         nobody = contextlib.nullcontext()
         self._merging: AbstractContextManager[object] = self._lock if rule.locks else nobody
-        """Held while z is changed."""
+        """Held while z changes."""
         self._counting: AbstractContextManager[object] = nobody if rule.locks else self._lock
-        """Held while numbers are."""
+        """Held while counters change."""
         self.restart()
 
     def _set_rule(self, rule: FreeRule) -> None:
@@ -179,8 +179,9 @@ class BaseExchange(Exchange):
         self._merges = [self._merge(learner) for learner in range(learners)]
 
     def follow(self, rule: FreeRule, pace: Pace) -> None:
-        """Go on by another rule of this class, with z, its velocity and the learners as they are. Those that waited
-        under the old rule arrive under the new one: what that has complete is merged now. Nothing may be running."""
+        """Continue with another rule of this class; z, its velocity and the learners stay as they are. Learners that
+        waited under the old rule arrive under the new one, which merges every complete set now. No task may be
+        running."""
         waiting = self.progress.follow(rule)
         self._set_rule(rule)
         for learner in waiting:
@@ -220,7 +221,7 @@ class BaseExchange(Exchange):
         return [combination for combination, out in zip(combinations, omitted, strict=True) if not out]
 
     def _merge(self, learner: int) -> list[Combination[Arrival]]:
-        """What the learner's arrival does to z, place by place."""
+        """The updates of z at the learner's arrival, range by range."""
         rule, solver, replicas = self._rule, self._solver, self._participants.replicas
         group = rule.contributors(learner, self._learners)
 
@@ -245,7 +246,7 @@ class BaseExchange(Exchange):
 
 
 class PeerExchange(Exchange):
-    """Learners that meet each other."""
+    """Exchanges between pairs of learners."""
 
     def __init__(self, participants: Participants, rule: PeerRule, *, seed: int = 0) -> None:
         super().__init__(participants, rule.tau)
@@ -278,7 +279,7 @@ class PeerExchange(Exchange):
 
     @property
     def merges(self) -> int:
-        return self._met  # there is no z: how often learners have come to exchange
+        return self._met  # there is no z: the number of exchanges
 
     def _arrive(self, learner: int, pace: Pace) -> list[int]:
         peer = self._rule.peer(learner, self._learners, self._draws[learner], self._seed)
@@ -292,5 +293,5 @@ class PeerExchange(Exchange):
         return [learner]
 
     def _mix(self, vectors: Mapping[str, Array]) -> Combination[tuple[float, float]]:
-        """An update of vectors with the masses of what is mixed."""
+        """An update of vectors whose coefficients depend on the two masses."""
         return self._participants.bind("mix", lambda pace, masses: self._rule.mix(*masses), (0.5, 0.5), vectors)

@@ -6,31 +6,31 @@ import numpy as np
 
 
 class Flags:
-    """Flags of one run, each the last tick for which something is done. A failure raises `abort`, which ends every
-    wait."""
+    """Flags of one run. Each holds the last tick for which an action is done. A failure raises `abort`, which ends
+    every wait."""
 
     def __init__(self, learners: int, parties: int) -> None:
-        """parties: those that write parts of z. Each learner, or a synchroniser for all of them."""
+        """parties: number of writers of parts of z: each learner, or one synchroniser for all."""
         self.ready = np.full(learners, -1, np.int64)
-        """What learner i contributes to this tick does not change until the tick is merged."""
+        """Learner i's contribution to this tick is ready, and does not change until the tick is merged."""
         self.contributed = np.full(learners, -1, np.int64)
         """Learner i has added up its slice of its device's contributions (several devices only)."""
         self.measured = np.full(learners, -1, np.int64)
         """Learner i has squared its slice of the mean gradient (rules that send gradients and clip them)."""
         self.squares = np.zeros(learners)
-        """What learner i has measured."""
+        """The squared norm that learner i has measured."""
         self.merged = np.full(parties, -1, np.int64)
         """Party p has written its part of the next z."""
         self.abort = np.zeros(1, np.int64)
 
     def reset(self, tick: int) -> None:
-        """Everything before `tick` is done."""
+        """Mark everything before `tick` as done."""
         for flags in (self.ready, self.contributed, self.measured, self.merged):
             flags[:] = tick - 1
         self.abort[:] = 0
 
     def raise_abort(self) -> None:
-        """End every wait; no task begins from now on."""
+        """End every wait. No task begins after this call."""
         self.abort[0] = 1
 
     @property
@@ -39,5 +39,5 @@ class Flags:
 
     @property
     def whole_ticks(self) -> int:
-        """Ticks of which all parts of z are written."""
+        """Number of ticks for which all parts of z are written."""
         return int(self.merged.min()) + 1

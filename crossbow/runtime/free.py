@@ -1,8 +1,8 @@
 """Coordination without a barrier: the next batch goes to the next learner that is free.
 
-Tasks wait in one queue. Whoever makes it possible to begin one hands it out: the scheduler's thread, which fills the
-queue, or the thread of a learner that has just finished, and so let itself or others go on. What comes of training
-depends on the order in which learners finish, and so on timing.
+Tasks wait in one queue. Two kinds of threads assign them: the scheduler's thread, which fills the queue, and the thread
+of a learner that has just finished and so has freed itself or other learners. The result of training depends on the
+order in which learners finish, and so on timing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from crossbow.types import Array
 
 
 class FreeCoordination:
-    """Learners that meet in an exchange."""
+    """Learners that synchronise in an exchange, without a barrier."""
 
     in_order = False
 
@@ -38,9 +38,9 @@ class FreeCoordination:
         self._flags = assembly.flags
         self._dealing = threading.Lock()
         self._waiting: deque[Task] = deque()
-        """Tasks that no learner has begun, with their batches."""
+        """Tasks, with their batches, that no learner has begun."""
         self._unfinished: dict[int, int] = {}
-        """Tasks that are waiting or under way: the tick of each, by its number."""
+        """The tick of each task that waits or runs, by the task's number."""
         self._formulas = step_formulas(setting, assembly.arithmetic.ranges.multipliers)
         meeting = backend.meeting(assembly)
         participants = Participants(assembly.bases[0], assembly.replicas, assembly.arithmetic, meeting)
@@ -58,17 +58,17 @@ class FreeCoordination:
         return self._formulas.at(pace)
 
     def submit(self, task: Task, learner: int | None) -> None:
-        """Let the next learner that is free begin the task."""
+        """Give the task to the next free learner."""
         with self._dealing:
             self._unfinished[task.number] = task.tick
             self._waiting.append(task)
         self._deal()
 
     def end_tick(self, task: Task) -> None:
-        """A tick ends nothing here."""
+        """Do nothing: this coordination has no ticks to end."""
 
     def _deal(self) -> None:
-        """Hand out the tasks that can be begun, in order. Any thread."""
+        """Assign the tasks that can begin, in order. Any thread may call it."""
         free = self.exchange.free
         with self._dealing:
             while self._waiting and free and self._within_slack(self._waiting[0].tick):
@@ -76,11 +76,11 @@ class FreeCoordination:
                 self.learners[free.popleft()].submit(task)
 
     def _within_slack(self, tick: int) -> bool:
-        """Whether a tick is not too far ahead of the oldest that has a task which is not done."""
+        """Whether a tick is within the slack of the oldest tick with an unfinished task."""
         return self._slack is None or tick - min(self._unfinished.values()) <= self._slack
 
     def _report(self, report: Completed | Failed) -> None:
-        """On the learners' threads."""
+        """Handle a learner's report. Called on the learners' threads."""
         if isinstance(report, Completed):
             with self._dealing:
                 self._unfinished.pop(report.task, None)
@@ -90,12 +90,12 @@ class FreeCoordination:
     # Learners that are grouped by their speed
 
     def observe(self, result: Completed) -> None:
-        """Note how long a training task took."""
+        """Record the duration of a training task."""
         if self._speeds is not None and result.seconds is not None:
             self._speeds.add(result.learner, result.seconds)
 
     def adapt(self, pace: Pace, drain: Callable[[], None]) -> AnyDecision | None:
-        """Go on with the groups of learners that are as fast as was measured, where that is news."""
+        """Regroup the learners by their measured speeds, if these have changed."""
         speeds = None if self._speeds is None else self._speeds.news()
         if speeds is None:
             return None
@@ -103,7 +103,7 @@ class FreeCoordination:
         return self.regroup(speeds, pace)
 
     def regroup(self, speeds: Sequence[float], pace: Pace) -> Regrouping:
-        """Go on with the groups of learners of these speeds. Nothing may be running."""
+        """Regroup the learners by these speeds. No task may be running."""
         rule = self._given_rule.settled(speeds)
         assert isinstance(rule, Grouping)
         assert isinstance(rule.groups, tuple)
@@ -115,34 +115,34 @@ class FreeCoordination:
     # When nothing is running
 
     def settle(self) -> None:
-        """z's statistics, and what of z no exchange makes."""
+        """Compute z's statistics, and the parts of z that no exchange computes."""
         self.exchange.settle()
 
     def abandon(self) -> None:
-        """Tasks that wait are never begun."""
+        """Discard the waiting tasks."""
         with self._dealing:
             self._waiting.clear()
             self._unfinished.clear()
 
     def restart(self, tick: int) -> None:
-        """All learners have taken z, and may begin."""
+        """Let all learners begin: they have copied z."""
         self._flags.reset(tick)
         self.exchange.restart()
 
     def begin(self, tick: int) -> None:
-        """Go on at that tick as if nothing had been before."""
+        """Start afresh at this tick."""
         self.exchange.begin(tick)
 
     def merges(self, tick: int) -> int:
-        """Counted by the exchange."""
+        """The number of merges, which the exchange counts."""
         return self.exchange.merges
 
     def whole_ticks(self, tasks: int) -> int:
-        """As many as their tasks make."""
+        """The number of whole ticks that these tasks fill."""
         return tasks // self._tasks_per_tick
 
     def members(self) -> list[Learner]:
-        """The learners: nobody else takes tasks."""
+        """The learners: they alone take tasks."""
         return list(self.learners)
 
 
@@ -154,7 +154,7 @@ def step_formulas(setting: RunSetting, multipliers: Sequence[float]) -> Formulas
 
 
 def new_exchange(setting: RunSetting, participants: Participants, variables: Sequence[slice]) -> Exchange:
-    """The exchange of the rule. variables: where each lies in a vector."""
+    """Return the rule's exchange. variables: the range of each in a vector."""
     rule, seed = setting.rule, setting.system.seed
     if isinstance(rule, FreeRule):
         return BaseExchange(participants, rule, setting.solver, variables, skip=setting.model.skip, seed=seed)

@@ -1,4 +1,4 @@
-"""Merges of a tick: which vectors are combined, the same on every device."""
+"""Merges of a tick: the vectors that are combined, the same on every device."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from crossbow.types import Array
 
 @dataclass(frozen=True)
 class Merging:
-    """Calls that make the next z, and its statistics, of what learners send."""
+    """Creates the calls that compute the next z, and its statistics, from the learners' contributions."""
 
     arithmetic: VectorArithmetic
     rule: BarrierRule
     learners: int
-    """Of all devices."""
+    """Number of learners on all devices."""
     devices: int
     clips_own: bool = False
     """Whether each learner clips its own gradient."""
     clips_mean: bool = False
-    """Whether the mean of the gradients is clipped."""
+    """Whether the mean gradient is clipped."""
 
     def mean(self, name: str, learners: int) -> dict[str, float]:
-        """The part of this many learners in the mean of all learners' vectors of this name (`name0`, …)."""
+        """The share of this many learners in the mean of all learners' vectors of this name (`name0`, …)."""
         return total(name, [1 / self.learners] * learners)
 
     def sent(self, replicas: Sequence[Replica]) -> dict[str, Array]:
@@ -38,24 +38,24 @@ class Merging:
         return {f"sent{i}": replica.vectors()[self.rule.sent_vector] for i, replica in enumerate(replicas)}
 
     def statistics_after(self, parity: int) -> int:
-        """Which of a learner's statistics belong to what it sends in a tick of this parity: with weights, which are
-        those from before its last task, also the statistics from before; with gradients and new weights those after."""
+        """The index of a learner's statistics that match its contribution in a tick of this parity. Weights are from
+        before its last task, and so are their statistics; gradients and new weights have the statistics after it."""
         return parity if self.rule.sends == "weights" else 1 - parity
 
     def sum_of_device(self, vectors: dict[str, Array], learners: int) -> list[BoundStep]:
-        """Between several devices: one device's part of the mean."""
+        """One device's part of the mean over several devices."""
         return self.arithmetic.fixed("sum of the device", Update((("mean", self.mean("sent", learners)),)), vectors)
 
     def mean_statistics(
         self, replicas: Sequence[Replica], parity: int, target: Array, place: slice = slice(None)
     ) -> list[BoundStep]:
-        """The mean of all learners' statistics, or their device's part of it; of that place of the vectors."""
+        """The mean of all learners' statistics, or their device's part of it, in this range of the vectors."""
         which = self.statistics_after(parity)
         vectors = {f"observed{i}": replica.statistics[which][place] for i, replica in enumerate(replicas)}
         terms = self.mean("observed", len(replicas))
         return self.arithmetic.combine_statistics(terms, {**vectors, "statistics": target[place]})
 
     def reply(self, reply: BoundUpdate, vectors: Mapping[str, Array]) -> list[BoundStep]:
-        """What a learner does after the merge."""
+        """Calls of a learner's update after the merge."""
         used = {name: vectors[name] for name in reply.update.vectors}
         return self.arithmetic.adjust("reply", reply, used, slice(0, vectors["base"].size))

@@ -1,7 +1,7 @@
 """Coordination by a clock tick: every learner contributes to the next z before any of them uses it.
 
-Which vectors are combined says `Merging`, for every device alike. In which order, and how learners wait for each other,
-is up to the backend: flags in task lists (`cpu/tick.py`), or events of streams (`cuda/tick.py`).
+`Merging` specifies the vectors to combine, the same on every device. The backend decides their order, and how learners
+wait for each other: by flags in task lists (`cpu/tick.py`), or by events of streams (`cuda/tick.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from crossbow.types import Array
 
 
 class TickCoordination:
-    """Learners that work in ticks."""
+    """Learners that synchronise in ticks."""
 
     in_order = True
 
@@ -61,38 +61,38 @@ class TickCoordination:
         self.learners[learner].submit(task)
 
     def end_tick(self, task: Task) -> None:
-        """All tasks of a tick were submitted."""
+        """End a tick whose tasks were all submitted."""
         if self.synchroniser is not None:
             self.synchroniser.submit(task)
 
     def adapt(self, pace: Pace, drain: Callable[[], None]) -> AnyDecision | None:
-        """Nothing is measured here."""
+        """Do nothing: ticks measure nothing."""
         return None
 
     def observe(self, result: Completed) -> None:
-        """Nothing is measured here."""
+        """Do nothing: ticks measure nothing."""
 
     def settle(self) -> None:
-        """Every tick leaves a whole z."""
+        """Do nothing: every tick ends with a complete z."""
 
     def abandon(self) -> None:
-        """No task waits: all were given to their learners."""
+        """Do nothing: no task waits, as all were given to their learners."""
 
     def restart(self, tick: int) -> None:
-        """All learners have taken z, and go on at this tick."""
+        """Continue at this tick, after all learners have copied z."""
         self._flags.reset(tick)
 
     def begin(self, tick: int) -> None:
-        """Another engine's ticks leave nothing to count."""
+        """Do nothing: another engine's ticks leave nothing to count."""
 
     def merges(self, tick: int) -> int:
-        """One in every tick."""
+        """Number of merges: one in every tick."""
         return tick
 
     def whole_ticks(self, tasks: int) -> int:
-        """Ticks whose z is whole. tasks: whose results are known."""
+        """Number of ticks with a complete z. tasks: number of tasks with known results."""
         return self._flags.whole_ticks
 
     def members(self) -> list[Learner]:
-        """Learners and synchroniser."""
+        """The learners and the synchroniser."""
         return [*self.learners, *([] if self.synchroniser is None else [self.synchroniser])]

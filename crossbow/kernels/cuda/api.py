@@ -1,7 +1,7 @@
-"""Where everything of CUDA's comes from that Crossbow calls: CuPy's bindings, and cuDNN and cuBLAS through ctypes.
+"""The CUDA functions that Crossbow calls: CuPy's bindings, and cuDNN and cuBLAS through ctypes.
 
-All of it is asked for here and nowhere else, by the names that the functions have in C. So tests can put something
-else in its place (`replaced`): a fake that records every call, on machines without a GPU.
+All code obtains these functions here, by their names in C. Tests can therefore replace them (`replaced`) with a fake
+that records every call, on machines without a GPU.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Api(Protocol):
-    """The libraries. A function that fails raises; those of cuDNN and cuBLAS return a status instead."""
+    """The libraries. A function that fails raises an exception; cuDNN's and cuBLAS's return a status instead."""
 
     @property
     def runtime(self) -> Any:
@@ -39,7 +39,7 @@ class Api(Protocol):
 
     @property
     def cudnn(self) -> Any:
-        """`cudnn.cudnnCreate`, …: ctypes functions, or what behaves as they."""
+        """`cudnn.cudnnCreate`, …: ctypes functions, or objects that behave like them."""
 
     @property
     def cublas(self) -> Any:
@@ -47,28 +47,29 @@ class Api(Protocol):
 
     @property
     def remembered(self) -> dict[Hashable, Any]:
-        """What was compiled or found out with these libraries, by whatever tells it apart."""
+        """Cached results of compiling and measuring with these libraries, by key."""
 
     def compile(self, source: str, options: Sequence[str]) -> Callable[[str], int]:
-        """Compile CUDA C++ for the current device, or find it in the cache. The result gives functions by name."""
+        """Compile CUDA C++ for the current device, or load it from the cache. Returns a lookup of functions by name."""
 
     def zeros(self, nbytes: int) -> Any:
-        """Zeroed bytes on the current device, for whatever stream: an array of uint8 with an address, views and slices
-        as NumPy's."""
+        """Zeroed bytes on the current device, for any stream: an array of uint8 with an address, and with views and
+        slices like NumPy's."""
 
     def free_memory(self) -> int:
-        """Bytes of the current device that nobody has (`runtime.memGetInfo`), when all that is kept is given back."""
+        """Free bytes of the current device (`runtime.memGetInfo`), after releasing all cached memory."""
 
     def pinned(self, nbytes: int) -> Array:
-        """Zeroed bytes of the host that devices copy from and to by themselves, and that kernels may write to."""
+        """Zeroed, pinned bytes of the host, which devices copy directly, and which kernels may write."""
 
     def arrays(self, stream: int) -> AbstractContextManager[tuple[Any, Callable[[Any], Any]]]:
-        """A module like NumPy whose work goes to a stream, and what makes an array of it of one of `zeros`."""
+        """A module like NumPy whose work goes to a stream, and a function that converts an array of `zeros` to its
+        own."""
 
 
 @dataclass(frozen=True)
 class _OurStream:
-    """A stream that CuPy did not make, as it asks for such."""
+    """A stream that CuPy did not create, in the form that CuPy requires."""
 
     pointer: int
 
@@ -85,7 +86,7 @@ class CuPy:
             from cupy.cuda import driver, runtime
         except ImportError as error:
             raise ConfigurationError(f"expected CuPy for devices 'cuda:i': {INSTALL}. Received: {error}") from error
-        # As many as the driver allows: where streams share one of these queues, one waits for another's events.
+        # As many as the driver allows: streams that share one of these queues wait for each other's events.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         self._cupy, self._runtime, self._driver = cupy, runtime, driver
         self._remembered: dict[Hashable, Any] = {}
@@ -171,12 +172,12 @@ def _real() -> Api:
 
 
 def api() -> Api:
-    """The libraries in use. Raises ConfigurationError, which says what to install, where they are absent."""
+    """Return the libraries in use. Raises ConfigurationError, which says what to install, if they are absent."""
     return _replacement[-1] if _replacement else _real()
 
 
 def remember(key: Hashable, make: Callable[[], T]) -> T:
-    """What `make` gives, made once for each key and each current device."""
+    """Return the result of `make`, called once for each key and each current device."""
     table = api().remembered
     key = (int(api().runtime.getDevice()), key)
     if key not in table:
@@ -187,7 +188,7 @@ def remember(key: Hashable, make: Callable[[], T]) -> T:
 
 @contextmanager
 def replaced(other: Api) -> Iterator[None]:
-    """Use something else instead, for a while: for tests."""
+    """Use other libraries within a context. For tests."""
     _replacement.append(other)
     try:
         yield
@@ -196,7 +197,7 @@ def replaced(other: Api) -> Iterator[None]:
 
 
 def gpus() -> list[str]:
-    """The names of the GPUs. Raises ConfigurationError, which says why, where none can be used."""
+    """Return the names of the GPUs. Raises ConfigurationError, which says why, if none can be used."""
     runtime = api().runtime
     try:
         count = int(runtime.getDeviceCount())

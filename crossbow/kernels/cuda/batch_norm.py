@@ -1,7 +1,7 @@
-"""Batch normalisation, with the ReLU behind in the same passes: kernels of our own.
+"""Batch normalisation, with the ReLU after it in the same passes: kernels of our own.
 
-What is kept for the gradient: the batch's mean, and the inverse of its standard deviation. A ReLU's gradient needs
-nothing else, as it is told from the normalised value, computed again.
+The forward pass keeps the batch's mean and the inverse of its standard deviation for the gradient. A ReLU's gradient
+needs nothing else: it follows from the normalised value, which is computed again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What has variables for each channel (batch normalisation, learned factors): how a tensor is divided among blocks."""
+"""Division of a tensor among blocks, for kernels with variables per channel (batch normalisation, learned factors)."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from crossbow.kernels.cuda.launch import BLOCK, Argument, CudaKernel, Launch, St
 from crossbow.types import ConfigurationError, Layout, Shape, Tensor
 
 GRID = 1024
-"""Blocks that are enough for a large GPU. It is the same for every GPU, and so is the order of the sums."""
+"""Number of blocks that suffices for a large GPU. It is the same for every GPU, and so is the order of the sums."""
 CHUNK = 8
-"""Elements that a thread takes at a time, as in sources/channels.cu; a channel is not divided among threads for fewer
-than about these."""
+"""Number of elements that a thread takes at a time, as in sources/channels.cu. A channel with fewer elements is not
+divided among threads."""
 SIDE_BY_SIDE = 32
-"""Channels of a block at least, where neighbouring channels lie side by side."""
+"""Minimum number of channels of a block, if neighbouring channels are adjacent in memory."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """Of a tensor in memory."""
+    """An axis of a tensor in memory."""
 
     size: int
     stride: int
     number: int | None
-    """Distance between the variables of neighbours; None where they have the same."""
+    """Distance between the variables of neighbours; None if they share one."""
 
 
 class Channels:
     """A tensor whose elements have variables by their position on some axes, divided among blocks."""
 
     def __init__(self, x: Tensor, axis: int, variable: Shape) -> None:
-        """The variables, of this shape, lie along the axes from `axis` on."""
+        """variable: the shape of the variables, which lie along the axes from `axis` on."""
         self.dtype = x.dtype
         axes = _axes(x, axis, variable)
         own, common = [a for a in axes if a.number is not None], [a for a in axes if a.number is None]
@@ -62,20 +62,20 @@ class Channels:
         return self.parts * 2 * self.count * 8
 
     def each(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = (), sums: bool = False) -> Launch:
-        """The call of a kernel over all elements; `sums`: that adds up the parts. The division among blocks lies
-        between `arguments` and `more`."""
+        """Return the call of a kernel over all elements; `sums`: whether it adds up each part. The kernel receives the
+        division among blocks between `arguments` and `more`."""
         kernel, shared = CudaKernel("channels", name, self.dtype), BLOCK * 8 if sums else 0
         return kernel.blocks(self._blocks, *arguments, self._structure, *more, shared=shared)
 
     def total(self, name: str, *arguments: Argument, more: tuple[np.generic, ...] = ()) -> Launch:
-        """The call of a kernel over all channels, which adds up the sums of the parts."""
+        """Return the call of a kernel over all channels, which adds up the sums of the parts."""
         width = self._total_width
         kernel, blocks = CudaKernel("channels", name, self.dtype), -(-self.count // width)
         return kernel.blocks(blocks, *arguments, self._structure, np.int32(width), *more, shared=BLOCK * 8)
 
 
 def _axes(x: Tensor, axis: int, variable: Shape) -> list[_Axis]:
-    """As they lie in memory, outermost first; neighbours that may be seen as one are one, those of size 1 none."""
+    """The axes in memory order, outermost first. Neighbours are joined if possible; axes of size 1 are left out."""
     numbers: dict[int, int] = {axis + d: math.prod(variable[d + 1 :]) for d in range(len(variable))}
     order = (0, 2, 3, 1) if x.layout is Layout.CHANNELS_LAST else range(len(x.shape))
     axes: list[_Axis] = []
@@ -95,5 +95,5 @@ def _axes(x: Tensor, axis: int, variable: Shape) -> list[_Axis]:
 
 
 def _power_of_two(value: int) -> int:
-    """The smallest that is not smaller."""
+    """The smallest power of two ≥ value."""
     return 1 << (value - 1).bit_length()

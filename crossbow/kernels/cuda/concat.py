@@ -1,4 +1,4 @@
-"""Tensors one behind the other along an axis: each a part of the whole."""
+"""Concatenation of tensors along an axis: each is a part of the result."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Convolution over one, two or three spatial axes and its gradients: cuDNN's, with passes of our own around them.
+"""Convolution over one, two or three spatial axes and its gradients: cuDNN's functions, with passes of our own.
 
-cuDNN pads both sides of an axis alike: where they differ, the input lies in a border of zeros in the workspace, as wide
-as they differ by, and the gradient of the input is cut out of that of such a one. One spatial axis is the second of
-two. Where images lie channels-last, the weights do too; what cuDNN does not compute in that order is moved into the
-plain one.
+cuDNN pads both sides of an axis equally. If the paddings differ, the workspace holds the input with a border of zeros,
+as wide as the difference, and the gradient of the input is cut out of the padded one's. A single spatial axis is the
+second of two. If images are channels-last, so are the weights; for problems that cuDNN does not compute in that order,
+tensors are copied to logical order.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ from crossbow.kernels.strides import strides
 from crossbow.types import Array, ConfigurationError, Layout, Tensor
 
 WORKSPACE_LIMIT = 64 * 2**20
-"""Bytes that an algorithm may use, where there is one that needs no more."""
+"""Maximum number of bytes of an algorithm's workspace, if there is an algorithm that needs no more."""
 
 TIMED = 16
-"""Results of timing at the most: cuDNN has eight algorithms, and may try each in its default arithmetic too."""
+"""Maximum number of timing results: cuDNN has eight algorithms, and may try each in its default arithmetic too."""
 
 ALIGNMENT = 256
-"""Bytes: parts of the workspace begin on multiples of it."""
+"""Bytes: parts of the workspace begin at multiples of this number."""
 CHANNELS_OF_A_BLOCK = 32
-"""Whose sums one block takes, where neighbours in memory are of different channels."""
+"""Number of channels that one block sums, if neighbours in memory belong to different channels."""
 ADDED_BY_A_THREAD = 16
-"""Elements of a channel, at least, before a second block shares them."""
+"""Minimum number of elements of a channel that a thread adds up before a second block shares them."""
 ENOUGH_BLOCKS = 1024
-"""To keep a GPU busy."""
+"""Number of blocks that keeps a GPU busy."""
 
 
 @dataclass(frozen=True)
 class ConvolutionArithmetic:
-    """What may be traded for speed."""
+    """Options that trade determinism and precision for speed."""
 
     deterministic: bool = False
-    """Whether algorithms are taken in a fixed order of preference, and only such as always add in the same order. Else
-    they are timed, and two runs may take different ones."""
+    """Whether to choose only algorithms that always add in the same order, in a fixed order of preference. Otherwise
+    algorithms are timed, and two runs may choose different ones."""
     tf32: bool = False
-    """Whether factors may be rounded to TF32: 10 bits behind the point instead of 23."""
+    """Whether factors may be rounded to TF32, which has 10 bits after the point instead of 23."""
 
     def math_type(self, dtype: np.dtype[np.generic]) -> int:
-        """As cuDNN calls it, for tensors of this type; its default rounds to TF32."""
+        """cuDNN's math type for tensors of this type; its default rounds to TF32."""
         if dtype.name in NARROW:
             return cudnn.TENSOR_OP_MATH
         return cudnn.DEFAULT_MATH if self.tf32 or dtype != np.float32 else cudnn.FMA_MATH
@@ -74,11 +74,11 @@ class Direction:
     """One of cuDNN's three functions."""
 
     name: str
-    """In the functions' names."""
+    """The direction's part of the functions' names."""
     operands: str
-    """Their order in the arguments: x, w and y, the last of which is computed."""
+    """The order of x, w and y in the arguments. The last one is computed."""
     algorithms: str
-    """What the names of its algorithms begin with."""
+    """Prefix of the names of its algorithms."""
     deterministic: tuple[int, ...]
     """Algorithms that always add in the same order, the preferred ones first."""
 
@@ -113,7 +113,7 @@ class Problem:
     math_type: int
 
     def descriptors(self) -> dict[str, cudnn.Descriptor]:
-        """Of x, w, y, and "convolution"."""
+        """Descriptors of x, w, y, and "convolution"."""
         dtype, w_format = self.x.dtype, cudnn.TENSOR_NCHW
         if self.w.layout is Layout.CHANNELS_LAST:
             w_format = cudnn.TENSOR_NHWC
@@ -126,7 +126,7 @@ class Problem:
         }
 
     def plain(self) -> Problem:
-        """The same in logical order."""
+        """The same problem in logical order."""
         x, w, y = (replace(tensor, layout=Layout.PLAIN) for tensor in (self.x, self.w, self.y))
         return replace(self, x=x, w=w, y=y)
 
@@ -145,19 +145,19 @@ class Algorithm:
 
 
 def choose(direction: Direction, problem: Problem, deterministic: bool) -> Algorithm:
-    """The algorithm for a problem on the current device: the same one whenever it is asked for.
+    """Return the algorithm for a problem on the current device: the same one at every call.
 
-    Where it has to be `deterministic`, the first of its algorithms that cuDNN has for the problem; else the one that is
-    the fastest here and now. In both cases the first that keeps within WORKSPACE_LIMIT, or if none does the one that
-    needs least. An algorithm that fails, whatever cuDNN's status, is passed over for the next. Raises CudnnError where
-    none is left, and CUDA's error where the GPU cannot be used after a failure.
+    With `deterministic`, it is the first of the direction's deterministic algorithms that cuDNN has for the problem;
+    otherwise the one with the shortest measured time. In both cases the first algorithm within WORKSPACE_LIMIT is
+    chosen, or, if none is, the one that needs least. An algorithm that fails, with any status, is skipped. Raises
+    CudnnError if none is left, and CUDA's error if the GPU cannot be used after a failure.
     """
     return remember((direction, problem, deterministic), lambda: _choose(direction, problem, deterministic))
 
 
 def chosen() -> dict[tuple[Direction, Problem, bool], Algorithm]:
-    """What `choose` has found so far, by its arguments."""
-    table: dict[Any, Any] = api().remembered  # by device, and by what `remember` was asked for
+    """The results of `choose` so far, by its arguments."""
+    table: dict[Any, Any] = api().remembered  # by device, and by `remember`'s key
     return {key: algorithm for (_, key), algorithm in table.items() if isinstance(algorithm, Algorithm)}
 
 
@@ -173,7 +173,7 @@ def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algo
             failure = _passed_over(error)
     for algorithm in sorted(known, key=lambda one: max(one.workspace - WORKSPACE_LIMIT, 0)):
         try:
-            if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they should run
+            if (algorithm.number, algorithm.math_type) not in timed:  # some are refused only when they run
                 _try(direction, problem, algorithm)
             return algorithm
         except cudnn.CudnnError as error:
@@ -183,7 +183,7 @@ def _choose(direction: Direction, problem: Problem, deterministic: bool) -> Algo
 
 
 def _passed_over(error: cudnn.CudnnError) -> cudnn.CudnnError:
-    """The error, where the GPU can still be used; else CUDA's, which stays with the process, is raised."""
+    """Return the error if the GPU can still be used; otherwise raise CUDA's error, which persists in the process."""
     try:
         api().runtime.streamSynchronize(current().pointer)
     except Exception as lost:
@@ -192,7 +192,7 @@ def _passed_over(error: cudnn.CudnnError) -> cudnn.CudnnError:
 
 
 def _workspace(direction: Direction, problem: Problem, number: int, math_type: int) -> int:
-    """Bytes that an algorithm needs. Raises CudnnError where there is none for the problem."""
+    """Bytes of workspace that an algorithm needs. Raises CudnnError if it does not support the problem."""
     nbytes, descriptors = ctypes.c_size_t(), replace(problem, math_type=math_type).descriptors()
     first, second, result = (descriptors[operand] for operand in direction.operands)
     asked = (first, second, descriptors["convolution"], result, number, ctypes.byref(nbytes))
@@ -201,8 +201,8 @@ def _workspace(direction: Direction, problem: Problem, number: int, math_type: i
 
 
 def _timed(direction: Direction, problem: Problem) -> list[tuple[int, int]]:
-    """Number and arithmetic of algorithms that keep within WORKSPACE_LIMIT, the fastest first: cuDNN runs each, on
-    memory of its own for the moment. Tensors of 16 bits leave it the arithmetic; for others it is the problem's."""
+    """Number and arithmetic of the algorithms within WORKSPACE_LIMIT, the fastest first. cuDNN runs each on temporary
+    memory. For tensors of 16 bits cuDNN chooses the arithmetic; for others it is the problem's."""
     descriptors, memory = problem.descriptors(), _memory(direction, problem)
     first, second, result = (
         (descriptors[operand], pointer(array)) for operand, array in zip(direction.operands, memory, strict=True)
@@ -218,7 +218,7 @@ def _timed(direction: Direction, problem: Problem) -> list[tuple[int, int]]:
         )
     except cudnn.CudnnError as error:
         _passed_over(error)
-    # The memory is given back: nothing may be running that uses it.
+    # The memory is released: no work that uses it may be running.
     api().runtime.streamSynchronize(current().pointer)
     narrow = problem.x.dtype.name in NARROW
     right = (one for one in found[: count.value] if narrow or one.mathType == problem.math_type)
@@ -226,7 +226,7 @@ def _timed(direction: Direction, problem: Problem) -> list[tuple[int, int]]:
 
 
 def _try(direction: Direction, problem: Problem, algorithm: Algorithm) -> None:
-    """Run an algorithm once, on memory of its own. Raises CudnnError where it does not."""
+    """Run an algorithm once, on memory of its own. Raises CudnnError if it fails."""
     memory, workspace = _memory(direction, problem), api().zeros(max(algorithm.workspace, 1))
     arrays = dict(zip(direction.operands, memory, strict=True))
     try:
@@ -249,7 +249,7 @@ def _call(
     workspace: Array | None,
     dtype: np.dtype[np.generic],
 ) -> cudnn.CudnnCall:
-    """The call of cuDNN's for x, w and y of a type, as it takes them. descriptors: with the algorithm's arithmetic."""
+    """Return cuDNN's call for x, w and y of a type, in cuDNN's form. descriptors: with the algorithm's arithmetic."""
     first, second, last = ((descriptors[operand], pointer(arrays[operand])) for operand in direction.operands)
     alpha, beta = (cudnn.scalar(value, dtype) for value in (1, 0))
     return cudnn.CudnnCall(
@@ -265,30 +265,30 @@ def _call(
 
 @dataclass(frozen=True)
 class Part:
-    """A tensor that cuDNN takes from the workspace, or puts there."""
+    """A tensor that cuDNN reads from the workspace, or writes there."""
 
     staged: Tensor
-    """As cuDNN takes it."""
+    """The tensor in cuDNN's form."""
     own: Tensor
-    """As it is; inside the other, where that is larger."""
+    """The tensor itself; it lies inside the staged one if that is larger."""
     before: tuple[int, ...]
-    """How far it begins behind the other's beginning, along each spatial axis."""
+    """Offset within the staged tensor, along each spatial axis."""
     place: slice
-    """The staged one's bytes in the workspace."""
+    """The staged tensor's bytes in the workspace."""
 
     def fill(self, memory: Array, array: Array) -> Launch:
-        """The call that moves the array to the workspace."""
+        """Return the call that copies the array to the workspace."""
         return _moved(self.own, array, self.staged, memory, self.before)
 
     def empty(self, memory: Array, array: Array) -> Launch:
-        """The call that moves what is in the workspace to the array."""
+        """Return the call that copies from the workspace to the array."""
         return _moved(self.staged, memory, self.own, array, [-size for size in self.before])
 
 
 def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[int]) -> Launch:
     axes = [[*_four(tensor)] for tensor in (source, target)]
     shift = [0] * (4 - len(before)) + [*before]
-    order = sorted(range(4), key=lambda axis: -axes[1][axis][1])  # neighbours are written by neighbours
+    order = sorted(range(4), key=lambda axis: -axes[1][axis][1])  # adjacent threads write adjacent elements
     pairs = [[tensor[axis] for axis in order] for tensor in axes]
     fours = [Structure(*(size for size, _ in pair), *(step for _, step in pair)) for pair in pairs]
     kernel = CudaKernel("convolution", "move", source.dtype)
@@ -296,7 +296,7 @@ def _moved(source: Tensor, x: Array, target: Tensor, y: Array, before: Sequence[
 
 
 def _four(tensor: Tensor) -> Sequence[tuple[int, int]]:
-    """(size, stride) of four axes: with three spatial ones, images and channels are one."""
+    """(size, stride) of four axes: with three spatial axes, images and channels are joined."""
     axes = [*zip(tensor.shape, strides(tensor), strict=True)]
     if len(axes) == 5:
         (n, _), (c, step), *image = axes
@@ -305,7 +305,7 @@ def _four(tensor: Tensor) -> Sequence[tuple[int, int]]:
 
 
 class Convolution:
-    """A direction with its algorithm, and what has to be moved for it; its workspace may grow by `reserve`."""
+    """A direction with its algorithm, and the copies that it requires. `reserve` extends its workspace."""
 
     def __init__(
         self,
@@ -338,7 +338,7 @@ class Convolution:
                 self.parts[operand] = Part(staged, own, shift, self.reserve(staged.nbytes))
 
     def reserve(self, nbytes: int) -> slice:
-        """A part of the workspace."""
+        """Reserve a part of the workspace."""
         start = self.workspace
         self.workspace += -(-nbytes // ALIGNMENT) * ALIGNMENT
         return slice(start, start + nbytes)
@@ -366,8 +366,8 @@ class Convolution:
 
 
 def _first_possible(direction: Direction, problem: Problem, deterministic: bool) -> tuple[Problem, Algorithm]:
-    """The problem as it is or, if cuDNN does not compute it so, in logical order; and the algorithm, whose arithmetic
-    the problem has then."""
+    """The problem itself or, if cuDNN does not support it, in logical order; and the algorithm. The problem has the
+    algorithm's arithmetic."""
     plain = problem.plain()
     if plain != problem:
         with contextlib.suppress(cudnn.CudnnError):
@@ -380,7 +380,7 @@ def _first_possible(direction: Direction, problem: Problem, deterministic: bool)
 def problem_of(
     x: Tensor, weights: Variable, y: Tensor, geometry: ConvolutionGeometry, arithmetic: ConvolutionArithmetic
 ) -> tuple[Problem, tuple[int, ...], dict[str, Tensor]]:
-    """What cuDNN is asked, where the input begins in its own, and the tensors as they are (one spatial axis as two)."""
+    """The problem for cuDNN, the offset of the input in cuDNN's, and the actual tensors (one spatial axis as two)."""
     last = isinstance(weights.storage, ChannelsLastStorage)
     w = Tensor(weights.shape, weights.dtype, Layout.CHANNELS_LAST if last else Layout.PLAIN)
     padding, stride, dilation = geometry.padding, geometry.stride, geometry.dilation
@@ -396,7 +396,7 @@ def problem_of(
 
 
 def kernels(arithmetic: ConvolutionArithmetic = EXACT) -> Registry:
-    """cuDNN's convolutions, with the library's settings."""
+    """Return cuDNN's convolutions, with the library's settings."""
     room = Registry("cudnn")
     room.kernel(ConvolutionForward)(functools.partial(forward, arithmetic=arithmetic))
     room.kernel(ConvolutionBackwardData)(functools.partial(backward_data, arithmetic=arithmetic))
@@ -454,7 +454,7 @@ def backward_weights(request: ConvolutionBackwardWeights, arithmetic: Convolutio
 
 
 class ChannelSums:
-    """The gradient of a bias: the sums over all but the channels, in an order that depends on the shape alone."""
+    """The gradient of a bias: the sums over all axes but the channels, in an order that depends on the shape alone."""
 
     def __init__(self, dy: Tensor) -> None:
         self.dtype = dy.dtype
@@ -464,7 +464,7 @@ class ChannelSums:
         wanted = -(-outer * inner // (BLOCK // self.width * ADDED_BY_A_THREAD))
         self.parts = max(1, min(wanted, ENOUGH_BLOCKS // self.tiles))
         self.nbytes = 8 * self.parts * channels if self.parts > 1 else 0
-        """Of memory for sums of parts, in double precision."""
+        """Bytes of memory for sums of parts, in double precision."""
 
     def calls(self, dy: Array, sums: Array, partial: Array | None) -> list[Call]:
         """The calls that add up dy."""
@@ -481,7 +481,7 @@ class ChannelSums:
 
 
 def _channels(tensor: Tensor) -> tuple[int, int, int]:
-    """A tensor as it lies: what is outside of its channels, the channels, and what is inside."""
+    """The sizes of a tensor in memory order: outside the channels, the channels, and inside them."""
     n, channels, *image = tensor.shape
     if tensor.layout is Layout.CHANNELS_LAST:
         return n * math.prod(image), channels, 1

@@ -1,4 +1,4 @@
-"""The elements of a tensor in another one, in logical order."""
+"""Copies of a tensor's elements to another tensor, in logical order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crossbow.types import Array, Shape, Tensor
 TILE, AXES = 32, 8
 """As in sources/copy.cu."""
 Copy = Callable[[Array, Array], Launch]
-"""From source and target to the call."""
+"""A function of source and target that returns the call."""
 
 
 @CUDA.kernel(CopyForward)
@@ -65,7 +65,7 @@ def moved(
     """A copy of a part of a tensor to a part of another one, of the same sizes, by the strides of each."""
     used = [axis for axis in zip(to_strides, from_strides, sizes, strict=True) if axis[2] > 1]
     axes: list[tuple[int, int, int]] = []
-    for to, from_, size in sorted(used, reverse=True):  # threads beside each other write beside each other
+    for to, from_, size in sorted(used, reverse=True):  # adjacent threads write adjacent elements
         if axes and axes[-1][:2] == (size * to, size * from_):
             axes[-1] = (to, from_, size * axes[-1][2])
         else:

@@ -1,8 +1,8 @@
-"""cuBLAS through ctypes: functions named as the library names them, and products of row-major matrices by them.
+"""cuBLAS through ctypes: functions under the library's names, and products of row-major matrices.
 
-Numbers are computed in their own type, or those of 16 bits in float32; float32's as the handle's math mode says. Where
-streams run at once, each handle needs a workspace of its own (`cublasSetWorkspace_v2`, after `cublasSetStream_v2`,
-which takes it away) for results that are the same bit by bit.
+Products are computed in their factors' type, or for 16 bits in float32; the handle's math mode applies to float32. If
+streams run concurrently, each handle needs a workspace of its own for results that are equal bit by bit
+(`cublasSetWorkspace_v2`, after `cublasSetStream_v2`, which resets it).
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ def check(name: str, *arguments: object) -> None:
 
 @dataclass(frozen=True)
 class CublasMatrix:
-    """A matrix that lies row by row, or a stack of such."""
+    """A row-major matrix, or a stack of them."""
 
     array: Array
-    """Whose memory it lies in; only the address counts."""
+    """The array in whose memory the matrix lies; only its address counts."""
     leading: int
-    """Elements from the beginning of a row to that of the next."""
+    """Number of elements from the beginning of a row to the beginning of the next."""
     transposed: bool = False
     """Whether it is multiplied as its transpose."""
     stride: int = 0
-    """Elements from one matrix of a stack to the next; 0 is the same one again."""
+    """Number of elements from one matrix of a stack to the next; 0 repeats the same matrix."""
     start: int = 0
-    """Elements before the first."""
+    """Number of elements before the first matrix."""
 
 
 @dataclass(frozen=True)
 class MatrixProduct:
-    """A product with its arguments: a call. What it needs stays alive with it."""
+    """A matrix product with its arguments: a call. It keeps its arguments alive."""
 
     function: str
     arguments: tuple[object, ...]
-    """All but the handle, which is that of the stream that the calling thread has set."""
+    """All arguments but the handle, which belongs to the stream that the calling thread has set."""
     references: tuple[object, ...] = field(repr=False, default=())
     capturable: ClassVar[bool] = True
     """Whether it may become a part of a CUDA graph."""
@@ -87,7 +87,7 @@ def matrix_product(
     matrices: int = 1,
     beta: float = 0.0,
 ) -> MatrixProduct:
-    """The call y ← a b + beta · y, where y is not read if beta is 0, or one such product for each matrix of a stack.
+    """Return the call y ← a b + beta · y, or one such product for each matrix of a stack. If beta is 0, y is not read.
 
     sizes: rows of y, columns of y, columns of a; the last are the rows of b, both as they are multiplied.
 

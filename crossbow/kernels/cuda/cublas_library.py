@@ -1,4 +1,4 @@
-"""cuBLAS's shared library: the C types of every function that is called."""
+"""cuBLAS's shared library: the C types of every function that Crossbow calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _LONG = ctypes.c_longlong
 
 
 def _gemm(*, types: bool, strides: bool) -> tuple[type, ...]:
-    """The arguments of a matrix product: whether it is told the matrices' types, and their distances in a stack."""
+    """The types of a matrix product's arguments: with the matrices' types or not, and with their strides in a stack or
+    not."""
     matrix = (_POINTER, *((_ENUM,) if types else ()), _INT, *((_LONG,) if strides else ()))
     end = (*((_INT,) if strides else ()), *((_ENUM, _ENUM) if types else ()))
     return (_HANDLE, _ENUM, _ENUM, _INT, _INT, _INT, _POINTER, *matrix, *matrix, _POINTER, *matrix, *end)
@@ -35,14 +36,15 @@ PROTOTYPES: Mapping[str, tuple[type, ...]] = {
     "cublasDgemmStridedBatched": _gemm(types=False, strides=True),
     "cublasGemmStridedBatchedEx": _gemm(types=True, strides=True),
 }
-"""Every function that is called, and the types of its arguments."""
+"""Every function that Crossbow calls, and the types of its arguments."""
 
 RESULTS: Mapping[str, type] = {"cublasGetStatusString": ctypes.c_char_p}
-"""What functions return that do not return a status."""
+"""Result types of the functions that do not return a status."""
 
 
 def load() -> Any:
-    """The library, its functions declared. Raises ConfigurationError, which says what to install, if it is absent."""
+    """Load the library and declare its functions. Raises ConfigurationError, which says what to install, if it is
+    absent."""
     library = find(CUBLAS).library
     for name, arguments in PROTOTYPES.items():
         function = getattr(library, name)

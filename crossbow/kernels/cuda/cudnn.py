@@ -1,4 +1,4 @@
-"""cuDNN 9's classic C interface through ctypes: functions named as the library names them, with their C types.
+"""cuDNN 9's classic C interface through ctypes: functions under the library's names, with their C types.
 
 Functions are called through `check`, which raises `CudnnError` for a status that is not success. A `Descriptor` is
 destroyed with its last reference.
@@ -77,7 +77,7 @@ class CudnnError(CrossbowError, RuntimeError):
 
     @property
     def is_refusal(self) -> bool:
-        """Whether the library does not do what was asked, rather than that it failed at it."""
+        """Whether the library does not support the request, rather than having failed."""
         return STATUS_BAD_PARAM <= self.status < STATUS_NOT_SUPPORTED + 1000
 
 
@@ -90,9 +90,9 @@ def check(name: str, *arguments: object) -> None:
 
 @dataclass(frozen=True)
 class CudnnCall:
-    """A function of the library's with all its arguments but the first, the handle: a call.
+    """A function of the library with all its arguments but the first, the handle: a call.
 
-    The handle is that of the stream that the calling thread has set. What the arguments refer to lives as long.
+    The handle belongs to the stream that the calling thread has set. The call keeps its arguments alive.
     """
 
     name: str
@@ -106,7 +106,7 @@ class CudnnCall:
 
 
 class Descriptor:
-    """A descriptor of one of DESCRIPTORS' types, an argument for functions; destroyed with its last reference."""
+    """A descriptor of one of DESCRIPTORS' types, an argument of functions. It is destroyed with its last reference."""
 
     def __init__(self, kind: type[c_void_p]) -> None:
         made = kind()
@@ -138,8 +138,8 @@ def convolution_descriptor(
     math_type: int,
     dtype: np.dtype[np.generic],
 ) -> Descriptor:
-    """A cross-correlation over two or more spatial axes, with the same padding on both sides of each. dtype: of the
-    tensors."""
+    """A cross-correlation over two or more spatial axes, with the same padding on both sides of each. dtype: the
+    tensors' type."""
     made = Descriptor(ConvolutionDescriptor)
     axes, computing = (integers(padding), integers(stride), integers(dilation)), DATA_TYPES[computed_in(dtype).name]
     check("cudnnSetConvolutionNdDescriptor", made, len(padding), *axes, CROSS_CORRELATION, computing)

@@ -172,7 +172,7 @@ RESULTS: Mapping[str, Any] = {
 
 
 def load() -> ctypes.CDLL:
-    """The library, its functions with their types. Raises ConfigurationError where it is absent or another version."""
+    """Load the library and declare its functions. Raises ConfigurationError if it is absent or has another version."""
     library = find(CUDNN).library
     for name, types in PROTOTYPES.items():
         function = getattr(library, name, None)

@@ -1,4 +1,4 @@
-"""Images into what a network is trained on: cropped, mirrored, centred, scaled."""
+"""Preprocessing of images: crop, mirror, centre, scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import ImageWindows
 
 EACH_THREAD = 8
-"""Elements of an image that a thread computes: what is drawn for the image is drawn once for all of them."""
+"""Number of elements of an image that a thread computes with the same random draws."""
 
 
 @CUDA.kernel(ImageWindows)

@@ -1,4 +1,4 @@
-"""Sums, products and maxima of tensors, element by element. All lie in the same order."""
+"""Element-wise sums, products and maxima of tensors, which all have the same order in memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from crossbow.kernels.requests import (
 from crossbow.types import Array, Phase, Tensor
 
 MOST = 8
-"""Tensors that a kernel of sources/element_wise.cu takes at once."""
+"""Number of tensors that a kernel of sources/element_wise.cu takes at once."""
 
 
 @CUDA.kernel(WeightedSum)
@@ -101,9 +101,9 @@ def _product(request: Request, y: Tensor) -> PreparedKernel:
 
 
 def _parts(terms: Sequence[Array], target: Array) -> list[tuple[int, Array, Sequence[Array]]]:
-    """The calls for many terms: the number of the first of the others; what they are added to; and the others.
+    """The calls for many terms: the number of the first other term; the term that they are added to; the other terms.
 
-    The first call begins with the first term, and each that follows with the result of the one before.
+    The first call begins with the first term, and each later one with the result of the call before it.
     """
     parts: list[tuple[int, Array, Sequence[Array]]] = [(1, terms[0], terms[1:MOST])]
     for number in range(MOST, len(terms), MOST - 1):

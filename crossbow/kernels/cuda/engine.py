@@ -1,4 +1,4 @@
-"""The engine's own kernels: loading a batch, handing results over, and looking for numbers that are not finite."""
+"""The engine's own kernels: they load a batch, store results, and search for numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from crossbow.kernels.requests import CheckFinite, LoadBatch
 from crossbow.types import Array, Layout, NonFiniteError, Shape, Tensor
 
 LOADERS = {"uint8": "load_bytes", "float32": "load_floats", "float64": "load_doubles"}
-"""By the type of the slots."""
+"""Kernels by the slots' type."""
 WORD = 4
-"""Bytes of which labels consist."""
+"""Bytes of a label."""
 SEARCH_BLOCKS = 256
-"""Blocks that look for numbers that are not finite, each in its share."""
+"""Number of blocks that search for numbers that are not finite, each in its share."""
 
 
 @CUDA.kernel(LoadBatch)
@@ -45,13 +45,13 @@ def load_batch(request: LoadBatch) -> PreparedKernel:
 
 
 def store_results(loss: Array | None, accuracy: Array | None, state: Array, results: Array) -> Launch:
-    """loss, accuracy (one element each, of the same type; None where there is none) → results, row state[TURN].
+    """loss, accuracy (one element each, of the same type; or None) → results, row state[TURN].
 
     results: (turns, 2) of float64, in pinned memory. "All host memory allocated through all devices using
     cudaMallocHost() and cudaHostAlloc() is always directly accessible from all devices that support unified
     addressing", at the same address, whatever the flags; "unified addressing is automatically enabled in 64-bit
-    processes" (CUDA Runtime API, "Unified Addressing"). CuPy's `alloc_pinned_memory` calls cudaHostAlloc. What a kernel
-    wrote is there for the host once it has waited for an event behind the kernel (CUDA Programming Guide, "Mapped
+    processes" (CUDA Runtime API, "Unified Addressing"). CuPy's `alloc_pinned_memory` calls cudaHostAlloc. The host sees
+    a kernel's writes once it has waited for an event recorded after the kernel (CUDA Programming Guide, "Mapped
     Memory").
     """
     types = [value.dtype for value in (loss, accuracy) if value is not None]
@@ -84,11 +84,11 @@ def check_finite(request: CheckFinite) -> PreparedKernel:
 
 @dataclass(frozen=True)
 class BoundFiniteCheck:
-    """The bound call: the search, and what the host has to say about it."""
+    """The bound call: the search, and the host's report of its result."""
 
     search: Launch
     found: Array
-    """Of every block: the number of NaN, of infinite elements, the first of them."""
+    """For every block: the number of NaN, the number of infinite elements, and the first of them."""
     what: str
     shape: Shape
 
@@ -98,7 +98,7 @@ class BoundFiniteCheck:
 
 
 def report(found: Array, what: str, shape: Shape) -> None:
-    """Raise NonFiniteError where blocks have found something. found: as in `CheckFinite`, on the host."""
+    """Raise NonFiniteError if a block has found such a number. found: as in `CheckFinite`, on the host."""
     nans, infinite, first = (int(v) for v in (*found[:, :2].sum(axis=0), found[:, 2].min()))
     if nans or infinite:
         place = ", ".join(str(int(index)) for index in np.unravel_index(first, shape))

@@ -51,7 +51,7 @@ def backward(request: FactorisationBackward) -> PreparedKernel:
 
 
 def _examples(request: FactorisationForward | FactorisationBackward, buffers: Buffers) -> Launch:
-    """The call that computes what is needed of each example, in the workspace."""
+    """Return the call that computes each example's values in the workspace."""
     x, labels, users, items = request.x, request.labels, request.users, request.items
     kernel, threads = CudaKernel("factorisation", "factorisation_examples", x.dtype), _threads(users)
     sizes = (np.int64(users.shape[0]), np.int64(items.shape[0]), np.int64(users.shape[1]), is_double(labels))

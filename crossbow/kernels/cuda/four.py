@@ -11,21 +11,21 @@ from crossbow.kernels.strides import strides
 from crossbow.types import Shape, Tensor
 
 MANY_LINES = 8192
-"""So many threads keep a GPU busy, each with a line of its own."""
+"""Number of threads that keeps a GPU busy, each with a line of its own."""
 
 
 def four(tensor: Tensor) -> Structure:
-    """A tensor in logical order, neighbours joined where they lie behind each other.
+    """A tensor in logical order, with axes joined if they are contiguous.
 
-    `place` goes by logical number, so tensors of one size may have different shapes and layouts.
+    `place` takes a logical number, so tensors of one size may have different shapes and layouts.
     """
     return _structure(joined(tensor.shape, strides(tensor)))
 
 
 def four_around(tensor: Tensor, axis: int) -> tuple[Structure, np.int32]:
-    """A tensor in logical order with an axis joined with no other, and which of the four that is: for `line`.
+    """A tensor in logical order with one axis kept separate, and that axis's number among the four, for `line`.
 
-    The order of the lines is the same whatever the layout is.
+    The order of the lines does not depend on the layout.
     """
     axis %= len(tensor.shape)
     sizes, steps = tensor.shape, strides(tensor)
@@ -34,12 +34,12 @@ def four_around(tensor: Tensor, axis: int) -> tuple[Structure, np.int32]:
 
 
 def images(tensor: Tensor) -> Structure:
-    """(N, C, H, W) of a tensor with at most four dimensions; those that it lacks at the end have size 1."""
+    """(N, C, H, W) of a tensor with at most four dimensions. Missing dimensions at the end have size 1."""
     return _structure(list(zip(tensor.shape, strides(tensor), strict=True)))
 
 
 def joined(sizes: Shape, steps: Sequence[int]) -> list[tuple[int, int]]:
-    """(size, stride) of the axes of which there are any, in order, where neighbours that lie behind each other are one.
+    """(size, stride) of the axes, in order, with contiguous neighbours joined and axes of size 1 left out.
 
     >>> joined((2, 3, 4, 5), (60, 1, 15, 3))
     [(2, 60), (3, 1), (20, 3)]
@@ -63,9 +63,10 @@ def _structure(axes: Sequence[tuple[int, int]]) -> Structure:
 
 
 def threads_per_line(tensor: Tensor, axis: int) -> int:
-    """How many threads should share a line along an axis, as one block; 1: each thread takes a line of its own.
+    """The number of threads, one block, that share a line along an axis; 1 means that each thread has its own line.
 
-    Threads that share one read behind each other if the line lies so in memory; those that do not, if the lines do.
+    Threads that share a line read adjacent elements if the line is contiguous in memory; threads with lines of their
+    own do so if the lines are adjacent.
     """
     length = tensor.shape[axis]
     lines = tensor.elements // max(length, 1)

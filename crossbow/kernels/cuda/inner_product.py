@@ -1,7 +1,7 @@
 """Inner product and its gradients: cuBLAS's matrix products, and biases and their gradients in passes of our own.
 
-Weights are row-major (outputs, features). Where whole images that lie channels-last are the rows of x, the features are
-in that order too, height, width, channels, so that the images are multiplied as they lie; else a tensor that is not in
+Weights are row-major (outputs, features). If the rows of x are whole channels-last images, the features have that order
+too (height, width, channels), so that the images are multiplied without a copy; otherwise a tensor that is not in
 logical order is reordered first.
 """
 
@@ -28,14 +28,14 @@ from crossbow.kernels.requests import (
 from crossbow.types import Array, Layout, Tensor
 
 Place = str | slice
-"""Where something lies: a role, or a part of the workspace."""
+"""The location of a matrix: a role, or a part of the workspace."""
 
 ALIGNMENT = 256
-"""Bytes: parts of the workspace begin on multiples of it."""
+"""Bytes: parts of the workspace begin at multiples of this number."""
 COLUMNS = 32
-"""Of a matrix that a block sums at once: neighbours in memory."""
+"""Number of columns of a matrix, adjacent in memory, that a block sums at once."""
 MANY_ROWS = 1024
-"""From so many on their sum is shared by as many threads as a block can have."""
+"""From this number of rows on, their sum is divided among the maximum number of threads of a block."""
 
 
 class ProductSteps:
@@ -46,17 +46,17 @@ class ProductSteps:
         self._makers: list[Callable[[Callable[[Place], Array]], Call]] = []
 
     def reserve(self, elements: int) -> Place:
-        """A part of the workspace."""
+        """Reserve a part of the workspace."""
         start = self.workspace
         self.workspace += -(-elements * self.dtype.itemsize // ALIGNMENT) * ALIGNMENT
         return slice(start, self.workspace)
 
     def add(self, make: Callable[[Callable[[Place], Array]], Call]) -> None:
-        """Append what is made of the arrays that lie in the places."""
+        """Append the call that `make` creates from the arrays in the places."""
         self._makers.append(make)
 
     def logical(self, tensor: Tensor, role: str) -> Place:
-        """Where the tensor lies in logical order, after a reorder where it does not."""
+        """Return the place of the tensor in logical order, after a reorder if required."""
         if tensor.in_logical_order:
             return role
         place, reorder = self.reserve(tensor.elements), copied(tensor, replace(tensor, layout=Layout.PLAIN))
@@ -64,17 +64,17 @@ class ProductSteps:
         return place
 
     def target(self, tensor: Tensor, role: str) -> Place:
-        """Where to write the tensor in logical order. `store` follows."""
+        """Return the place to write the tensor to in logical order. `store` follows."""
         return role if tensor.in_logical_order else self.reserve(tensor.elements)
 
     def store(self, tensor: Tensor, place: Place, role: str) -> None:
-        """Append: a reorder of the tensor to how it lies, where it was not written as such."""
+        """Append a reorder of the tensor from logical order to its own, if required."""
         if place != role:
             reorder = copied(replace(tensor, layout=Layout.PLAIN), tensor)
             self.add(lambda at: reorder(at(place), at(role)))
 
     def sum_rows(self, outer: int, rows: int, columns: int, source: Place, target: Place) -> None:
-        """Append: (outer, rows, columns) summed to (outer, columns)."""
+        """Append the sum of (outer, rows, columns) to (outer, columns)."""
         width = min(COLUMNS, _power_of_two(columns))
         threads = min(max(32, width * _power_of_two(rows)), 1024 if rows >= MANY_ROWS else BLOCK)
         blocks = min(outer * -(-columns // width), MOST_BLOCKS)
@@ -83,7 +83,7 @@ class ProductSteps:
         self.add(lambda at: kernel.blocks(blocks, at(source), at(target), *sizes, threads=threads, shared=shared))
 
     def repeat(self, elements: int, times: int, inner: int, source: Place, target: Place) -> None:
-        """Append: (…, inner) repeated to so many elements (…, times, inner)."""
+        """Append the repetition of (…, inner) to `elements` elements (…, times, inner)."""
         kernel, numbers = self.kernel("repeat"), (np.int64(elements), np.int64(times), np.int64(inner))
         self.add(lambda at: kernel.each(elements, at(source), at(target), *numbers))
 
@@ -171,18 +171,18 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
 
 
 def _power_of_two(number: int) -> int:
-    """The smallest one that is not less."""
+    """The smallest power of two ≥ number."""
     return 1 << (number - 1).bit_length()
 
 
 def _storage(x: Tensor, weights: Variable, y: Tensor) -> Storage:
-    """How weights lie best: with their features in the order of the input's memory where that is whole images."""
+    """The best storage of the weights: with features in the order of the input's memory if that holds whole images."""
     whole_images = len(y.shape) == 2 and not x.in_logical_order
     return ChannelsLastStorage(weights.shape, x.shape[1:]) if whole_images else PlainStorage(weights.shape)
 
 
 def _rows(steps: ProductSteps, x: Tensor, role: str, weights: Variable) -> Place:
-    """Where x lies as rows of features in the order of the weights."""
+    """The place of x as rows of features in the order of the weights."""
     return role if _as_it_lies(x, weights) else steps.logical(x, role)
 
 

@@ -1,4 +1,4 @@
-"""Calls on the GPU: kernels of our own, bound to their arguments, and the stream that calls go to."""
+"""Calls on the GPU: our own kernels, bound to their arguments, and the stream that receives calls."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from crossbow.types import Array, address
 
 SOURCES = Path(__file__).parent / "sources"
 BLOCK = 256
-"""Threads of a block, unless a kernel wants another number."""
+"""Number of threads of a block, unless a kernel needs another."""
 MOST_BLOCKS = 4096
-"""Of a grid: each thread then takes several elements."""
+"""Maximum number of blocks of a grid. Beyond it, each thread takes several elements."""
 OPTIONS = ("-std=c++17",)
 REALS = {"float32": "float", "float64": "double"}
 """Types that kernels compute in, by name: REAL in their sources."""
@@ -44,19 +44,19 @@ _LEGACY = Stream(0, 0)
 class _Current(threading.local):
     stream = _LEGACY
     has_context = False
-    """Whether the thread has set a device, with which CUDA gives it a context: `cuLaunchKernel` needs one."""
+    """Whether the thread has set a device and so has a CUDA context, which `cuLaunchKernel` needs."""
 
 
 _current = _Current()
 
 
 def current() -> Stream:
-    """The stream that this thread's calls go to."""
+    """Return the stream of this thread's calls."""
     return _current.stream
 
 
 class on:  # noqa: N801 - read as a word: `with on(stream):`
-    """Let this thread's calls go to a stream, and its device be the current one.
+    """Direct this thread's calls to a stream, and make its device the current one.
 
     A class, because a generator takes twice as long, and every task does this twice.
     """
@@ -82,7 +82,7 @@ class on:  # noqa: N801 - read as a word: `with on(stream):`
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel with its arguments: a call. What it needs stays alive with it."""
+    """A kernel with its arguments: a call. It keeps its arguments alive."""
 
     name: str
     function: int
@@ -90,10 +90,10 @@ class Launch:
     threads: int
     shared: int
     parameters: int
-    """Address of the array of the arguments' addresses, as cuLaunchKernel wants it."""
+    """Address of the array of the arguments' addresses, as cuLaunchKernel takes it."""
     references: Sequence[object] = field(repr=False, default=())
     capturable: ClassVar[bool] = True
-    """Whether it may become a part of a CUDA graph: what it does depends on memory of the GPU alone."""
+    """Whether it may become part of a CUDA graph: its work depends on the GPU's memory alone."""
 
     def __call__(self) -> None:
         api().driver.launchKernel(
@@ -102,7 +102,7 @@ class Launch:
 
 
 class Structure:
-    """Numbers that a kernel gets as one struct, by value."""
+    """Numbers that a kernel receives as one struct, by value."""
 
     def __init__(self, *values: int, dtype: type[np.generic] = np.int64) -> None:
         self.values = np.array(values, dtype)
@@ -120,14 +120,14 @@ class CudaKernel:
     name: str
     dtype: np.dtype[np.generic]
     generated: str = ""
-    """Code behind that of the file: for kernels that are written while preparing."""
+    """Code that follows the file's, for kernels generated during preparation."""
 
     def each(self, elements: int, *arguments: Argument) -> Launch:
-        """The call with a thread for each element, or for several where there are very many."""
+        """Return the call with a thread for each element, or for several if there are very many."""
         return self.blocks(min(max(1, -(-elements // BLOCK)), MOST_BLOCKS), *arguments)
 
     def blocks(self, blocks: int, *arguments: Argument, threads: int = BLOCK, shared: int = 0) -> Launch:
-        """The call with so many blocks of so many threads; `shared`: bytes of dynamic shared memory."""
+        """Return the call with these numbers of blocks and threads. shared: bytes of dynamic shared memory."""
         values = [_by_value(argument) for argument in arguments]
         pointers = np.array([address(value) for value in values], np.uint64)
         if not len(values):
@@ -140,7 +140,7 @@ class CudaKernel:
 
 
 def _by_value(argument: Argument) -> NDArray[Any]:
-    """Memory that holds what the kernel receives."""
+    """Memory that holds the value that the kernel receives."""
     if argument is None:
         return np.zeros(1, np.uint64)
     if isinstance(argument, Structure):
@@ -156,18 +156,18 @@ def _compiled(source: str, dtype: np.dtype[np.generic]) -> Callable[[str], int]:
 
 @functools.cache
 def source_of(file: str) -> str:
-    """The text of a .cu file with what all have in common before it."""
+    """The text of a .cu file after the code that all files share."""
     return (SOURCES / "common.cuh").read_text() + (SOURCES / f"{file}.cu").read_text()
 
 
 def options_for(dtype: np.dtype[np.generic]) -> tuple[str, ...]:
-    """The compiler's, for tensors of this type."""
+    """The compiler's options for tensors of this type."""
     real = f"-DREAL={REALS[computed_in(dtype).name]}"
     return (real, f"-DSTORED={dtype.name}") if dtype.name in NARROW else (real,)
 
 
 def computed_in(dtype: np.dtype[np.generic]) -> np.dtype[np.generic]:
-    """What kernels compute in with tensors of this type: the type of numbers that they get by value."""
+    """The type that kernels compute in for tensors of this type, and of the numbers that they receive by value."""
     return np.dtype(np.float32) if dtype.name in NARROW else dtype
 
 

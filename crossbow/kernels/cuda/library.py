@@ -1,4 +1,4 @@
-"""The library of NVIDIA's GPUs."""
+"""The kernel library for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ load("crossbow.kernels.cuda")
 
 
 class Cuda:
-    """Kernels for NVIDIA GPUs, in one floating-point type: cuDNN's, cuBLAS's, and our own where those have none.
+    """Kernels for NVIDIA GPUs, in one floating-point type: cuDNN's and cuBLAS's, and our own for all other requests.
 
-    `narrow`: the name of a type of 16 bits, float16 or bfloat16, of which tensors may consist beside float32's. Images
-    lie channels-last where `channels_last` says so, which None does where factors may be of 16 bits or rounded to TF32:
-    the tensor cores' kernels want it. Calls go to the stream that the calling thread has set (`launch.on`), and return
-    before the GPU is done. Matrix products round as the handle's math mode says.
+    `narrow`: the name of a type of 16 bits, float16 or bfloat16, that tensors may have in addition to float32. Images
+    are channels-last if `channels_last` is true. None means true if factors may have 16 bits or be rounded to TF32,
+    because the tensor cores' kernels need this order. Calls go to the stream that the calling thread has set
+    (`launch.on`), and return before the GPU is done. The handle's math mode determines the rounding of matrix products.
     """
 
     name: str = "cuda"

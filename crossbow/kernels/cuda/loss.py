@@ -21,13 +21,13 @@ from crossbow.kernels.requests import (
 from crossbow.types import ConfigurationError, Layout, Tensor
 
 NOTHING_IGNORED = -(2**40)
-"""Stands for "no label is ignored": no 32-bit label is equal to it."""
+"""Means "no label is ignored": no 32-bit label is equal to it."""
 NORMALISERS = {"none": 0, "batch": 1, "full": 2, "valid": 3}
 """Their numbers in sources/loss.cu."""
 EACH_THREAD = 4
-"""Elements that a thread adds up, where there are not very many."""
+"""Number of elements that a thread adds up, unless there are very many."""
 MOST_SHARES = 1024
-"""Blocks that add up, each to a share of the sum."""
+"""Maximum number of blocks that each add up a share of the sum."""
 
 
 @CUDA.kernel(SoftmaxLossForward)
@@ -91,7 +91,8 @@ def accuracy(request: LabelAccuracy) -> PreparedKernel:
 
 
 def is_double(targets: Tensor) -> np.int32:
-    """Whether targets, which need not have the type of the other numbers, are double: for a kernel that takes both."""
+    """Whether targets are of type double, for a kernel that takes both: their type may differ from the other
+    numbers'."""
     if targets.dtype.name not in REALS:
         raise ConfigurationError(f"cuda: expected targets of type {' or '.join(REALS)}. Received: {targets}")
     return np.int32(targets.dtype == np.float64)
@@ -107,9 +108,9 @@ def _sum(
     threads: int = BLOCK,
     arguments: Sequence[str] = (),
 ) -> PreparedKernel:
-    """A number that is added up: by one block, or by several each a share, and then by one all shares.
+    """A sum: one block computes it, or several blocks compute shares, which one block then adds up.
 
-    arguments: the roles that the kernel takes, where they are others than those that the request reads.
+    arguments: the roles that the kernel takes, if they differ from those that the request reads.
     """
     roles = tuple(arguments or request.reads)
     kernel, total = CudaKernel("loss", function, dtype), CudaKernel("loss", "total", dtype)
@@ -125,13 +126,13 @@ def _sum(
             total.blocks(1, kept, np.int64(shares), state, by, result, shared=BLOCK * size),
         )
 
-    workspace = 2 * size * shares if shares > 1 else 0  # of each, its sum and what it has counted
+    workspace = 2 * size * shares if shares > 1 else 0  # each share's sum and count
     more = tuple(role for role in roles if role not in request.reads)
     return request.prepared("cuda", bind, workspace=workspace, more_reads=more)
 
 
 def _shares(elements: int) -> int:
-    """How many blocks add up so many elements, a few with each thread."""
+    """The number of blocks that add up this many elements, a few with each thread."""
     return min(max(1, -(-elements // (EACH_THREAD * BLOCK))), MOST_SHARES)
 
 

@@ -1,7 +1,7 @@
 """The product of two stacks of matrices, and its gradients.
 
-cuBLAS multiplies stacks whose matrices lie at equal distances: as few of them as there can be. Where one matrix stands
-for several, the gradients of all are added up by a kernel of our own, in the same order always.
+cuBLAS multiplies stacks of matrices at equal distances, in as few calls as possible. If a matrix is broadcast, a kernel
+of our own adds up the gradients of its uses, always in the same order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProdu
 from crossbow.types import Array, Shape, Tensor
 
 MOST_CALLS = 16
-"""Of cuBLAS in one kernel. Where more would be needed, the matrices that stand for several are repeated first."""
+"""Maximum number of cuBLAS calls in one kernel. If more were needed, broadcast matrices are repeated first."""
 
 
 @CUDA.kernel(MatmulForward)
@@ -52,11 +52,11 @@ def backward(request: MatmulBackward) -> PreparedKernel:
 
 @dataclass(frozen=True)
 class _Stack:
-    """Row-major matrices, to be multiplied as they are or turned."""
+    """Row-major matrices, to be multiplied as they are or transposed."""
 
     place: Place
     shape: Shape
-    """As they lie."""
+    """The shape in memory."""
     turned: bool = False
 
     def turn(self) -> _Stack:
@@ -64,42 +64,42 @@ class _Stack:
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Rows and columns as they are multiplied."""
+        """Numbers of rows and columns in the product."""
         rows, columns = self.shape[-2:]
         return (columns, rows) if self.turned else (rows, columns)
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Elements from one matrix to the next on each axis before those of the matrices; 0 where there is but one."""
+        """Number of elements from one matrix to the next on each axis of the stack; 0 if there is only one."""
         axes = range(len(self.shape) - 2)
         return tuple(0 if self.shape[axis] == 1 else math.prod(self.shape[axis + 1 :]) for axis in axes)
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of the stack: its size, and the distances of matrices on it, of the left factor, the right and the
-    product. Where that of the product is 0, the products are added up."""
+    """An axis of the stack: its size, and the distances of the matrices of the left factor, the right factor and the
+    product. If the product's distance is 0, the products are added up."""
 
     size: int
     strides: tuple[int, int, int]
 
 
 def _input(steps: ProductSteps, tensor: Tensor, geometry: MatrixProductGeometry, number: int) -> _Stack:
-    """An input as it is multiplied."""
+    """An input in the form in which it is multiplied."""
     return _Stack(steps.logical(tensor, f"input{number}"), geometry.inputs[number], geometry.transposed[number])
 
 
 def _multiply(steps: ProductSteps, left: _Stack, right: _Stack, target: _Stack, stack: Shape) -> None:
-    """Append: the products of the factors over the whole stack, added up where the target has but one matrix."""
+    """Append the products of the factors over the whole stack, added up if the target has only one matrix."""
     (rows, inner), columns = left.sizes, right.sizes[1]
     distances = zip(left.strides, right.strides, target.strides, strict=True)
     axes = _joined([_Axis(size, strides) for size, strides in zip(stack, distances, strict=True)])
     if axes:
         size, strides = axes[-1].size, axes[-1].strides
         if not left.turned and strides == (rows * inner, 0, rows * columns):
-            axes, rows = axes[:-1], rows * size  # all times the same one: a tall matrix
+            axes, rows = axes[:-1], rows * size  # all times the same matrix: a tall matrix
         elif left.turned and not right.turned and strides == (inner * rows, inner * columns, 0):
-            axes, inner = axes[:-1], inner * size  # the sum of all: one product along the stack
+            axes, inner = axes[:-1], inner * size  # the sum of all products: one product along the stack
     added = [axis.strides[2] == 0 for axis in axes]
     parts = axes if not any(added) else _joined(_apart(axes, rows * columns))
     longest = max(parts, key=lambda axis: axis.size, default=_Axis(1, (0, 0, 0)))
@@ -124,7 +124,7 @@ def _product(
     axis: _Axis,
     starts: Sequence[int],
 ) -> None:
-    """Append: one call of cuBLAS, for the matrices along an axis."""
+    """Append one call of cuBLAS, for the matrices along an axis."""
 
     def make(at: Callable[[Place], Array]) -> MatrixProduct:
         a, b, y = (
@@ -137,7 +137,7 @@ def _product(
 
 
 def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
-    """The same matrices on as few axes as there can be."""
+    """The same matrices on as few axes as possible."""
     joined: list[_Axis] = []
     for axis in axes:
         if axis.size == 1:
@@ -150,7 +150,7 @@ def _joined(axes: Sequence[_Axis]) -> list[_Axis]:
 
 
 def _apart(axes: Sequence[_Axis], elements: int) -> list[_Axis]:
-    """Axes with every product, of so many elements, in a place of its own, one behind the other."""
+    """Axes that place the products, of this many elements each, one after the other."""
     sizes = [axis.size for axis in axes]
     places = [elements * math.prod(sizes[number + 1 :]) for number in range(len(sizes))]
     return [_Axis(axis.size, (*axis.strides[:2], place)) for axis, place in zip(axes, places, strict=True)]
@@ -159,7 +159,7 @@ def _apart(axes: Sequence[_Axis], elements: int) -> list[_Axis]:
 def _add_up(
     steps: ProductSteps, sizes: Sequence[int], added: Sequence[bool], elements: int, place: Place, target: Place
 ) -> None:
-    """Append: matrices of so many elements added up over some axes of their stack, one axis after the other."""
+    """Append the sums of matrices of this many elements over some axes of their stack, one axis after the other."""
     left = [number for number, is_added in enumerate(added) if is_added]
     sizes = list(sizes)
     for number in left:
@@ -171,7 +171,7 @@ def _add_up(
 
 
 def _repeated(steps: ProductSteps, factor: _Stack, stack: Shape) -> _Stack:
-    """The factor with a matrix in every place of the stack."""
+    """The factor with a matrix for every element of the stack."""
     shape, place = factor.shape, factor.place
     for axis, size in enumerate(stack):
         if shape[axis] != size:

@@ -1,13 +1,13 @@
-"""Tensors of 16 bits beside those of 32: for the tensor cores, and for half the memory.
+"""Mixed precision: tensors of 16 and of 32 bits, for the tensor cores, and for half the memory.
 
-What sums are added up in, the solver's weights, the rules' vectors and running statistics stay float32. In a task,
-kernels read weights that are rounded once, when it begins, and the gradients that they write are widened when it ends.
+Accumulators, the solver's weights, the rules' vectors and running statistics stay float32. A task rounds the weights
+once, when it begins, and widens the gradients when it ends.
 
-float16 holds nothing between 0 and 6e-8, so its gradients are those of the loss times a scale (Micikevicius et al.,
-"Mixed Precision Training", ICLR 2018). One that is too large shows as a number that is not finite: the task's gradient
-then counts as zero, so that the learner takes part in the averaging as ever, and the scale becomes half of what it was.
-At the smallest scale it is the gradient that is at fault: it stays what it is, and ends the run as in float32. bfloat16
-has float32's range, and no scale.
+float16 has no numbers between 0 and 6e-8, so its gradients are those of the loss times a scale (Micikevicius et al.,
+"Mixed Precision Training", ICLR 2018). A scale that is too large causes numbers that are not finite. The task's
+gradient then counts as zero, so that the learner takes part in the averaging as usual, and the scale is halved. At the
+smallest scale, the gradient itself is at fault: it is kept, and ends the run as in float32. bfloat16 has float32's
+range, and needs no scale.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.types import ConfigurationError, Tensor
 
 FIRST_SCALE = 2.0**12
-"""That training begins with."""
+"""The scale at the beginning of training."""
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-14, 2.0**24
 STEADY_TASKS = 2000
-"""Without an overflow, after which the scale is doubled."""
+"""Number of tasks without an overflow after which the scale is doubled."""
 RUN = 4096
-"""Elements of a gradient that a block widens."""
+"""Number of elements of a gradient that a block widens."""
 KINDS = {"narrow": 0, "scaled": 1, "ready": 2}
 """As in sources/mixed.cu."""
 
 
 def narrow_type(name: str) -> np.dtype[np.generic]:
-    """float16, or bfloat16, which NumPy does not have by itself. Raises ConfigurationError, which says what to install.
+    """Return float16 or bfloat16. NumPy alone lacks bfloat16: raises ConfigurationError, which says what to install.
 
     >>> narrow_type("bfloat16").itemsize
     2
@@ -61,8 +61,8 @@ class Mixed:
         self.scales = dtype.name == "float16"
 
     def new_scaling(self) -> NDArray[np.float32]:
-        """The scale, whether a gradient was too large in this task, tasks since the last change, and how many tasks had
-        a gradient that was too large."""
+        """Return the initial state: the scale, whether a gradient was too large in this task, the number of tasks since
+        the last change, and the number of tasks with a gradient that was too large."""
         return np.array([FIRST_SCALE, 0, 0, 0], np.float32)
 
     def convert(self, x: Tensor, y: Tensor, *, gradient: bool) -> PreparedKernel:
@@ -112,7 +112,7 @@ class Mixed:
 
 
 def _runs(parts: Sequence[tuple[slice, str]]) -> NDArray[np.int64]:
-    """A row for each block: where it begins, where it ends, and the kind of what is there."""
+    """A row for each block: its beginning, its end, and the kind of its elements."""
     return np.array(
         [
             (start, min(start + RUN, part.stop), KINDS[kind])

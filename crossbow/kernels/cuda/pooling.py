@@ -14,17 +14,17 @@ from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGe
 from crossbow.types import ConfigurationError, Layout, Tensor
 
 AXES = 3
-"""At most."""
+"""Maximum number of spatial axes."""
 TOGETHER = 4
-"""Outer indices that a thread takes, as in sources/pooling.cu."""
+"""Number of outer indices that a thread takes, as in sources/pooling.cu."""
 MOST_ELEMENTS = 2**30
-"""Of a call's input or output: its indices have 32 bits. Larger batches take several calls."""
+"""Maximum number of elements of a call's input or output: indices have 32 bits. Larger batches take several calls."""
 LARGE = 256
-"""Elements of a window from which on a block works on it together, where it lies in a row …"""
+"""Minimum number of elements of a window that a whole block works on, if the window is contiguous …"""
 LARGE_STRIDED = 4096
-"""… and where its elements lie apart, and neighbouring outputs' side by side."""
+"""… and if its elements are strided, and neighbouring outputs' elements adjacent."""
 BYTES = 256
-"""Elements of a window up to which a byte is kept for each output, else four."""
+"""Maximum number of elements of a window for which one byte is kept per output; beyond it, four are kept."""
 _MOST_BLOCKS_OF_LARGE = 2**16
 
 
@@ -79,7 +79,7 @@ def backward(request: PoolingBackward) -> PreparedKernel:
 
 
 class _Windows:
-    """What the kernels of one pooling have to know about input, output and windows."""
+    """The geometry of input, output and windows for the kernels of one pooling."""
 
     def __init__(self, x: Tensor, y: Tensor, geometry: PoolingGeometry) -> None:
         g = geometry
@@ -90,9 +90,9 @@ class _Windows:
             raise ConfigurationError(f"Cuda: pooling has one layout for input and output. Received: {received}")
         self.examples = x.shape[0]
         self.inner, self.outer = (x.shape[1], 1) if x.layout is Layout.CHANNELS_LAST else (1, x.shape[1])
-        """How many elements lie between neighbours on the last axis, and how many outer indices an example has."""
+        """Number of elements between neighbours on the last axis, and number of outer indices of an example."""
         self.kept_bytes = 1 if math.prod(g.kernel) <= BYTES else 4
-        """For each output."""
+        """Bytes kept for each output."""
         self._kept = self.kept_bytes * (y.elements // self.examples)  # for an example
         self._elements = max(x.elements, y.elements) // self.examples  # of an example
         if self._elements >= MOST_ELEMENTS:
@@ -107,13 +107,13 @@ class _Windows:
             self._numbers += _axis(size, windows, k, s, d, padding, g.count_padding)
 
     def calls(self, call: Callable[[slice], Launch]) -> list[Call]:
-        """A call for each part of the batch."""
+        """Return a call for each part of the batch."""
         most = (MOST_ELEMENTS - 1) // self._elements
         starts = range(0, self.examples, most)
         return [call(slice(start, min(start + most, self.examples))) for start in starts]
 
     def threads(self, tensor: Tensor, part: slice) -> int:
-        """How many are needed for a part of the batch of a tensor."""
+        """Number of threads for a part of the batch of a tensor."""
         outer: int = (part.stop - part.start) * self.outer
         return -(-outer // TOGETHER) * (tensor.elements // (self.examples * self.outer))
 
@@ -123,7 +123,7 @@ class _Windows:
         return Structure(outer, self.inner, part.start * self.outer, *self._numbers)
 
     def kept(self, buffers: Buffers, part: slice) -> Argument:
-        """What is kept of a part of the batch."""
+        """The kept values of a part of the batch."""
         return buffers["kept"][part.start * self._kept : part.stop * self._kept]
 
 

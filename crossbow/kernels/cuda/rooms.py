@@ -1,6 +1,6 @@
-"""The room of the CUDA library that is asked after cuDNN's (`convolution.py`)."""
+"""The CUDA library's registry that is searched after cuDNN's (`convolution.py`)."""
 
 from crossbow.kernels.registry import Registry
 
 CUDA = Registry("cuda")
-"""Kernels of our own, and cuBLAS's."""
+"""Our own kernels, and cuBLAS's."""
