@@ -65,7 +65,7 @@ class Example:
         if plain_weights:
             weights = Variable(weights.shape, dtype, PlainStorage(weights.shape))
         self.bias = Variable((outputs,), dtype)
-        self.arithmetic = convolution.Arithmetic(deterministic)
+        self.arithmetic = convolution.ConvolutionArithmetic(deterministic)
         self.forward = convolution.forward(
             ConvolutionForward(self.x, weights, self.bias, self.y, g, True), self.arithmetic
         )
@@ -283,7 +283,7 @@ def forward(*, deterministic: bool = True) -> convolution.Convolution:
     x, y = Tensor((2, 4, 5, 5), FLOAT32), Tensor((2, 3, 3, 3), FLOAT32)
     weights, geometry = Variable((3, 4, 3, 3), FLOAT32), ConvolutionGeometry((3, 3))
     return convolution.Convolution(
-        convolution.FORWARD, x, weights, y, geometry, convolution.Arithmetic(deterministic=deterministic)
+        convolution.FORWARD, x, weights, y, geometry, convolution.ConvolutionArithmetic(deterministic=deterministic)
     )
 
 
