@@ -107,7 +107,7 @@ def test_a_traceback_holds_a_context_as_long_as_it_is_there() -> None:
 def test_a_context_is_neither_copied_nor_pickled() -> None:
     with new_context() as context:
         for attempt in (copy.copy, copy.deepcopy, pickle.dumps):
-            with pytest.raises(TypeError, match=r"^an ExecutionContext has threads, .* with `save` and `load`$"):
+            with pytest.raises(TypeError, match=r"^an ExecutionContext owns threads, .* with `save` and `load`$"):
                 attempt(context)
 
 
