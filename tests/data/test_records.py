@@ -97,6 +97,12 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, give
             assert record.boxes.tolist() == [list(box) for box in boxes]
 
 
+def test_a_system_that_reads_only_at_a_position(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pread", raising=False)  # as on Windows
+    file = RecordFile(path)
+    assert [file[n].label for n in (1, 0, 1)] == [999, 7, 999]
+
+
 def test_the_header_alone(path: Path) -> None:
     header, size = RecordFile(path).header(0)
     assert (header.label, len(header.boxes), header.height, header.jpeg, size) == (7, 2, 480, b"", len(b"first image"))
@@ -262,6 +268,7 @@ NO_BOXES = np.zeros((0, 4), np.float32)
         (Record(1, NO_BOXES, 0, 1, b""), "expected a height from 1"),
         (Record(1, NO_BOXES, 1, 2**31, b""), "expected a width from 1"),
         (Record(1, np.zeros(4, np.float32), 1, 1, b""), "expected boxes of shape (k, 4). Received: shape (4,)"),
+        (Record(1, np.zeros((2, 3)), 1, 1, b""), "expected boxes of shape (k, 4). Received: shape (2, 3)"),
         (Record(1, np.array([["a"] * 4]), 1, 1, b""), "expected boxes of numbers"),
         (Record(1, np.full((1, 4), np.inf), 1, 1, b""), "expected finite coordinates"),
         (Record(1, NO_BOXES, 1, 1, "text"), "expected jpeg to be bytes. Received: str"),  # type: ignore[arg-type]
