@@ -307,7 +307,7 @@ def drawn_operators() -> set[type[Kernel]]:
     ]
     found: set[type[Kernel]] = set()
 
-    @settings(modest, max_examples=25)
+    @settings(modest, max_examples=50)
     @given(st.tuples(*elsewhere, *DRAWN.values()))
     def draw_all(drawn: tuple[Case | tuple[Kernel, Shape], ...]) -> None:
         found.update(type(each.kernel if isinstance(each, Case) else each[0]) for each in drawn)
