@@ -18,7 +18,7 @@ from crossbow.runtime.arithmetic import Ranges, VectorArithmetic
 from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
 from crossbow.runtime.backend import Backend, Learner
 from crossbow.runtime.clock import work_clock
-from crossbow.runtime.collection import paused_collection
+from crossbow.runtime.collection import PausedCollection
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.cpu.backend import CpuBackend
@@ -93,7 +93,6 @@ def close_all(members: Sequence[Learner], backend: Backend) -> None:
     backend.close(CLOSE_SECONDS)
 
 
-@paused_collection()
 def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, beside: int) -> Assembly:
     """Compile, allocate, and give every variable its initial value. The backend is open afterwards, or closed if this
     raises GraphError or ConfigurationError. beside: bytes of the machine's memory that other runs use."""
@@ -101,7 +100,8 @@ def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSettin
     check_memory({**slots_memory(setting), **others})
     try:
         backend.open()
-        return _assemble(training, check, backend, setting, others)
+        with PausedCollection():
+            return _assemble(training, check, backend, setting, others)
     except BaseException:
         backend.close(CLOSE_SECONDS)
         raise

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from crossbow.runtime import building
-from crossbow.runtime.collection import paused_collection
+from crossbow.runtime.collection import PausedCollection
 from tests.support import context, perceptron
 
 
 def test_it_goes_on_when_the_last_one_is_done() -> None:
-    with paused_collection():
-        with pytest.raises(ZeroDivisionError), paused_collection():
+    with PausedCollection():
+        with pytest.raises(ZeroDivisionError), PausedCollection():
             _ = 1 / 0
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -23,7 +23,7 @@ def test_it_goes_on_when_the_last_one_is_done() -> None:
 def test_what_was_off_stays_off() -> None:
     gc.disable()
     try:
-        with paused_collection():
+        with PausedCollection():
             pass
         assert not gc.isenabled()
     finally:

@@ -46,7 +46,7 @@ BAD: list[BadValues] = [
     ),
     (SystemConf, "learners_per_device", "an integer ≥ 1 or 'auto'", (0, -1, None, "AUTO", 2.0, True, "2"), {}),
     (SystemConf, "threads_per_learner", "an integer ≥ 1 or None", (0, -1, *NO_INTEGERS), {}),
-    (SystemConf, "kernels", "one of 'auto', 'reference', 'onednn'", ("oneDNN", "cuda", None, ""), {}),
+    (SystemConf, "kernels", "one of 'auto', 'reference', 'compiled', 'onednn'", ("oneDNN", "cuda", None, ""), {}),
     (
         SystemConf,
         "precision",
