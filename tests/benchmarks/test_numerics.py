@@ -39,6 +39,7 @@ def test_operators_get_what_a_task_gives_them() -> None:
     assert max(value for errors in rows.values() for values in errors.values() for value in values) > 0
 
 
+@pytest.mark.slow
 def test_convolutions_differ_by_winograds_filtering() -> None:
     generator = np.random.default_rng(0)
     x, dy, w = (generator.standard_normal(s) for s in ((4, 32, 24, 24), (4, 32, 24, 24), (32, 32, 3, 3)))

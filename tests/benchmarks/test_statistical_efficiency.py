@@ -344,6 +344,7 @@ def test_no_speed_is_measured_when_the_budget_is_spent(
     assert now == 12.0
 
 
+@pytest.mark.slow
 def test_a_process_says_how_fast_it_was(mnist_directory: Path) -> None:
     options = parse(["--data-directory", str(mnist_directory), "--speed-seconds", "0.1"])
     settings = settings_of(batch_size=4, data=digest(statistical_efficiency.mnist(mnist_directory)))

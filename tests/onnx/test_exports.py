@@ -17,6 +17,7 @@ import pytest
 from crossbow import SSGD, Dataflow, DataflowNode, Dataset, Operator, Predictor, SubGraph, SystemConf
 from crossbow.onnx import load, save
 from crossbow.ops import BatchNorm, SoftMax, SoftMaxLoss
+from tests.combinations import one_in
 from tests.onnx.models import Array, draw, run_crossbow, run_onnx
 from tests.support import KERNELS, context
 
@@ -158,6 +159,7 @@ EXPORTS = [
 ]
 
 
+@one_in(2)
 @pytest.mark.parametrize(("name", "way"), EXPORTS)
 def test_it_predicts_trains_and_is_saved(name: str, way: str, tmp_path: Path) -> None:
     proto = exported(made(name), way)

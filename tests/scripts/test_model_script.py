@@ -176,6 +176,7 @@ def test_control_c(tmp_path: Path) -> None:
     outcome.check_picture()
 
 
+@pytest.mark.slow
 def test_nobody_reads_the_output(tmp_path: Path) -> None:
     command = f"{sys.executable} -m models.logistic_regression --epochs 40 --output-directory {tmp_path} | head -n 1"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, encoding="utf-8", timeout=120)
@@ -383,6 +384,7 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 @NEEDS_FULL
 def test_an_output_that_is_full(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "models.logistic_regression", "--epochs", "1", "--output-directory", str(tmp_path)]

@@ -14,7 +14,7 @@ from crossbow.ops import ReLU, SoftMax
 from crossbow.ops.kernel import Precision
 from crossbow.testing import run_operator
 from crossbow.types import ConfigurationError, Tensor
-from tests.combinations import covering
+from tests.combinations import covering, one_in
 from tests.kernels.cuda.fake import FakeCuda, fake_cuda
 from tests.operators.narrow import NARROW_CASES, compare, tolerance
 from tests.operators.table import CASES, Case
@@ -96,6 +96,7 @@ def test_nan_stays_nan(name: str) -> None:
 # Operators
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("case", "name", "channels_last"),
     covering(

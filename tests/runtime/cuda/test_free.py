@@ -42,6 +42,7 @@ from crossbow.synch import (
 )
 from crossbow.testing import FakeCollective
 from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
+from tests.combinations import in_turn, one_in
 from tests.conftest import _ours
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_memory import RaceError
@@ -87,6 +88,7 @@ ONE: dict[str, dict[str, Any]] = {
 }
 
 
+@one_in(2)
 @pytest.mark.parametrize("name", ONE)
 def test_one_learner_s_weights_are_those_of_the_cpu(name: str) -> None:
     options = {"learners": 1, "tasks": 8, **ONE[name]}
@@ -133,6 +135,7 @@ def replicas_of(running: ExecutionContext) -> list[Any]:
     return [on_host(member.replica.weights) for member in running.engine.members]
 
 
+@one_in(2)
 @pytest.mark.parametrize("rule", [rule for rule in RULES if not isinstance(rule, Hogwild)], ids=str)
 def test_several_learners_are_as_the_simulator_has_them(rule: Rule) -> None:
     tasks, learners, solver = 16, 3, SOLVERS[2]
@@ -314,6 +317,7 @@ def test_testing_predicting_saving_and_loading(rule: Rule, tmp_path: Any) -> Non
         running.train(6, TASKS)
 
 
+@in_turn
 @pytest.mark.parametrize("precision", NARROW)
 @pytest.mark.parametrize("rule", [AsynchronousSGD(), Hogwild()], ids=str)
 def test_tensors_of_16_bits(rule: Rule, precision: str) -> None:

@@ -22,7 +22,7 @@ from crossbow.synch import SSP, AsynchronousSGD, FreeRule, Gossip, Hogwild, Peer
 from crossbow.types import ConfigurationError, Shape
 from models.lenet import lenet
 from models.resnet import resnet
-from tests.combinations import covering
+from tests.combinations import covering, one_in
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
 from tests.runtime.cuda.test_training import context
@@ -81,6 +81,7 @@ RUNS = {
 PLACES = {"one learner": (1, 1), "four learners": (1, 4), "two GPUs": (2, 2)}
 
 
+@one_in(2)
 @pytest.mark.parametrize(
     ("build", "shape", "rule", "solver", "devices", "learners"),
     covering(*([pytest.param(*row, id=name) for name, row in rows.items()] for rows in (RUNS, PLACES)), together=1),
