@@ -266,7 +266,7 @@ def test_an_epoch_takes_as_long_as_its_tasks() -> None:
         [measure_speed(settings_of(batch_size=batch), data, 0.2, network) for _ in range(5)] for batch in (400, 4)
     )
     fastest = [min(speed.seconds for speed in speeds) for speeds in (few, many)]
-    assert 0 < fastest[0] < fastest[1] / 4
+    assert 0 < fastest[0] < fastest[1] / 2  # about a tenth on a machine with no other work
     assert few[0].others is None or few[0].others >= 0
     assert few[0].commit
     assert few[0].date
