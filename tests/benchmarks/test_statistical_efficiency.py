@@ -260,13 +260,13 @@ def test_data_sets_are_told_apart() -> None:
 
 @pytest.mark.slow
 def test_an_epoch_takes_as_long_as_its_tasks() -> None:
-    """A batch of half as many images makes twice as many tasks an epoch, of about the same length here."""
+    """A batch a hundredth as large makes a hundred times as many tasks an epoch; the bound is for a busy machine."""
     data = pictures(4000, 4)
     few, many = (
         [measure_speed(settings_of(batch_size=batch), data, 0.2, network) for _ in range(5)] for batch in (400, 4)
     )
     fastest = [min(speed.seconds for speed in speeds) for speeds in (few, many)]
-    assert 0 < fastest[0] < fastest[1] / 2  # about a tenth on a machine with no other work
+    assert 0 < fastest[0] < fastest[1] / 2
     assert few[0].others is None or few[0].others >= 0
     assert few[0].commit
     assert few[0].date
