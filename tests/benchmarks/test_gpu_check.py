@@ -59,6 +59,7 @@ def test_a_part_passes(name: str, fake: FakeCuda, tmp_path: Path, capsys: pytest
     assert f"| {name} " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lenet", "resnet"])
 def test_a_network_that_does_not_learn_in_time_is_a_fault(name: str, fake: FakeCuda) -> None:
     outcome = gpu_check.run_part(name, TINY, 0.01)
@@ -188,6 +189,7 @@ def test_work_that_runs_without_a_graph_is_a_fault(monkeypatch: pytest.MonkeyPat
 # Processes
 
 
+@pytest.mark.slow
 def test_a_process_that_leaves_no_result_is_a_fault(tmp_path: Path) -> None:
     outcome = gpu_check.run_apart("leak", ["--device", "cpu"], tmp_path / "rows.jsonl", 15.0, 60.0)
     assert outcome.faults == ["the process ended with status 2, after 0 rows"]
@@ -211,6 +213,7 @@ os._exit(int(END))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "fault"),
     [
@@ -269,6 +272,7 @@ def test_an_operator_that_is_wrong_is_named(fake: FakeCuda, monkeypatch: pytest.
     assert "tolerance -1" in outcome.faults[0]
 
 
+@pytest.mark.slow
 def test_a_timed_algorithm_that_is_wrong_is_found(fake: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake times others than those that are always deterministic."""
     original = FakeCudnn._convolve

@@ -33,6 +33,7 @@ def run(
     return status, json.loads((tmp_path / "call-1.json").read_text())["steps"]
 
 
+@pytest.mark.slow
 def test_what_fails_or_hangs_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +79,7 @@ def _alive(number: int) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_the_call_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_first_hour, "LEAST_SECONDS", 8.0)
     steps = [python("long", "time.sleep(600)", 6.0), python("late", "")]

@@ -397,6 +397,7 @@ def test_without_pytorch(
 # The runners
 
 
+@pytest.mark.slow
 def test_crossbows_runner(cuda: FakeCuda) -> None:
     host = Host(CrossbowGpuRunner)
     arguments = {"network": "small", "batch": 2, "learners": 2, "graphs": True, "precision": "float32"}
@@ -432,6 +433,7 @@ def test_the_clocks_numbers() -> None:
     assert clock.result() == HostTime(15.0, 6.0, 3.5)
 
 
+@pytest.mark.slow
 @in_turn
 @needs_torch
 @pytest.mark.parametrize("models", [{}, {"replicas": 2}, {"streams": 2}], ids=["one", "replicas", "streams"])
@@ -575,6 +577,7 @@ class Steady:
         return None
 
 
+@pytest.mark.slow
 def test_a_host_in_a_process() -> None:
     place = start_process("steady", Steady, 3)
     try:

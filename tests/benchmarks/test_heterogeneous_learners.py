@@ -57,6 +57,7 @@ def test_every_rule_that_is_free_is_measured() -> None:
     assert measured[AUTOMATIC] == Grouping()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "least", "most"), [(AsynchronousSGD(), BOUND + 1, 1000), (SSP(bound=BOUND), BOUND, BOUND), (SSGD(), 0, 1)]
 )
@@ -76,6 +77,7 @@ def test_a_slow_learner(rule: Rule, least: int, most: int) -> None:
     assert least <= turns[-1].ahead <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("slow", "groups"), [(1, "0,1,2"), (4, "0,1/2")])
 def test_groups_are_found_before_the_first_turn(slow: int, groups: str) -> None:
     runner = DelayedRunner(rules(3)[AUTOMATIC], [0.01, 0.01, 0.01 * slow])

@@ -105,6 +105,7 @@ class Steady:
     def close(self) -> None: ...
 
 
+@pytest.mark.slow
 def test_contestants_take_turns_and_processes_run_together() -> None:
     contestants = [
         Contestant("one", Steady, {"rate": 5.0}),
@@ -121,6 +122,7 @@ def test_contestants_take_turns_and_processes_run_together() -> None:
     assert order == ["one", "pair", "one", "pair", "pair", "one", "one", "pair"]  # the first two only warm up
 
 
+@pytest.mark.slow
 def test_disturbed_rounds_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.contest.handover", lambda: 30e-9)
     with Contest([Contestant("one", Steady, {"rate": 1.0})], patience=60.0) as contest:
@@ -141,6 +143,7 @@ def test_disturbed_rounds_are_measured_again(monkeypatch: pytest.MonkeyPatch) ->
         assert contest.others in (1.1, None)
 
 
+@pytest.mark.slow
 def test_rounds_on_cores_that_are_far_apart_are_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with Contest([Contestant("one", Steady, {"rate": 1.0})], patience=60.0) as contest:
         monkeypatch.setattr(contest, "_processors_of_others", lambda action, *arguments: (action(*arguments), 0.0)[1])

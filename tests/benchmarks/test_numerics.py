@@ -17,6 +17,7 @@ def test_errors_are_relative_to_the_largest_magnitude() -> None:
     assert error(np.float32([0.5]), np.array([0.0])) == 0.5
 
 
+@pytest.mark.slow
 def test_operators_get_what_a_task_gives_them() -> None:
     network = training(
         Conv(number_of_outputs=4, kernel_size=3, bias=False),  # before a BatchNorm its gradient is 0

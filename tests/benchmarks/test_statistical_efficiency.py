@@ -492,6 +492,7 @@ def test_runs_have_processes_of_their_own(mnist_directory: Path, tmp_path: Path)
     assert len(read_result(path).epochs) == 2
 
 
+@pytest.mark.slow
 def test_a_run_does_not_outlive_who_wanted_it(mnist_directory: Path, tmp_path: Path) -> None:
     options = ["--rules", "sma", "--learners", "1", "--seeds", "0", "--max-epochs", "1000000", "--target-accuracy", "1"]
     parent = subprocess.Popen(command(mnist_directory, tmp_path, *options), stderr=subprocess.PIPE, text=True)
