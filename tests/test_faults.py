@@ -253,7 +253,7 @@ def test_a_failure_while_the_loader_is_slow(monkeypatch: pytest.MonkeyPatch) -> 
     """The scheduler waits for a batch that takes its time: it must hear of the failure all the same."""
     proceed = threading.Event()
 
-    def slow(indices: Any, images: Any, labels: Any) -> None:
+    def slow(selection: Any, images: Any, labels: Any) -> None:
         if filled.append(1) or len(filled) > 6:
             proceed.wait(2 * SECONDS)
 
@@ -376,10 +376,10 @@ def test_a_loader_that_fails(task: int, devices: str, learners: int, monkeypatch
         def __init__(self, examples: Any, order: Any, slots: int, **options: Any) -> None:
             fill = examples.write
 
-            def source(indices: Any, images: Any, labels: Any) -> None:
-                if armed and np.array_equal(indices, wanted):
+            def source(selection: Any, images: Any, labels: Any) -> None:
+                if armed and np.array_equal(selection.indices, wanted):
                     raise broken
-                fill(indices, images, labels)
+                fill(selection, images, labels)
 
             super().__init__(examples, order, slots, source=source, **options)
 

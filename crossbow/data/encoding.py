@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from crossbow.data.batch_files import DEFAULT_PARTITION, BatchFiles, write_batch_files
 from crossbow.data.dataset import Dataset
-from crossbow.data.examples import Examples
+from crossbow.data.examples import Examples, Selection
 from crossbow.files import write_whole
 from crossbow.types import Array, DataError, Shape
 
@@ -87,7 +87,7 @@ class EncodedExamples:
 
     def _images(self, start: int, stop: int) -> Array:
         images = np.empty((stop - start, *self._examples.image_shape), self._examples.image_dtype)
-        self._examples.write_images(np.arange(start, stop), images)
+        self._examples.write_images(Selection.of(np.arange(start, stop)), images)
         return images
 
     def mean(self) -> Floats:

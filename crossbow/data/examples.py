@@ -11,6 +11,23 @@ from numpy.typing import NDArray
 from crossbow.types import Array, Shape
 
 Indices = NDArray[np.intp]
+Epochs = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """The examples of a batch. Random choices for an example depend on the seed, its epoch and its index alone."""
+
+    indices: Indices
+    """Indices of the examples (B,)."""
+    epochs: Epochs
+    """Epoch of each example (B,), from 0."""
+    seed: int = 0
+
+    @classmethod
+    def of(cls, indices: Indices) -> Selection:
+        """The examples with these indices in epoch 0, with seed 0."""
+        return cls(indices, np.zeros(len(indices), np.int64))
 
 
 def looks_channels_last(shape: Shape) -> bool:
@@ -44,18 +61,18 @@ class Examples(ABC):
         """Shape of an example's label: () for one class, (H, W) for a class of every pixel."""
         return self.labels.shape[1:]
 
-    def write(self, indices: Indices, images: Array, labels: Array) -> None:
-        """Write the images and labels of the examples with these indices (B,) to `images` (B, …) and `labels` (B, …).
+    def write(self, selection: Selection, images: Array, labels: Array) -> None:
+        """Write the images and labels of a batch to `images` (B, …) and `labels` (B, …).
 
-        One thread at a time calls this.
+        Several threads may call this at the same time, each with its own arrays.
         """
-        self.write_images(indices, images)
+        self.write_images(selection, images)
         # mode="clip" writes directly to `out`, without the GIL; "raise" would use a temporary array.
-        self.labels.take(indices, axis=0, out=labels, mode="clip")
+        self.labels.take(selection.indices, axis=0, out=labels, mode="clip")
 
     @abstractmethod
-    def write_images(self, indices: Indices, images: Array) -> None:
-        """Write the images with these indices (B,) to `images` (B, …)."""
+    def write_images(self, selection: Selection, images: Array) -> None:
+        """Write the images of a batch to `images` (B, …)."""
 
     @abstractmethod
     def with_labels(self, labels: Array) -> Examples:
@@ -81,8 +98,8 @@ class ArrayExamples(Examples):
     def image_dtype(self) -> np.dtype[np.generic]:
         return self.images.dtype
 
-    def write_images(self, indices: Indices, images: Array) -> None:
-        self.images.take(indices, axis=0, out=images, mode="clip")  # see `write`
+    def write_images(self, selection: Selection, images: Array) -> None:
+        self.images.take(selection.indices, axis=0, out=images, mode="clip")  # see `write`
 
     def with_labels(self, labels: Array) -> ArrayExamples:
         return replace(self, labels=labels)
@@ -107,8 +124,8 @@ class PartOfExamples(Examples):
     def image_dtype(self) -> np.dtype[np.generic]:
         return self._whole.image_dtype
 
-    def write_images(self, indices: Indices, images: Array) -> None:
-        self._whole.write_images(self._indices[indices], images)
+    def write_images(self, selection: Selection, images: Array) -> None:
+        self._whole.write_images(replace(selection, indices=self._indices[selection.indices]), images)
 
     def with_labels(self, labels: Array) -> Examples:
         part = PartOfExamples(self._whole, self._indices)

@@ -10,14 +10,14 @@ from types import TracebackType
 import numpy as np
 
 from crossbow.conf import is_integer
-from crossbow.data.examples import Examples
-from crossbow.data.order import Indices, Order
+from crossbow.data.examples import Examples, Selection
+from crossbow.data.order import Order
 from crossbow.data.ring import Batch, BatchRing
 from crossbow.host_memory import aligned_zeros
 from crossbow.types import Array, DataError, Shape, Tensor
 
-Source = Callable[[Indices, Array, Array], None]
-"""Function that writes the examples with the given indices (B,) to a slot's images (B, …) and labels (B, …)."""
+Source = Callable[[Selection, Array, Array], None]
+"""Function that writes the selected examples to a slot's images (B, …) and labels (B, …)."""
 
 SECONDS_TO_STOP = 0.5
 
@@ -149,7 +149,8 @@ class Loader:
 
     def _fill(self, ring: BatchRing) -> None:
         """Body of the thread: fill slots until the ring is closed, the tasks are done, or the source fails."""
-        indices: Indices = np.zeros(self.order.batch_size, np.intp)
+        size = self.order.batch_size
+        selection = Selection(np.zeros(size, np.intp), np.zeros(size, np.int64), self.order.seed)
         memory = [(self.images[slot], self.labels[slot]) for slot in range(self.slots)]
         positions = [(self.positions[slot, :, 0], self.positions[slot, :, 1]) for slot in range(self.slots)]
         task = -1
@@ -159,9 +160,9 @@ class Loader:
                 while more:
                     slot = ring.slot_to_fill()
                     epochs, places = positions[slot]
-                    examples = self.order.indices(task, indices, epochs)
-                    places[...] = indices
-                    self._source(indices, *memory[slot])
+                    examples = self.order.indices(task, selection.indices, selection.epochs)
+                    epochs[...], places[...] = selection.epochs, selection.indices
+                    self._source(selection, *memory[slot])
                     more = ring.publish(examples)
                     task += 1
         except BaseException as error:

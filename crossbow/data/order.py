@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from crossbow.data.examples import Epochs, Indices
 from crossbow.types import DataError
-
-Indices = NDArray[np.intp]
-Epochs = NDArray[np.int64]
 
 _PURPOSE = 0x6F72646572
 """Separates these random numbers ("order") from others with the same seed."""
@@ -32,6 +29,8 @@ class Order(Protocol):
     """Defines the examples of each task's batch. Only one thread at a time calls `indices`."""
 
     batch_size: int
+    seed: int
+    """Seed of the order, and of random choices for an example."""
 
     @property
     def tasks(self) -> int | None:
@@ -114,6 +113,7 @@ class CheckOrder:
         _check_sizes(number_of_examples, batch_size)
         self.number_of_examples = number_of_examples
         self.batch_size = batch_size
+        self.seed = 0
         self._positions = np.arange(batch_size)
 
     @property

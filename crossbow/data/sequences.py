@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.data.dataset import Dataset
-from crossbow.data.examples import Examples, Indices, looks_channels_last
+from crossbow.data.examples import Examples, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
 
 
@@ -72,8 +72,8 @@ class SequenceExamples(Examples):
     def image_dtype(self) -> np.dtype[np.generic]:
         return self._dtype
 
-    def write_images(self, indices: Indices, images: Array) -> None:
-        for position, index in enumerate(indices.tolist()):
+    def write_images(self, selection: Selection, images: Array) -> None:
+        for position, index in enumerate(selection.indices.tolist()):
             image, _ = self._item(index)
             self._check_kind(index, image)
             images[position] = image.reshape(self._shape)

@@ -9,7 +9,7 @@ import numpy as np
 
 from crossbow.data.batch_files import BatchFiles
 from crossbow.data.dataset import Dataset
-from crossbow.data.examples import Examples, Indices, looks_channels_last
+from crossbow.data.examples import Examples, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
 
 
@@ -65,8 +65,8 @@ class BatchFileExamples(Examples):
     def image_dtype(self) -> np.dtype[np.generic]:
         return np.dtype(np.float32)
 
-    def write_images(self, indices: Indices, images: Array) -> None:
-        self._files.read_examples(indices, images.reshape(-1, *self._files.metadata.example_shape))
+    def write_images(self, selection: Selection, images: Array) -> None:
+        self._files.read_examples(selection.indices, images.reshape(-1, *self._files.metadata.example_shape))
 
     def with_labels(self, labels: Array) -> BatchFileExamples:
         other = copy.copy(self)

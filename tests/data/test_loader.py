@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from crossbow.data import loader as loading
-from crossbow.data.examples import ArrayExamples
+from crossbow.data.examples import ArrayExamples, Selection
 from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, TrainingOrder
 from crossbow.types import Aborted, DataError, address
@@ -163,10 +163,10 @@ def test_slots_released_out_of_order_by_many_threads_with_delays() -> None:
         delays = random.Random(seed)
         fill = examples().write
 
-        def slow(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+        def slow(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
             if delays.random() < 0.1:
                 time.sleep(delays.random() * 0.003)
-            fill(indices, images, labels)
+            fill(selection, images, labels)
 
         tasks: queue.SimpleQueue[tuple[int, int, float] | None] = queue.SimpleQueue()
         seen: list[tuple[int, tuple[int, ...]]] = []
@@ -280,10 +280,10 @@ def failing_at(task: int, error: BaseException) -> Callable[..., None]:
     fill = examples().write
     wanted = expected(task)
 
-    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
-        if indices.tolist() == wanted:
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
+        if selection.indices.tolist() == wanted:
             raise error
-        fill(indices, images, labels)
+        fill(selection, images, labels)
 
     return source
 
@@ -341,10 +341,10 @@ def test_after_a_failure_it_starts_again() -> None:
     broken = True
     fill = examples().write
 
-    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
         if broken:
             raise TroubleError
-        fill(indices, images, labels)
+        fill(selection, images, labels)
 
     with loader(source=source) as made:
         made.start()
@@ -396,12 +396,12 @@ def test_stopping_while_the_ring_is_full_ends_the_thread_and_may_be_repeated() -
 def test_stopping_in_the_middle_of_filling_waits_for_one_batch() -> None:
     fill, filled = examples().write, []
 
-    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
         filled.append(1)
         if len(filled) > 1:
             until(lambda: made._ring is None)  # it is being stopped
             time.sleep(0.01)
-        fill(indices, images, labels)
+        fill(selection, images, labels)
 
     made = loader(slots=40, source=source)
     made.start()
@@ -414,11 +414,11 @@ def test_stopping_in_the_middle_of_filling_waits_for_one_batch() -> None:
 def test_stopping_does_not_wait_for_a_source_that_hangs_and_starting_does() -> None:
     go, entered, inside = threading.Event(), threading.Event(), []
 
-    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
         inside.append(threading.current_thread())
         entered.set()
         assert go.wait(2 * SECONDS)
-        labels[...] = indices
+        labels[...] = selection.indices
 
     made = loader(source=source)
     made.start()
@@ -440,12 +440,12 @@ def test_two_threads_never_write_into_a_slot(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(loading, "SECONDS_TO_STOP", 0.0)
     go, entered, inside, most = threading.Event(), threading.Event(), [0], [0]
 
-    def source(indices: np.ndarray, images: np.ndarray, labels: np.ndarray) -> None:
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
         inside[0] += 1
         most[0] = max(most[0], inside[0])
         entered.set()
         assert go.wait(SECONDS)
-        labels[...] = indices
+        labels[...] = selection.indices
         inside[0] -= 1
 
     made = loader(source=source)

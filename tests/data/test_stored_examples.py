@@ -13,7 +13,7 @@ import pytest
 from crossbow import Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.data import BatchFiles, batch_files, sequence
 from crossbow.data.encoding import Encoding, encode
-from crossbow.data.examples import Examples
+from crossbow.data.examples import Examples, Selection
 from crossbow.types import DataError
 from models.logistic_regression import logistic_regression
 
@@ -96,7 +96,7 @@ def test_parts_are_read_when_they_are_needed(tmp_path: Path, part: dict[str, Any
         np.testing.assert_array_equal(found.labels, expected.labels)
         images, labels = np.empty((3, 1, 6, 6), np.float32), np.empty(3, np.int32)
         indices = np.array([0, len(found) - 1, 2])
-        found.write(indices, images, labels)
+        found.write(Selection.of(indices), images, labels)
         np.testing.assert_array_equal(images, expected.images[indices])  # type: ignore[attr-defined]
         np.testing.assert_array_equal(labels, expected.labels[indices])
     assert_same_after_sharding(tmp_path, part)
@@ -264,8 +264,8 @@ class Computed(Examples):
     def image_dtype(self) -> np.dtype[Any]:
         return self.dtype
 
-    def write_images(self, indices: np.ndarray, images: np.ndarray) -> None:
-        images[:] = (indices % 7 / 7).reshape(-1, *[1] * len(self.shape))
+    def write_images(self, selection: Selection, images: np.ndarray) -> None:
+        images[:] = (selection.indices % 7 / 7).reshape(-1, *[1] * len(self.shape))
 
     def with_labels(self, labels: np.ndarray) -> Computed:
         other = copy.copy(self)
