@@ -128,7 +128,7 @@ def test_kinds_of_images_and_labels() -> None:
     assert data.number_of_classes is None
     assert data.train.image_dtype == np.float32
     images, labels = np.empty((1, 3), np.float32), np.empty(1, np.float64)
-    data.train.write(np.array([1]), images, labels)
+    data.train.write(Selection.of(np.array([1])), images, labels)
     assert (images.tolist(), labels.tolist()) == ([[1, 1, 1]], [1.5])
     data = sequence([(np.zeros((1, 6, 6), np.uint8), np.full((6, 6), n)) for n in range(3)], number_of_classes=5)
     assert (data.label_shape, data.number_of_classes) == ((6, 6), 5)
@@ -231,7 +231,7 @@ def test_ratings_are_int32(tmp_path: Path) -> None:
     )
     data = batch_files(path)
     images = np.empty((3, 2), np.float32)
-    data.train.write_images(np.arange(3), images)
+    data.train.write_images(Selection.of(np.arange(3)), images)
     assert images.tolist() == [[7, 1], [8, 2], [9, 3]]
 
 
@@ -275,7 +275,7 @@ class Computed(Examples):
 
 def test_computed_images_train_as_arrays_do() -> None:
     images = np.empty((37, 1, 6, 6), np.float32)
-    Computed(37).write_images(np.arange(37), images)
+    Computed(37).write_images(Selection.of(np.arange(37)), images)
     arrays = Dataset((images, np.arange(37) % 2), (images[:9], np.arange(9) % 2))
     assert_same(Dataset(Computed(37), Computed(9)), arrays)
     assert_same(Dataset(Computed(37), Computed(9)).shard(offset=(1, 3)), arrays.shard(offset=(1, 3)))
