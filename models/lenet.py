@@ -1,12 +1,14 @@
 """LeNet: handwritten digits. `python -m models.lenet` trains it; `--help` lists the options.
 
 The network of Y. LeCun, L. Bottou, Y. Bengio and P. Haffner, Gradient-Based Learning Applied to Document Recognition
-(Proceedings of the IEEE 86, 1998), in two later variants:
+(Proceedings of the IEEE 86, 1998), in three later variants:
 
-original  Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/LeNet.java), from TensorFlow's MNIST tutorial:
-          32 and 64 feature maps, an inner product of 1,024, dropout; 1,111,946 parameters.
-caffe     Caffe's (examples/mnist/lenet_train_test.prototxt): 20 and 50 feature maps, an inner product of 500, no ReLU
-          after the convolutions; 431,080 parameters.
+original    Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/LeNet.java), from TensorFlow's MNIST tutorial:
+            32 and 64 feature maps, an inner product of 1,024, dropout; 1,111,946 parameters.
+batch-norm  The same with batch normalisation after each convolution, as LeNetBatchNorm.java intends (its convolutions
+            are commented out); 1,112,138 parameters.
+caffe       Caffe's (examples/mnist/lenet_train_test.prototxt): 20 and 50 feature maps, an inner product of 500, no ReLU
+            after the convolutions; 431,080 parameters.
 """
 
 from __future__ import annotations
@@ -15,19 +17,19 @@ import argparse
 from collections.abc import Sequence
 
 from crossbow import Constant, Dataflow, Gaussian, SolverConf, Xavier
-from crossbow.ops import Conv, Dropout, InnerProduct, Pool, ReLU
+from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU
 from crossbow.ops.kernel import Kernel
 from crossbow.scripts import Defaults, ModelScript
 from crossbow.types import ConfigurationError
 from models.layers import chain, classifier
 
-VARIANTS = ("original", "caffe")
+VARIANTS = ("original", "batch-norm", "caffe")
 
 
 def lenet(variant: str = "original", *, dropout: float = 0.4, number_of_outputs: int = 10) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of at least 14×14; those of MNIST are (N, 1, 28, 28).
 
-    dropout: the ratio of the original variant's dropout, in [0, 1); 0 omits it. The caffe variant has none.
+    dropout: the ratio of the dropout, in [0, 1); 0 omits it. The caffe variant has none.
 
     Raises ConfigurationError for an unknown variant.
 
@@ -36,11 +38,14 @@ def lenet(variant: str = "original", *, dropout: float = 0.4, number_of_outputs:
     """
     if variant not in VARIANTS:
         raise ConfigurationError(f"variant must be one of {', '.join(VARIANTS)}. Received: {variant!r}")
-    layers = _original(dropout, number_of_outputs) if variant == "original" else _caffe(number_of_outputs)
+    if variant == "caffe":
+        layers = _caffe(number_of_outputs)
+    else:
+        layers = _original(dropout, number_of_outputs, normalised=variant == "batch-norm")
     return classifier(*chain(layers))
 
 
-def _original(dropout: float, number_of_outputs: int) -> list[tuple[str, Kernel]]:
+def _original(dropout: float, number_of_outputs: int, *, normalised: bool) -> list[tuple[str, Kernel]]:
     """Weights N(0, 0.1), biases 0, 0.1, 0.1, 0.1, as in LeNet.java.
 
     Fixed from the original: the weights are truncated at two standard deviations, as intended; its flag was inverted,
@@ -50,9 +55,11 @@ def _original(dropout: float, number_of_outputs: int) -> list[tuple[str, Kernel]
     first, later = Constant(0.0), Constant(0.1)
     layers: list[tuple[str, Kernel]] = [
         ("conv1", Conv(number_of_outputs=32, kernel_size=5, weight_initialiser=weights, bias_initialiser=first)),
+        ("norm1", BatchNorm()),
         ("relu1", ReLU()),
         ("pool1", Pool(method="max", kernel_size=2, stride=2)),
         ("conv2", Conv(number_of_outputs=64, kernel_size=5, weight_initialiser=weights, bias_initialiser=later)),
+        ("norm2", BatchNorm()),
         ("relu2", ReLU()),
         ("pool2", Pool(method="max", kernel_size=2, stride=2)),
         ("ip1", InnerProduct(number_of_outputs=1024, weight_initialiser=weights, bias_initialiser=later)),
@@ -60,7 +67,8 @@ def _original(dropout: float, number_of_outputs: int) -> list[tuple[str, Kernel]
         ("dropout", Dropout(ratio=dropout)),
         ("ip2", InnerProduct(number_of_outputs=number_of_outputs, weight_initialiser=weights, bias_initialiser=later)),
     ]
-    return [layer for layer in layers if layer[0] != "dropout" or dropout]
+    omitted = {"dropout": not dropout, "norm1": not normalised, "norm2": not normalised}
+    return [(name, kernel) for name, kernel in layers if not omitted.get(name)]
 
 
 def _caffe(number_of_outputs: int) -> list[tuple[str, Kernel]]:
@@ -82,7 +90,8 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
         "--variant",
         choices=VARIANTS,
         default=VARIANTS[0],
-        help="original: 32-64-1024, dropout 0.4, 1.11 M parameters; caffe: 20-50-500, 431 k (default: %(default)s)",
+        help="original: 32-64-1024, dropout 0.4, 1.11 M parameters; batch-norm: the same with batch normalisation; "
+        "caffe: 20-50-500, 431 k (default: %(default)s)",
     )
 
 

@@ -8,6 +8,7 @@ Ports Crossbow's ResNetv1.java and ResNetv1ForCifar.java (src/test/java/uk/ac/im
 ResNetv2.java, which is commented out there. The depth determines the kind:
 
 * 20, 32, 44, 56, 110 (6n + 2), for CIFAR: 3×3 convolutions, three stages of 16, 32 and 64 features and n units;
+* 164 (9n + 2), for CIFAR: the same with bottlenecks 1×1, 3×3, 1×1, which end in 64, 128 and 256 features;
 * 18, 34 (units of two 3×3 convolutions) and 50, 101, 152 (bottlenecks 1×1, 3×3, 1×1), for ImageNet: a 7×7 convolution
   and a max pooling, then four stages.
 
@@ -41,10 +42,10 @@ from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
 from models.layers import add, classifier
 
-CIFAR_DEPTHS = (20, 32, 44, 56, 110)
+CIFAR_DEPTHS = (20, 32, 44, 56, 110, 164)
 IMAGENET_UNITS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 """Units of each stage, by depth."""
-BOTTLENECK_DEPTHS = (50, 101, 152)
+BOTTLENECK_DEPTHS = (50, 101, 152, 164)
 EXPANSION = 4
 """Number of features of a bottleneck relative to its 3×3 convolution."""
 DEPTHS = tuple(sorted((*CIFAR_DEPTHS, *IMAGENET_UNITS)))
@@ -70,7 +71,8 @@ def resnet(
     transform          preprocessing of the images, if any.
 
     Parameters, in version 1: 269,722 (20), 464,154 (32), 658,586 (44), 853,018 (56), 1,727,962 (110); 11,689,512 (18),
-    21,797,672 (34), 25,557,032 (50), 44,549,160 (101), 60,192,808 (152).
+    21,797,672 (34), 25,557,032 (50), 44,549,160 (101), 60,192,808 (152). Depth 164 with projections: 1,704,154 in
+    version 1, 1,703,258 in version 2.
 
     Raises ConfigurationError for an unknown depth, version, shortcut or stride, and for a `bottleneck_stride` without
     bottlenecks.
@@ -93,7 +95,7 @@ def resnet(
         bottleneck_stride=bottleneck_stride if bottleneck_stride is not None else BOTTLENECK_STRIDES[0],
         weights=Xavier(norm="average" if imagenet else "fan_in"),
     )
-    units = IMAGENET_UNITS[depth] if imagenet else ((depth - 2) // 6,) * 3
+    units = IMAGENET_UNITS[depth] if imagenet else ((depth - 2) // (9 if bottleneck else 6),) * 3
     features = (64, 128, 256, 512) if imagenet else (16, 32, 64)
     inputs = () if transform is None else (add("transform", transform),)
     first = network.convolution("conv", features[0], 7 if imagenet else 3, 2 if imagenet else 1, *inputs)

@@ -1,15 +1,18 @@
-"""VGG-16: thirteen 3×3 convolutions. `python -m models.vgg` trains one; `--help` lists the options.
+"""VGG: stacks of 3×3 convolutions. `python -m models.vgg` trains one; `--help` lists the options.
 
 K. Simonyan and A. Zisserman, Very Deep Convolutional Networks for Large-Scale Image Recognition (arXiv:1409.1556,
-2014), configuration D, in two variants:
+2014), in these variants:
 
 cifar     Crossbow's (src/test/java/uk/ac/imperial/lsds/crossbow/VGG.java), after S. Liu and W. Deng, Very Deep
           Convolutional Neural Network Based Image Classification Using Small Training Sample Size (ACPR 2015), as in
-          github.com/geifmany/cifar-vgg: batch normalisation after every ReLU, dropout between the convolutions, one
-          inner product of 512 before the last. 14,991,946 parameters with 10 classes; 15,038,116 with the original's
-          100 classes of CIFAR-100.
-imagenet  The paper's: no normalisation, two inner products of 4,096 with dropout. 138,357,544 parameters with 1,000
-          classes of images 224×224.
+          github.com/geifmany/cifar-vgg: the convolutions of configuration D, batch normalisation after every ReLU,
+          dropout between the convolutions, one inner product of 512 before the last. 14,991,946 parameters with 10
+          classes; 15,038,116 with the original's 100 classes of CIFAR-100.
+imagenet  Configuration D, VGG-16: thirteen convolutions without normalisation, two inner products of 4,096 with
+          dropout. 138,357,544 parameters with 1,000 classes of images 224×224.
+a         Configuration A: eight convolutions; 132,863,336 parameters. The original's convnet benchmark ends in inner
+          products of 4096-3072-3072 outputs, a slip; here, as in the paper, they have 4096-4096-1000.
+19        Configuration E, VGG-19: sixteen convolutions; 143,667,240 parameters.
 
 Weights use Xavier with the average fan, biases 0, as in the original, and as section 3.1 of the paper recommends.
 """
@@ -27,9 +30,11 @@ from crossbow.types import ConfigurationError
 from models.images import add_augmentation, image_transform
 from models.layers import chain, classifier
 
-VARIANTS = ("cifar", "imagenet")
-STAGES = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+VARIANTS = ("cifar", "imagenet", "a", "19")
+WIDTHS = (64, 128, 256, 512, 512)
 """Outputs of the convolutions of each stage. A max pooling after each stage halves the image."""
+DEPTHS = {"cifar": (2, 2, 3, 3, 3), "imagenet": (2, 2, 3, 3, 3), "a": (1, 1, 2, 2, 2), "19": (2, 2, 4, 4, 4)}
+"""Number of convolutions of each stage, by variant."""
 WEIGHTS = Xavier(norm="average")
 
 Layers = list[tuple[str, Kernel]]
@@ -40,7 +45,7 @@ def vgg(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of any size; CIFAR's are 3×32×32, ImageNet's 3×224×224.
 
-    number_of_outputs  classes; by default 10 (cifar) or 1,000 (imagenet).
+    number_of_outputs  classes; by default 10 (cifar) or 1,000 (the others).
     transform          preprocessing of the images, if any.
 
     Raises ConfigurationError for an unknown variant.
@@ -54,7 +59,7 @@ def vgg(
     if variant == "cifar":
         layers += _cifar(10 if number_of_outputs is None else number_of_outputs)
     else:
-        layers += _imagenet(1000 if number_of_outputs is None else number_of_outputs)
+        layers += _imagenet(DEPTHS[variant], 1000 if number_of_outputs is None else number_of_outputs)
     return classifier(*chain(layers))
 
 
@@ -62,11 +67,11 @@ def _cifar(number_of_outputs: int) -> Layers:
     """After a convolution: ReLU, normalisation and, except at the end of a stage, dropout (0.3, from stage 2 on
     0.4)."""
     layers: Layers = []
-    for stage, widths in enumerate(STAGES, start=1):
-        for number, width in enumerate(widths, start=1):
+    for stage, (count, width) in enumerate(zip(DEPTHS["cifar"], WIDTHS, strict=True), start=1):
+        for number in range(1, count + 1):
             place = f"{stage}-{number}"
             layers += [_convolution(place, width), (f"relu{place}", ReLU()), (f"norm{place}", _norm())]
-            if number < len(widths):
+            if number < count:
                 layers.append((f"dropout{place}", Dropout(ratio=0.3 if stage == 1 else 0.4)))
         layers.append(_pool(stage))
     return [
@@ -80,10 +85,10 @@ def _cifar(number_of_outputs: int) -> Layers:
     ]
 
 
-def _imagenet(number_of_outputs: int) -> Layers:
+def _imagenet(depths: Sequence[int], number_of_outputs: int) -> Layers:
     layers: Layers = []
-    for stage, widths in enumerate(STAGES, start=1):
-        for number, width in enumerate(widths, start=1):
+    for stage, (count, width) in enumerate(zip(depths, WIDTHS, strict=True), start=1):
+        for number in range(1, count + 1):
             layers += [_convolution(f"{stage}-{number}", width), (f"relu{stage}-{number}", ReLU())]
         layers.append(_pool(stage))
     for number in (1, 2):
@@ -112,8 +117,8 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
         "--variant",
         choices=VARIANTS,
         default=VARIANTS[0],
-        help="cifar: with batch normalisation, 15 M parameters; imagenet: the paper's, 138 M parameters with images "
-        "224×224 (default: %(default)s)",
+        help="cifar: VGG-16 with batch normalisation, 15 M parameters; the paper's networks for images 224×224, "
+        "imagenet: VGG-16, 138 M parameters; a: 11 layers, 133 M; 19: VGG-19, 144 M (default: %(default)s)",
     )
     add_augmentation(group)
 
@@ -143,11 +148,11 @@ IMAGENET = Defaults(
 
 SCRIPT = ModelScript(
     name="vgg",
-    title="Trains VGG-16 (Simonyan and Zisserman, 2014: arXiv:1409.1556).",
+    title="Trains a VGG network (Simonyan and Zisserman, 2014: arXiv:1409.1556).",
     build=lambda options: vgg(options.variant, number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=CIFAR,
     add_options=_add_options,
-    choose_defaults=lambda options: IMAGENET if options.variant == "imagenet" else CIFAR,
+    choose_defaults=lambda options: CIFAR if options.variant == "cifar" else IMAGENET,
 )
 
 

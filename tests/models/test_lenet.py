@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -18,9 +20,10 @@ from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
 from crossbow.ops import Conv, Dropout, InnerProduct
 from models.lenet import lenet
+from tests.models.zoo import check_export, check_learning
 from tests.support import pictures
 
-PARAMETERS = {"original": 1_111_946, "caffe": 431_080}
+PARAMETERS = {"original": 1_111_946, "batch-norm": 1_112_138, "caffe": 431_080}
 
 
 def kernels(variant: str, **options: float) -> dict[str, object]:
@@ -32,7 +35,8 @@ def test_number_of_parameters(variant: str) -> None:
     data = pictures(size=28, classes=10)
     with ExecutionContext([lenet(variant), None], data=data, model=ModelConf(batch_size=4)) as context:
         assert context.engine.program.model.parameters == PARAMETERS[variant]
-        assert sum(value.size for value in context.variables.values()) == PARAMETERS[variant]
+        trained = [value.size for name, value in context.variables.items() if ".running_" not in name]
+        assert sum(trained) == PARAMETERS[variant]
 
 
 def test_shapes_of_the_original() -> None:
@@ -56,6 +60,20 @@ def test_order_of_the_original() -> None:
     dropout = kernels("original")["dropout"]
     assert isinstance(dropout, Dropout)
     assert dropout.ratio == 0.4
+
+
+def test_batch_normalisation_is_between_convolution_and_relu() -> None:
+    found = list(kernels("batch-norm"))
+    assert found[:8] == ["conv1", "norm1", "relu1", "pool1", "conv2", "norm2", "relu2", "pool2"]
+    assert [name for name in found if "norm" not in name] == list(kernels("original"))
+
+
+def test_batch_norm_learns() -> None:
+    check_learning(lenet("batch-norm", number_of_outputs=2), (1, 28, 28), learning_rate=0.001, epochs=6)
+
+
+def test_export_of_batch_norm(tmp_path: Path) -> None:
+    check_export(lenet("batch-norm", number_of_outputs=2), (1, 28, 28), tmp_path)
 
 
 def test_order_of_caffes() -> None:
@@ -110,7 +128,7 @@ def test_number_of_outputs() -> None:
 
 
 def test_unknown_variant() -> None:
-    with pytest.raises(ConfigurationError, match=r"one of original, caffe\. Received: 'alexnet'"):
+    with pytest.raises(ConfigurationError, match=r"one of original, batch-norm, caffe\. Received: 'alexnet'"):
         lenet("alexnet")
 
 

@@ -75,7 +75,13 @@ def test_number_of_parameters_of_version_2(depth: int) -> None:
     assert parameters(resnet(depth, version=2), batch(depth)) == VERSION_2[depth]
 
 
-@pytest.mark.parametrize("depth", CIFAR_DEPTHS)
+@pytest.mark.parametrize(("version", "expected"), [(1, 1_704_154), (2, 1_703_258)])
+def test_number_of_parameters_of_164_layers(version: int, expected: int) -> None:
+    """He et al. 2016, table 2: 1.7 million."""
+    assert parameters(resnet(164, version=version, shortcut="projection"), CIFAR) == expected
+
+
+@pytest.mark.parametrize("depth", [depth for depth in CIFAR_DEPTHS if depth not in BOTTLENECK_DEPTHS])
 def test_projections_have_parameters(depth: int) -> None:
     """1×1 convolutions from 16 to 32 and from 32 to 64 channels, and in version 1 their normalisations."""
     convolutions, norms = 16 * 32 + 32 * 64, 2 * (32 + 64)
@@ -102,6 +108,13 @@ def test_shapes_for_cifar(version: int, shortcut: str) -> None:
             assert found[f"unit{stage}-{unit}-sum"] == (2, width, size, size)
     assert found["pool"] == (2, 64, 1, 1)
     assert found["ip"] == (2, 10)
+
+
+def test_shapes_of_164_layers() -> None:
+    found = shapes(resnet(164), CIFAR)
+    for stage, (width, size) in enumerate([(64, 32), (128, 16), (256, 8)], start=1):
+        assert found[f"unit{stage}-18-sum"] == (2, width, size, size)
+    assert "unit3-19-sum" not in found
 
 
 @pytest.mark.parametrize(("depth", "expansion"), [(18, 1), (34, 1), (50, 4), (101, 4)])
@@ -167,7 +180,7 @@ def test_number_of_outputs() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"depth": 33}, "depth must be one of 18, 20, 32, 34, 44, 50, 56, 101, 110, 152. Received: 33"),
+        ({"depth": 33}, "depth must be one of 18, 20, 32, 34, 44, 50, 56, 101, 110, 152, 164. Received: 33"),
         ({"depth": 32.0}, "depth must be one of 18, 20,"),
         ({"depth": np.array([20, 32])}, "Received: an array of shape (2,), int64"),
         (
@@ -179,7 +192,7 @@ def test_number_of_outputs() -> None:
         ({"version": True}, "version must be one of 1, 2. Received: True"),
         ({"shortcut": "none"}, "shortcut must be one of identity, projection. Received: 'none'"),
         ({"depth": 50, "bottleneck_stride": "7x7"}, "bottleneck_stride must be one of 1x1, 3x3. Received: '7x7'"),
-        ({"bottleneck_stride": "3x3"}, "belongs to the depths 50, 101, 152. Received: '3x3' with depth=32"),
+        ({"bottleneck_stride": "3x3"}, "belongs to the depths 50, 101, 152, 164. Received: '3x3' with depth=32"),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], message: str) -> None:
@@ -257,7 +270,7 @@ class Outside:
         x = self.torch.from_numpy(images)
         if self.depth in CIFAR_DEPTHS:
             x = relu(self.norm("norm", self.conv("conv", x)))
-            units = [(self.depth - 2) // 6] * 3
+            units = [(self.depth - 2) // (9 if self.depth in BOTTLENECK_DEPTHS else 6)] * 3
         else:
             x = relu(self.norm("norm", self.conv("conv", x, stride=2)))
             x = self.f.max_pool2d(x, 3, 2, ceil_mode=True)
@@ -309,6 +322,7 @@ class Outside:
         pytest.param(20, 2, "identity", None, marks=pytest.mark.slow),
         (20, 2, "projection", None),
         (18, 1, "projection", None),
+        pytest.param(164, 2, "projection", None, marks=pytest.mark.slow),
         pytest.param(50, 1, "projection", "1x1", marks=pytest.mark.slow),
         pytest.param(50, 2, "identity", "3x3", marks=pytest.mark.slow),
     ],
@@ -348,7 +362,7 @@ def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     for part in (
         "Without options: CIFAR-10",
         "(default: 160 with cifar10, 160 with cifar100, 3 with synthetic)",
-        "--depth {18,20,32,34,44,50,56,101,110,152}",
+        "--depth {18,20,32,34,44,50,56,101,110,152,164}",
         "(default: 80,120)",
         "(default: epochs with multistep, else tasks)",
         "--no-augmentation",
@@ -375,7 +389,7 @@ def test_wrong_depth(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_option_that_would_do_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--dataset", "synthetic", "--bottleneck-stride", "3x3", "--output-directory", str(tmp_path)]
     assert main(arguments) == 2
-    assert "bottleneck_stride belongs to the depths 50, 101, 152" in capsys.readouterr().err
+    assert "bottleneck_stride belongs to the depths 50, 101, 152, 164" in capsys.readouterr().err
 
 
 def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

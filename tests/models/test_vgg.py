@@ -6,9 +6,10 @@ import pytest
 
 from crossbow import ConfigurationError, Constant, Xavier
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, ReLU
-from models.vgg import SCRIPT, main, vgg
+from models.vgg import SCRIPT, VARIANTS, main, vgg
 from tests.models.zoo import (
     NEEDS_FAST,
+    check_export,
     check_kernels,
     check_learning,
     help_of,
@@ -29,6 +30,8 @@ CIFAR, IMAGENET = (2, 3, 32, 32), (2, 3, 224, 224)
         ("cifar", 100, 14_991_946 + 90 * (512 + 1)),
         # torchvision's documentation, num_params; the paper's table 2: 138 million.
         ("imagenet", None, 138_357_544),
+        ("a", None, 132_863_336),
+        ("19", None, 143_667_240),
     ],
 )
 def test_number_of_parameters(variant: str, classes: int | None, published: int) -> None:
@@ -44,8 +47,9 @@ def test_shapes_for_cifar() -> None:
     assert (found["ip1"], found["ip2"]) == ((2, 512), (2, 10))
 
 
-def test_shapes_for_imagenet() -> None:
-    found = shapes(vgg("imagenet"), IMAGENET)
+@pytest.mark.parametrize("variant", ["imagenet", "a", "19"])
+def test_shapes_for_imagenet(variant: str) -> None:
+    found = shapes(vgg(variant), IMAGENET)
     assert [found[f"pool{stage}"][1:] for stage in range(1, 6)] == [
         (64, 112, 112),
         (128, 56, 56),
@@ -56,7 +60,7 @@ def test_shapes_for_imagenet() -> None:
     assert [found[f"ip{number}"] for number in (1, 2, 3)] == [(2, 4096), (2, 4096), (2, 1000)]
 
 
-@pytest.mark.parametrize(("variant", "layers"), [("cifar", 15), ("imagenet", 16)])
+@pytest.mark.parametrize(("variant", "layers"), [("cifar", 15), ("imagenet", 16), ("a", 11), ("19", 19)])
 def test_layers_with_weights(variant: str, layers: int) -> None:
     """Of the three inner products of the paper's, the one for CIFAR has two."""
     found = [kernel for kernel in kernels(vgg(variant)).values() if isinstance(kernel, Conv | InnerProduct)]
@@ -110,13 +114,19 @@ def test_local_variables_of_batch_normalisation_have_norm_in_their_names() -> No
 
 
 def test_unknown_variant() -> None:
-    with pytest.raises(ConfigurationError, match=r"variant must be one of cifar, imagenet\. Received: 'vgg19'"):
+    with pytest.raises(ConfigurationError, match=r"variant must be one of cifar, imagenet, a, 19\. Received: 'vgg19'"):
         vgg("vgg19")
 
 
 @pytest.mark.slow
 def test_it_learns() -> None:
     check_learning(vgg(number_of_outputs=2), (3, 16, 16), learning_rate=0.01, epochs=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_export(variant: str, tmp_path: Path) -> None:
+    check_export(vgg(variant, number_of_outputs=2, transform=DataTransform(mean=0.5)), (3, 32, 32), tmp_path)
 
 
 @NEEDS_FAST

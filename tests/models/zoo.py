@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 
-from crossbow import Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow import Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.data import synthetic
 from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
 from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.onnx import save
 from crossbow.ops import Kernel
 from crossbow.scripts.model_script import ModelScript
 from crossbow.types import Phase, Shape
+from tests.onnx.models import run_onnx
 from tests.support import WHY_NOT_FAST
 
 NEEDS_FAST = pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
@@ -59,6 +64,28 @@ def check_learning(dataflow: Dataflow, image: Shape, *, learning_rate: float, ep
     ) as context:
         records = context.train(epochs).records
     assert min(record.loss for record in records[-3:]) < 0.7 * records[0].loss
+
+
+def check_export(dataflow: Dataflow, image: Shape, directory: Path, *, batch: int = 4) -> None:
+    """After two tasks, onnxruntime predicts the same with the saved model, and tells the images apart."""
+    data = synthetic(image, 2, training=2 * batch, check=batch)
+    assert data.check is not None
+    images = np.asarray(data.check.images)
+    with ExecutionContext(
+        [dataflow, None],
+        data=data,
+        model=ModelConf(batch_size=batch),
+        solver=SolverConf(learning_rate=0.001, momentum=0.9),
+        system=SystemConf(learners_per_device=1, threads_per_learner=1),
+    ) as context:
+        history = context.train(2, TrainingUnit.TASKS)
+        predicted = context.predict(images)
+        save(context, directory / "network.onnx")
+    assert math.isfinite(history.loss)
+    proto = onnx.load(directory / "network.onnx")
+    received = run_onnx(proto, input=images.astype(np.float32) / np.float32(255))
+    assert np.ptp(predicted, axis=0).max() > 1e-6
+    np.testing.assert_allclose(received, predicted, rtol=1e-3, atol=1e-5)
 
 
 def python_calls(dataflow: Dataflow, image: Shape) -> list[str]:

@@ -63,7 +63,6 @@ from tests.support import blobs, chain, context, perceptron, pictures, training
 Array = NDArray[Any]
 
 REFUSED = {
-    "LRN(region=within_channel)": lambda kernel: isinstance(kernel, LRN) and kernel.region == "within_channel",
     "Pool(method=stochastic)": lambda kernel: isinstance(kernel, Pool) and kernel.method == "stochastic",
 }
 PICTURE = (2, 3, 6, 7)

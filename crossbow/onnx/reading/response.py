@@ -101,13 +101,16 @@ def _window(pooled: NetworkStep, channels: int) -> tuple[NetworkStep, int, int] 
 
 @reads_group("LRN")
 def lrn(nodes: Sequence[Node]) -> NetworkStep:
-    """An LRN as `save` writes it if its even window is longer before the element, as in PyTorch."""
+    """An LRN as `save` writes it within the channel, or if its even window is longer before the element, as in
+    PyTorch."""
     found = {node.proto.op_type: node for node in nodes}
+    border = found["AveragePool"].integers("pads") or (0, 0)
     kernel = LRN(
         size=(found["AveragePool"].integers("kernel_shape") or (0,))[0],
         alpha=next(node.single(1, 0.0) for node in nodes if node.proto.op_type == "Mul" and node.is_constant(1)),
         beta=found["Pow"].single(1, 0.0),
         kappa=found["Add"].single(1, 0.0),
-        longer_side="before",
+        region="across_channels" if "Unsqueeze" in found else "within_channel",
+        longer_side="before" if border[0] > border[len(border) // 2] else "after",
     )
     return nodes[-1].apply(kernel, nodes[0].step())

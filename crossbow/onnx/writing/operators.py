@@ -192,8 +192,8 @@ def log_softmax(operator: WrittenOperator) -> None:
 def lrn(operator: WrittenOperator) -> None:
     kernel = operator.kernel
     assert isinstance(kernel, LRN)
-    if kernel.region != "across_channels":
-        operator.fault(f"ONNX has no LRN with region={kernel.region!r}")
+    if kernel.region == "within_channel":
+        _response(operator, operator.inputs[0])
         return
     if kernel.longer_side == "before" and kernel.size % 2 == 0:
         _leading_response(operator)
@@ -203,18 +203,30 @@ def lrn(operator: WrittenOperator) -> None:
 
 
 def _leading_response(operator: WrittenOperator) -> None:
-    """x / (κ + α · (the mean of the squares of neighbours))^β, as PyTorch's exporter writes it."""
-    kernel, (x,), rank = operator.kernel, operator.inputs, len(operator.shape)
-    assert isinstance(kernel, LRN)
+    """As PyTorch's exporter writes it: the mean over neighbouring channels is a pooling of one more axis."""
+    rank = len(operator.shape)
     if rank > 4:
         operator.fault(f"ONNX's average pooling has at most three axes; expected (N, C, H, W). Received: {rank} axes")
         return
-    one = operator.constant("axis", [1], np.int64)
-    y = operator.add("Unsqueeze", operator.add("Mul", x, x, part="squares"), one, part="unsqueezed")
-    window, rest = (kernel.size, *[1] * (rank - 2)), [(0, 0)] * (rank - 2)
-    border = pads([(kernel.geometry.before, kernel.geometry.after), *rest])
+    _response(operator, operator.inputs[0], operator.constant("axis", [1], np.int64))
+
+
+def _response(operator: WrittenOperator, x: str, new_axis: str | None = None) -> None:
+    """x / (κ + α · (the mean of the squares of neighbours))^β. The neighbours are those in the channel or, with a new
+    axis before the channels, those in neighbouring channels."""
+    kernel, rank = operator.kernel, len(operator.shape)
+    assert isinstance(kernel, LRN)
+    geometry = kernel.geometry
+    pooled = 1 if new_axis is not None else len(geometry.axes)
+    rest = rank - 2 if new_axis is not None else 0
+    y = operator.add("Mul", x, x, part="squares")
+    if new_axis is not None:
+        y = operator.add("Unsqueeze", y, new_axis, part="unsqueezed")
+    window = (*[kernel.size] * pooled, *[1] * rest)
+    border = pads([*[(geometry.before, geometry.after)] * pooled, *[(0, 0)] * rest])
     y = operator.add("AveragePool", y, part="mean", kernel_shape=window, pads=border, count_include_pad=1)
-    y = operator.add("Squeeze", y, one, part="squeezed")
+    if new_axis is not None:
+        y = operator.add("Squeeze", y, new_axis, part="squeezed")
     for op_type, name in (("Mul", "alpha"), ("Add", "kappa"), ("Pow", "beta")):
         y = operator.add(op_type, y, operator.constant(name, float(getattr(kernel, name))), part=op_type.lower())
     operator.add("Div", x, y)
