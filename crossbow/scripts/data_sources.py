@@ -24,7 +24,8 @@ class DataSource:
     directory: Path | None
     """Directory of its files; None if it is downloaded, or needs no files."""
     image_shape: Shape
-    number_of_classes: int
+    number_of_classes: int | None
+    """None if the labels are numbers."""
     training: int
     """Number of training examples of the synthetic data set; other data sets have a fixed number."""
     check: int
@@ -90,7 +91,7 @@ KNOWN = {
     BATCH_FILES: Known(
         summary="images in batch-aligned files, as crossbow data encode writes them",
         without_options="images in batch-aligned files",
-        load=lambda source: stored_batches(source.directory),
+        load=lambda source: stored_batches(source.directory, classes=source.number_of_classes is not None),
         image_shape=None,
         files="NAME-train.metadata and NAME-test.metadata of batch-aligned files",
     ),
@@ -106,8 +107,11 @@ KNOWN = {
 """All data sets by their name on the command line."""
 
 
-def stored_batches(directory: Path | None) -> Dataset:
-    """The data set of the only NAME-train.metadata in a directory, and of NAME-test.metadata if that exists."""
+def stored_batches(directory: Path | None, *, classes: bool = True) -> Dataset:
+    """The data set of the only NAME-train.metadata in a directory, and of NAME-test.metadata if that exists.
+
+    classes: whether the labels must be classes; otherwise they must be numbers. Raises DataError if they are not.
+    """
     if directory is None:
         raise DataError(f"--dataset {BATCH_FILES}: expected --data-directory. Received: none")
     try:
@@ -121,6 +125,8 @@ def stored_batches(directory: Path | None) -> Dataset:
     (train,) = found
     check = train.with_name(train.name.replace("-train.", "-test."))
     data = batch_files(train, check if check.name in listed else None)
-    if data.number_of_classes is None:
+    if classes and data.number_of_classes is None:
         raise DataError(f"{train}: expected labels of type int, which are classes. Received: float")
+    if not classes and data.number_of_classes is not None:
+        raise DataError(f"{train}: expected labels of type float. Received: int")
     return data

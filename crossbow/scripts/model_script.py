@@ -17,6 +17,7 @@ from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.scripts.curves import write_learning_curves
+from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
@@ -43,6 +44,9 @@ class ModelScript:
     """Function from the model's own options to the defaults, if these are not always `defaults`."""
     variant: Callable[[argparse.Namespace], str] = lambda options: getattr(options, "variant", "")
     """Function from the options to the name of the selected model; empty if there is only one."""
+
+    synthetic: Callable[[argparse.Namespace, DataSource], Dataset] | None = None
+    """Function from the options to the synthetic data set, if that has no images."""
 
     def defaults_for(self, arguments: Sequence[str] | None) -> Defaults:
         """The defaults of the other options, which depend on the model's own: those are read first."""
@@ -93,7 +97,8 @@ class _Run:
         options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
         dataflow = self.script.build(options)
         parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
-        data = confs.data.load()
+        make = self.script.synthetic if options.dataset == SYNTHETIC else None
+        data = confs.data.load() if make is None else make(options, confs.data)
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
         log = JsonLinesMonitor(self.log)
         with ExecutionContext(
@@ -173,10 +178,10 @@ def _print_configuration(
     words = script.variant(options)
     variant = f" ({words})" if words else ""
     check = 0 if data.check is None else len(data.check)
-    shape = "×".join(map(str, data.image_shape))
+    shape, what = "×".join(map(str, data.image_shape)), "images" if len(data.image_shape) == 3 else "examples of shape"
     rows = [
         ("model", f"{script.name}{variant}, {summary.parameters:,} parameters"),
-        ("data", f"{options.dataset}, {len(data.train):,} training and {check:,} test images {shape}"),
+        ("data", f"{options.dataset}, {len(data.train):,} training and {check:,} test {what} {shape}"),
     ]
     for device in summary.devices:
         learners = _count(device.learners, "learner")

@@ -27,11 +27,11 @@ LEARNERS = ("batch_size", "devices", "learners_per_device", "threads_per_learner
 TESTS = ("test_interval", "test_interval_unit", "check_batch_size")
 """Settings with their own heading in `--help`; the others of `MODEL` are with the rule, those of `SYSTEM` are last."""
 SYNTHETIC_SIZES = {
-    "classes": ("number_of_classes", 10, "classes"),
-    "training_examples": ("training", 2048, "training examples"),
-    "test_examples": ("check", 512, "examples to test with"),
+    "classes": ("number_of_classes", "classes"),
+    "training_examples": ("training", "training examples"),
+    "test_examples": ("check", "examples to test with"),
 }
-"""By option of the synthetic data set: field of DataSource, default, and what it counts."""
+"""By option of the synthetic data set: field of DataSource and Defaults, and what it counts."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,15 @@ class Defaults:
     solver: SolverConf
     """Default solver. Its schedule applies only with its policy."""
     image_shape: Shape = (3, 32, 32)
-    """Shape of synthetic images."""
-    number_of_classes: int = 10
-    """Number of classes of synthetic images."""
+    """Shape of a synthetic example. Only that of an image, (C, H, W), is an option of the script."""
+    number_of_classes: int | None = 10
+    """Number of classes of synthetic examples; None if the script's labels are numbers instead of classes."""
+    examples: str = "images"
+    """What the synthetic examples are."""
+    training: int = 2048
+    """Number of synthetic training examples."""
+    check: int = 512
+    """Number of synthetic examples to test with."""
 
     @property
     def dataset(self) -> str:
@@ -87,7 +93,7 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     parser = _Parser(
         prog=f"python -m models.{name}",
         usage="%(prog)s [options]",
-        description=f"{title} Without options: {KNOWN[defaults.dataset].without_options}, SMA, one learner per core.",
+        description=f"{title} Without options: {_without_options(defaults)}, SMA, one learner per core.",
         epilog="Exit status: 0; 1 if training fails; 2 if an option, a file or the graph is wrong; 130 after Ctrl-C.",
         allow_abbrev=False,
     )
@@ -107,7 +113,7 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
 
 
 def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> None:
-    summaries = "; ".join(f"{dataset}: {KNOWN[dataset].summary}" for dataset in defaults.datasets)
+    summaries = "; ".join(f"{dataset}: {_summary(dataset, defaults)}" for dataset in defaults.datasets)
     group.add_argument(
         "--dataset",
         choices=defaults.datasets,
@@ -132,20 +138,35 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
     )
 
 
+def _without_options(defaults: Defaults) -> str:
+    """The default data set in words."""
+    if defaults.dataset == SYNTHETIC:
+        return f"synthetic {defaults.examples}"
+    return KNOWN[defaults.dataset].without_options
+
+
+def _summary(dataset: str, defaults: Defaults) -> str:
+    if dataset == SYNTHETIC and len(defaults.image_shape) != 3:
+        return f"random {defaults.examples}"
+    return KNOWN[dataset].summary
+
+
 def _add_synthetic(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
-    shape = ",".join(map(str, defaults.image_shape))
-    group.add_argument(
-        "--image-shape",
-        type=_shape,
-        metavar="C,H,W",
-        help=f"synthetic: channels, height and width of an image (default: {shape})",
-    )
-    for name, (field, default, what) in SYNTHETIC_SIZES.items():
-        option = f"--{name.replace('_', '-')}"
-        count = getattr(defaults, field, default)
+    if len(defaults.image_shape) == 3:
+        shape = ",".join(map(str, defaults.image_shape))
         group.add_argument(
-            option, type=integer(1), metavar="N", help=f"synthetic: number of {what} (default: {count:,})"
+            "--image-shape",
+            type=_shape,
+            metavar="C,H,W",
+            help=f"synthetic: channels, height and width of an image (default: {shape})",
         )
+    for name, (field, what) in SYNTHETIC_SIZES.items():
+        option = f"--{name.replace('_', '-')}"
+        count = getattr(defaults, field)
+        if count is not None:
+            group.add_argument(
+                option, type=integer(1), metavar="N", help=f"synthetic: number of {what} (default: {count:,})"
+            )
 
 
 def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
@@ -212,14 +233,14 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
         belongs = f"belongs to --dataset {' or '.join(others)}"
         raise ConfigurationError(f"--data-directory {belongs}; {options.dataset}: {known.summary}")
     shape = known.image_shape or defaults.image_shape
-    sizes = {field: getattr(defaults, field, default) for field, default, _ in SYNTHETIC_SIZES.values()}
+    sizes = {field: getattr(defaults, field) for field, _ in SYNTHETIC_SIZES.values()}
     if options.dataset != SYNTHETIC:
         sizes["number_of_classes"] = known.number_of_classes
     if options.dataset == BATCH_FILES:
-        data = stored_batches(options.data_directory)
+        data = stored_batches(options.data_directory, classes=defaults.number_of_classes is not None)
         shape, sizes["number_of_classes"] = data.image_shape, data.number_of_classes
     if SYNTHETIC in defaults.epochs:
-        given = those_given(options, ["image_shape", *SYNTHETIC_SIZES])
+        given = those_given(options, [name for name in ("image_shape", *SYNTHETIC_SIZES) if name in options])
         if options.dataset != SYNTHETIC:
             for name, value in given.items():
                 text = ",".join(map(str, value)) if isinstance(value, tuple) else value

@@ -100,8 +100,8 @@ def test_the_check_dataflow() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", ["quick", "full"])
-def test_it_learns(variant: str) -> None:
+@pytest.mark.parametrize(("variant", "epochs"), [("quick", 30), ("full", 200)])
+def test_it_learns(variant: str, epochs: int) -> None:
     transform = DataTransform(mean=0.5, scale=255.0)
     check_learning(
         convnet(variant, number_of_outputs=2, transform=transform), (3, 32, 32), learning_rate=0.001, epochs=30

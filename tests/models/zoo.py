@@ -66,6 +66,21 @@ def check_learning(dataflow: Dataflow, image: Shape, *, learning_rate: float, ep
     assert min(record.loss for record in records[-3:]) < 0.7 * records[0].loss
 
 
+def check_descent(
+    dataflow: Dataflow, image: Shape, *, learning_rate: float, tasks: int, fraction: float = 0.8, batch: int = 8
+) -> None:
+    """Tasks on one and the same batch, of two classes, lower the loss to this fraction or less. Without dropout."""
+    with ExecutionContext(
+        [dataflow, None],
+        data=synthetic(image, 2, training=batch, check=batch),
+        model=ModelConf(batch_size=batch),
+        solver=SolverConf(learning_rate=learning_rate, momentum=0.9),
+        system=SystemConf(learners_per_device=1, threads_per_learner=1),
+    ) as context:
+        losses = [context.train(1, TrainingUnit.TASKS).loss for _ in range(tasks)]
+    assert losses[-1] < fraction * losses[0], losses
+
+
 def check_export(dataflow: Dataflow, image: Shape, directory: Path, *, batch: int = 4) -> None:
     """After two tasks, onnxruntime predicts the same with the saved model, and tells the images apart."""
     data = synthetic(image, 2, training=2 * batch, check=batch)

@@ -1,0 +1,120 @@
+"""Matrix factorisation of ratings: `python -m models.matrix_factorisation` trains it; `--help` lists the options.
+
+Users and items have vectors of as many numbers as the rank; the rating of an item by a user is approximated by the
+product of their vectors: Y. Koren, R. Bell and C. Volinsky, Matrix Factorization Techniques for Recommender Systems
+(IEEE Computer 42, 2009). 5,000 users, 5,000 items and rank 10 have 100,000 parameters.
+
+Ports Crossbow's MatrixFactorisation.java (src/test/java/uk/ac/imperial/lsds/crossbow), with its sizes, regularisation,
+batch and learning rate: the solver's step is the one that the original's kernel takes by itself. Fixed from the
+original: the initial numbers are drawn from N(0.5, 0.1); equal ones, as it has, stay equal, so that rank 10 is rank 1.
+
+The synthetic ratings are products of random vectors of the same rank, whose numbers are uniform in [0, 1.1), plus noise
+N(0, 0.1); the mean rating is 3. Ratings of one's own are read with `--dataset batch_files`: examples of shape [2], user
+and item counted from 0, and labels of type float.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow import Dataflow, Dataset, Gaussian, Phase, SolverConf, SubGraph
+from crossbow.ops import MatFact
+from crossbow.scripts import Defaults, ModelScript
+from crossbow.scripts.data_sources import DataSource
+from crossbow.scripts.values import integer, number
+from models.layers import add
+
+LARGEST, NOISE = 1.1, 0.1
+"""Of the synthetic ratings: the bound of a vector's numbers, and the standard deviation of the noise."""
+
+
+def matrix_factorisation(
+    users: int = 5000, items: int = 5000, *, rank: int = 10, regularisation: float = 0.1
+) -> Dataflow:
+    """The training dataflow, for examples (N, 2), user and item, with ratings (N,) as labels.
+
+    regularisation  λ of the loss Σ e² + λ (|u|² + |v|²).
+
+    Raises ConfigurationError unless sizes are ≥ 1 and regularisation ≥ 0.
+
+    >>> matrix_factorisation(rank=2).graph[0].kernel.latents
+    2
+    """
+    start = Gaussian(mean=0.5, std=0.1)
+    kernel = MatFact(
+        rows=users,
+        columns=items,
+        latents=rank,
+        regularisation=regularisation,
+        users_initialiser=start,
+        items_initialiser=start,
+    )
+    return Dataflow(SubGraph(add("factorisation", kernel))).set_phase(Phase.TRAIN)
+
+
+def ratings(users: int, items: int, *, rank: int, training: int, check: int, seed: int = 0) -> Dataset:
+    """Synthetic ratings: users and items are drawn with equal probability. The same seed gives the same data set."""
+    generator = np.random.default_rng(seed)
+    of_users, of_items = (generator.uniform(0, LARGEST, (count, rank)).astype(np.float32) for count in (users, items))
+
+    def draw(count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        pairs = np.stack([generator.integers(0, users, count), generator.integers(0, items, count)], axis=1)
+        products = np.einsum("nr,nr->n", of_users[pairs[:, 0]], of_items[pairs[:, 1]])
+        noise = NOISE * generator.standard_normal(count, np.float32)
+        return pairs.astype(np.float32), products + noise
+
+    return Dataset(draw(training), draw(check))
+
+
+def _synthetic(options: argparse.Namespace, source: DataSource) -> Dataset:
+    return ratings(options.users, options.items, rank=options.rank, training=source.training, check=source.check)
+
+
+def _add_options(group: argparse._ArgumentGroup) -> None:
+    for name, default, what in (("users", 5000, "users"), ("items", 5000, "items"), ("rank", 10, "numbers a vector")):
+        group.add_argument(
+            f"--{name}", type=integer(1), metavar="N", default=default, help=f"{what} (default: {default:,})"
+        )
+    group.add_argument(
+        "--penalty",
+        type=number(0, np.inf),
+        metavar="L",
+        default=0.1,
+        help="factor of the squares of the vectors in the loss, ≥ 0 (default: %(default)s)",
+    )
+
+
+SCRIPT = ModelScript(
+    name="matrix_factorisation",
+    title="Trains a matrix factorisation of ratings (Koren et al., IEEE Computer 42, 2009).",
+    build=lambda options: matrix_factorisation(
+        options.users, options.items, rank=options.rank, regularisation=options.penalty
+    ),
+    defaults=Defaults(
+        epochs={"synthetic": 10},
+        batch_size=4096,
+        solver=SolverConf(learning_rate=1e-4),
+        image_shape=(2,),
+        number_of_classes=None,
+        examples="ratings",
+        training=637 * 4096,
+        check=65536,
+    ),
+    add_options=_add_options,
+    variant=lambda options: f"{options.users:,}×{options.items:,}, rank {options.rank}",
+    synthetic=_synthetic,
+)
+"""637 batches of 4,096 ratings are what the original trains on between two averages."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train by the command line. Returns the exit status."""
+    return SCRIPT.main(arguments)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

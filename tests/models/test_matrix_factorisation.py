@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import ConfigurationError, ExecutionContext, GraphError, ModelConf, SolverConf, SystemConf
+from crossbow.onnx import save
+from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, ratings
+from tests.models.zoo import help_of, parameters, shapes
+
+
+def test_number_of_parameters() -> None:
+    assert parameters(matrix_factorisation(), (4096, 2)) == 100_000
+    assert parameters(matrix_factorisation(30, 20, rank=4), (8, 2)) == 200
+
+
+def test_shapes() -> None:
+    assert shapes(matrix_factorisation(), (4096, 2))["factorisation"] == (1,)
+
+
+def test_wrong_sizes() -> None:
+    with pytest.raises(ConfigurationError, match=r"rows must be .*Received: rows=0"):
+        matrix_factorisation(0)
+
+
+def test_ratings_are_products_of_vectors() -> None:
+    """The table of all ratings has rank 10, up to the noise; the mean is about 10 · (1.1 / 2)²."""
+    data = ratings(20, 30, rank=10, training=4000, check=100)
+    assert data.check is not None
+    users, items = np.asarray(data.train.images).T
+    assert (users.min(), users.max(), items.min(), items.max()) == (0, 19, 0, 29)
+    labels = np.asarray(data.train.labels)
+    assert labels.mean() == pytest.approx(10 * (LARGEST / 2) ** 2, rel=0.25)
+    table = np.zeros((20, 30))
+    count = np.zeros((20, 30))
+    np.add.at(table, (users.astype(int), items.astype(int)), labels)
+    np.add.at(count, (users.astype(int), items.astype(int)), 1)
+    values = np.linalg.svd(table / np.maximum(count, 1))[1]
+    assert values[10] < 10 * NOISE < values[0]
+    again = ratings(20, 30, rank=10, training=4000, check=100)
+    np.testing.assert_array_equal(np.asarray(again.train.labels), labels)
+
+
+def trained(epochs: int) -> tuple[list[float], Any]:
+    data = ratings(20, 30, rank=3, training=2000, check=500)
+    with ExecutionContext(
+        [matrix_factorisation(20, 30, rank=3, regularisation=0.001), None],
+        data=data,
+        model=ModelConf(batch_size=50),
+        solver=SolverConf(learning_rate=0.005),
+        system=SystemConf(learners_per_device=2, threads_per_learner=1),
+    ) as context:
+        history = context.train_and_test(epochs)
+        return [record.loss for record in history.records], history.records[-1].test
+
+
+def test_it_learns() -> None:
+    losses, test = trained(20)
+    assert losses[-1] < 0.2 * losses[0]
+    assert test.accuracy is None
+    assert test.loss / test.examples < 0.1
+
+
+def test_a_loss_alone_is_not_exported(tmp_path: Path) -> None:
+    data = ratings(20, 30, rank=3, training=100, check=50)
+    with (
+        ExecutionContext([matrix_factorisation(20, 30), None], data=data, model=ModelConf(batch_size=50)) as context,
+        pytest.raises(GraphError, match="nothing to predict: the loss reads the batch itself"),
+    ):
+        save(context, tmp_path / "network.onnx")
+
+
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    text = help_of(SCRIPT, [], capsys)
+    for part in ("Without options: synthetic ratings", "(default: 4096)", "(default: 0.0001)", "(default: 2,609,152)"):
+        assert part in text
+    for option in ("--image-shape", "--classes"):
+        assert option not in text
+
+
+def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = "--users 40 --items 50 --dataset synthetic --training-examples 512 --test-examples 64 --batch-size 64"
+    assert main([*arguments.split(), "--epochs", "2", "--learners", "1", "--output-directory", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "matrix_factorisation (40×50, rank 10), 900 parameters" in out
+    assert "512 training and 64 test examples of shape 2" in out
+    assert "accuracy" not in out
