@@ -6,36 +6,70 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from crossbow.dataflow import answers
-from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, losses, measures, trains
+from crossbow.dataflow.graph import (
+    BATCH,
+    Graph,
+    Vertex,
+    auxiliary_part,
+    consumers,
+    loss_weights,
+    losses,
+    main_losses,
+    measures,
+    trains,
+)
 from crossbow.dataflow.operator import Operator
-from crossbow.ops import Accuracy, Classify, ElementWiseOp, GradientDescentOptimiser, SoftMax, SoftMaxLoss
+from crossbow.ops import (
+    Accuracy,
+    Classify,
+    ElementWiseOp,
+    GradientDescentOptimiser,
+    SoftMax,
+    SoftMaxLoss,
+    TotalLoss,
+)
 from crossbow.ops.kernel import Gradient, Kernel
 from crossbow.tracebacks import raised_together, users_error
 from crossbow.types import GraphError
 
 
 def derive_training(graph: Graph) -> Graph:
-    """Append the gradient operators, in reverse order, and the optimiser.
+    """Append the sum of the losses if it is needed, the gradient operators, in reverse order, and the optimiser.
 
-    The gradient of an output with several consumers is the sum of the consumers' gradients. A graph that already
-    contains a gradient operator is returned unchanged.
+    The gradient of an output with several consumers is the sum of the consumers' gradients. The gradient of a loss is
+    multiplied by its weight. A graph that already contains a gradient operator is returned unchanged.
     """
     if any(vertex.operator.is_gradient for vertex in graph):
         return graph
-    found = losses(graph)
+    found = main_losses(graph)
     if len(found) != 1:
         names = ", ".join(repr(vertex.name) for vertex in found) or "none"
-        raise GraphError([f"a training dataflow has exactly one loss, as SoftMaxLoss. Received: {names}"])
+        others = ", and others that are auxiliary=True" if losses(graph) else ""
+        raise GraphError([f"a training dataflow has exactly one loss, as SoftMaxLoss{others}. Received: {names}"])
     return _Derivation(graph, found[0]).run()
 
 
+def with_total_loss(graph: Graph) -> Graph:
+    """The graph with the sum of its losses at the end, unless that is its only loss itself."""
+    found = losses(graph)
+    weights = loss_weights(found)
+    if len(found) < 2 and all(weight == 1 for weight in weights):
+        return graph
+    total = Operator("total_loss", TotalLoss(weights=weights))
+    return (*graph, Vertex(len(graph), "total_loss", total, tuple(vertex.order for vertex in found)))
+
+
 class _Derivation:
-    """Reverse-mode differentiation of a graph with one loss."""
+    """Reverse-mode differentiation of the sum of a graph's losses."""
 
     def __init__(self, graph: Graph, loss: Vertex) -> None:
         self.forward = graph
         self.loss = loss
-        self.vertices = list(graph)
+        """The main loss."""
+        found = losses(graph)
+        self.weights = {vertex.order: weight for vertex, weight in zip(found, loss_weights(found), strict=True)}
+        """Weights of all losses, by position."""
+        self.vertices = list(with_total_loss(graph))
         self.contributions: dict[int, list[int]] = defaultdict(list)
         self.upstream_trains = [False] * len(graph)
         for vertex in graph:
@@ -71,6 +105,16 @@ class _Derivation:
                     )
                     break
                 order = self._append(self._gradient_name(vertex, index), gradient, (total,), vertex)
+                weight = self.weights.get(vertex.order, 1.0)
+                if weight != 1 and trains(kernel):
+                    faults.append(
+                        f"node {vertex.name!r} ({type(kernel).__name__}): expected a weight of 1, because the loss has "
+                        f"variables of its own. Received: {weight:g}"
+                    )
+                    break
+                if weight != 1:
+                    weighted = ElementWiseOp(type="sum", coefficients=(weight,))
+                    order = self._append(f"{self.vertices[order].name}.weighted", weighted, (order,), None)
                 if index == 0 and trains(kernel):
                     updating.append(order)
                 if wanted:
@@ -84,7 +128,7 @@ class _Derivation:
 
     def _total(self, vertex: Vertex) -> int | None:
         """The vertex whose output is the gradient of this vertex's output: the sum of all contributions."""
-        if vertex is self.loss:
+        if vertex.order in self.weights:
             return vertex.order
         parts = self.contributions[vertex.order]
         if len(parts) < 2:
@@ -116,11 +160,16 @@ class _Derivation:
 
 
 def derive_check(graph: Graph) -> Graph:
-    """The graph for testing, without gradients, optimiser and training-only operators. If it has no metric, and the
-    loss takes probabilities, an Accuracy is added."""
+    """The graph for testing, without gradients, optimiser and training-only operators, among them auxiliary losses and
+    all that only they need. If it has no metric, and the loss takes probabilities, an Accuracy is added."""
+    auxiliary = auxiliary_part(graph)
     kept = _without(
         graph,
-        lambda vertex: vertex.forward is None or isinstance(vertex.forward, GradientDescentOptimiser),
+        lambda vertex: (
+            vertex.forward is None
+            or vertex.order in auxiliary
+            or isinstance(vertex.forward, GradientDescentOptimiser | TotalLoss)
+        ),
         lambda vertex: vertex.forward is not None and vertex.forward.train_only,
     )
     found = losses(kept)
@@ -130,7 +179,7 @@ def derive_check(graph: Graph) -> Graph:
             ignored_label = loss.ignored_label if isinstance(loss, SoftMaxLoss) else None
             accuracy = Operator("accuracy", Accuracy(ignored_label=ignored_label))
             kept = (*kept, Vertex(len(kept), "accuracy", accuracy, (source,)))
-    return kept
+    return with_total_loss(kept)
 
 
 def derive_prediction(graph: Graph) -> Graph:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from crossbow.dataflow.node import DataflowNode
 from crossbow.dataflow.operator import Operator
+from crossbow.ops import TotalLoss
 from crossbow.ops.kernel import Gradient, Kernel
 
 BATCH = -1
@@ -93,6 +94,51 @@ def losses(graph: Graph) -> list[Vertex]:
 
 def measures(graph: Graph) -> list[Vertex]:
     return [vertex for vertex in graph if vertex.forward is not None and vertex.forward.is_measure]
+
+
+def loss_weights(found: Sequence[Vertex]) -> tuple[float, ...]:
+    """The weights of losses in the sum that training minimises."""
+    return tuple(vertex.forward.loss_weight for vertex in found if vertex.forward is not None)
+
+
+def main_losses(graph: Graph) -> list[Vertex]:
+    """The losses that are not auxiliary: one, in a valid graph that is trained or tested."""
+    return [vertex for vertex in losses(graph) if vertex.forward is not None and not vertex.forward.is_auxiliary]
+
+
+def reported_loss(graph: Graph) -> Vertex | None:
+    """The vertex whose output is reported as the loss: the weighted sum of all losses, if the graph has one."""
+    totals = [vertex for vertex in graph if isinstance(vertex.kernel, TotalLoss)]
+    return next(iter([*totals, *losses(graph)]), None)
+
+
+def reported_measure(graph: Graph) -> Vertex | None:
+    """The vertex whose output is reported as the accuracy: the metric of what the main loss reads, or the first other
+    one that is not for auxiliary losses only."""
+    found, auxiliary = main_losses(graph), auxiliary_part(graph)
+    read = {vertex.inputs[0] for vertex in found}
+    candidates = [vertex for vertex in measures(graph) if not auxiliary.intersection(vertex.inputs)]
+    return min(candidates, key=lambda vertex: (vertex.inputs[0] not in read, vertex.order), default=None)
+
+
+def auxiliary_part(graph: Graph) -> frozenset[int]:
+    """Positions of the auxiliary losses, and of the forward operators that only they, and metrics, need."""
+    users = consumers(graph)
+    part: set[int] = set()
+    for vertex in reversed(graph):
+        kernel = vertex.forward
+        if kernel is None or isinstance(kernel, TotalLoss):
+            continue
+        readers = [user for user in users[vertex.order] if _needs(user)]
+        if kernel.is_auxiliary or (readers and all(user.order in part for user in readers)):
+            part.add(vertex.order)
+    return frozenset(part)
+
+
+def _needs(user: Vertex) -> bool:
+    """Whether a reader of an output is a reason to compute it in tests: metrics, gradients and the sum of all losses
+    are not."""
+    return user.forward is not None and not user.forward.is_measure and not isinstance(user.forward, TotalLoss)
 
 
 def trains(kernel: Kernel) -> bool:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from crossbow.conf import is_integer
 from crossbow.dataflow import answers
 from crossbow.dataflow.answers import ask
-from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, losses
-from crossbow.ops import GradientDescentOptimiser
+from crossbow.dataflow.graph import BATCH, Graph, Vertex, consumers, loss_weights, losses, main_losses
+from crossbow.ops import GradientDescentOptimiser, TotalLoss
 from crossbow.ops.kernel import Gradient, Kernel, VariableSpec
 from crossbow.tracebacks import raised_together, users_error
 from crossbow.types import GraphError, LabelRange, Phase, Shape
@@ -193,11 +193,23 @@ class _Validation:
         return self.batch if source == BATCH else self.shapes[source]
 
     def _whole_graph(self) -> None:
-        found = losses(self.graph)
-        if len(found) > 1:
-            self.faults.append(f"expected at most one loss. Received: {', '.join(repr(v.name) for v in found)}")
+        main = main_losses(self.graph)
+        if len(main) > 1:
+            names = ", ".join(repr(vertex.name) for vertex in main)
+            self.faults.append(f"expected at most one loss that is not auxiliary. Received: {names}")
+        self._weights()
         if self.phase is Phase.TRAIN:
-            self._training(found)
+            self._training(main)
+
+    def _weights(self) -> None:
+        """Weights are applied where gradients are derived. Gradients that the user connects have none."""
+        found = losses(self.graph)
+        weights = loss_weights(found)
+        summed = any(isinstance(vertex.kernel, TotalLoss) for vertex in self.graph)
+        if not summed and (len(main_losses(self.graph)) < len(found) or any(weight != 1 for weight in weights)):
+            names = ", ".join(f"{v.name!r} of weight {w:g}" for v, w in zip(found, weights, strict=True))
+            expected = "expected one loss, of weight 1, in a graph with gradient operators that the user connects"
+            self.faults.append(f"{expected}. Received: {names}")
 
     def _training(self, found: list[Vertex]) -> None:
         if not found:

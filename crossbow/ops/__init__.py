@@ -29,6 +29,7 @@ from crossbow.ops.scale import Scale, ScaleGradient
 from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
+from crossbow.ops.total_loss import TotalLoss
 from crossbow.ops.transpose import Transpose, TransposeGradient
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "SoftMaxGradient",
     "SoftMaxLoss",
     "SoftMaxLossGradient",
+    "TotalLoss",
     "Transpose",
     "TransposeGradient",
     "Uniform",

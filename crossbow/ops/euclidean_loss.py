@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from crossbow.conf import configuration
+from crossbow.conf import check_boolean, check_number, configuration
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import EuclideanLossBackward, EuclideanLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
@@ -17,6 +17,8 @@ class EuclideanLoss(Kernel):
 
     x: (N, …); labels: floating point, of the same shape, or (N,) if x has one value per example; output: (1,).
 
+    A graph may have several losses, of which all but one are `auxiliary`; see `SoftMaxLoss`.
+
     Use it for regression.
 
     See also: `SoftMaxLoss`.
@@ -24,6 +26,23 @@ class EuclideanLoss(Kernel):
 
     takes_labels: ClassVar[bool] = True
     is_loss: ClassVar[bool] = True
+
+    weight: float = 1.0
+    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
+    auxiliary: bool = False
+    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
+
+    def __post_init__(self) -> None:
+        check_number(self, "weight", minimum=0, above=True)
+        check_boolean(self, "auxiliary")
+
+    @property
+    def loss_weight(self) -> float:
+        return float(self.weight)
+
+    @property
+    def is_auxiliary(self) -> bool:
+        return bool(self.auxiliary)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

@@ -148,6 +148,16 @@ class Kernel:
     """Whether the gradient, of one input, reads the output and not the input: element by element."""
 
     @property
+    def loss_weight(self) -> float:
+        """For losses: the factor of the output in the sum of all losses, which training minimises, > 0."""
+        return 1.0
+
+    @property
+    def is_auxiliary(self) -> bool:
+        """For losses: whether the loss, with all that only it needs, is part of the training dataflow only."""
+        return False
+
+    @property
     def takes_relu(self) -> RequestType | None:
         """The request with which a kernel can take in the ReLU after the operator."""
         return None

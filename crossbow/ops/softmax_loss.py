@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from crossbow.conf import check_choice, configuration, is_integer, refuse
+from crossbow.conf import check_boolean, check_choice, check_number, configuration, is_integer, refuse
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import SoftmaxLossBackward, SoftmaxLossForward
 from crossbow.ops.kernel import Gradient, Kernel, Site
@@ -30,6 +30,9 @@ class SoftMaxLoss(Kernel):
     "valid" by the number of labels that are not `ignored_label` (at least 1), "none" by 1. An ignored label adds
     nothing to the loss.
 
+    A graph may have several losses: one that is not `auxiliary`, whose input is the prediction, and auxiliary ones,
+    each with the operators that lead only to it. Training minimises the sum of all, each times its `weight`.
+
     Use it for classification, after a `SoftMax`.
 
     Ports SoftMaxLoss.java and softmaxloss.cu. Fixed from the original: the normalisation works on GPUs.
@@ -46,10 +49,24 @@ class SoftMaxLoss(Kernel):
     """Label of examples that do not count; None counts all."""
     normalisation: str = "batch"
     """One of "batch", "full", "valid" and "none"."""
+    weight: float = 1.0
+    """Factor of the loss in the sum that training minimises, > 0. It is not part of the output."""
+    auxiliary: bool = False
+    """Whether the loss is for training only; tests, prediction and export omit it with all that only it needs."""
 
     def __post_init__(self) -> None:
+        check_number(self, "weight", minimum=0, above=True)
+        check_boolean(self, "auxiliary")
         check_ignored_label(self, self.ignored_label)
         check_choice(self, "normalisation", NORMALISATIONS)
+
+    @property
+    def loss_weight(self) -> float:
+        return float(self.weight)
+
+    @property
+    def is_auxiliary(self) -> bool:
+        return bool(self.auxiliary)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         check_probabilities(inputs[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crossbow.dataflow.graph import losses, measures
+from crossbow.dataflow.graph import main_losses, reported_measure
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.building import compile_prediction
@@ -31,7 +31,8 @@ class Evaluation:
         if check is None or order is None or examples is None:
             raise CrossbowError("there is no check set: give Dataset((x_train, y_train), (x_check, y_check))")
         labels, graph = examples.labels, check.program.graph
-        loss, accuracy = SetMean(losses(graph), labels), SetMean(measures(graph), labels)
+        loss = SetMean(next(iter(main_losses(graph)), None), labels)
+        accuracy = SetMean(reported_measure(graph), labels)
 
         def add(result: Completed) -> None:
             start = result.task * order.batch_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from crossbow.dataflow.graph import Vertex
@@ -22,7 +21,7 @@ class TestResult:
     __test__ = False  # not a test class, whatever pytest makes of the name
 
     loss: float
-    """Mean loss."""
+    """Mean loss, times its weight. Auxiliary losses are not tested."""
     accuracy: float | None
     """Fraction of examples that are right, in [0, 1]; None where the graph has no accuracy."""
     examples: int
@@ -39,9 +38,10 @@ class Record:
     time: float
     """Seconds of training since the start of this call, tests not included."""
     loss: float
-    """Mean training loss over the stretch."""
+    """Mean training loss over the stretch: with auxiliary losses, the sum of all losses, each times its weight."""
     accuracy: float | None
-    """Mean training accuracy over the stretch, where the training graph has an accuracy."""
+    """Mean training accuracy over the stretch, where the training graph has an accuracy: that of the main loss's
+    input, not of auxiliary ones."""
     images_per_second: float
     learning_rate: float
     test: TestResult | None = None
@@ -132,9 +132,9 @@ class RunningMean:
 class SetMean:
     """The value of a loss or measure over a whole set, from those of its batches."""
 
-    def __init__(self, vertices: Sequence[Vertex], labels: Array) -> None:
-        """vertices: none, or the one whose values these are."""
-        self._kernel = vertices[0].forward if vertices else None
+    def __init__(self, vertex: Vertex | None, labels: Array) -> None:
+        """vertex: the loss or measure whose values these are, or None."""
+        self._kernel = None if vertex is None else vertex.forward
         self._labels = labels
         self._sum = 0.0
 

@@ -98,13 +98,16 @@ KNOWN = {
     SYNTHETIC: Known(
         summary="random images of any shape, for benchmarks",
         without_options="synthetic images",
-        load=lambda source: synthetic(
-            source.image_shape, source.number_of_classes, training=source.training, check=source.check
-        ),
+        load=lambda source: _synthetic(source),
         image_shape=None,
     ),
 }
 """All data sets by their name on the command line."""
+
+
+def _synthetic(source: DataSource) -> Dataset:
+    assert source.number_of_classes is not None, "a script without classes makes its own synthetic data"
+    return synthetic(source.image_shape, source.number_of_classes, training=source.training, check=source.check)
 
 
 def stored_batches(directory: Path | None, *, classes: bool = True) -> Dataset:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from crossbow import Dataflow, DataflowNode, Phase, SubGraph
 from crossbow.compile import BatchSource, Memory, ModelLayout, Program, compile_graph
 from crossbow.compile.program import ArenaPlace
-from crossbow.dataflow.graph import Graph, losses, measures
+from crossbow.dataflow.graph import Graph, reported_loss, reported_measure
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import State
 from crossbow.kernels.library import KernelLibrary
@@ -104,11 +104,11 @@ class Execution:
         self.state[State.EXAMPLES] = len(images) if examples is None else examples
 
     def forward(self) -> float:
-        """Run the forward part; returns the loss (NaN where there is none)."""
+        """Run the forward part; returns the loss, the sum of several (NaN where there is none)."""
         for step in self.forward_steps:
             step.call()
-        found = losses(self.program.graph)
-        return float(self.output(found[0].name)[0]) if found else float("nan")
+        found = reported_loss(self.program.graph)
+        return float("nan") if found is None else float(self.output(found.name)[0])
 
     def backward(self) -> dict[str, Numbers]:
         """Run the backward part; returns the gradients of the variables by name, in logical shape."""
@@ -121,7 +121,9 @@ class Execution:
         return self.program.output(vertex.order, self.memory)
 
     def measure(self) -> float:
-        return float(self.output(measures(self.program.graph)[0].name)[0])
+        found = reported_measure(self.program.graph)
+        assert found is not None
+        return float(self.output(found.name)[0])
 
 
 def run_without_sharing(execution: Execution) -> tuple[dict[str, Numbers], dict[str, Numbers]]:

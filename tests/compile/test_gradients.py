@@ -106,6 +106,16 @@ def joined() -> DataflowNode:
     return head
 
 
+def several_losses() -> DataflowNode:
+    """Three losses of different kinds and weights, which branch off at different depths; one passes by a SoftMax."""
+    head, relu = inner_product("ip1", 5), node("relu", ReLU())
+    chain(head, relu, inner_product("ip2", 3), node("softmax", SoftMax()), node("loss", SoftMaxLoss(weight=2.0)))
+    auxiliary = SoftMaxLoss(weight=0.3, auxiliary=True, normalisation="none")
+    chain(relu, inner_product("ip3", 3), node("softmax3", SoftMax()), node("loss3", auxiliary))
+    chain(head, inner_product("ip4", 3), node("softmax4", SoftMax()), node("loss4", SoftMaxLoss(auxiliary=True)))
+    return head
+
+
 def outside() -> DataflowNode:
     return chain(inner_product("ip1", 4), node("square", Square()), inner_product("ip2", 3), *classifier())
 
@@ -125,6 +135,7 @@ def classifier() -> tuple[DataflowNode, DataflowNode]:
         (branched, (2, 2, 6, 6)),
         (repeated, (4, 5)),
         (joined, (2, 2, 6, 6)),
+        (several_losses, (4, 5)),
     ],
 )
 def test_gradients_of_a_network_are_those_of_finite_differences(

@@ -6,7 +6,7 @@ import pytest
 
 from crossbow import Dataflow, DataflowNode, GraphError, Phase, SubGraph
 from crossbow.dataflow.derive import derive_check, derive_prediction, derive_training
-from crossbow.dataflow.graph import BATCH, Graph, build
+from crossbow.dataflow.graph import BATCH, Graph, build, reported_loss, reported_measure
 from crossbow.ops import (
     Accuracy,
     ArrayGradient,
@@ -18,6 +18,7 @@ from crossbow.ops import (
     EuclideanLoss,
     GradientDescentOptimiser,
     InnerProductGradient,
+    MatFact,
     Noop,
     ReLU,
     ReLUGradient,
@@ -25,6 +26,7 @@ from crossbow.ops import (
     SoftMaxGradient,
     SoftMaxLoss,
     SoftMaxLossGradient,
+    TotalLoss,
 )
 from tests.dataflow.networks import (
     Gate,
@@ -276,8 +278,93 @@ def test_two_losses_are_a_fault_that_names_them() -> None:
     ip, softmax = inner_product(), node("softmax", SoftMax())
     chain(ip, softmax, node("first", SoftMaxLoss()))
     chain(softmax, node("second", SoftMaxLoss()))
-    with pytest.raises(GraphError, match=r"exactly one loss, as SoftMaxLoss\. Received: 'first', 'second'"):
+    expected = r"exactly one loss, as SoftMaxLoss, and others that are auxiliary=True\. Received: 'first', 'second'"
+    with pytest.raises(GraphError, match=expected):
         training(ip)
+
+
+# Several losses.
+
+
+def two_losses(weight: float = 0.3, main: float = 1.0) -> DataflowNode:
+    """A trunk, an auxiliary classifier with dropout and an accuracy of its own, and the main one."""
+    trunk = inner_product("trunk", 4)
+    softmax = node("aux-softmax", SoftMax())
+    chain(trunk, inner_product("aux-ip", 3), node("aux-dropout", Dropout()), softmax)
+    chain(softmax, node("aux-loss", SoftMaxLoss(weight=weight, auxiliary=True)))
+    chain(softmax, node("aux-accuracy", Accuracy()))
+    chain(trunk, inner_product("ip", 3), last := node("softmax", SoftMax()), node("loss", SoftMaxLoss(weight=main)))
+    chain(last, node("accuracy", Accuracy()))
+    return trunk
+
+
+def test_the_gradients_of_losses_are_weighted() -> None:
+    graph = training(two_losses())
+    derived = dict(list(wiring(graph).items())[len(wired(two_losses())) :])
+    assert derived == {
+        "total_loss": ("aux-loss", "loss"),
+        "loss.gradient": ("loss",),
+        "ip.gradient": ("loss.gradient",),
+        "aux-loss.gradient": ("aux-loss",),
+        "aux-loss.gradient.weighted": ("aux-loss.gradient",),
+        "aux-dropout.gradient": ("aux-loss.gradient.weighted",),
+        "aux-ip.gradient": ("aux-dropout.gradient",),
+        "trunk.gradient_sum": ("ip.gradient", "aux-ip.gradient"),
+        "trunk.gradient": ("trunk.gradient_sum",),
+        "optimiser": ("ip.gradient", "aux-ip.gradient", "trunk.gradient"),
+    }
+    kernels = {vertex.name: vertex.kernel for vertex in graph}
+    assert kernels["total_loss"] == TotalLoss(weights=(0.3, 1.0))
+    assert kernels["aux-loss.gradient.weighted"] == ElementWiseOp(type="sum", coefficients=(0.3,))
+
+
+def test_a_loss_of_weight_1_needs_no_sum() -> None:
+    assert "total_loss" not in wiring(training(perceptron()))
+    assert "total_loss" in wiring(
+        training(chain(inner_product(), node("softmax", SoftMax()), node("loss", SoftMaxLoss(weight=0.5))))
+    )
+
+
+def test_auxiliary_losses_are_for_training_only() -> None:
+    """With all that only they need, their accuracies included."""
+    check = wiring(derive_check(wired(two_losses())))
+    assert list(check) == ["trunk", "ip", "softmax", "loss", "accuracy"]
+    assert list(wiring(derive_check(training(two_losses())))) == list(check)
+    assert list(wiring(derive_prediction(wired(two_losses())))) == ["trunk", "ip", "softmax"]
+    weighted = wiring(derive_check(wired(two_losses(main=0.5))))
+    assert weighted["total_loss"] == ("loss",)
+
+
+def test_what_is_reported() -> None:
+    """The sum of all losses, and the accuracy of what the main one reads."""
+    graph = training(two_losses())
+    loss, measure = reported_loss(graph), reported_measure(graph)
+    assert loss is not None
+    assert measure is not None
+    assert (loss.name, measure.name) == ("total_loss", "accuracy")
+    alone = training(perceptron())
+    loss = reported_loss(alone)
+    assert loss is not None
+    assert loss.name == "loss"
+    only_auxiliary = tuple(vertex for vertex in wired(two_losses()) if vertex.name != "accuracy")
+    assert reported_measure(only_auxiliary) is None
+
+
+def test_an_auxiliary_loss_alone_is_a_fault() -> None:
+    head = chain(inner_product(), node("softmax", SoftMax()), node("loss", SoftMaxLoss(auxiliary=True)))
+    expected = r"exactly one loss, as SoftMaxLoss, and others that are auxiliary=True\. Received: none"
+    with pytest.raises(GraphError, match=expected):
+        training(head)
+
+
+def test_a_loss_with_variables_has_no_weight() -> None:
+    class Half(MatFact):
+        @property
+        def loss_weight(self) -> float:
+            return 0.5
+
+    with pytest.raises(GraphError, match="expected a weight of 1, because the loss has variables of its own"):
+        training(node("loss", Half(rows=3, columns=3, latents=2)))
 
 
 # Gradients wired by hand.

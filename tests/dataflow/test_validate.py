@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -318,7 +319,9 @@ def test_all_faults_are_reported_together() -> None:
     }
     for name, text in named.items():
         assert any(fault.startswith(f"node {name!r} ") and text in fault for fault in found), (name, found)
-    assert any(fault == "expected at most one loss. Received: 'loss', 'second'" for fault in found)
+    assert any(
+        fault == "expected at most one loss that is not auxiliary. Received: 'loss', 'second'" for fault in found
+    )
     # The loss that is not behind a SoftMax also has labels that do not fit.
     assert len(found) == len(named) + 2
 
@@ -355,9 +358,9 @@ def test_the_context_reports_them_before_anything_runs() -> None:
 class HandWired:
     """batch → ip1 → relu → ip2 → softmax → loss → lossGradient → ip2Gradient → reluGradient → ip1Gradient → end."""
 
-    def __init__(self) -> None:
+    def __init__(self, **loss: Any) -> None:
         self.ip1, self.relu, self.ip2 = inner_product("ip1", 4), node("relu", ReLU()), inner_product("ip2", 3)
-        self.softmax, self.loss = node("softmax", SoftMax()), node("loss", SoftMaxLoss())
+        self.softmax, self.loss = node("softmax", SoftMax()), node("loss", SoftMaxLoss(**loss))
         self.loss_gradient = node("lossGradient", SoftMaxLossGradient(), self.loss)
         self.ip2_gradient = node("ip2Gradient", InnerProductGradient(), self.ip2)
         self.relu_gradient = node("reluGradient", ReLUGradient(), self.relu)
@@ -477,6 +480,18 @@ def test_the_softmax_is_not_differentiated_twice() -> None:
         "node 'softmaxGradient' (SoftMaxGradient): the gradient of SoftMaxLoss is already with respect to the input of "
         "'softmax'; connect it to the gradient of the preceding operator",
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "received"),
+    [({"weight": 0.5}, "'loss' of weight 0.5"), ({"auxiliary": True}, "'loss' of weight 1")],
+)
+def test_hand_wired_gradients_have_no_weights(options: dict[str, Any], received: str) -> None:
+    net = HandWired(**options)
+    expected = "expected one loss, of weight 1, in a graph with gradient operators that the user connects"
+    chain(net.loss_gradient, net.ip2_gradient, net.relu_gradient, net.ip1_gradient, net.end)
+    chain(net.ip2_gradient, net.end)
+    assert f"{expected}. Received: {received}" in net.faults()
 
 
 def test_hand_wired_gradients_need_a_loss() -> None:

@@ -12,9 +12,9 @@ from crossbow.ops import Gradient, Kernel
 
 EXPORTED = {name: getattr(ops, name) for name in ops.__all__}
 KERNELS = {name: one for name, one in EXPORTED.items() if issubclass(one, Kernel) and one is not Kernel}
-WITHOUT_GRADIENT = {"Accuracy", "Classify", "DataTransform", "GradientDescentOptimiser"}
+WITHOUT_GRADIENT = {"Accuracy", "Classify", "DataTransform", "GradientDescentOptimiser", "TotalLoss"}
 REQUIRED = {"number_of_outputs": 3, "rows": 3, "columns": 3, "latents": 3, "shape": (3,)}
-REQUIRED |= {"order": (0, 2, 1), "padding": ((1, 1),)}
+REQUIRED |= {"order": (0, 2, 1), "padding": ((1, 1),), "weights": (1.0, 0.3)}
 """Fields without a default: sizes and orders, of which no value is usual."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from crossbow.compile import BoundStep, Memory
-from crossbow.dataflow.graph import losses, measures
+from crossbow.dataflow.graph import reported_loss, reported_measure
 from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.assembly import Pipeline
 from crossbow.types import Array
@@ -31,10 +31,13 @@ def task_list(steps: Sequence[BoundStep]) -> TaskList:
 def bound_task(pipeline: Pipeline, memory: Memory, steps: Sequence[BoundStep]) -> BoundTask:
     """A task of a program that is bound to this memory."""
     program = pipeline.program
-    loss, measure = losses(program.graph), measures(program.graph)
+    loss, measure = (
+        None if found is None else program.output(found.order, memory)
+        for found in (reported_loss(program.graph), reported_measure(program.graph))
+    )
     return BoundTask(
         task_list(steps),
-        program.output(loss[0].order, memory) if loss else None,
-        program.output(measure[0].order, memory) if measure else None,
+        loss,
+        measure,
         pipeline.loader.release,
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from crossbow.compile import BoundStep, Memory
-from crossbow.dataflow.graph import losses, measures
+from crossbow.dataflow.graph import reported_loss, reported_measure
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import current
@@ -147,8 +147,8 @@ def _bound_work(
     parts = program.bind(memory)
     steps = [*parts.forward, *parts.backward]
     loss, accuracy = (
-        program.output(found[0].order, memory) if found else None
-        for found in (losses(program.graph), measures(program.graph))
+        None if found is None else program.output(found.order, memory)
+        for found in (reported_loss(program.graph), reported_measure(program.graph))
     )
     if loss is not None or accuracy is not None:
         steps.append(BoundStep("results", store_results(loss, accuracy, place.arrays["state"], learner.turns.results)))
