@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crossbow import Dataflow, DataflowNode, Operator, Phase, SubGraph
-from crossbow.ops import Accuracy, SoftMax, SoftMaxLoss
+from crossbow.ops import Accuracy, BatchNorm, Conv, ReLU, SoftMax, SoftMaxLoss
 from crossbow.ops.kernel import Kernel
 
 
@@ -25,9 +25,34 @@ def chain(layers: Sequence[tuple[str, Kernel]]) -> tuple[DataflowNode, DataflowN
     return first, last
 
 
+def normalised_convolution(
+    name: str,
+    convolution: Conv,
+    *inputs: DataflowNode,
+    norm: BatchNorm = BatchNorm(),  # noqa: B008 - it is immutable
+    activation: Kernel | None = ReLU(),  # noqa: B008
+) -> DataflowNode:
+    """A convolution, batch normalisation and, unless it is None, an activation. Returns the last node."""
+    y = add(f"{name}-norm", norm, add(name, convolution, *inputs))
+    return y if activation is None else add(f"{name}-relu", activation, y)
+
+
+def head_of(node: DataflowNode) -> DataflowNode:
+    """The first node of a chain that ends with this node."""
+    while node.previous:
+        (node,) = node.previous
+    return node
+
+
 def classifier(head: DataflowNode, logits: DataflowNode) -> Dataflow:
     """The training dataflow: a softmax of the logits (N, classes), the loss, and the accuracy."""
     softmax = add("softmax", SoftMax(), logits)
     add("loss", SoftMaxLoss(), softmax)
     add("accuracy", Accuracy(), softmax)
     return Dataflow(SubGraph(head)).set_phase(Phase.TRAIN)
+
+
+def auxiliary_classifier(name: str, logits: DataflowNode, weight: float) -> None:
+    """A softmax of the logits (N, classes) of an auxiliary classifier, and its loss, for training only."""
+    softmax = add(f"{name}-softmax", SoftMax(), logits)
+    add(f"{name}-loss", SoftMaxLoss(weight=weight, auxiliary=True), softmax)
