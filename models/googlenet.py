@@ -137,7 +137,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--auxiliary",
         action="store_true",
-        help=f"train with two auxiliary classifiers, whose losses have a weight of {AUXILIARY_WEIGHT} (default: without)",
+        help=f"train with two auxiliary classifiers, whose losses have weight {AUXILIARY_WEIGHT} (default: without)",
     )
     add_augmentation(group)
 

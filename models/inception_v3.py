@@ -105,9 +105,7 @@ def _module_e(name: str, x: DataflowNode) -> DataflowNode:
     )
 
 
-def _sevens(
-    name: str, x: DataflowNode, sizes: Sequence[tuple[int, int]], widths: Sequence[int]
-) -> DataflowNode:
+def _sevens(name: str, x: DataflowNode, sizes: Sequence[tuple[int, int]], widths: Sequence[int]) -> DataflowNode:
     for number, (size, width) in enumerate(zip(sizes, widths, strict=True), start=1):
         x = _convolution(f"{name}-{number}", width, size, x, padding=(size[0] // 2, size[1] // 2))
     return x
@@ -129,7 +127,9 @@ def _auxiliary(name: str, x: DataflowNode, number_of_outputs: int) -> None:
     x = add(f"{name}-pool", Pool(method="average", kernel_size=5, stride=3, rounding="floor"), x)
     x = _convolution(f"{name}-conv2", 768, 5, _convolution(f"{name}-conv1", 128, 1, x))
     x = add(f"{name}-global-pool", Pool(method="average", global_pooling=True), x)
-    auxiliary_classifier(name, add(f"{name}-ip", InnerProduct(number_of_outputs=number_of_outputs), x), AUXILIARY_WEIGHT)
+    auxiliary_classifier(
+        name, add(f"{name}-ip", InnerProduct(number_of_outputs=number_of_outputs), x), AUXILIARY_WEIGHT
+    )
 
 
 def _join(name: str, *branches: DataflowNode) -> DataflowNode:
@@ -163,7 +163,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--auxiliary",
         action="store_true",
-        help=f"train with an auxiliary classifier, whose loss has a weight of {AUXILIARY_WEIGHT} (default: without)",
+        help=f"train with an auxiliary classifier, whose loss has weight {AUXILIARY_WEIGHT} (default: without)",
     )
     add_augmentation(group)
 

@@ -81,8 +81,8 @@ def check_descent(
     assert losses[-1] < fraction * losses[0], losses
 
 
-def check_export(dataflow: Dataflow, image: Shape, directory: Path, *, batch: int = 4) -> None:
-    """After two tasks, onnxruntime predicts the same with the saved model, and tells the images apart."""
+def check_export(dataflow: Dataflow, image: Shape, directory: Path, *, batch: int = 4, tasks: int = 2) -> None:
+    """After a few tasks, onnxruntime predicts the same with the saved model, and tells the images apart."""
     data = synthetic(image, 2, training=2 * batch, check=batch)
     assert data.check is not None
     images = np.asarray(data.check.images)
@@ -93,7 +93,7 @@ def check_export(dataflow: Dataflow, image: Shape, directory: Path, *, batch: in
         solver=SolverConf(learning_rate=0.001, momentum=0.9),
         system=SystemConf(learners_per_device=1, threads_per_learner=1),
     ) as context:
-        history = context.train(2, TrainingUnit.TASKS)
+        history = context.train(tasks, TrainingUnit.TASKS)
         predicted = context.predict(images)
         save(context, directory / "network.onnx")
     assert math.isfinite(history.loss)
