@@ -1,4 +1,4 @@
-"""The command `crossbow`: which devices and kernels are available, and which are in use."""
+"""The command `crossbow`: devices and kernels that are available or in use, data sets, and the models of the zoo."""
 
 from __future__ import annotations
 
@@ -49,9 +49,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
+    listing = commands.add_parser(
+        "models", help="list the models of the zoo: command, parameters, shape of an example, and paper"
+    )
+    listing.add_argument("--json", action="store_true", help="print a JSON list of objects (default: a table)")
+    listing.set_defaults(run=lambda options: print(_models(options.json)))
     options = parser.parse_args(arguments)
     options.run(options)
     return 0
+
+
+def _models(as_json: bool) -> str:
+    """The output of `crossbow models`."""
+    from models import listing  # all scripts, which the other commands do not need
+
+    found = listing.descriptions()
+    return listing.as_json(found) if as_json else listing.as_table(found)
 
 
 def information() -> str:

@@ -162,6 +162,12 @@ epochs) and of AlexNetv2.java."""
 SCRIPT = ModelScript(
     name="alexnet",
     title="Trains AlexNet (Krizhevsky et al., NIPS 2012; one tower: arXiv:1404.5997).",
+    paper="NIPS 2012; arXiv:1404.5997",
+    variants=(
+        "",
+        "--variant caffe",
+        "--variant v2",
+    ),
     build=lambda options: alexnet(
         options.variant, number_of_outputs=options.classes, transform=image_transform(options)
     ),

@@ -122,6 +122,11 @@ FULL = Defaults(epochs={"cifar10": 140, "synthetic": 3}, batch_size=100, solver=
 SCRIPT = ModelScript(
     name="convnet",
     title="Trains CIFAR-10 quick or full, small convolutional networks (Krizhevsky, cuda-convnet, 2012).",
+    paper="cuda-convnet, 2012",
+    variants=(
+        "",
+        "--variant full",
+    ),
     build=lambda options: convnet(
         options.variant,
         number_of_outputs=options.classes,

@@ -143,6 +143,11 @@ IMAGENET = Defaults(
 SCRIPT = ModelScript(
     name="densenet",
     title="Trains a densely connected network (Huang et al., 2016: arXiv:1608.06993).",
+    paper="arXiv:1608.06993",
+    variants=(
+        "",
+        "--depth 121",
+    ),
     build=lambda options: densenet(
         options.depth, number_of_outputs=options.classes, transform=image_transform(options)
     ),

@@ -145,6 +145,11 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="googlenet",
     title="Trains GoogLeNet (Szegedy et al., 2014: arXiv:1409.4842).",
+    paper="arXiv:1409.4842",
+    variants=(
+        "",
+        "--auxiliary",
+    ),
     build=lambda options: googlenet(
         auxiliary=options.auxiliary, number_of_outputs=options.classes, transform=image_transform(options)
     ),

@@ -151,6 +151,11 @@ SMALL = Defaults(
 SCRIPT = ModelScript(
     name="inception_bn",
     title="Trains Inception with batch normalisation (Ioffe and Szegedy, 2015: arXiv:1502.03167).",
+    paper="arXiv:1502.03167",
+    variants=(
+        "",
+        "--variant small",
+    ),
     build=lambda options: inception_bn(
         options.variant, number_of_outputs=options.classes, transform=image_transform(options)
     ),

@@ -171,6 +171,11 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="inception_v3",
     title="Trains Inception v3 (Szegedy et al., 2015: arXiv:1512.00567).",
+    paper="arXiv:1512.00567",
+    variants=(
+        "",
+        "--auxiliary",
+    ),
     build=lambda options: inception_v3(
         auxiliary=options.auxiliary, number_of_outputs=options.classes, transform=image_transform(options)
     ),

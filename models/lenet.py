@@ -98,6 +98,12 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="lenet",
     title="Trains LeNet on handwritten digits (LeCun et al., Proceedings of the IEEE 86, 1998).",
+    paper="Proceedings of the IEEE 86, 1998",
+    variants=(
+        "",
+        "--variant batch-norm",
+        "--variant caffe",
+    ),
     build=lambda options: lenet(options.variant, number_of_outputs=options.classes),
     defaults=Defaults(
         epochs={"digits": 30, "mnist": 8, "fashion_mnist": 15, "synthetic": 3},

@@ -91,6 +91,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="matrix_factorisation",
     title="Trains a matrix factorisation of ratings (Koren et al., IEEE Computer 42, 2009).",
+    paper="IEEE Computer 42, 2009",
     build=lambda options: matrix_factorisation(
         options.users, options.items, rank=options.rank, regularisation=options.penalty
     ),

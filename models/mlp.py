@@ -76,6 +76,11 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="mlp",
     title="Trains a multilayer perceptron on handwritten digits (Shi et al., 2016: arXiv:1608.07249).",
+    paper="arXiv:1608.07249",
+    variants=(
+        "",
+        "--hidden 512,512",
+    ),
     build=lambda options: mlp(options.hidden, activation=options.activation, number_of_outputs=options.classes),
     defaults=Defaults(
         epochs={"mnist": 20, "fashion_mnist": 20, "digits": 30, "synthetic": 3},

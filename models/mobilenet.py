@@ -97,6 +97,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="mobilenet",
     title="Trains MobileNet v2 (Sandler et al., 2018: arXiv:1801.04381).",
+    paper="arXiv:1801.04381",
     build=lambda options: mobilenet(number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=Defaults(
         epochs={"synthetic": 3},

@@ -64,6 +64,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="overfeat",
     title="Trains the fast model of OverFeat (Sermanet et al., 2013: arXiv:1312.6229).",
+    paper="arXiv:1312.6229",
     build=lambda options: overfeat(number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=Defaults(
         epochs={"synthetic": 3},

@@ -267,6 +267,11 @@ IMAGENET = Defaults(
 SCRIPT = ModelScript(
     name="resnet",
     title="Trains a residual network (He et al., 2015: arXiv:1512.03385; version 2: arXiv:1603.05027).",
+    paper="arXiv:1512.03385; arXiv:1603.05027",
+    variants=(
+        *(f"--depth {depth}" for depth in DEPTHS if depth != 164),
+        *(f"--depth 164 --shortcut projection --version {version}" for version in VERSIONS),
+    ),
     build=lambda options: resnet(
         options.depth,
         version=options.version,

@@ -83,6 +83,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="resnext",
     title="Trains ResNeXt-50, 32×4d (Xie et al., 2016: arXiv:1611.05431).",
+    paper="arXiv:1611.05431",
     build=lambda options: resnext(number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=Defaults(
         epochs={"synthetic": 3},

@@ -149,6 +149,14 @@ IMAGENET = Defaults(
 SCRIPT = ModelScript(
     name="vgg",
     title="Trains a VGG network (Simonyan and Zisserman, 2014: arXiv:1409.1556).",
+    paper="arXiv:1409.1556",
+    variants=(
+        "",
+        "--dataset cifar100",
+        "--variant imagenet",
+        "--variant a",
+        "--variant 19",
+    ),
     build=lambda options: vgg(options.variant, number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=CIFAR,
     add_options=_add_options,

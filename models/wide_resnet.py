@@ -110,6 +110,12 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 SCRIPT = ModelScript(
     name="wide_resnet",
     title="Trains a wide residual network (Zagoruyko and Komodakis, 2016: arXiv:1605.07146).",
+    paper="arXiv:1605.07146",
+    variants=(
+        "",
+        "--depth 28 --width 10",
+        "--depth 28 --width 10 --dataset cifar100",
+    ),
     build=lambda options: wide_resnet(
         options.depth,
         options.width,

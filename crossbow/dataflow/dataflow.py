@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Protocol
 
@@ -59,6 +60,18 @@ class Dataflow:
         return self._graph
 
     @without_own_frames
+    def parameters(self, batch: Shape) -> int:
+        """Number of elements of all variables, those of shared operators once, for batches of this shape, (N, …).
+
+        Raises GraphError if the shape is invalid or does not fit.
+        """
+        batch = _checked_shape(batch, "parameters")
+        graph = build(self.subgraph.nodes)
+        specs = variables_of(graph, batch, infer_shapes(graph, batch))
+        of_operators = {id(graph[order].operator): variables for order, variables in specs.items()}
+        return sum(math.prod(spec.shape) for variables in of_operators.values() for spec in variables)
+
+    @without_own_frames
     def describe(self, batch: Shape | None = None, *, compiled: Compiled | None = None) -> str:
         """A table: order, node, operator, inputs, output shape, variables, bytes, buffer, kernels.
 
@@ -67,7 +80,7 @@ class Dataflow:
         `ExecutionContext.describe_dataflows`. Raises GraphError if the shape is invalid or does not fit.
         """
         if batch is not None:
-            batch = _checked_shape(batch)
+            batch = _checked_shape(batch, "describe")
         if batch is None and compiled is not None:
             batch = compiled.batch
         graph = self.graph
@@ -121,10 +134,10 @@ class Dataflow:
         write_whole(path, ("\n".join([*lines, "}"]) + "\n").encode())
 
 
-def _checked_shape(batch: object) -> Shape:
+def _checked_shape(batch: object, method: str) -> Shape:
     if not isinstance(batch, tuple | list) or len(batch) < 2 or not all(is_integer(n) and n >= 1 for n in batch):
         expected = "expected the shape of a batch, as (N, C, H, W) or (N, features), each ≥ 1"
-        raise GraphError([f"describe: {expected}. Received: {shown(batch)}"])
+        raise GraphError([f"{method}: {expected}. Received: {shown(batch)}"])
     return tuple(map(int, batch))
 
 

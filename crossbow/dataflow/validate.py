@@ -197,8 +197,8 @@ class _Validation:
         if len(main) > 1:
             names = ", ".join(repr(vertex.name) for vertex in main)
             self.faults.append(f"expected at most one loss that is not auxiliary. Received: {names}")
-        self._weights()
         if self.phase is Phase.TRAIN:
+            self._weights()
             self._training(main)
 
     def _weights(self) -> None:

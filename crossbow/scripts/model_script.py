@@ -22,9 +22,23 @@ from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
 from crossbow.synch import has_barrier
-from crossbow.types import DataError
+from crossbow.types import DataError, Shape
 
-__all__ = ["Defaults", "ModelScript"]
+__all__ = ["Defaults", "ModelDescription", "ModelScript"]
+
+
+@dataclass(frozen=True)
+class ModelDescription:
+    """What a script trains with some options, and the data set that these or the defaults choose."""
+
+    name: str
+    """Of the script, and of the selected model."""
+    command: str
+    parameters: int
+    """Number of elements of all variables."""
+    input_shape: Shape
+    """Of one example."""
+    paper: str
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,10 @@ class ModelScript:
     build: Callable[[argparse.Namespace], Dataflow]
     """Function from the options to the training dataflow. They include the data set's `image_shape` and `classes`."""
     defaults: Defaults
+    paper: str = ""
+    """Where the model was published, as "arXiv:1512.03385"."""
+    variants: tuple[str, ...] = ("",)
+    """Options of the models that `crossbow models` lists."""
     add_options: Callable[[argparse._ArgumentGroup], None] = lambda group: None
     """Function that adds the model's own options."""
     choose_defaults: Callable[[argparse.Namespace], Defaults] | None = None
@@ -61,11 +79,30 @@ class ModelScript:
         """Train by the command line. Returns the exit status. Expected errors are printed as one sentence on stderr."""
         return run_command(f"python -m models.{self.name}", lambda: self._train(arguments))
 
-    def _train(self, arguments: Sequence[str] | None) -> int:
+    def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
+        """The model that these options select. Nothing is read or trained."""
+        options, defaults = self._options(arguments)
+        data = configurations(options, defaults).data
+        options.image_shape, options.classes = data.image_shape, data.number_of_classes
+        words = self.variant(options)
+        given = f", {options.dataset}" if "--dataset" in arguments else ""
+        return ModelDescription(
+            name=f"{self.name} ({words}{given})" if words else f"{self.name}{given}",
+            command=" ".join(["python -m", f"models.{self.name}", *arguments]),
+            parameters=self.build(options).parameters((1, *data.image_shape)),
+            input_shape=data.image_shape,
+            paper=self.paper,
+        )
+
+    def _options(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Defaults]:
+        """The options of a command line, and the defaults that its own options select."""
         defaults = self.defaults_for(arguments)
         parser, group = new_parser(self.name, self.title, defaults)
         self.add_options(group)
-        options = parser.parse_args(arguments)
+        return parser.parse_args(arguments), defaults
+
+    def _train(self, arguments: Sequence[str] | None) -> int:
+        options, defaults = self._options(arguments)
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
         _Run(self, options, defaults).run()
