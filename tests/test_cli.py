@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import crossbow
 from crossbow import cli
 from crossbow.kernels import why_not_onednn
 from crossbow.kernels.cuda.shared_library import CUDNN, Found, Library
+from crossbow.scripts import ModelDescription
 from crossbow.types import ConfigurationError
 from tests.kernels.cuda.fake import fake_cuda
 
@@ -102,3 +104,18 @@ def test_info_says_where_the_libraries_of_gpus_are(
     assert re.search(r"^  cuBLAS +not in use: expected cuBLAS\. Received: none$", text, re.MULTILINE)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "cuDNN" not in out(capsys, "info")
+
+
+def test_models(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [ModelDescription("net", "python -m models.net", 1234, (3, 32, 32), "arXiv:0000.00000")]
+    monkeypatch.setattr("models.listing.descriptions", lambda: found)
+    assert "net        1,234  3×32×32  arXiv:0000.00000  python -m models.net" in out(capsys, "models")
+    assert json.loads(out(capsys, "models", "--json")) == [
+        {
+            "name": "net",
+            "command": "python -m models.net",
+            "parameters": 1234,
+            "input_shape": [3, 32, 32],
+            "paper": "arXiv:0000.00000",
+        }
+    ]

@@ -11,7 +11,7 @@ import pytest
 
 from crossbow import DataError, Dataflow, Dataset, ExecutionContext, GraphError, ModelConf, Phase, SubGraph, SystemConf
 from crossbow.dataflow.graph import BATCH, Graph
-from crossbow.ops import EuclideanLoss, Gradient, InnerProduct, ReLU
+from crossbow.ops import EuclideanLoss, Gradient, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from tests.dataflow.networks import branched, chain, inner_product, node, perceptron
 
 
@@ -124,6 +124,27 @@ def test_a_batch_that_is_no_shape(batch: Any) -> None:
     ) as it:
         Dataflow(SubGraph(branched())).describe(batch)
     assert "\n" not in str(it.value)
+
+
+# Parameters.
+
+
+def test_the_number_of_parameters() -> None:
+    assert Dataflow(SubGraph(perceptron())).parameters((8, 5)) == (5 * 4 + 4) + (4 * 3 + 3)
+
+
+def test_parameters_of_a_shared_operator_count_once() -> None:
+    head, first = inner_product("ip1", 4), inner_product("ip2", 4)
+    again = first.shallow_copy()
+    chain(head, first, again, node("softmax", SoftMax()), node("loss", SoftMaxLoss()))
+    assert Dataflow(SubGraph(head)).parameters((8, 5)) == (5 * 4 + 4) + (4 * 4 + 4)
+
+
+def test_parameters_for_a_batch_that_does_not_fit() -> None:
+    with pytest.raises(GraphError, match=r"parameters: expected the shape of a batch"):
+        Dataflow(SubGraph(branched())).parameters((8,))
+    with pytest.raises(GraphError, match=r"node 'conv1' \(Conv\): expected an input of shape"):
+        Dataflow(SubGraph(branched())).parameters((8, 5))
 
 
 # The picture.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from crossbow import ConfigurationError, ExecutionContext, GraphError, ModelConf, SolverConf, SystemConf
+from crossbow.data.batch_files import write_batch_files
 from crossbow.onnx import save
 from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, ratings
 from tests.models.zoo import help_of, parameters, shapes
@@ -88,3 +89,37 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "matrix_factorisation (40×50, rank 10), 900 parameters" in out
     assert "512 training and 64 test examples of shape 2" in out
     assert "accuracy" not in out
+
+
+def test_ratings_are_read_from_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """User and item as integers, as the original's encoder writes them, and ratings as numbers."""
+    pairs = np.array([[0, 1], [2, 0], [1, 1], [2, 2]], np.int32)
+    for name in ("ratings-train", "ratings-test"):
+        write_batch_files(tmp_path, name, Ratings(pairs, np.array([1.0, 2.5, 4.0, 3.0], np.float32)), 2)
+    arguments = f"--users 3 --items 3 --dataset batch_files --data-directory {tmp_path} --batch-size 2 --epochs 2"
+    assert main([*arguments.split(), "--learners", "1", "--output-directory", str(tmp_path / "out")]) == 0
+    assert "batch_files, 4 training and 4 test examples of shape 2" in capsys.readouterr().out
+
+
+def test_classes_are_no_ratings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pairs = np.array([[0, 1], [2, 0]], np.int32)
+    write_batch_files(tmp_path, "ratings-train", Ratings(pairs, np.array([1, 2], np.int32)), 2)
+    arguments = f"--dataset batch_files --data-directory {tmp_path} --output-directory {tmp_path / 'out'}"
+    assert main(arguments.split()) == 2
+    assert "ratings-train.metadata: expected labels of type float. Received: int" in capsys.readouterr().err
+
+
+class Ratings:
+    """A source of batch-aligned files."""
+
+    example_shape, example_type, label_shape = (2,), "int", (1,)
+
+    def __init__(self, pairs: Any, labels: Any) -> None:
+        self.pairs, self.labels = pairs, labels
+        self.label_type = "float" if labels.dtype.kind == "f" else "int"
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def slice(self, start: int, stop: int) -> tuple[Any, Any]:
+        return self.pairs[start:stop], self.labels[start:stop, np.newaxis]

@@ -14,7 +14,7 @@ from crossbow import Dataflow, ExecutionContext, ModelConf, SolverConf, SystemCo
 from crossbow.data import synthetic
 from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
-from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.dataflow.validate import infer_shapes
 from crossbow.onnx import save
 from crossbow.ops import Kernel
 from crossbow.scripts.model_script import ModelScript
@@ -41,9 +41,7 @@ def shapes(dataflow: Dataflow, batch: Shape) -> dict[str, Shape]:
 
 
 def parameters(dataflow: Dataflow, batch: Shape) -> int:
-    graph = dataflow.graph
-    specs = variables_of(graph, batch, infer_shapes(graph, batch))
-    return sum(math.prod(spec.shape) for variables in specs.values() for spec in variables)
+    return dataflow.parameters(batch)
 
 
 def check_kernels(dataflow: Dataflow) -> list[Kernel]:
