@@ -15,6 +15,7 @@ from crossbow.onnx import save
 from crossbow.ops import Accuracy, Conv, EuclideanLoss, InnerProduct, ReLU, SoftMax, SoftMaxLoss
 from models.layers import add
 from tests.kernels.cuda.fake import fake_cuda
+from tests.models.zoo import NEEDS_FAST, python_calls
 from tests.onnx.models import run_onnx
 from tests.support import FAST, Array, context, pictures
 
@@ -149,3 +150,12 @@ def test_weights_are_above_0(loss: Any) -> None:
             loss(weight=weight)
     with pytest.raises(ConfigurationError, match="auxiliary must be"):
         loss(auxiliary=1)
+
+
+@NEEDS_FAST
+def test_a_task_is_one_native_call() -> None:
+    head = add("conv", Conv(number_of_outputs=4, kernel_size=3))
+    for name, auxiliary in (("early", True), ("late", False)):
+        softmax = add(f"{name}-softmax", SoftMax(), add(f"{name}-ip", InnerProduct(number_of_outputs=2), head))
+        add(f"{name}-loss", SoftMaxLoss(weight=0.3, auxiliary=auxiliary), softmax)
+    assert python_calls(Dataflow(SubGraph(head)), (1, 6, 6)) == []
