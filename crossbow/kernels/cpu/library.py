@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.cpu.onednn.binding import why_unusable
+from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 from crossbow.kernels.cpu.rooms import ONEDNN, PASSES, SIMD, WINOGRAD
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference.prepare import REFERENCE

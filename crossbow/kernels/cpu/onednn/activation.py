@@ -41,7 +41,8 @@ def forward(request: ActivationForward) -> PreparedKernel:
 @ONEDNN.kernel(ActivationBackward, _takes)
 def backward(request: ActivationBackward) -> PreparedKernel:
     y, dy, dx = request.y, request.dy, request.dx
-    descriptor = dnnl.dnnl_eltwise_backward_primitive_desc_create(
+    descriptor = dnnl.primitive_desc(
+        "eltwise_backward",
         engine(),
         _ALGORITHMS[request.mode][1],
         activation(dx),
@@ -62,7 +63,8 @@ def backward(request: ActivationBackward) -> PreparedKernel:
 
 
 def _forward(x: Tensor, request: ActivationForward | ActivationBackward) -> dnnl.Handle:
-    return dnnl.dnnl_eltwise_forward_primitive_desc_create(
+    return dnnl.primitive_desc(
+        "eltwise_forward",
         engine(),
         dnnl.FORWARD_TRAINING,
         _ALGORITHMS[request.mode][0],

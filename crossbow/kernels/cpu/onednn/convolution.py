@@ -75,7 +75,8 @@ class _Convolution:
         self.backward_weights = self._backward_weights()
 
     def forward_with(self, weights: dnnl.Handle) -> dnnl.Handle:
-        return dnnl.dnnl_convolution_forward_primitive_desc_create(
+        return dnnl.primitive_desc(
+            "convolution_forward",
             engine(),
             dnnl.FORWARD_TRAINING,
             dnnl.CONVOLUTION_DIRECT,
@@ -88,12 +89,21 @@ class _Convolution:
         )
 
     def backward_data_with(self, weights: dnnl.Handle) -> dnnl.Handle:
-        return dnnl.dnnl_convolution_backward_data_primitive_desc_create(
-            engine(), dnnl.CONVOLUTION_DIRECT, self.x, weights, self.y, *self.geometry, self.forward, attributes()
+        return dnnl.primitive_desc(
+            "convolution_backward_data",
+            engine(),
+            dnnl.CONVOLUTION_DIRECT,
+            self.x,
+            weights,
+            self.y,
+            *self.geometry,
+            self.forward,
+            attributes(),
         )
 
     def _backward_weights(self) -> dnnl.Handle:
-        return dnnl.dnnl_convolution_backward_weights_primitive_desc_create(
+        return dnnl.primitive_desc(
+            "convolution_backward_weights",
             engine(),
             dnnl.CONVOLUTION_DIRECT,
             self.x,
@@ -159,7 +169,7 @@ def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
     candidates = []
     # With one channel a group, blocks would be padded 256 times over; the library has kernels of its own for that.
     if transposed is not None and (geometry.groups == 1 or weights.shape[1] > 1):
-        layout = dnnl.dnnl_memory_desc_create_with_tag(convolution.sizes, dnnl.F32, transposed)
+        layout = dnnl.memory_desc(convolution.sizes, transposed)
         candidates.append(convolution.backward_data_with(layout))
     descriptor = _first_direct(candidates) or convolution.backward_data_with(free(convolution.sizes))
     steps = PrimitiveSteps(request)

@@ -56,7 +56,7 @@ class _InnerProduct:
         self.outputs, self.features = weights.shape
         self.sizes = _sizes(x, y, self.outputs)
         self.transposed = _transposed(self.sizes)
-        self.weights = dnnl.dnnl_memory_desc_create_with_tag(weights.shape, dnnl.F32, dnnl.TAG_BA)
+        self.weights = dnnl.memory_desc(weights.shape, dnnl.TAG_BA)
         self.bias = None if bias is None else plain(bias.shape)
         self.rows = elements(y.shape[:-1])
         self.row_per_example = len(y.shape) == 2
@@ -69,7 +69,8 @@ class _InnerProduct:
         return plain((rows, self.outputs))
 
     def forward(self, rows: int) -> dnnl.Handle:
-        return dnnl.dnnl_inner_product_forward_primitive_desc_create(
+        return dnnl.primitive_desc(
+            "inner_product_forward",
             engine(),
             dnnl.FORWARD_TRAINING,
             self.input(rows),
@@ -138,8 +139,14 @@ def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
     block = _rows_at_once(product.rows, product.outputs)
     for first in range(0, product.rows, block):
         rows = min(block, product.rows - first)
-        descriptor = dnnl.dnnl_inner_product_backward_data_primitive_desc_create(
-            engine(), product.input(rows), product.weights, product.output(rows), product.forward(rows), attributes()
+        descriptor = dnnl.primitive_desc(
+            "inner_product_backward_data",
+            engine(),
+            product.input(rows),
+            product.weights,
+            product.output(rows),
+            product.forward(rows),
+            attributes(),
         )
         operands: dict[int, tuple[dnnl.Handle, Place]] = {
             dnnl.ARG_DIFF_DST: (product.output(rows), _behind(gradient, 4 * first * product.outputs)),
@@ -156,8 +163,15 @@ def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
 def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
     x, dy, weights, bias = request.x, request.dy, request.weights, request.bias
     product = _InnerProduct(x, weights, None, dy)
-    descriptor = dnnl.dnnl_inner_product_backward_weights_primitive_desc_create(
-        engine(), product.x, product.weights, None, product.y, product.forward(product.rows), attributes()
+    descriptor = dnnl.primitive_desc(
+        "inner_product_backward_weights",
+        engine(),
+        product.x,
+        product.weights,
+        None,
+        product.y,
+        product.forward(product.rows),
+        attributes(),
     )
     steps = PrimitiveSteps(request)
     own = stored(weights, product.sizes)
@@ -231,10 +245,10 @@ def _sizes(x: Tensor, y: Tensor, outputs: int) -> Shape:
 def _transposed(sizes: Shape) -> dnnl.Handle:
     """Features in the order of the input's memory, then outputs."""
     if len(sizes) == 2:
-        return dnnl.dnnl_memory_desc_create_with_tag(sizes, dnnl.F32, dnnl.TAG_BA)
+        return dnnl.memory_desc(sizes, dnnl.TAG_BA)
     outputs, channels, _, width = sizes
     strides = (1, outputs, width * channels * outputs, channels * outputs)
-    return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, strides)
+    return dnnl.strided_memory_desc(sizes, strides)
 
 
 def _rows_at_once(rows: int, outputs: int) -> int:

@@ -38,7 +38,7 @@ def forward(request: LRNForward) -> PreparedKernel:
         dnnl.ARG_SRC: (activation(x), "input0"),
         dnnl.ARG_DST: (activation(x), "output"),
     }
-    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD) if training else None
+    kept = dnnl.query_memory_desc(descriptor, dnnl.QUERY_WORKSPACE_MD) if training else None
     if kept is not None:
         operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
     steps = PrimitiveSteps(request)
@@ -55,7 +55,7 @@ def backward(request: LRNBackward) -> PreparedKernel:
         dnnl.ARG_DIFF_DST: (activation(x), "output_gradient"),
         dnnl.ARG_DIFF_SRC: (activation(x), "input_gradient"),
     }
-    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD)
+    kept = dnnl.query_memory_desc(descriptor, dnnl.QUERY_WORKSPACE_MD)
     if kept is not None:
         operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
     steps = PrimitiveSteps(request)
@@ -65,15 +65,23 @@ def backward(request: LRNBackward) -> PreparedKernel:
 
 def _forward(x: Tensor, geometry: ResponseGeometry, propagation: int) -> dnnl.Handle:
     memory = activation(x)
-    return dnnl.dnnl_lrn_forward_primitive_desc_create(
-        engine(), propagation, _algorithm(geometry), memory, memory, *_constants(geometry), attributes()
+    return dnnl.primitive_desc(
+        "lrn_forward", engine(), propagation, _algorithm(geometry), memory, memory, *_constants(geometry), attributes()
     )
 
 
 def _backward(x: Tensor, geometry: ResponseGeometry) -> dnnl.Handle:
     memory, hint = activation(x), _forward(x, geometry, dnnl.FORWARD_TRAINING)
-    return dnnl.dnnl_lrn_backward_primitive_desc_create(
-        engine(), _algorithm(geometry), memory, memory, memory, *_constants(geometry), hint, attributes()
+    return dnnl.primitive_desc(
+        "lrn_backward",
+        engine(),
+        _algorithm(geometry),
+        memory,
+        memory,
+        memory,
+        *_constants(geometry),
+        hint,
+        attributes(),
     )
 
 

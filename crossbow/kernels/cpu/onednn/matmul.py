@@ -79,7 +79,7 @@ class _Factor:
         sizes, strides = list(self.shape), [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         if self.turned:
             sizes[-2:], strides[-2:] = sizes[:-3:-1], strides[:-3:-1]
-        return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, strides)
+        return dnnl.strided_memory_desc(sizes, strides)
 
 
 def _factor(steps: PrimitiveSteps, tensor: Tensor, role: str, product: MatrixProductGeometry, number: int) -> _Factor:
@@ -111,7 +111,7 @@ def _multiply(steps: PrimitiveSteps, a: _Factor, b: _Factor, shape: Shape, place
             add_row_products(steps, (matrices.shape, matrices.place), (vector, vectors.place), shape[:-2], place)
             return
     left, right, result = a.descriptor, b.descriptor, _Factor(shape, False, place).descriptor
-    descriptor = dnnl.dnnl_matmul_primitive_desc_create(engine(), left, right, None, result, attributes())
+    descriptor = dnnl.primitive_desc("matmul", engine(), left, right, None, result, attributes())
     operands = {dnnl.ARG_SRC: (left, a.place), dnnl.ARG_WEIGHTS: (right, b.place), dnnl.ARG_DST: (result, place)}
     steps.add("matmul", descriptor, operands)
 

@@ -38,7 +38,8 @@ def forward(request: PoolingForward) -> PreparedKernel:
 )
 def backward(request: PoolingBackward) -> PreparedKernel:
     dy, dx, geometry = request.dy, request.dx, request.geometry
-    descriptor = dnnl.dnnl_pooling_backward_primitive_desc_create(
+    descriptor = dnnl.primitive_desc(
+        "pooling_backward",
         engine(),
         _algorithm(geometry),
         activation(dx),
@@ -57,7 +58,8 @@ def backward(request: PoolingBackward) -> PreparedKernel:
 
 
 def _forward(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> dnnl.Handle:
-    return dnnl.dnnl_pooling_forward_primitive_desc_create(
+    return dnnl.primitive_desc(
+        "pooling_forward",
         engine(),
         dnnl.FORWARD_INFERENCE,
         _algorithm(geometry),

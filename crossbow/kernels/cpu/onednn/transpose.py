@@ -33,4 +33,4 @@ def _moved(request: TransposeForward | TransposeBackward, sizes: Shape, from_: S
 
 def strided(sizes: Shape, strides: Sequence[int]) -> dnnl.Handle:
     """Numbers that lie so far apart."""
-    return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, strides)
+    return dnnl.strided_memory_desc(sizes, strides)

@@ -11,8 +11,8 @@ struct Example {
 
 __device__ inline int64 named_row(real number, int64 rows) {
     if (!(number >= 0 && number < (real)rows)) return -1;  // so that what is not a number is none
-    int64 row = (int64)number;
-    return (real)row == number && row < rows ? row : -1;
+    int64 row = (int64)number;  // < rows: rows rounded up is the next real after those that are ≤ rows
+    return (real)row == number ? row : -1;
 }
 
 // A block for each example. Targets are float or double, whatever the type of the numbers is.
