@@ -65,42 +65,42 @@ class OneDNNError(UnsupportedError):
 
 
 # A type for each kind of object: an object of another kind is refused with a TypeError.
-class Engine(c_void_p):
+class DnnlEngine(c_void_p):
     """dnnl_engine_t."""
 
 
-class Stream(c_void_p):
+class DnnlStream(c_void_p):
     """dnnl_stream_t."""
 
 
-class MemoryDesc(c_void_p):
+class DnnlMemoryDesc(c_void_p):
     """dnnl_memory_desc_t."""
 
 
-class Memory(c_void_p):
+class DnnlMemory(c_void_p):
     """dnnl_memory_t."""
 
 
-class PrimitiveAttr(c_void_p):
+class DnnlPrimitiveAttr(c_void_p):
     """dnnl_primitive_attr_t."""
 
 
-class PrimitiveDesc(c_void_p):
+class DnnlPrimitiveDesc(c_void_p):
     """dnnl_primitive_desc_t."""
 
 
-class Primitive(c_void_p):
+class DnnlPrimitive(c_void_p):
     """dnnl_primitive_t."""
 
 
 DESTROYERS: Mapping[type[c_void_p], str] = {
-    Engine: "dnnl_engine_destroy",
-    Stream: "dnnl_stream_destroy",
-    MemoryDesc: "dnnl_memory_desc_destroy",
-    Memory: "dnnl_memory_destroy",
-    PrimitiveAttr: "dnnl_primitive_attr_destroy",
-    PrimitiveDesc: "dnnl_primitive_desc_destroy",
-    Primitive: "dnnl_primitive_destroy",
+    DnnlEngine: "dnnl_engine_destroy",
+    DnnlStream: "dnnl_stream_destroy",
+    DnnlMemoryDesc: "dnnl_memory_desc_destroy",
+    DnnlMemory: "dnnl_memory_destroy",
+    DnnlPrimitiveAttr: "dnnl_primitive_attr_destroy",
+    DnnlPrimitiveDesc: "dnnl_primitive_desc_destroy",
+    DnnlPrimitive: "dnnl_primitive_destroy",
 }
 
 
@@ -119,7 +119,7 @@ class ExecutionArgument(ctypes.Structure):
 
 
 # Short names for the table.
-_E, _D, _A, _P = Engine, MemoryDesc, PrimitiveAttr, PrimitiveDesc
+_E, _D, _A, _P = DnnlEngine, DnnlMemoryDesc, DnnlPrimitiveAttr, DnnlPrimitiveDesc
 _I, _F = c_int, c_float
 """An int or any enumeration, and a float."""
 _KIND = c_int
@@ -128,13 +128,13 @@ _WINDOW = (Dims, Dims, Dims, Dims)
 """Convolution: strides, dilates, padding_l, padding_r."""
 _POOL = (Dims, Dims, Dims, Dims, Dims)
 """Pooling: strides, kernel, dilation, padding_l, padding_r."""
-_PD = POINTER(PrimitiveDesc)
+_PD = POINTER(DnnlPrimitiveDesc)
 _SIZES = (c_int64, c_int64, c_int64)
 
 PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
     "dnnl_engine_create": (POINTER(_E), _I, c_size_t),
-    "dnnl_stream_create": (POINTER(Stream), _E, c_uint),
-    "dnnl_memory_create": (POINTER(Memory), _D, _E, c_void_p),
+    "dnnl_stream_create": (POINTER(DnnlStream), _E, c_uint),
+    "dnnl_memory_create": (POINTER(DnnlMemory), _D, _E, c_void_p),
     **{name: (kind,) for kind, name in DESTROYERS.items()},
     # Memory descriptors.
     "dnnl_memory_desc_create_with_tag": (POINTER(_D), _I, Dims, _I, _I),
@@ -148,8 +148,8 @@ PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
     "dnnl_primitive_attr_set_scratchpad_mode": (_A, _I),
     "dnnl_primitive_desc_query": (_P, _I, _I, c_void_p),
     "dnnl_primitive_desc_query_md": (_P, _I, _I),
-    "dnnl_primitive_create": (POINTER(Primitive), _P),
-    "dnnl_primitive_execute": (Primitive, Stream, _I, POINTER(ExecutionArgument)),
+    "dnnl_primitive_create": (POINTER(DnnlPrimitive), _P),
+    "dnnl_primitive_execute": (DnnlPrimitive, DnnlStream, _I, POINTER(ExecutionArgument)),
     "dnnl_sgemm": (c_char, c_char, *_SIZES, _F, c_void_p, c_int64, c_void_p, c_int64, _F, c_void_p, c_int64),
     # Primitive descriptors: forward has a propagation kind; backward ends with the forward descriptor as a hint.
     "dnnl_reorder_primitive_desc_create": (_PD, _D, _E, _D, _E, _A),
@@ -269,7 +269,7 @@ def query_string(descriptor: Handle, what: int) -> str:
 def query_memory_desc(descriptor: Handle, what: int, index: int = 0) -> Handle | None:
     """A copy of a memory descriptor of a primitive descriptor, or None if it has none."""
     found = function("dnnl_primitive_desc_query_md")(descriptor, what, index)
-    return create("dnnl_memory_desc_clone", MemoryDesc(found)) if found else None
+    return create("dnnl_memory_desc_clone", DnnlMemoryDesc(found)) if found else None
 
 
 def execution_arguments(memories: Mapping[int, Handle]) -> ctypes.Array[ExecutionArgument]:

@@ -18,13 +18,13 @@ from crossbow.kernels.cpu.onednn.memory import attributes, engine, memory, plain
 from crossbow.types import address
 
 KINDS = {
-    "dnnl_engine_t": dnnl.Engine,
-    "dnnl_stream_t": dnnl.Stream,
-    "dnnl_memory_desc_t": dnnl.MemoryDesc,
-    "dnnl_memory_t": dnnl.Memory,
-    "dnnl_primitive_attr_t": dnnl.PrimitiveAttr,
-    "dnnl_primitive_desc_t": dnnl.PrimitiveDesc,
-    "dnnl_primitive_t": dnnl.Primitive,
+    "dnnl_engine_t": dnnl.DnnlEngine,
+    "dnnl_stream_t": dnnl.DnnlStream,
+    "dnnl_memory_desc_t": dnnl.DnnlMemoryDesc,
+    "dnnl_memory_t": dnnl.DnnlMemory,
+    "dnnl_primitive_attr_t": dnnl.DnnlPrimitiveAttr,
+    "dnnl_primitive_desc_t": dnnl.DnnlPrimitiveDesc,
+    "dnnl_primitive_t": dnnl.DnnlPrimitive,
 }
 NUMBERS = {"int": c_int, "size_t": c_size_t, "float": c_float, "char": c_char, "dnnl_dim_t": c_int64}
 ENUMERATIONS = ("engine_kind", "data_type", "format_tag", "query", "prop_kind", "alg_kind", "scratchpad_mode", "status")
@@ -69,7 +69,7 @@ def test_prototypes_are_those_of_the_header(header: str, name: str) -> None:
     parameters = [" ".join(part[1].split()).replace(" *", "*") for part in declared if part is not None]
     assert len(parameters) == len(declared)
     assert tuple(map(kind, parameters)) == PROTOTYPES[name]
-    expected = c_void_p if kind(result) is dnnl.MemoryDesc else kind(result)
+    expected = c_void_p if kind(result) is dnnl.DnnlMemoryDesc else kind(result)
     assert RESULTS.get(name, c_int) is expected
 
 
