@@ -198,9 +198,9 @@ class CudaLearner:
         """Wait until all submitted tasks are done and reported. Returns whether they were within `timeout` seconds. A
         task whose step was not submitted is abandoned."""
         deadline = time.monotonic() + timeout
-        if self._waiting is not None:
-            self._turns.give_back(self._waiting.turn)
-            self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._turns.give_back(waiting.turn)
         reached = threading.Event()
         self._submitted.put(reached.set)
         if self._watcher is not None and not reached.wait(timeout):
