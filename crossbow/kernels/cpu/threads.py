@@ -1,4 +1,4 @@
-"""The threads of a learner: a team of GNU OpenMP, the copy that oneDNN uses. Without oneDNN there is only one."""
+"""The threads of a learner: a team of GNU OpenMP, of the copy that oneDNN uses. Without oneDNN there is one thread."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Local response normalisation by oneDNN's primitive, where that is fast.
+"""Local response normalisation by oneDNN's primitive, if that is fast.
 
-It is for β = 3/4 and channels last, on some processors only (AVX-512, or AVX2 within channels); elsewhere it raises to
-a power for every pair of neighbours. Where it is fast, it keeps two tensors of the input's size for the gradient.
+It is fast for β = 3/4 and channels last, on some processors only (AVX-512, or AVX2 within channels). Otherwise it
+computes a power for every pair of neighbours. The fast version keeps two tensors of the input's size for the gradient.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Phase, Tensor
 
 PRIMITIVE_SIZES = (3, 5)
-"""Windows with which the primitive is asked for: of even sizes it leaves an element out, and size 1 ends the process
-while the gradient is prepared."""
+"""Window sizes for which the primitive is used: with even sizes it omits an element, and with size 1 preparing the
+gradient ends the process."""
 
 
 def _primitive_is_fast(request: LRNForward | LRNBackward) -> bool:
@@ -31,7 +31,7 @@ def _primitive_is_fast(request: LRNForward | LRNBackward) -> bool:
 
 @ONEDNN.kernel(LRNForward, _primitive_is_fast)
 def forward(request: LRNForward) -> PreparedKernel:
-    """With the primitive, training also keeps something."""
+    """In training, the primitive also writes a workspace for the gradient."""
     x, geometry, training = request.x, request.geometry, request.phase is Phase.TRAIN
     descriptor = _forward(x, geometry, dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {

@@ -75,7 +75,7 @@ def _algorithm(geometry: PoolingGeometry) -> int:
 
 
 def _sizes(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[Shape, Shape, Shape, Shape, Shape]:
-    """Strides, kernel, dilation, padding before and after, as the library wants them."""
+    """Strides, kernel, dilation, padding before and after, in the library's form."""
     dilation = tuple(d - 1 for d in geometry.dilation)
     before = tuple(before for before, _ in geometry.padding)
     return geometry.stride, geometry.kernel, dilation, before, after_windows(x, y, geometry)

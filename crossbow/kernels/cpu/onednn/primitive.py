@@ -1,4 +1,4 @@
-"""From primitive descriptors to a prepared kernel: primitives, and passes, run in order on named buffers."""
+"""Prepared kernels from primitive descriptors: primitives and passes that run in order on named buffers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from crossbow.kernels.requests import Request
 
 
 def implementation(descriptor: dnnl.Handle) -> str:
-    """The name of the implementation that the library chose, as "jit:avx512_core"."""
+    """Name of the implementation that the library chose, as "jit:avx512_core"."""
     return dnnl.query_string(descriptor, dnnl.QUERY_IMPL_INFO_STR)
 
 
 def chosen(descriptor: dnnl.Handle, what: int) -> dnnl.Handle:
-    """The layout that a primitive wants, or works in, for one of its operands."""
+    """The layout that a primitive requires for one of its operands."""
     found = dnnl.query_memory_desc(descriptor, what)
     assert found is not None
     return found
@@ -28,7 +28,7 @@ def chosen(descriptor: dnnl.Handle, what: int) -> dnnl.Handle:
 
 @dataclass(frozen=True)
 class _PrimitiveStep:
-    """A primitive, and the layouts and places of its operands."""
+    """A primitive with the layouts and places of its operands."""
 
     name: str
     primitive: dnnl.Handle
@@ -54,9 +54,9 @@ class _PrimitiveStep:
 
 
 class PrimitiveSteps(Steps):
-    """Primitives and passes of one prepared kernel. Primitives are made once; learners that bind them share them.
+    """Primitives and passes of a prepared kernel. Primitives are created once; all learners share them.
 
-    All of them share one scratchpad, after what is reserved of the workspace.
+    All primitives use the same scratchpad, after the reserved parts of the workspace.
     """
 
     def __init__(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Softmax and its gradient, and passes around oneDNN's primitive, which overlooks numbers that are not finite."""
+"""Softmax and its gradient, with passes that handle non-finite numbers, which oneDNN's primitive ignores."""
 
 from __future__ import annotations
 

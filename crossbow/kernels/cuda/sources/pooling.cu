@@ -78,7 +78,7 @@ __device__ inline Spot input_spot(const Pooling &p, int i) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x, n_ = ((int)(p).outer + TOGETHER - 1) / TOGETHER * (per_outer); \
          i < n_; i += gridDim.x * blockDim.x)
 
-// Visit the outer indices of a position, with their number k.
+// For the outer indices of a position; k counts them.
 #define EACH_OUTER(k, spot)              \
     for (int k = 0; k < TOGETHER; ++k)   \
         if (k < (spot).many)
