@@ -157,9 +157,10 @@ class CudaLearner:
         if self._watcher is None:
             # It refers only to the queue, so that an unused learner can be garbage-collected.
             arguments = (self._submitted, self.stream.device)
-            self._watcher = threading.Thread(target=_watch, args=arguments, name=f"watcher-{self.number}", daemon=True)
+            watcher = threading.Thread(target=_watch, args=arguments, name=f"watcher-{self.number}", daemon=True)
             weakref.finalize(self, self._submitted.put, None).atexit = False
-            self._watcher.start()
+            watcher.start()
+            self._watcher = watcher  # another thread may call `stop`, which joins a started thread only
 
     def _finish(self, submitted: _Submitted) -> None:
         """Report the results when the task is done."""
