@@ -136,7 +136,13 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _defaults(
-    batch_size: int, image: int, learning_rate: float, steps: tuple[int, ...], weight_decay: float, gamma: float = 0.1
+    epochs: int,
+    batch_size: int,
+    image: int,
+    learning_rate: float,
+    steps: tuple[int, ...],
+    weight_decay: float,
+    gamma: float = 0.1,
 ) -> Defaults:
     solver = SolverConf(
         learning_rate=learning_rate,
@@ -147,17 +153,23 @@ def _defaults(
         momentum=0.9,
         weight_decay=weight_decay,
     )
-    shape = (3, image, image)
-    return Defaults({"synthetic": 3}, batch_size, solver, image_shape=shape, number_of_classes=1000)
+    return Defaults(
+        epochs={"synthetic": 3},
+        epochs_with_files=epochs,
+        batch_size=batch_size,
+        solver=solver,
+        image_shape=(3, image, image),
+        number_of_classes=1000,
+    )
 
 
 DEFAULTS = {
-    "one-tower": _defaults(128, 224, 0.01, (22, 45, 67), 5e-4, gamma=250 ** (-1 / 3)),
-    "caffe": _defaults(256, 227, 0.01, (20, 40, 60, 80), 5e-4),
-    "v2": _defaults(128, 224, 0.1, (82, 122), 1e-4),
+    "one-tower": _defaults(90, 128, 224, 0.01, (22, 45, 67), 5e-4, gamma=250 ** (-1 / 3)),
+    "caffe": _defaults(90, 256, 227, 0.01, (20, 40, 60, 80), 5e-4),
+    "v2": _defaults(160, 128, 224, 0.1, (82, 122), 1e-4),
 }
 """Those of the paper of 2014 (90 epochs; steps after 25, 50 and 75 %), of bvlc_alexnet's solver (100,000 batches are 20
-epochs) and of AlexNetv2.java."""
+epochs) and of AlexNetv2.java, which does not state the number of epochs."""
 
 SCRIPT = ModelScript(
     name="alexnet",

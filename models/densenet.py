@@ -134,6 +134,7 @@ def _stepping_at(*epochs: int) -> SolverConf:
 CIFAR = Defaults(epochs={"cifar10": 300, "cifar100": 300, "synthetic": 3}, batch_size=64, solver=_stepping_at(150, 225))
 IMAGENET = Defaults(
     epochs={"synthetic": 3},
+    epochs_with_files=90,
     batch_size=256,
     solver=_stepping_at(30, 60),
     image_shape=(3, 224, 224),

@@ -155,6 +155,7 @@ SCRIPT = ModelScript(
     ),
     defaults=Defaults(
         epochs={"synthetic": 3},
+        epochs_with_files=60,
         batch_size=32,
         solver=SolverConf(
             learning_rate=0.01,

@@ -137,6 +137,7 @@ def _add_options(group: argparse._ArgumentGroup) -> None:
 
 IMAGENET = Defaults(
     epochs={"synthetic": 3},
+    epochs_with_files=20,
     batch_size=32,
     solver=SolverConf(learning_rate=0.01, momentum=0.9, weight_decay=1e-5),
     image_shape=(3, 224, 224),

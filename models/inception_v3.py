@@ -181,6 +181,7 @@ SCRIPT = ModelScript(
     ),
     defaults=Defaults(
         epochs={"synthetic": 3},
+        epochs_with_files=100,
         batch_size=32,
         solver=SolverConf(learning_rate=0.045, momentum=0.9, weight_decay=1e-4),
         image_shape=(3, 299, 299),

@@ -101,6 +101,7 @@ SCRIPT = ModelScript(
     build=lambda options: mobilenet(number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=Defaults(
         epochs={"synthetic": 3},
+        epochs_with_files=300,
         batch_size=96,
         solver=SolverConf(
             learning_rate=0.045,

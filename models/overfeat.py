@@ -68,6 +68,7 @@ SCRIPT = ModelScript(
     build=lambda options: overfeat(number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=Defaults(
         epochs={"synthetic": 3},
+        epochs_with_files=90,
         batch_size=128,
         solver=SolverConf(
             learning_rate=0.05,

@@ -257,6 +257,7 @@ CIFAR = Defaults(
 GPU)."""
 IMAGENET = Defaults(
     epochs={"synthetic": 3, "cifar10": 90},
+    epochs_with_files=90,
     batch_size=16,
     solver=_stepping_at(30, 60, 80),
     image_shape=(3, 224, 224),

@@ -87,6 +87,7 @@ SCRIPT = ModelScript(
     build=lambda options: resnext(number_of_outputs=options.classes, transform=image_transform(options)),
     defaults=Defaults(
         epochs={"synthetic": 3},
+        epochs_with_files=120,
         batch_size=256,
         solver=SolverConf(
             learning_rate=0.1,

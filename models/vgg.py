@@ -139,6 +139,7 @@ CIFAR = Defaults(
 """Defaults of scripts/benchmarks/vgg.sh, with the batch of VGG.java (the script's is 256)."""
 IMAGENET = Defaults(
     epochs={"synthetic": 3, "cifar10": 74},
+    epochs_with_files=74,
     batch_size=16,
     solver=SolverConf(learning_rate=0.001, momentum=0.9, weight_decay=5e-4),
     image_shape=(3, 224, 224),

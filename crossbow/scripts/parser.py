@@ -44,6 +44,8 @@ class Defaults:
     batch_size: int
     solver: SolverConf
     """Default solver. Its schedule applies only with its policy."""
+    epochs_with_files: int | None = None
+    """Number of epochs with a data set whose shape is that of its files, by default that of the default data set."""
     image_shape: Shape = (3, 32, 32)
     """Shape of a synthetic example. Only that of an image, (C, H, W), is an option of the script."""
     number_of_classes: int | None = 10
@@ -66,8 +68,9 @@ class Defaults:
         return (*self.epochs, BATCH_FILES)
 
     def epochs_with(self, dataset: str) -> int:
-        """Number of epochs with a data set; with BATCH_FILES that of the default data set."""
-        return self.epochs.get(dataset, self.epochs[self.dataset])
+        """Number of epochs with a data set."""
+        others = self.epochs[self.dataset] if self.epochs_with_files is None else self.epochs_with_files
+        return self.epochs.get(dataset, others)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -171,6 +174,8 @@ def _add_synthetic(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
 
 def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     by_dataset = ", ".join(f"{count} with {dataset}" for dataset, count in defaults.epochs.items())
+    if defaults.epochs_with_files is not None:
+        by_dataset += f", {defaults.epochs_with_files} with files of one's own"
     group.add_argument(
         "--epochs", type=integer(1), metavar="N", help=f"passes over the training set (default: {by_dataset})"
     )

@@ -19,7 +19,7 @@ from crossbow import (
 from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
 from crossbow.ops import Conv, Dropout, InnerProduct
-from models.lenet import lenet
+from models.lenet import VARIANTS, lenet
 from tests.models.zoo import check_export, check_learning
 from tests.support import pictures
 
@@ -72,8 +72,9 @@ def test_batch_norm_learns() -> None:
     check_learning(lenet("batch-norm", number_of_outputs=2), (1, 28, 28), learning_rate=0.001, epochs=6)
 
 
-def test_export_of_batch_norm(tmp_path: Path) -> None:
-    check_export(lenet("batch-norm", number_of_outputs=2), (1, 28, 28), tmp_path)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_export(variant: str, tmp_path: Path) -> None:
+    check_export(lenet(variant, number_of_outputs=2), (1, 28, 28), tmp_path)
 
 
 def test_order_of_caffes() -> None:

@@ -28,6 +28,7 @@ from tests.compile.checker import check_memory
 from tests.compile.execution import compile_network
 from tests.models.zoo import (
     NEEDS_FAST,
+    check_export,
     check_kernels,
     check_learning,
     help_of,
@@ -352,6 +353,13 @@ def trained(dataflow: Dataflow, images: NDArray[Any]) -> tuple[Weights, NDArray[
     ) as context:
         context.train(2, TrainingUnit.TASKS)
         return context.variables, context.predict(images)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("depth", "version"), [(20, 1), (20, 2), (18, 1), (50, 1), (50, 2), (164, 2)])
+def test_export(depth: int, version: int, tmp_path: Path) -> None:
+    size = 16 if depth in CIFAR_DEPTHS else 48
+    check_export(resnet(depth, version=version, number_of_outputs=2), (3, size, size), tmp_path, tasks=15)
 
 
 # The script

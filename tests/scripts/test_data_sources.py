@@ -115,6 +115,28 @@ def test_the_shape_and_the_classes_of_batch_files_are_read(tmp_path: Path) -> No
     assert PICTURES.epochs_with("batch_files") == PICTURES.epochs_with("cifar10") == 7
 
 
+def test_epochs_with_files_of_ones_own() -> None:
+    longer = dataclasses.replace(PICTURES, epochs_with_files=90)
+    assert (longer.epochs_with("batch_files"), longer.epochs_with("cifar10")) == (90, 7)
+    text = " ".join(new_parser("example", "Trains an example.", longer)[0].format_help().split())
+    assert "2 with synthetic, 90 with files of one's own)" in text
+
+
+def test_examples_that_are_no_images() -> None:
+    """They have no option of a shape; without classes, none of these."""
+    ratings = dataclasses.replace(
+        PICTURES, epochs={"synthetic": 3}, image_shape=(2,), number_of_classes=None, examples="ratings", training=99
+    )
+    text = " ".join(new_parser("example", "Trains an example.", ratings)[0].format_help().split())
+    assert "Without options: synthetic ratings, SMA" in text
+    assert "synthetic: random ratings; batch_files: " in text
+    assert "(default: 99)" in text
+    assert "--image-shape" not in text
+    assert "--classes" not in text
+    found = confs("--test-examples 7", ratings).data
+    assert (found.image_shape, found.number_of_classes, found.training, found.check) == ((2,), None, 99, 7)
+
+
 def test_directories_without_one_set_of_batch_files(tmp_path: Path) -> None:
     def refused(arguments: str, message: str) -> None:
         with pytest.raises(DataError, match=re.escape(message)):
