@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 import numpy as np
@@ -13,29 +12,15 @@ from crossbow.onnx import load
 from crossbow.ops import SoftMax, SoftMaxLoss
 from tests.onnx.test_torch import exported
 from tests.support import FAST
+from tests.torchvision import NEEDS_TORCHVISION, torchvision_models
 
-MISSING = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(bool(MISSING), reason=f"not installed, of torch and torchvision: {', '.join(MISSING)}"),
-]
+pytestmark = [pytest.mark.slow, NEEDS_TORCHVISION]
 CLASSES = 10
 
 
 @pytest.fixture(scope="module")
 def models() -> Any:
-    """The architectures. torchvision's compiled operators need CUDA's libraries, even to be imported, where it was
-    built for GPUs: those that it looks for then are declared instead. No classifier uses them."""
-    import torch
-
-    try:
-        import torchvision
-    except (ImportError, RuntimeError):
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision
-    return torchvision.models
+    return torchvision_models()
 
 
 @pytest.mark.parametrize("kernels", [FAST])
