@@ -3,6 +3,7 @@ tests, prediction and export."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from crossbow import SMA, SSGD, ConfigurationError, Dataflow, SolverConf, SubGraph, TrainingUnit
 from crossbow.onnx import save
 from crossbow.ops import Accuracy, Conv, EuclideanLoss, InnerProduct, ReLU, SoftMax, SoftMaxLoss
+from crossbow.scripts import Defaults, ModelScript
 from models.layers import add
 from tests.kernels.cuda.fake import fake_cuda
 from tests.models.zoo import NEEDS_FAST, python_calls
@@ -159,3 +161,17 @@ def test_a_task_is_one_native_call() -> None:
         softmax = add(f"{name}-softmax", SoftMax(), add(f"{name}-ip", InnerProduct(number_of_outputs=2), head))
         add(f"{name}-loss", SoftMaxLoss(weight=0.3, auxiliary=auxiliary), softmax)
     assert python_calls(Dataflow(SubGraph(head)), (1, 6, 6)) == []
+
+
+def test_a_script_says_what_its_loss_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = ModelScript(
+        name="two",
+        title="Trains two classifiers.",
+        build=lambda options: network(),
+        defaults=Defaults(epochs={"synthetic": 1}, batch_size=8, solver=SolverConf(), image_shape=(1, 8, 8)),
+    )
+    arguments = "--classes 3 --training-examples 16 --test-examples 8 --learners 1 --kernels reference"
+    assert script.main([*arguments.split(), "--output-directory", str(tmp_path)]) == 0
+    assert "loss     loss + 0.3 × aux-loss; in tests loss\n" in capsys.readouterr().out
+    header = json.loads((tmp_path / "log.jsonl").read_text("utf-8").splitlines()[0])["run"]
+    assert header["losses"] == {"loss": 1.0, "aux-loss": 0.3}

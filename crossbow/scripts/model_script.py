@@ -13,6 +13,7 @@ from typing import Any
 
 from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
 from crossbow.console import run_command
+from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
@@ -146,9 +147,10 @@ class _Run:
             system=confs.system,
             monitors=[log, self.records, console],
         ) as context:
-            _print_configuration(self.script, options, context, data)
+            weights = _weights_of_losses(dataflow)
+            _print_configuration(self.script, options, context, data, weights)
             _prepare_directory(options.output_directory, self.log, self.picture)
-            log.header(_header(self.script, options, context))
+            log.header(_header(self.script, options, context) | ({"losses": weights} if weights else {}))
             try:
                 with console:
                     history = context.train_and_test(
@@ -208,8 +210,19 @@ def _prepare_directory(directory: Path, log: Path, picture: Path) -> None:
         raise DataError(f"{log}: expected a file to write. Received: one without permission to write")
 
 
+def _weights_of_losses(dataflow: Dataflow) -> dict[str, float]:
+    """The weights of all losses by name, the main one first; empty if there is one, of weight 1."""
+    found = sorted(losses(dataflow.graph), key=lambda vertex: vertex not in main_losses(dataflow.graph))
+    weights = dict(zip((vertex.name for vertex in found), loss_weights(found), strict=True))
+    return {} if list(weights.values()) == [1.0] else weights
+
+
 def _print_configuration(
-    script: ModelScript, options: argparse.Namespace, context: ExecutionContext, data: Dataset
+    script: ModelScript,
+    options: argparse.Namespace,
+    context: ExecutionContext,
+    data: Dataset,
+    weights: dict[str, float],
 ) -> None:
     summary = context.summary()
     words = script.variant(options)
@@ -232,6 +245,7 @@ def _print_configuration(
         ("rule", _rule_text(context)),
         ("batch", f"{context.model.batch_size} images a learner; {summary.tasks_per_epoch:.4g} tasks an epoch"),
         ("solver", solver_text(context.solver)),
+        *([("loss", _loss_text(weights))] if weights else []),
         ("length", _length_text(options, context.system.seed)),
         ("output", str(options.output_directory)),
     ]
@@ -271,6 +285,11 @@ def _rule_text(context: ExecutionContext) -> str:
     if not has_barrier(summary.rule):
         return f"{text}; what comes of it depends on timing"
     return f"{text}, an average every {_count(summary.tasks_per_tick, 'task')}"
+
+
+def _loss_text(weights: dict[str, float]) -> str:
+    terms = [name if weight == 1 else f"{weight:g} × {name}" for name, weight in weights.items()]
+    return f"{' + '.join(terms)}; in tests {terms[0]}"
 
 
 def _length_text(options: argparse.Namespace, seed: int) -> str:

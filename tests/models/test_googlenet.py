@@ -81,4 +81,6 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     outputs = 3 * 996 * 1025  # of the three classifiers, for 4 classes instead of 1,000
     smaller = 2 * 15 * 128 * 1024  # 1×1 elements before the auxiliary inner products instead of 4×4
     expected = f"{13_378_280 - outputs - smaller:,}"
-    assert f"googlenet (auxiliary classifiers), {expected} parameters" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"googlenet (auxiliary classifiers), {expected} parameters" in out
+    assert "loss     loss + 0.3 × auxiliary1-loss + 0.3 × auxiliary2-loss; in tests loss\n" in out
