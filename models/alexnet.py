@@ -168,8 +168,8 @@ DEFAULTS = {
     "caffe": _defaults(90, 256, 227, 0.01, (20, 40, 60, 80), 5e-4),
     "v2": _defaults(160, 128, 224, 0.1, (82, 122), 1e-4),
 }
-"""Those of the paper of 2014 (90 epochs; steps after 25, 50 and 75 %), of bvlc_alexnet's solver (100,000 batches are 20
-epochs) and of AlexNetv2.java, which does not state the number of epochs."""
+"""Defaults of the paper of 2014 (90 epochs; steps after 25, 50 and 75 %), of bvlc_alexnet's solver (100,000 batches are
+20 epochs) and of AlexNetv2.java, which does not state the number of epochs."""
 
 SCRIPT = ModelScript(
     name="alexnet",

@@ -117,7 +117,7 @@ def _stepping_at(*epochs: int) -> SolverConf:
 
 QUICK = Defaults(epochs={"cifar10": 10, "synthetic": 3}, batch_size=128, solver=_stepping_at(8))
 FULL = Defaults(epochs={"cifar10": 140, "synthetic": 3}, batch_size=100, solver=_stepping_at(120, 130))
-"""Those of cifar10_full_solver.prototxt, _lr1 and _lr2: 60,000, 5,000 and 5,000 batches."""
+"""Defaults of cifar10_full_solver.prototxt, _lr1 and _lr2: 60,000, 5,000 and 5,000 batches."""
 
 SCRIPT = ModelScript(
     name="convnet",

@@ -1,9 +1,9 @@
 """DenseNet: densely connected networks. `python -m models.densenet` trains one; `--help` lists the options.
 
 G. Huang, Z. Liu, L. van der Maaten and K. Weinberger, Densely Connected Convolutional Networks (arXiv:1608.06993,
-2016), with bottlenecks and compression (BC): a layer adds `growth` features to those of all layers before it, by a 1×1
-convolution to 4 · growth features and a 3×3 convolution, each after normalisation and ReLU; between two blocks, a 1×1
-convolution halves the features and a pooling the image.
+2016), with bottlenecks and compression (BC): a layer appends `growth` features to its input, by a 1×1 convolution
+to 4 · growth features and a 3×3 convolution, each after normalisation and ReLU. Between two blocks, a 1×1 convolution
+halves the features and a pooling the image.
 
 100  For CIFAR, growth 12: three blocks of 16 layers; 769,162 parameters with 10 classes.
 121  For ImageNet, growth 32: four blocks of 6, 12, 24 and 16 layers; 7,978,856 parameters with 1,000 classes.

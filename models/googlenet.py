@@ -9,7 +9,7 @@ With `auxiliary`, two more classifiers read the modules 4a and 4d, and their los
 are part of training only, and have 6,379,728 parameters; in all, 13,378,280.
 
 It is one of the convnet benchmarks that Crossbow has in src/test/java/uk/ac/imperial/lsds/crossbow/convnet, where it is
-not trained. Batch, rate and weight decay are those of Caffe's solver; the rate decreases by 4 % every 8 epochs, as in
+not trained. Batch, rate and weight decay are as in Caffe's solver; the rate decreases by 4 % every 8 epochs, as in
 the paper.
 """
 
@@ -53,8 +53,8 @@ def googlenet(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of any size; ImageNet's are 3×224×224.
 
-    auxiliary  whether there are auxiliary classifiers, for images of at least 65×65; those of 224×224 have the stated
-               number of parameters.
+    auxiliary  whether to add the auxiliary classifiers; images must then be at least 65×65. The number of parameters
+               above is for images of 224×224.
     dropout    ratio before the last inner product, in [0, 1); 0 omits all dropout, also that of the auxiliary
                classifiers, whose ratio is 0.7.
     transform  preprocessing of the images, if any.

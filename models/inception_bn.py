@@ -9,7 +9,7 @@ imagenet  symbol_inception-bn.py: ten modules of 1×1, 3×3 and double 3×3 conv
 small     symbol_inception-bn-28-small.py, for CIFAR: eight modules of a 1×1 and a 3×3 convolution, and two that halve
           the image by a 3×3 convolution and a max pooling; 1,652,826 parameters with 10 classes.
 
-Batch, learning rate and weight decay are those of MXNet-G's scripts, in which the rate does not decrease. MXNet-G crops
+Batch, learning rate and weight decay are as in MXNet-G's scripts, in which the rate does not decrease. MXNet-G crops
 images of CIFAR to 28×28; here they keep their 32×32, and the last pooling is global.
 """
 

@@ -33,8 +33,7 @@ def inception_v3(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of at least 75×75; ImageNet's are 3×299×299.
 
-    auxiliary  whether there is an auxiliary classifier, for images of at least 299×299, with which it has the stated
-               number of parameters.
+    auxiliary  whether to add the auxiliary classifier; images must then be at least 299×299.
     transform  preprocessing of the images, if any.
 
     >>> [node.operator.name for node in inception_v3().subgraph.nodes if "pool" in node.operator.name][:3]

@@ -8,6 +8,8 @@ from crossbow import Dataflow, DataflowNode, Operator, Phase, SubGraph
 from crossbow.ops import Accuracy, BatchNorm, Conv, ReLU, SoftMax, SoftMaxLoss
 from crossbow.ops.kernel import Kernel
 
+NORM, RELU = BatchNorm(), ReLU()
+
 
 def add(name: str, kernel: Kernel, *inputs: DataflowNode) -> DataflowNode:
     """A new node that reads the given nodes, in this order; without any, it reads the batch."""
@@ -29,8 +31,8 @@ def normalised_convolution(
     name: str,
     convolution: Conv,
     *inputs: DataflowNode,
-    norm: BatchNorm = BatchNorm(),  # noqa: B008 - it is immutable
-    activation: Kernel | None = ReLU(),  # noqa: B008
+    norm: BatchNorm = NORM,
+    activation: ReLU | None = RELU,
 ) -> DataflowNode:
     """A convolution, batch normalisation and, unless it is None, an activation. Returns the last node."""
     y = add(f"{name}-norm", norm, add(name, convolution, *inputs))

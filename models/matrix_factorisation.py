@@ -9,8 +9,8 @@ batch and learning rate: the solver's step is the one that the original's kernel
 original: the initial numbers are drawn from N(0.5, 0.1); equal ones, as it has, stay equal, so that rank 10 is rank 1.
 
 The synthetic ratings are products of random vectors of the same rank, whose numbers are uniform in [0, 1.1), plus noise
-N(0, 0.1); the mean rating is 3. Ratings of one's own are read with `--dataset batch_files`: examples of shape [2], user
-and item counted from 0, and labels of type float.
+N(0, 0.1); the mean rating is 3. `--dataset batch_files` reads other ratings: examples of shape [2], user and item
+counted from 0, and labels of type float.
 """
 
 from __future__ import annotations

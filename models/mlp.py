@@ -26,7 +26,7 @@ WEIGHTS = Xavier(norm="average")
 
 
 def mlp(hidden: Sequence[int] = HIDDEN, *, activation: str = "sigmoid", number_of_outputs: int = 10) -> Dataflow:
-    """The training dataflow, for examples (N, …) of any shape; those of MNIST are (N, 1, 28, 28).
+    """The training dataflow, for examples (N, …) of any shape; MNIST's are (N, 1, 28, 28).
 
     hidden      outputs of the inner products before the last, each ≥ 1; without any, the model is linear.
     activation  "sigmoid", "relu" or "tanh".

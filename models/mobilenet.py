@@ -5,8 +5,8 @@ M. Sandler, A. Howard, M. Zhu, A. Zhmoginov and L.-C. Chen, MobileNetV2: Inverte
 narrows the result by another 1×1 convolution, which has no activation; if the shapes are the same, the input is added.
 The activations are ReLUs that end at 6. 3,504,872 parameters with 1,000 classes of images 224×224.
 
-Batch, learning rate, its decrease by 2 % an epoch and the weight decay are those of section 6.1, whose optimiser is
-RMSProp; here it is momentum 0.9. Dropout 0.2 before the classifier is that of the authors' code.
+Batch, learning rate, its decrease by 2 % an epoch and the weight decay are as in section 6.1, but with momentum 0.9
+instead of RMSProp. Dropout 0.2 before the classifier is that of the authors' code.
 """
 
 from __future__ import annotations

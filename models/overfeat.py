@@ -5,7 +5,7 @@ Detection using Convolutional Networks (arXiv:1312.6229, 2013), table 1: five co
 inner products; 145,920,872 parameters with 1,000 classes of images 231×231. It is one of the convnet benchmarks that
 Crossbow has in src/test/java/uk/ac/imperial/lsds/crossbow/convnet.
 
-Batch, learning rate, momentum, weight decay, dropout and initial weights, N(0, 0.01), are those of section 3.2.
+Batch, learning rate, momentum, weight decay, dropout and initial weights, N(0, 0.01), are as in section 3.2.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ S. Xie, R. Girshick, P. Dollár, Z. Tu and K. He, Aggregated Residual Transforma
 32 groups of 4 in the first stage. 25,028,904 parameters with 1,000 classes of images 224×224.
 
 The stride of a unit is in its 3×3 convolution, and a shortcut that changes the shape is a 1×1 convolution with
-normalisation. Batch, learning rate and its steps are those of section 4.
+normalisation. Batch, learning rate and its steps are as in section 4.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crossbow import MSRA, Dataflow, DataflowNode, Gaussian, SolverConf
 from crossbow.ops import Conv, DataTransform, ElementWiseOp, InnerProduct, Pool, ReLU
 from crossbow.scripts import Defaults, ModelScript
 from models.images import add_augmentation, image_transform
-from models.layers import add, classifier, head_of, normalised_convolution
+from models.layers import RELU, add, classifier, head_of, normalised_convolution
 
 UNITS = (3, 4, 6, 3)
 """Of each stage."""
@@ -62,7 +62,7 @@ def _convolution(
     *inputs: DataflowNode,
     stride: int = 1,
     groups: int = 1,
-    activation: ReLU | None = ReLU(),  # noqa: B008 - it is immutable
+    activation: ReLU | None = RELU,
 ) -> DataflowNode:
     kernel = Conv(
         number_of_outputs=outputs,

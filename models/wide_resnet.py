@@ -37,7 +37,7 @@ def wide_resnet(
 ) -> Dataflow:
     """The training dataflow, for images (N, C, H, W) of any size; CIFAR's are 3×32×32.
 
-    depth      convolutions, with those of the shortcuts, 6n + 4: 10, 16, 22, 28, 40, …
+    depth      convolutions, including the shortcuts, 6n + 4: 10, 16, 22, 28, 40, …
     width      the factor k of the features, ≥ 1.
     dropout    ratio between the two convolutions of a unit, in [0, 1); 0 omits it. The paper tries 0.3.
     transform  preprocessing of the images, if any.

@@ -61,7 +61,7 @@ class Dataflow:
 
     @without_own_frames
     def parameters(self, batch: Shape) -> int:
-        """Number of elements of all variables, those of shared operators once, for batches of this shape, (N, …).
+        """Number of elements of all variables, for batches of this shape, (N, …). A shared operator counts once.
 
         Raises GraphError if the shape is invalid or does not fit.
         """

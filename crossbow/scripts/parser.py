@@ -175,7 +175,7 @@ def _add_synthetic(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
 def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
     by_dataset = ", ".join(f"{count} with {dataset}" for dataset, count in defaults.epochs.items())
     if defaults.epochs_with_files is not None:
-        by_dataset += f", {defaults.epochs_with_files} with files of one's own"
+        by_dataset += f", {defaults.epochs_with_files} with batch_files"
     group.add_argument(
         "--epochs", type=integer(1), metavar="N", help=f"passes over the training set (default: {by_dataset})"
     )

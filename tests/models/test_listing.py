@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import doctest
+import importlib
 import json
+from pathlib import Path
 
+import pytest
+
+import models
 from crossbow.scripts import ModelDescription
 from models.listing import as_json, as_table, descriptions, scripts
 
@@ -92,3 +98,17 @@ def test_json() -> None:
         "paper": "arXiv:1608.07249",
     }
     assert second["paper"] == ""
+
+
+def test_the_readme_lists_the_same() -> None:
+    readme = (Path(models.__file__).parents[1] / "README.md").read_text("utf-8")
+    found = descriptions()
+    assert [model.name for model in found if f"{model.parameters:,}" not in readme] == []
+    assert [model.command for model in found if f"`{' '.join(model.command.split()[:3])}`" not in readme] == []
+
+
+@pytest.mark.parametrize("name", [script.name for script in scripts()])
+def test_examples_in_the_docstrings(name: str) -> None:
+    result = doctest.testmod(importlib.import_module(f"models.{name}"))
+    assert result.failed == 0
+    assert result.attempted > 0 or name == "logistic_regression"

@@ -115,11 +115,11 @@ def test_the_shape_and_the_classes_of_batch_files_are_read(tmp_path: Path) -> No
     assert PICTURES.epochs_with("batch_files") == PICTURES.epochs_with("cifar10") == 7
 
 
-def test_epochs_with_files_of_ones_own() -> None:
+def test_epochs_with_files() -> None:
     longer = dataclasses.replace(PICTURES, epochs_with_files=90)
     assert (longer.epochs_with("batch_files"), longer.epochs_with("cifar10")) == (90, 7)
     text = " ".join(new_parser("example", "Trains an example.", longer)[0].format_help().split())
-    assert "2 with synthetic, 90 with files of one's own)" in text
+    assert "2 with synthetic, 90 with batch_files)" in text
 
 
 def test_examples_that_are_no_images() -> None:

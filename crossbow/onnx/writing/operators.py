@@ -212,8 +212,8 @@ def _leading_response(operator: WrittenOperator) -> None:
 
 
 def _response(operator: WrittenOperator, x: str, new_axis: str | None = None) -> None:
-    """x / (κ + α · (the mean of the squares of neighbours))^β. The neighbours are those in the channel or, with a new
-    axis before the channels, those in neighbouring channels."""
+    """x / (κ + α · (the mean of the squares of neighbours))^β. The neighbours are in the same channel or, with a new
+    axis before the channels, at the same place in neighbouring channels."""
     kernel, rank = operator.kernel, len(operator.shape)
     assert isinstance(kernel, LRN)
     geometry = kernel.geometry
