@@ -128,18 +128,21 @@ class Gaussian(Initialiser):
 
 @configuration
 class Xavier(Initialiser):
-    """Uniform in [−s, s) with s = √(3 / n), whose variance is 1 / n (Glorot and Bengio, 2010).
+    """Uniform in [−s, s) with s = gain · √(3 / n), whose variance is gain² / n (Glorot and Bengio, 2010).
 
-    `norm` selects n, see `fans`. The default for weights; use `MSRA` before ReLUs.
+    `norm` selects n, see `fans`. The default for weights; use `MSRA` before ReLUs. `gain` makes up for the slope of the
+    activation that follows, as 4 for sigmoids.
     """
 
     norm: str = "fan_in"
+    gain: float = 1.0
 
     def __post_init__(self) -> None:
         check_choice(self, "norm", NORMS)
+        check_number(self, "gain", minimum=0, above=True)
 
     def fill(self, shape: Shape, generator: np.random.Generator) -> NDArray[np.float64]:
-        bound = math.sqrt(3.0 / _fan(shape, self.norm))
+        bound = self.gain * math.sqrt(3.0 / _fan(shape, self.norm))
         return generator.uniform(-bound, bound, shape)
 
 

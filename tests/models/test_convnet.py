@@ -9,6 +9,7 @@ from crossbow.ops import LRN, Conv, DataTransform, InnerProduct, Pool
 from models.convnet import SCRIPT, convnet, main
 from tests.models.zoo import (
     NEEDS_FAST,
+    check_descent,
     check_export,
     check_kernels,
     check_learning,
@@ -100,12 +101,14 @@ def test_the_check_dataflow() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("variant", "epochs"), [("quick", 30), ("full", 200)])
-def test_it_learns(variant: str, epochs: int) -> None:
+def test_it_learns() -> None:
     transform = DataTransform(mean=0.5, scale=255.0)
-    check_learning(
-        convnet(variant, number_of_outputs=2, transform=transform), (3, 32, 32), learning_rate=0.001, epochs=30
-    )
+    check_learning(convnet(number_of_outputs=2, transform=transform), (3, 32, 32), learning_rate=0.001, epochs=30)
+
+
+def test_full_learns() -> None:
+    dataflow = convnet("full", number_of_outputs=2, transform=DataTransform(mean=0.5, scale=255.0))
+    check_descent(dataflow, (3, 32, 32), learning_rate=0.005, tasks=30, fraction=0.5)
 
 
 @NEEDS_FAST

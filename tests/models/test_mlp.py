@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from crossbow import ConfigurationError
+from crossbow import ConfigurationError, Xavier
 from crossbow.ops import InnerProduct, ReLU
 from models.mlp import SCRIPT, main, mlp
 from tests.models.zoo import check_export, check_learning, help_of, kernels, parameters, shapes
@@ -30,6 +31,22 @@ def test_activations() -> None:
         assert sum(isinstance(kernel, InnerProduct) for kernel in found) == 3
 
 
+def test_initial_values() -> None:
+    """Sigmoids have the slope 1/4 at 0."""
+    for activation, gain in (("sigmoid", 4.0), ("relu", 2**0.5), ("tanh", 1.0)):
+        found = kernels(mlp((8, 8), activation=activation)).values()
+        layers = [kernel.weight_initialiser for kernel in found if isinstance(kernel, InnerProduct)]
+        assert layers == [Xavier(norm="average", gain=gain)] * 2 + [Xavier(norm="average")]
+
+
+@pytest.mark.slow
+def test_the_defaults_learn(tmp_path: Path) -> None:
+    """Four sigmoids in a row, with the original's learning rate and momentum."""
+    assert main(f"--dataset digits --epochs 5 --learners 2 --output-directory {tmp_path}".split()) == 0
+    lines = (tmp_path / "log.jsonl").read_text("utf-8").splitlines()
+    assert max(json.loads(line)["test_accuracy"] for line in lines[1:]) > 0.6
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -43,7 +60,7 @@ def test_wrong_options(options: dict[str, object], message: str) -> None:
 
 
 def test_it_learns() -> None:
-    check_learning(mlp((64, 32), number_of_outputs=2), (1, 12, 12), learning_rate=0.1, epochs=20)
+    check_learning(mlp((64, 32), number_of_outputs=2), (1, 12, 12), learning_rate=0.03, epochs=20)
 
 
 def test_export(tmp_path: Path) -> None:

@@ -125,6 +125,7 @@ def test_scale_follows_the_fan(norm: str, fan: int) -> None:
     xavier = Xavier(norm=norm).fill(SHAPE, generator())
     assert np.abs(xavier).max() <= bound
     assert xavier.std() == pytest.approx(math.sqrt(1 / fan), rel=0.01)
+    np.testing.assert_allclose(Xavier(norm=norm, gain=4).fill(SHAPE, generator()), 4 * xavier)
     msra = MSRA(norm=norm).fill(SHAPE, generator())
     assert msra.std() == pytest.approx(math.sqrt(2 / fan), rel=0.01)
     assert np.abs(msra).max() > 2.5 * math.sqrt(2 / fan)
@@ -155,6 +156,7 @@ def test_fans() -> None:
         (lambda: Values([[1.0, 2.0], [3.0]]), r"Values: array must be an array \(.*Received: array='list'"),  # type: ignore[arg-type]
         (lambda: Gaussian(std=1, truncate=1), "truncate must be True or False"),  # type: ignore[arg-type]
         (lambda: Xavier(norm="fan"), "norm must be one of 'fan_in', 'fan_out', 'average'"),
+        (lambda: Xavier(gain=0), "gain must be a finite number > 0. Received: gain=0"),
         (lambda: MSRA(norm="avg"), "norm must be one of"),
         (lambda: Gaussian(), "Gaussian needs std"),  # type: ignore[call-arg]
         (lambda: Gaussian(deviation=1, std=1), "Gaussian has no 'deviation'"),  # type: ignore[call-arg]
