@@ -236,7 +236,7 @@ def test_the_loader_sleeps_while_the_ring_is_full_and_wakes_for_several_slots() 
     made.stop()
     assert wakings <= 100 / 4 + 2
     made.start()
-    until(lambda: made._ring._loader_waits)  # type: ignore[union-attr]
+    until(lambda: made._ring._sleeping)  # type: ignore[union-attr]
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.02  # no busy waiting, which takes a core, or a share of a busy one
@@ -264,7 +264,7 @@ SMALLEST_OBJECT = 16
 
 
 def _traced(made: Loader) -> int:
-    until(lambda: made._ring._loader_waits)  # type: ignore[union-attr]
+    until(lambda: made._ring._sleeping)  # type: ignore[union-attr]
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
@@ -318,8 +318,7 @@ def test_an_error_wakes_a_scheduler_that_waits_for_the_batch() -> None:
 def test_an_error_is_raised_before_batches_that_are_filled_already() -> None:
     with loader(slots=6, source=failing_at(3, TroubleError("early"))) as made:
         made.start()
-        thread = made._thread
-        assert thread is not None
+        (thread,) = made._threads
         thread.join(SECONDS)
         with pytest.raises(TroubleError):
             made.next()
@@ -377,7 +376,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def has_stopped(made: Loader) -> bool:
     """Whether the thread ended when it was told to."""
     made.stop()
-    return made._thread is None
+    return not made._threads
 
 
 @pytest.mark.usefixtures("patient")
@@ -386,7 +385,7 @@ def test_stopping_while_the_ring_is_full_ends_the_thread_and_may_be_repeated() -
     made.stop()
     made.start()
     made.next()
-    until(lambda: made._ring._loader_waits)  # type: ignore[union-attr]
+    until(lambda: made._ring._sleeping)  # type: ignore[union-attr]
     assert has_stopped(made)
     assert has_stopped(made)
     made.release(0)  # a learner that was late
@@ -496,9 +495,9 @@ def test_starting_anywhere_any_number_of_times() -> None:
 def test_the_thread_is_a_named_daemon() -> None:
     with loader() as made:
         made.start()
-        assert made._thread is not None
-        assert made._thread.daemon
-        assert made._thread.name == "crossbow-loader"
+        (thread,) = made._threads
+        assert thread.daemon
+        assert thread.name == "crossbow-loader"
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs POSIX signals")
