@@ -33,8 +33,8 @@ def batch_tensors(examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, 
 
 
 class Loader:
-    """Loads batches of `examples` in `order`, ahead of time; task n uses slot n mod `slots`. Each of the `threads` fills
-    one batch at a time.
+    """Loads batches of `examples` in `order`, ahead of time; task n uses slot n mod `slots`. Each of the `threads`
+    fills one batch at a time.
 
     `images` is (S, B, C, H, W) or (S, B, features) and `labels` is (S, B, …), with S slots, the order's batch size B
     and the data set's types; kernels may be bound to them. The same applies to `positions` (S, B, 2), int64: the epoch

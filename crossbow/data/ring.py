@@ -111,9 +111,7 @@ class BatchRing:
                     if self._order and self._state[self._order[0]] == _FILLED:
                         break
                     if self._next_to_take == self._end:
-                        raise IndexError(
-                            f"expected a task < {self._end}, where the loader ends. Received: {self._end}"
-                        )
+                        raise IndexError(f"expected a task < {self._end}, where the loader ends. Received: {self._end}")
                 self._wait_for_a_batch()
             self._next_to_take += 1
             slot = self._order.popleft()

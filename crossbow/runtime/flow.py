@@ -44,6 +44,8 @@ class Flow:
         self._early: dict[int, Completed] = {}
         self._done = 0
         self._closed = False
+        self.data_wait_seconds = 0.0
+        """Seconds of training in which learners waited for data, as a mean over the learners."""
 
     @property
     def done(self) -> int:
@@ -90,11 +92,15 @@ class Flow:
         """Slot and examples of the loader's next batch, once few enough tasks are pending. It counts as pending."""
         if self._in_flight >= self._ahead * self._learners:
             self._make_room()
+        began = time.perf_counter()
         try:
             slot, _, examples = loader.next()
         except Aborted:
             while True:  # until the failure that interrupted the loader is found and raised
                 self.collect()
+        if self._doing == "training":
+            # That the scheduler waits is not enough: learners may still have tasks.
+            self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._learners
         self._in_flight += 1
         return slot, examples
 

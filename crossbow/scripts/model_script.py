@@ -16,6 +16,7 @@ from crossbow.console import run_command
 from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
+from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
@@ -24,6 +25,9 @@ from crossbow.synch import has_barrier
 from crossbow.types import DataError
 
 __all__ = ["Defaults", "ModelScript"]
+
+LONG_WAIT = 0.1
+"""Share of the time that learners may wait for data before a script recommends more threads."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class _Run:
         self.log = options.output_directory / "log.jsonl"
         self.picture = options.output_directory / "learning_curves.png"
         self.records = _Records()
+        self.bad = BadRecordsMonitor(options.output_directory / "bad_records.jsonl")
 
     def run(self) -> None:
         options = self.options
@@ -102,10 +107,11 @@ class _Run:
             model=confs.model,
             solver=confs.solver,
             system=confs.system,
-            monitors=[log, self.records, console],
+            monitors=[log, self.bad, self.records, console],
         ) as context:
             _print_configuration(self.script, options, context, data)
             _prepare_directory(options.output_directory, self.log, self.picture)
+            self.bad.prepare()
             log.header(_header(self.script, options, context))
             try:
                 with console:
@@ -131,8 +137,14 @@ class _Run:
         memory = "" if peak is None else f"; peak memory {peak / 1e6:,.0f} MB"
         print(
             f"{reason}trained {_count(done.epoch, 'epoch')} ({done.tasks:,} tasks) in {done.time:.1f} s; "
-            f"{images / done.time:,.0f} images/s with {_count(learners, 'learner')}{memory}"
+            f"{images / done.time:,.0f} images/s with {_count(learners, 'learner')}{memory}; "
+            f"learners waited for data {history.data_wait:.0%} of the time"
         )
+        if history.data_wait > LONG_WAIT:
+            threads = context.system.loader_threads
+            print(f"hint: more than --loader-threads {threads} may be faster, if there are cores for them")
+        if left_out := self.bad.summary():
+            print(left_out)
         best = history.best
         if best is not None and best.test is not None and best.test.accuracy is not None:
             print(

@@ -73,7 +73,6 @@ def test_filling_stops_at_a_slot_that_is_held() -> None:
     ring.release(2)
     assert worth_filling(ring)
     assert fill(ring) == 2
-    assert [ring.next().task for _ in range(2)] == [4, 5]
 
 
 def test_one_free_slot_is_enough_when_somebody_waits() -> None:
@@ -168,7 +167,7 @@ def test_a_slot_that_is_being_filled_cannot_be_released() -> None:
 
 def test_the_first_failure_in_task_order_counts() -> None:
     """It is known when no earlier task is being filled: tasks are claimed in order."""
-    ring = BatchRing(4, 0, None)
+    ring = BatchRing(8, 0, None)
     claims = [ring.claim() or (-1, -1) for _ in range(4)]
     errors = [OSError(f"task {task}") for task, _ in claims]
     ring.fail(claims[2], errors[2])
