@@ -31,8 +31,10 @@ class BadExamples:
             if error.index in self._found:
                 return
             if len(self._found) + 1 == len(self.mask):
-                first = next(iter(self._found.values()), error)
-                raise DataError(f"expected a good example. Received: {len(self.mask):,} bad ones, the first: {first}")
+                first, count = next(iter(self._found.values()), error), len(self.mask)
+                raise DataError(
+                    f"expected an example that can be decoded. Received: {count:,} that cannot, the first: {first}"
+                )
             # A new object: the error's traceback would keep the loader's arrays alive.
             self._found[error.index] = BadExample(error.index, error.source, error.reason)
             self.mask[error.index] = True

@@ -20,7 +20,7 @@ from crossbow.runtime.assembly import Assembly, Needs, Pipeline, slots_memory
 from crossbow.runtime.backend import Backend, Learner
 from crossbow.runtime.clock import work_clock
 from crossbow.runtime.collection import PausedCollection
-from crossbow.runtime.configuration import FILES_TOGETHER, ModelConf, SystemConf
+from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.cpu.backend import CpuBackend
 from crossbow.runtime.device import CudaDevice, parse_devices
@@ -152,7 +152,7 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
 def _new_order(setting: RunSetting) -> TrainingOrder:
     """The order of the training examples. Raises ConfigurationError for files that the data set does not have."""
     examples, system, batch_size = setting.data.train, setting.system, setting.model.batch_size
-    if system.order == "examples":
+    if system.group_of_files is None:
         return TrainingOrder(len(examples), batch_size, system.seed)
     files = examples.groups
     if files is None:
@@ -160,7 +160,7 @@ def _new_order(setting: RunSetting) -> TrainingOrder:
             "SystemConf: order must be 'examples' with a data set that is not stored in files of several examples. "
             f"Received: order={system.order!r}"
         )
-    return TrainingOrder(len(examples), batch_size, system.seed, files, system.files_together or FILES_TOGETHER)
+    return TrainingOrder(len(examples), batch_size, system.seed, files, system.group_of_files)
 
 
 def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:

@@ -166,6 +166,11 @@ class SystemConf:
             raise refuse(self, "files_together", self.files_together, "None, except with order='files'")
 
     @property
+    def group_of_files(self) -> int | None:
+        """Number of files whose examples are shuffled together; None if all examples are."""
+        return (self.files_together or FILES_TOGETHER) if self.order == "files" else None
+
+    @property
     def dtype(self) -> np.dtype[np.generic]:
         """The type of weights and arithmetic, unless `narrow`."""
         return np.dtype("float64" if self.precision == "float64" else "float32")

@@ -92,7 +92,7 @@ class Flow:
         """Slot and examples of the loader's next batch, once few enough tasks are pending. It counts as pending."""
         if self._in_flight >= self._ahead * self._learners:
             self._make_room()
-        began = time.perf_counter()
+        began = time.monotonic()
         try:
             slot, _, examples = loader.next()
         except Aborted:

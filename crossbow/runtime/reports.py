@@ -32,7 +32,7 @@ class Reports:
         failed = isinstance(report, Failed)
         if failed:
             self._failed = True
-        self._times.append(time.perf_counter())
+        self._times.append(time.monotonic())
         self._reports.append(report)
         if len(self._reports) >= self._wanted or self._failed:
             self._enough.set()
@@ -63,7 +63,7 @@ class Reports:
         running = pending - len(self._reports)
         if running >= self._learners:
             return 0.0
-        seconds, end = 0.0, time.perf_counter()
+        seconds, end = 0.0, time.monotonic()
         for began in reversed((since, *tuple(self._times))):
             began = max(began, since)
             seconds += (self._learners - running) * max(0.0, end - began)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
+from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record, SystemConf
 from crossbow.console import run_command
 from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import cores_text, parse_devices
@@ -26,8 +26,8 @@ from crossbow.types import DataError
 
 __all__ = ["Defaults", "ModelScript"]
 
-LONG_WAIT = 0.1
-"""Share of the time that learners may wait for data before a script recommends more threads."""
+LONG_WAIT = 0.1, 1.0
+"""Share of the time, and seconds, that learners may wait for data before a script recommends more threads."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,8 @@ class _Run:
             f"{images / done.time:,.0f} images/s with {_count(learners, 'learner')}{memory}; "
             f"learners waited for data {history.data_wait:.0%} of the time"
         )
-        if history.data_wait > LONG_WAIT:
+        share, seconds = LONG_WAIT
+        if history.data_wait > share and history.data_wait * done.time > seconds:
             threads = context.system.loader_threads
             print(f"hint: more than --loader-threads {threads} may be faster, if there are cores for them")
         if left_out := self.bad.summary():
@@ -201,6 +202,7 @@ def _print_configuration(
         ("kernels", f"{summary.library}, {context.system.precision}"),
         ("rule", _rule_text(context)),
         ("batch", f"{context.model.batch_size} images a learner; {summary.tasks_per_epoch:.4g} tasks an epoch"),
+        ("loader", _loader_text(context.system)),
         ("solver", solver_text(context.solver)),
         ("length", _length_text(options, context.system.seed)),
         ("output", str(options.output_directory)),
@@ -232,6 +234,9 @@ def _header(script: ModelScript, options: argparse.Namespace, context: Execution
         "rule": _rule_text(context),
         "batch_size": context.model.batch_size,
         "seed": system.seed,
+        "order": system.order,
+        "files_together": system.group_of_files,
+        "on_bad_record": system.on_bad_record,
     }
 
 
@@ -241,6 +246,13 @@ def _rule_text(context: ExecutionContext) -> str:
     if not has_barrier(summary.rule):
         return f"{text}; what comes of it depends on timing"
     return f"{text}, an average every {_count(summary.tasks_per_tick, 'task')}"
+
+
+def _loader_text(system: SystemConf) -> str:
+    order = "all examples shuffled"
+    if system.group_of_files is not None:
+        order = f"files shuffled, and examples in groups of {_count(system.group_of_files, 'file')}"
+    return f"{_count(system.loader_threads, 'thread')}; {order}"
 
 
 def _length_text(options: argparse.Namespace, seed: int) -> str:
