@@ -189,7 +189,7 @@ class Engine:
 
     def continue_from(self, other: Engine) -> None:
         """Continue from another engine's base model and progress."""
-        self.flow.data_wait_seconds = other.flow.data_wait_seconds
+        self.flow.continue_from(other.flow)
         self.position.continue_from(other.tick, other.tasks, other.merges, self.coordination.merges(other.tick))
         self.load(other.weights, "the base model")
         self.coordination.begin(self.tick)

@@ -86,6 +86,10 @@ class Flow:
         """Make the scheduler's thread abort task `number`."""
         self._reports.put_failure(Failed(number, self._learners, "close", None))
 
+    def continue_from(self, other: Flow) -> None:
+        """Add to the time that the learners of another flow have waited."""
+        self.data_wait_seconds = other.data_wait_seconds
+
     # Batches
 
     def next_batch(self, loader: Loader) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
@@ -123,7 +124,7 @@ class TrainingRun:
     def _tell_bad_examples(self) -> None:
         for phase, bad in self.engine.bad_examples.items():
             for example in bad.take_new():
-                self._tell(lambda monitor, phase=phase, example=example: monitor.bad_example(phase, example))  # type: ignore[misc]
+                self._tell(methodcaller("bad_example", phase, example))
 
     def _tell(self, tell: Callable[[Monitor], None]) -> None:
         """Call every monitor. Raises CrossbowError in a process that a monitor has forked, because it cannot train."""
