@@ -178,7 +178,7 @@ class Engine:
         """
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
-            self.loader.start(self.tasks)
+            self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
             with self.flow.handing_on("training", self.tasks, on_result):
                 self.scheduler.train(until, self.loader, stop, on_decision)
             if not self.recovery.is_finite(self.tick):  # the loss alone may not show it: ReLU may turn NaN into 0

@@ -118,6 +118,26 @@ def test_a_data_set_without_files() -> None:
         context(GOOD, order="files")
 
 
+def test_no_batch_is_loaded_in_vain() -> None:
+    """At the end of an epoch, or of a call, which ends with a tick of two tasks."""
+
+    class Counted(Files):
+        def write_images(self, selection: Selection, images: np.ndarray) -> None:
+            writes.append(len(images))
+            super().write_images(selection, images)
+
+        def with_labels(self, labels: np.ndarray) -> Counted:
+            return Counted(self.images, labels)
+
+    writes: list[int] = []
+    data = Dataset(Counted(GOOD.train.images, GOOD.train.labels), number_of_classes=3)  # type: ignore[attr-defined]
+    with context(data, loader_threads=2) as running:
+        running.train(2)
+        assert len(writes) == running.summary().tasks == 20
+        running.train(7, TASKS)
+        assert len(writes) == running.summary().tasks == 28
+
+
 # Bad examples
 
 
