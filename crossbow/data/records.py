@@ -77,19 +77,21 @@ class RecordFile:
     Raises DataError with the file's name, the record's number from 0, what was expected and what was received.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, keep_open: bool = True) -> None:
+        """keep_open: False opens the file again for each record, because the number of open files is limited."""
         self.path = checked_path("RecordFile", path)
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except (OSError, ValueError) as error:
-            raise file_error(error, self.path, "a record file") from error
-        self._descriptor = descriptor
+        descriptor = self._open()
+        self._descriptor: int | None = descriptor
         self._close = weakref.finalize(self, os.close, descriptor)
+        self._labels = array("i")
         try:
-            self._offsets = self._read_offsets()
+            self._offsets = self._read_offsets(descriptor)
         except BaseException:
             self.close()
             raise
+        if not keep_open:
+            self.close()
+            self._descriptor = None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -100,6 +102,11 @@ class RecordFile:
         content = self._read(start, self._offsets[number + 1] - start)
         header = self._header(content, number)
         return replace(header, jpeg=content[FIXED + BOX * len(header.boxes) :])
+
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """The labels of all records (N,), as they were when the file was opened. They are not checked."""
+        return np.array(self._labels, np.int32)
 
     def header(self, index: int) -> tuple[Record, int]:
         """A record without its image file, and the length of that file. Only the beginning of the record is read."""
@@ -145,21 +152,36 @@ class RecordFile:
 
     def _read(self, start: int, count: int) -> bytes:
         """Read `count` bytes at `start`, fewer at the end of the file."""
+        if self._descriptor is None:
+            descriptor = self._open()
+            try:
+                return self._read_from(descriptor, start, count)
+            finally:
+                os.close(descriptor)
         if not self._close.alive:
             raise ValueError(f"{self.path}: the record file is closed")
+        return self._read_from(self._descriptor, start, count)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except (OSError, ValueError) as error:
+            raise file_error(error, self.path, "a record file") from error
+
+    def _read_from(self, descriptor: int, start: int, count: int) -> bytes:
         pieces = []
         try:
-            while count > 0 and (piece := _read_at(self._descriptor, count, start)):
+            while count > 0 and (piece := _read_at(descriptor, count, start)):
                 pieces.append(piece)
                 start, count = start + len(piece), count - len(piece)
         except OSError as error:
             raise file_error(error, self.path, "a readable record file") from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _read_offsets(self) -> array[int]:
+    def _read_offsets(self, descriptor: int) -> array[int]:
         """Offsets of the records, and the end of the last record."""
         try:
-            size = os.fstat(self._descriptor).st_size
+            size = os.fstat(descriptor).st_size
         except OSError as error:
             raise file_error(error, self.path, "a record file") from error
         header = self._read(0, HEADER)
@@ -190,7 +212,8 @@ class RecordFile:
             raise DataError(
                 f"{self.path}: expected record {number} at byte {offset:,}. Received: the end of the file, at {size:,}"
             )
-        length, _, boxes = _START.unpack(start)
+        length, label, boxes = _START.unpack(start)
+        self._labels.append(label)
         if boxes < 0:
             raise DataError(f"{self.path}: expected a number of boxes ≥ 0 in record {number}. Received: {boxes}")
         least, most = FIXED + BOX * boxes, size - offset

@@ -1,0 +1,174 @@
+"""Data sets of image files in folders, one folder for each class."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import is_number, plain
+from crossbow.data.dataset import Dataset
+from crossbow.data.encoded import EncodedExamples
+from crossbow.data.image_transform import Boxes, ImageTransform, Pixels
+from crossbow.data.images import Scratch, looks_like_an_image
+from crossbow.data.reading import LARGEST_ARRAY
+from crossbow.files import checked_path, file_error
+from crossbow.types import DataError, bytes_text
+
+
+def image_folder(
+    directory: str | os.PathLike[str],
+    *,
+    image_size: int = 224,
+    colour_distortion: bool = False,
+    check_fraction: float = 0.1,
+) -> Dataset:
+    """A data set of image files in `directory/CLASS/…`: uint8 (3, S, S), S = `image_size`.
+
+    The classes are the sorted names of the folders (`class_names` of the data set). A class has all image files in its
+    folder and below, sorted by path. The content of a file determines whether it is an image that `decode_image` reads,
+    not its name; others are ignored, and so are hidden folders. With the folders `train` and `val`, which contain
+    folders of classes, training and check examples are separate. Otherwise every ⌊1 / check_fraction⌋-th image or so is
+    a check example: example i of all, if ⌊(i + 1) · check_fraction⌋ > ⌊i · check_fraction⌋.
+
+    Images are decoded and transformed when they are needed. In training, a random area is resized, and may be mirrored
+    (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast are
+    changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centre of the image, as by
+    torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
+
+    Raises DataError if there are no classes, a class has no images, or `val` has a class that `train` does not have.
+    """
+    check_fraction = plain(check_fraction)
+    if not is_number(check_fraction) or not 0 <= check_fraction < 1:
+        raise DataError(f"check_fraction: expected a number with 0 ≤ check_fraction < 1. Received: {check_fraction!r}")
+    training = ImageTransform(image_size, training=True, colour_distortion=colour_distortion)
+    testing = ImageTransform(image_size, training=False)
+    root = checked_path("image_folder", directory)
+    folders = _folders(root)
+    check = None
+    if "train" in folders and _folders(root / "train"):
+        train = _Listing(root / "train")
+        if "val" in folders:
+            check = _Listing(root / "val", train.classes)
+    else:
+        train = _Listing(root)
+    if check is None and check_fraction > 0:
+        train, check = train.split(check_fraction)
+    data = Dataset(
+        FolderExamples(train, training),
+        None if check is None else FolderExamples(check, testing),
+        number_of_classes=len(train.classes),
+    )
+    data.class_names = train.classes
+    return data
+
+
+class _Listing:
+    """The image files of a directory of classes, relative to it, and their labels."""
+
+    def __init__(self, root: Path, classes: tuple[str, ...] | None = None) -> None:
+        """classes: those that there may be; by default they are the folders."""
+        found = _folders(root)
+        if not found:
+            raise DataError(f"{root}: expected a folder with images for each class. Received: no folders")
+        self.root = root
+        self.classes = tuple(found) if classes is None else classes
+        self.paths: list[str] = []
+        labels: list[int] = []
+        for name in found:
+            if name not in self.classes:
+                raise DataError(f"{root}: expected the classes of the training set. Received: {name!r} too")
+            images = sorted(_images(root / name))
+            if not images:
+                raise DataError(
+                    f"{root / name}: expected at least one image file in the folder of a class. Received: none"
+                )
+            self.paths += [os.path.join(name, image) for image in images]
+            labels += [self.classes.index(name)] * len(images)
+        self.labels = np.array(labels, np.int32)
+
+    def part(self, selected: NDArray[np.bool_]) -> _Listing:
+        part = object.__new__(_Listing)
+        part.root, part.classes, part.labels = self.root, self.classes, self.labels[selected]
+        part.paths = [self.paths[n] for n in np.flatnonzero(selected)]
+        return part
+
+    def split(self, check_fraction: float) -> tuple[_Listing, _Listing]:
+        """Training and check files. Raises DataError if there are no check files."""
+        steps = np.floor(np.arange(len(self.paths) + 1) * check_fraction)
+        selected = np.diff(steps) > 0
+        if not selected.any():
+            raise DataError(
+                f"{self.root}: expected at least {int(np.ceil(1 / check_fraction)):,} images, for a check example with "
+                f"check_fraction={check_fraction}. Received: {len(self.paths):,}"
+            )
+        return self.part(~selected), self.part(selected)
+
+
+class FolderExamples(EncodedExamples):
+    """The images of a listing."""
+
+    def __init__(self, files: _Listing, transform: ImageTransform) -> None:
+        super().__init__(files.labels, transform)
+        self._root, self._paths = str(files.root), files.paths
+
+    def source(self, index: int) -> str:
+        return os.path.join(self._root, self._paths[index])
+
+    def read(self, index: int, scratch: Scratch) -> tuple[Pixels, Boxes | None]:
+        path = self.source(index)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > LARGEST_ARRAY:
+                    raise DataError(f"expected a file of at most {bytes_text(LARGEST_ARRAY)}. Received: {size:,} bytes")
+                content = scratch.array(size)
+                return content[: _fill(file, content)], None
+        except OSError as error:
+            raise file_error(error, Path(path), "a readable image file") from error
+
+
+def _fill(file: io.RawIOBase, content: Pixels) -> int:
+    """Read until the array is full or the file ends. Returns the number of bytes."""
+    count = 0
+    while count < len(content) and (read := file.readinto(content.data[count:])):
+        count += read
+    return count
+
+
+def _folders(directory: Path) -> list[str]:
+    """The names of the folders in a directory, sorted, without hidden ones."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise file_error(error, directory, "a directory with a folder for each class") from error
+
+
+def _images(folder: Path) -> Iterator[str]:
+    """The paths of the image files in a folder and below, relative to it."""
+
+    def fail(error: OSError) -> None:
+        raise file_error(error, folder, "a readable folder of images") from error
+
+    for where, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = os.path.join(where, name)
+            if _is_image(path):
+                yield os.path.relpath(path, folder)
+
+
+def _is_image(path: str) -> bool:
+    # A pipe would block, so that only regular files are opened.
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb", buffering=0) as file:
+            return looks_like_an_image(file.read(16) or b"")
+    except OSError as error:
+        raise file_error(error, Path(path), "a readable file") from error

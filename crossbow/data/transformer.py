@@ -1,0 +1,37 @@
+"""Decoding and transformation of images, by compiled passes."""
+
+from __future__ import annotations
+
+from crossbow.data.colours import ColourDistortion
+from crossbow.data.cropping import RandomWindows
+from crossbow.data.image_transform import Boxes, ImageTransform, Pixels, centre_window
+from crossbow.data.images import Scratch, decode_pixels
+from crossbow.data.resampling import Resampler
+
+
+class Transformer:
+    """Decodes and transforms images, in memory that it keeps. One thread at a time may use it."""
+
+    def __init__(self, transform: ImageTransform) -> None:
+        self._size = transform.size
+        self._windows = RandomWindows(transform.size) if transform.training else None
+        self._colours = ColourDistortion() if transform.training and transform.colour_distortion else None
+        self._resampler = Resampler(transform.size)
+        self._pixels = Scratch()
+        self.content = Scratch()
+        """Memory for the file of an image."""
+
+    def write(self, content: bytes | Pixels, boxes: Boxes | None, choices: tuple[int, int, int], out: Pixels) -> None:
+        """Write an image to `out` (3, S, S).
+
+        content: the bytes of an image file. boxes: as in `RandomWindows.choose`. choices: (seed, epoch, index).
+        """
+        pixels = decode_pixels(content, scratch=self._pixels)
+        height, width, _ = pixels.shape
+        if self._windows is None:
+            window = centre_window(height, width, self._size)
+        else:
+            window = self._windows.choose(height, width, boxes, *choices)
+        self._resampler.resample(pixels, window, out)
+        if self._colours is not None:
+            self._colours.distort(out, *choices)
