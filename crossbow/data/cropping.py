@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.data.image_transform import Boxes, Window
+from crossbow.data.preprocessing import Boxes, Window
 from crossbow.kernels.compiled import float32_at, inlined, int64_at, native, philox
 from crossbow.kernels.native import NativeCall
 from crossbow.types import address

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from crossbow.conf import is_number, plain
 from crossbow.data.dataset import Dataset
-from crossbow.data.encoded import EncodedExamples
-from crossbow.data.image_transform import Boxes, ImageTransform, Pixels
+from crossbow.data.decoded import DecodedExamples
 from crossbow.data.images import Scratch, looks_like_an_image
+from crossbow.data.preprocessing import Boxes, Pixels, Preprocessing
 from crossbow.data.reading import LARGEST_ARRAY
 from crossbow.files import checked_path, file_error
 from crossbow.types import DataError, bytes_text
@@ -35,7 +35,7 @@ def image_folder(
     folders of classes, training and check examples are separate. Otherwise every ⌊1 / check_fraction⌋-th image or so is
     a check example: example i of all, if ⌊(i + 1) · check_fraction⌋ > ⌊i · check_fraction⌋.
 
-    Images are decoded and transformed when they are needed. In training, a random area is resized, and may be mirrored
+    Images are decoded and preprocessed when they are needed. In training, a random area is resized, and may be mirrored
     (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast are
     changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centre of the image, as by
     torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
@@ -45,8 +45,8 @@ def image_folder(
     check_fraction = plain(check_fraction)
     if not is_number(check_fraction) or not 0 <= check_fraction < 1:
         raise DataError(f"check_fraction: expected a number with 0 ≤ check_fraction < 1. Received: {check_fraction!r}")
-    training = ImageTransform(image_size, training=True, colour_distortion=colour_distortion)
-    testing = ImageTransform(image_size, training=False)
+    training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
+    testing = Preprocessing(image_size, training=False)
     root = checked_path("image_folder", directory)
     folders = _folders(root)
     check = None
@@ -109,11 +109,11 @@ class _Listing:
         return self.part(~selected), self.part(selected)
 
 
-class FolderExamples(EncodedExamples):
+class FolderExamples(DecodedExamples):
     """The images of a listing."""
 
-    def __init__(self, files: _Listing, transform: ImageTransform) -> None:
-        super().__init__(files.labels, transform)
+    def __init__(self, files: _Listing, preprocessing: Preprocessing) -> None:
+        super().__init__(files.labels, preprocessing)
         self._root, self._paths = str(files.root), files.paths
 
     def source(self, index: int) -> str:

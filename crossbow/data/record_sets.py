@@ -1,4 +1,4 @@
-"""Data sets in record files, whose images are read, decoded and transformed when they are needed."""
+"""Data sets in record files, whose images are read, decoded and preprocessed when they are needed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 
 from crossbow.data.batch_metadata import read_metadata
 from crossbow.data.dataset import Dataset
-from crossbow.data.encoded import EncodedExamples
+from crossbow.data.decoded import DecodedExamples
 from crossbow.data.examples import Indices
-from crossbow.data.image_transform import Boxes, ImageTransform, Pixels
 from crossbow.data.images import Scratch
 from crossbow.data.inspection import open_record_files
+from crossbow.data.preprocessing import Boxes, Pixels, Preprocessing
 from crossbow.data.records import RecordFile
 from crossbow.files import checked_path
 from crossbow.types import DataError
@@ -38,14 +38,14 @@ def records(
     train, check    a record file, a metadata file (`*.metadata`), a pattern such as `crossbow-train.records.*`, or
                     several of these. The files of a pattern are in the order of the numbers in their names.
 
-    Opening checks the lengths of all records and reads their labels. Images are read, decoded and transformed when
+    Opening checks the lengths of all records and reads their labels. Images are read, decoded and preprocessed when
     they are needed, as those of `image_folder`; the random areas for training contain at least 10 % of one of the
     bounding boxes of a record, if it has any. Other arguments are those of `Dataset`.
 
     Raises DataError if a file is missing or damaged, a pattern matches no file, or a label is out of range.
     """
-    training = ImageTransform(image_size, training=True, colour_distortion=colour_distortion)
-    testing = ImageTransform(image_size, training=False)
+    training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
+    testing = Preprocessing(image_size, training=False)
     return Dataset(
         RecordExamples(record_files(train, "train"), training),
         None if check is None else RecordExamples(record_files(check, "check"), testing),
@@ -56,7 +56,7 @@ def records(
 
 def record_files(files: Files, name: str) -> list[RecordFile]:
     """The record files. Raises DataError if they contain no records."""
-    given = [files] if isinstance(files, str | os.PathLike) else list(files)
+    given = list(files) if isinstance(files, Iterable) and not isinstance(files, str) else [files]
     found = [file for item in given for file in _open(checked_path(name, item))]
     if not any(map(len, found)):
         raise DataError(f"{name}: expected at least one record. Received: none in {len(found)} files")
@@ -85,10 +85,10 @@ def _numbers(path: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"([0-9]+)", path)]
 
 
-class RecordExamples(EncodedExamples):
+class RecordExamples(DecodedExamples):
     """The records of several files."""
 
-    def __init__(self, files: list[RecordFile], transform: ImageTransform) -> None:
+    def __init__(self, files: list[RecordFile], preprocessing: Preprocessing) -> None:
         for file in files:
             negative = np.flatnonzero(file.labels < 0)
             if len(negative):
@@ -96,7 +96,7 @@ class RecordExamples(EncodedExamples):
                 raise DataError(
                     f"{file.path}: expected a label ≥ 0 in record {number}. Received: {file.labels[number]}"
                 )
-        super().__init__(np.concatenate([file.labels for file in files]), transform)
+        super().__init__(np.concatenate([file.labels for file in files]), preprocessing)
         self._files = files
         self._starts = np.cumsum([0, *map(len, files)])
 
@@ -110,7 +110,10 @@ class RecordExamples(EncodedExamples):
 
     def read(self, index: int, scratch: Scratch) -> tuple[bytes | Pixels, Boxes | None]:
         file, number = self._place(index)
-        record = file[number]
+        try:
+            record = file[number]
+        except DataError as error:  # without the file and the record, which `source` names
+            raise DataError(str(error).removeprefix(f"{file.path}: ").removeprefix(f"record {number}: ")) from error
         return record.jpeg, record.boxes
 
     def _place(self, index: int) -> tuple[RecordFile, int]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.data.image_transform import Pixels, Window
+from crossbow.data.preprocessing import Pixels, Window
 from crossbow.kernels.compiled import inlined, int32_at, int64_at, native, uint8_at
 from crossbow.kernels.native import NativeCall
 from crossbow.types import address

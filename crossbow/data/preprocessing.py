@@ -1,4 +1,4 @@
-"""How images of any size become images of one size: the transform, and the window of an image that it computes."""
+"""How images of any size become images of one size: the steps, and the window of an image that is computed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ Boxes = NDArray[np.float32]
 """Bounding boxes (k, 4): xmin, ymin, xmax, ymax, relative to the size of the image."""
 
 LARGEST_SIZE = 4096
-"""Maximum height and width of transformed images."""
+"""Maximum height and width of preprocessed images."""
 
 
 @dataclass(frozen=True)
-class ImageTransform:
+class Preprocessing:
     """How images of any size become (3, S, S).
 
     size                S
-    training            True: a random area (`RandomWindows`), mirrored at random. False: the central 7/8 of the
-                        shorter side, squared (`centre_window`)
+    training            True: a random area, mirrored at random (`RandomWindows`); False: the centre (`centre_window`)
     colour_distortion   whether colours are distorted at random in training (`ColourDistortion`)
     """
 
@@ -36,6 +35,7 @@ class ImageTransform:
         size = plain(self.size)
         if not is_integer(size) or not 1 <= size <= LARGEST_SIZE:
             raise DataError(f"image_size: expected an integer from 1 to {LARGEST_SIZE}. Received: {size!r}")
+        object.__setattr__(self, "size", size)
 
 
 @dataclass(frozen=True)

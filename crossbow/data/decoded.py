@@ -1,4 +1,4 @@
-"""Examples whose images are stored as files of any size, and decoded and transformed when they are needed."""
+"""Examples whose images are stored as files of any size, and decoded and preprocessed when they are needed."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crossbow.data.examples import BadExample, Examples, Selection
-from crossbow.data.image_transform import Boxes, ImageTransform, Pixels
 from crossbow.data.images import Scratch
+from crossbow.data.preprocessing import Boxes, Pixels, Preprocessing
 from crossbow.types import Array, DataError, Shape
 
 if TYPE_CHECKING:
-    from crossbow.data.transformer import Transformer
+    from crossbow.data.preprocessor import Preprocessor
 
 
-class EncodedExamples(Examples):
-    """Examples whose images are files: uint8 (3, S, S). Every thread has its own `Transformer`."""
+class DecodedExamples(Examples):
+    """Examples whose images are files: uint8 (3, S, S). Every thread has its own `Preprocessor`."""
 
-    def __init__(self, labels: Array, transform: ImageTransform) -> None:
+    def __init__(self, labels: Array, preprocessing: Preprocessing) -> None:
         self.labels = labels
-        self.transform = transform
+        self.preprocessing = preprocessing
         self._thread = threading.local()
-        self._transformer()  # compiles now rather than during the first batch
+        self._preprocessor()  # compiles now rather than during the first batch
 
     @abstractmethod
     def read(self, index: int, scratch: Scratch) -> tuple[bytes | Pixels, Boxes | None]:
@@ -40,19 +40,19 @@ class EncodedExamples(Examples):
 
     @property
     def image_shape(self) -> Shape:
-        return (3, self.transform.size, self.transform.size)
+        return (3, self.preprocessing.size, self.preprocessing.size)
 
     @property
     def image_dtype(self) -> np.dtype[np.generic]:
         return np.dtype(np.uint8)
 
     def write_images(self, selection: Selection, images: Array) -> None:
-        transformer = self._transformer()
+        preprocessor = self._preprocessor()
         places = zip(selection.epochs.tolist(), selection.indices.tolist(), strict=True)
         for position, (epoch, index) in enumerate(places):
             try:
-                content, boxes = self.read(index, transformer.content)
-                transformer.write(content, boxes, (selection.seed, epoch, index), images[position])
+                content, boxes = self.read(index, preprocessor.content)
+                preprocessor.write(content, boxes, (selection.seed, epoch, index), images[position])
             except DataError as error:
                 source = self.source(index)
                 raise BadExample(index, source, str(error).removeprefix(f"{source}: ")) from error
@@ -62,10 +62,10 @@ class EncodedExamples(Examples):
         other.labels = labels
         return other
 
-    def _transformer(self) -> Transformer:
-        made: Transformer | None = getattr(self._thread, "transformer", None)
+    def _preprocessor(self) -> Preprocessor:
+        made: Preprocessor | None = getattr(self._thread, "preprocessor", None)
         if made is None:
-            from crossbow.data.transformer import Transformer  # here, because numba takes long to import
+            from crossbow.data.preprocessor import Preprocessor  # here, because numba takes long to import
 
-            made = self._thread.transformer = Transformer(self.transform)
+            made = self._thread.preprocessor = Preprocessor(self.preprocessing)
         return made

@@ -1,22 +1,22 @@
-"""Decoding and transformation of images, by compiled passes."""
+"""Decoding and preprocessing of images by compiled passes."""
 
 from __future__ import annotations
 
 from crossbow.data.colours import ColourDistortion
 from crossbow.data.cropping import RandomWindows
-from crossbow.data.image_transform import Boxes, ImageTransform, Pixels, centre_window
 from crossbow.data.images import Scratch, decode_pixels
+from crossbow.data.preprocessing import Boxes, Pixels, Preprocessing, centre_window
 from crossbow.data.resampling import Resampler
 
 
-class Transformer:
-    """Decodes and transforms images, in memory that it keeps. One thread at a time may use it."""
+class Preprocessor:
+    """Decodes and preprocesses images, in memory that it keeps. One thread at a time may use it."""
 
-    def __init__(self, transform: ImageTransform) -> None:
-        self._size = transform.size
-        self._windows = RandomWindows(transform.size) if transform.training else None
-        self._colours = ColourDistortion() if transform.training and transform.colour_distortion else None
-        self._resampler = Resampler(transform.size)
+    def __init__(self, preprocessing: Preprocessing) -> None:
+        self._size = preprocessing.size
+        self._windows = RandomWindows(preprocessing.size) if preprocessing.training else None
+        self._colours = ColourDistortion() if preprocessing.training and preprocessing.colour_distortion else None
+        self._resampler = Resampler(preprocessing.size)
         self._pixels = Scratch()
         self.content = Scratch()
         """Memory for the file of an image."""
