@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.data.cropping import COLOUR_KEY, halves
+from crossbow.data.cropping import halves
 from crossbow.kernels.compiled import float64_at, int64_at, native, philox, uint8_at
 from crossbow.kernels.native import NativeCall
 from crossbow.types import address
 
+KEY = 0x696D6800
+"""Separates these random numbers from others with the same seed."""
 MOST_BRIGHTNESS = 32.0
 """Maximum amount that is added to pixels or subtracted, in levels."""
 LEAST_FACTOR, MOST_FACTOR = 0.5, 1.5
@@ -79,7 +81,7 @@ def _measure(block: int, amounts: int, sums: int, unused: int) -> int:
     """Four random numbers in [0, 1), and the sum of each channel."""
     s = int64_at(block)
     low, high = np.uint64(s[5] & 0xFFFFFFFF), np.uint64(s[5] >> 32)
-    words = philox(low, np.uint64(COLOUR_KEY), np.uint64(s[4]), high, np.uint64(s[2]), np.uint64(s[3]))
+    words = philox(low, np.uint64(KEY), np.uint64(s[4]), high, np.uint64(s[2]), np.uint64(s[3]))
     for n in range(4):
         float64_at(amounts)[n] = np.float64(words[n]) / 2.0**32
     for channel in range(3):

@@ -21,8 +21,8 @@ LEAST_AREA, MOST_AREA = 0.05, 1.0
 """Fraction of the image."""
 
 KEY = 0x696D6700
-"""Separates the random numbers of images from those of operators. Attempt n uses KEY + n."""
-MIRROR_KEY, COLOUR_KEY = KEY + ATTEMPTS, KEY + ATTEMPTS + 1
+"""Separates these random numbers from others with the same seed. Attempt n uses KEY + n."""
+MIRROR_KEY = KEY + ATTEMPTS
 
 
 class RandomWindows:

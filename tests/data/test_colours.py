@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.data.colours import ColourDistortion, amounts, chroma_matrix
-from crossbow.data.cropping import COLOUR_KEY
+from crossbow.data.colours import KEY, ColourDistortion, amounts, chroma_matrix
 from crossbow.kernels.random import image_words
 
 DISTORTION = ColourDistortion()
@@ -22,7 +21,7 @@ def distorted(image: np.ndarray, seed: int, epoch: int, index: int) -> np.ndarra
 
 def expected(image: np.ndarray, seed: int, epoch: int, index: int) -> np.ndarray:
     """One step after another, clipped and rounded at the end."""
-    words = image_words(np.array([[epoch, index]]), seed, COLOUR_KEY)[0] / 2**32
+    words = image_words(np.array([[epoch, index]]), seed, KEY)[0] / 2**32
     brightness, saturation, hue, contrast = amounts(words)
     pixels = image.reshape(3, -1) + brightness
     pixels = chroma_matrix(saturation, hue) @ pixels
