@@ -160,7 +160,7 @@ def _images(folder: Path) -> Iterator[str]:
         for name in names:
             path = os.path.join(where, name)
             if _is_image(path):
-                yield os.path.relpath(path, folder)
+                yield path[len(os.path.join(folder, "")) :]
 
 
 def _is_image(path: str) -> bool:
