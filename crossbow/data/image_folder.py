@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,16 +31,17 @@ def image_folder(
 ) -> Dataset:
     """A data set of image files in `directory/CLASS/…`: uint8 (3, S, S), S = `image_size`.
 
-    The classes are the sorted names of the folders (`class_names` of the data set). A class has all image files in its
+    The classes are the sorted names of the folders (`class_names` of the data set). The images of a class are in its
     folder and below, sorted by path. The content of a file determines whether it is an image that `decode_image` reads,
-    not its name; others are ignored, and so are hidden folders. With the folders `train` and `val`, which contain
-    folders of classes, training and check examples are separate. Otherwise every ⌊1 / check_fraction⌋-th image or so is
-    a check example: example i of all, if ⌊(i + 1) · check_fraction⌋ > ⌊i · check_fraction⌋.
+    not its name. Other files, files outside of classes and hidden folders are ignored.
 
-    Images are decoded and preprocessed when they are needed. In training, a random area is resized, and may be mirrored
-    (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast are
-    changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centre of the image, as by
-    torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
+    If the directory contains `train` and `val` with folders of classes, these are the training and check examples.
+    Otherwise the fraction `check_fraction` of the images, evenly spaced, are check examples; 0 means none.
+
+    Images are decoded and preprocessed when they are needed. In training, a random area is resized, and mirrored at
+    random (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast
+    are changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centres of images, as those
+    of torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
 
     Raises DataError if there are no classes, a class has no images, or `val` has a class that `train` does not have.
     """
@@ -47,17 +50,7 @@ def image_folder(
         raise DataError(f"check_fraction: expected a number with 0 ≤ check_fraction < 1. Received: {check_fraction!r}")
     training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
     testing = Preprocessing(image_size, training=False)
-    root = checked_path("image_folder", directory)
-    folders = _folders(root)
-    check = None
-    if "train" in folders and _folders(root / "train"):
-        train = _Listing(root / "train")
-        if "val" in folders:
-            check = _Listing(root / "val", train.classes)
-    else:
-        train = _Listing(root)
-    if check is None and check_fraction > 0:
-        train, check = train.split(check_fraction)
+    train, check = _phases(checked_path("image_folder", directory).absolute(), check_fraction)
     data = Dataset(
         FolderExamples(train, training),
         None if check is None else FolderExamples(check, testing),
@@ -67,46 +60,58 @@ def image_folder(
     return data
 
 
+@dataclass(frozen=True, eq=False)
 class _Listing:
-    """The image files of a directory of classes, relative to it, and their labels."""
+    """The image files of a phase."""
 
-    def __init__(self, root: Path, classes: tuple[str, ...] | None = None) -> None:
-        """classes: those that there may be; by default they are the folders."""
-        found = _folders(root)
-        if not found:
-            raise DataError(f"{root}: expected a folder with images for each class. Received: no folders")
-        self.root = root
-        self.classes = tuple(found) if classes is None else classes
-        self.paths: list[str] = []
-        labels: list[int] = []
-        for name in found:
-            if name not in self.classes:
-                raise DataError(f"{root}: expected the classes of the training set. Received: {name!r} too")
-            images = sorted(_images(root / name))
-            if not images:
-                raise DataError(
-                    f"{root / name}: expected at least one image file in the folder of a class. Received: none"
-                )
-            self.paths += [os.path.join(name, image) for image in images]
-            labels += [self.classes.index(name)] * len(images)
-        self.labels = np.array(labels, np.int32)
+    root: Path
+    classes: tuple[str, ...]
+    paths: list[str]
+    """Relative to the root."""
+    labels: NDArray[np.int32]
 
     def part(self, selected: NDArray[np.bool_]) -> _Listing:
-        part = object.__new__(_Listing)
-        part.root, part.classes, part.labels = self.root, self.classes, self.labels[selected]
-        part.paths = [self.paths[n] for n in np.flatnonzero(selected)]
-        return part
+        paths = [self.paths[index] for index in np.flatnonzero(selected)]
+        return replace(self, paths=paths, labels=self.labels[selected])
 
-    def split(self, check_fraction: float) -> tuple[_Listing, _Listing]:
-        """Training and check files. Raises DataError if there are no check files."""
-        steps = np.floor(np.arange(len(self.paths) + 1) * check_fraction)
-        selected = np.diff(steps) > 0
-        if not selected.any():
-            raise DataError(
-                f"{self.root}: expected at least {int(np.ceil(1 / check_fraction)):,} images, for a check example with "
-                f"check_fraction={check_fraction}. Received: {len(self.paths):,}"
-            )
-        return self.part(~selected), self.part(selected)
+
+def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | None]:
+    """The training and check files of a directory."""
+    folders = _folders(root)
+    if "train" in folders and _folders(root / "train"):
+        train = _list_classes(root / "train")
+        if "val" in folders:
+            return train, _list_classes(root / "val", train.classes)
+    else:
+        train = _list_classes(root)
+    if check_fraction == 0:
+        return train, None
+    checked = np.diff(np.floor(np.arange(len(train.paths) + 1) * check_fraction)) > 0
+    if not checked.any():
+        raise DataError(
+            f"{train.root}: expected at least {math.ceil(1 / check_fraction):,} images, for a check example with "
+            f"check_fraction={check_fraction}. Received: {len(train.paths):,}"
+        )
+    return train.part(~checked), train.part(checked)
+
+
+def _list_classes(root: Path, classes: tuple[str, ...] | None = None) -> _Listing:
+    """The images in the folders of a directory. classes: the folders that there may be; None: any."""
+    found = _folders(root)
+    if not found:
+        raise DataError(f"{root}: expected a folder with images for each class. Received: no folders")
+    classes = tuple(found) if classes is None else classes
+    paths: list[str] = []
+    labels: list[int] = []
+    for name in found:
+        if name not in classes:
+            raise DataError(f"{root}: expected the classes of the training set. Received: {name!r} too")
+        images = sorted(_images(root / name))
+        if not images:
+            raise DataError(f"{root / name}: expected at least one image file in the folder of a class. Received: none")
+        paths += [os.path.join(name, image) for image in images]
+        labels += [classes.index(name)] * len(images)
+    return _Listing(root, classes, paths, np.array(labels, np.int32))
 
 
 class FolderExamples(DecodedExamples):

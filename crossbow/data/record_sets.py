@@ -64,6 +64,7 @@ def record_files(files: Files, name: str) -> list[RecordFile]:
 
 
 def _open(path: Path) -> Iterable[RecordFile]:
+    """The record files, by absolute paths: they are opened again when the working directory may have changed."""
     paths = [path]
     if glob.has_magic(str(path)) and not path.exists():
         paths = [Path(match) for match in sorted(glob.glob(str(path)), key=_numbers)]
@@ -76,8 +77,8 @@ def _open(path: Path) -> Iterable[RecordFile]:
                 f"{path}: expected a metadata file of record files, with the same prefix for examples and labels. "
                 f"Received: {metadata.examples} and {metadata.labels}, as of batch-aligned files"
             )
-        return open_record_files(path, metadata, keep_open=False)
-    return (RecordFile(path, keep_open=False) for path in paths)
+        return open_record_files(path.absolute(), metadata, keep_open=False)
+    return (RecordFile(path.absolute(), keep_open=False) for path in paths)
 
 
 def _numbers(path: str) -> list[tuple[int, str]]:

@@ -172,6 +172,17 @@ def test_memory_is_used_again(directory: Path) -> None:
     assert peak - before < 6000  # the smallest decoded image has 3,600 bytes, all together 99,000
 
 
+def test_the_working_directory_may_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_folder(tmp_path / "images", {"a/1.jpg": picture(1)})
+    write_record_set(tmp_path, "some", [[record(1)]])
+    monkeypatch.chdir(tmp_path)
+    sets = [folder(Path("images"))]
+    sets += [records(given, image_size=SIZE) for given in ("some.metadata", "some.records.1", "*.records.*")]
+    monkeypatch.chdir("/")
+    images = [written(data.train, [0]) for data in sets]
+    assert all((image == images[0]).all() for image in images)
+
+
 # Bad examples
 
 
