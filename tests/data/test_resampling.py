@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,7 @@ from hypothesis import strategies as st
 from benchmarks.torchvision_import import import_torchvision
 from crossbow.data.preprocessing import Preprocessing, Window, centre_window
 from crossbow.data.resampling import Resampler
-from crossbow.types import DataError
+from crossbow.types import DataError, address
 
 MISSING = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
 RANDOM = np.random.default_rng(0)
@@ -168,3 +171,23 @@ def test_arrays_that_are_not_contiguous() -> None:
 def test_sizes_that_are_none(size: Any) -> None:
     with pytest.raises(DataError, match=r"^image_size: expected an integer from 1 to 4096\. Received: "):
         Preprocessing(size, training=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="pages are protected as Linux does it")
+@pytest.mark.parametrize("size", [8, 20, 40])
+def test_nothing_after_an_image_is_read(size: int) -> None:
+    """The page after the image must not be touched: reading it would end the process."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    pages = np.frombuffer(memory, np.uint8)
+    height, width = 20, page // 60
+    pixels = pages[page - 60 * width : page].reshape(height, width, 3)
+    pixels[...] = noise(height, width)
+    libc = ctypes.CDLL(None, use_errno=True)
+    after = ctypes.c_void_p(address(pages) + page)
+    assert libc.mprotect(after, ctypes.c_size_t(page), 0) == 0
+    try:
+        window = whole(height, width, size)
+        np.testing.assert_array_equal(resampled(pixels, window, size), resampled(pixels.copy(), window, size))
+    finally:
+        libc.mprotect(after, ctypes.c_size_t(page), mmap.PROT_READ | mmap.PROT_WRITE)
