@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from benchmarks.machine import process_seconds
+from benchmarks.machine import busy_seconds, process_seconds
 from benchmarks.torchvision_import import import_torchvision
 from crossbow.data.examples import Examples, Selection
 from crossbow.data.order import TrainingOrder
@@ -29,6 +29,8 @@ class Turn:
     images: int
     seconds: float
     cpu_seconds: float
+    others: float = 0.0
+    """CPU time of other programs."""
 
     @property
     def rate(self) -> float:
@@ -62,7 +64,7 @@ class CrossbowRunner:
         self._labels = np.zeros((threads, batch), np.int32)
 
     def run(self, seconds: float) -> Turn:
-        first, used = self._next_task, time.process_time()
+        first, busy, used = self._next_task, busy_seconds(), time.process_time()
         began = time.perf_counter()
         threads = [
             threading.Thread(target=self._fill, args=(number, began + seconds)) for number in range(self._threads)
@@ -72,7 +74,8 @@ class CrossbowRunner:
         for thread in threads:
             thread.join()
         passed = time.perf_counter() - began
-        return Turn((self._next_task - first) * self._batch, passed, time.process_time() - used)
+        own = time.process_time() - used
+        return Turn((self._next_task - first) * self._batch, passed, own, _others(busy, own))
 
     def close(self) -> None:
         """There is nothing to release."""
@@ -110,11 +113,12 @@ class TorchRunner:
         assert self._batches is not None
         for _ in range(2 * self._ahead):  # those prepared while others had their turn, and as many again
             next(self._batches)
-        used, began, images = self._cpu_seconds(), time.perf_counter(), 0
+        busy, used, began, images = busy_seconds(), self._cpu_seconds(), time.perf_counter(), 0
         while (passed := time.perf_counter() - began) < seconds:
             next(self._batches)
             images += self._batch
-        turn = Turn(images, passed, self._cpu_seconds() - used)
+        own = self._cpu_seconds() - used
+        turn = Turn(images, passed, own, _others(busy, own))
         self._rest()
         return turn
 
@@ -131,6 +135,12 @@ class TorchRunner:
         while (now := sum(process_seconds(child.pid) for child in self._workers if child.pid)) > used:
             used = now
             time.sleep(0.2)
+
+
+def _others(busy: float | None, own: float) -> float:
+    """CPU time of other programs since `busy_seconds()` was `busy`; 0 if it is unknown."""
+    now = busy_seconds()
+    return 0.0 if busy is None or now is None else max(now - busy - own, 0.0)
 
 
 def _transforms(form: str, size: int) -> Any:

@@ -85,3 +85,26 @@ def test_a_directory_without_photographs(tmp_path: Path, capsys: pytest.CaptureF
     with pytest.raises(SystemExit, match="2"):
         benchmark.main(["--directory", str(tmp_path / "nowhere")])
     assert "nowhere: expected a directory with JPEG files. Received: none" in capsys.readouterr().err
+
+
+class Scripted:
+    """A contestant whose turns were disturbed as given."""
+
+    def __init__(self, *others: float) -> None:
+        self.others = [0.0, *others]  # the first turn is a warm-up
+
+    def run(self, seconds: float) -> Turn:
+        return Turn(len(self.others), 1.0, 1.0, self.others.pop(0))
+
+    def close(self) -> None: ...
+
+
+def test_disturbed_rounds_are_repeated() -> None:
+    def numbers(rounds: int, patience: float) -> list[int]:
+        runner = Scripted(0.5, 0.0, 0.3, 0.05, 0.0)
+        made = benchmark.measure({("scripted", 1): runner}, rounds, 0.0, patience)
+        return [5 - one.turns["scripted", 1].images for one in made]
+
+    assert numbers(2, 0) == [0, 1]
+    assert numbers(2, 60) == [1, 3]
+    assert numbers(1, 60) == [1]
