@@ -318,9 +318,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    from crossbow.kernels.cpu.onednn import binding as dnnl
+    from crossbow.kernels.cpu.onednn import shared_library
 
-    dnnl.omp_set_num_threads(1)
+    shared_library.omp_set_num_threads(1)
     torch, found = has_torch(), []
     mnist = DataSource("mnist", options.mnist, (1, 28, 28), CLASSES, 0, 0).load() if options.mnist else None
     for network, dataflow, data in (

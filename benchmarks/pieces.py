@@ -24,7 +24,7 @@ from benchmarks.report import markdown, paired, spread
 from crossbow import SolverConf
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cpu.library import FLOAT32, Cpu
-from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.onednn import shared_library
 from crossbow.kernels.cpu.rooms import ONEDNN, PASSES
 from crossbow.kernels.interface import Buffers, PreparedKernel, Variable
 from crossbow.kernels.registry import Rooms
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=15, help="turns of both (default: 15)")
     parser.add_argument("--seconds", type=float, default=0.02, help="of a turn (default: 0.02)")
     options = parser.parse_args(arguments)
-    if dnnl.omp_get_max_threads() != 1:
+    if shared_library.omp_get_max_threads() != 1:
         parser.error("these are measured on one thread: set OMP_NUM_THREADS=1")
     for name, value in describe_machine().items():
         print(f"- {name}: {value}")

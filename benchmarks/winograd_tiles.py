@@ -26,7 +26,7 @@ from benchmarks.networks import dataset as pictures
 from benchmarks.numerics import Sample, error, results, samples
 from benchmarks.report import markdown, paired, spread
 from crossbow import SSGD, Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
-from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.onednn import shared_library
 from crossbow.kernels.cpu.simd import winograd
 from crossbow.ops import Conv
 from crossbow.scripts.values import integer
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     head = ("network", "batch", f"{CHOSEN}, ms", *(name for name in RULES if name != CHOSEN))
     print("\nMilliseconds of a task, and how many times as long it takes by the other rules, median (least–most):\n")
     print(markdown(head, rows), flush=True)
-    dnnl.omp_set_num_threads(1)
+    shared_library.omp_set_num_threads(1)
     found: list[tuple[str, ...]] = []
     for network in options.networks:
         print(f"{network}, errors …", file=sys.stderr, flush=True)

@@ -125,7 +125,7 @@ def _kernels() -> list[tuple[str, str]]:
     without = why_not_onednn()
     if without is not None:
         return [("kernels", ""), ("  onednn", f"not in use: {without}"), compiled, reference]
-    from crossbow.kernels.cpu.onednn.binding import version
+    from crossbow.kernels.cpu.onednn.shared_library import version
 
     number = ".".join(map(str, version()))
     return [("kernels", ""), ("  onednn", f"in use with {_in_use('onednn')}; oneDNN {number}"), compiled, reference]

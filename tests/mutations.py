@@ -2,7 +2,8 @@
 
     python -m tests.mutations --sample 120 --seed 1
 
-The tests that mirror a mutant's file run first, then the others of its area and whole training runs, until one fails.
+The tests that mirror a mutant's file run first, then the others of its area and whole training runs, until one fails;
+the slow ones come after all others.
 What fails without the change, too, does not count. Outcomes are printed as they come; `--results FILE` keeps them, and
 the same command goes on from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an
 earlier run once more. Nothing is written into the working tree.
@@ -124,9 +125,11 @@ class Worker:
     def outcome(self, mutant: Mutant, limit: float) -> Outcome:
         """limit: seconds of processor time."""
         left, passing = limit, list[str]()
-        for stage in stages(mutant.path, self._tree):
+        found = stages(mutant.path, self._tree)
+        for marks, stage in [("not slow", stage) for stage in found] + [("slow", stage) for stage in found]:
             while left > 0:
-                test, seconds = self._failure(mutant, [*stage, *(f"--deselect={each}" for each in passing)], left)
+                chosen = [*stage, *(f"--deselect={each}" for each in passing)]
+                test, seconds = self._failure(mutant, chosen, marks, left)
                 left -= seconds
                 if test is None:
                     break
@@ -135,11 +138,11 @@ class Worker:
                 passing.append(test)
         return Outcome(mutant, None, limit - left)
 
-    def _failure(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> tuple[str | None, float]:
+    def _failure(self, mutant: Mutant, tests: Sequence[str], marks: str, seconds: float) -> tuple[str | None, float]:
         """The first test that fails, or in which the process hung or crashed, if any; and how long that took."""
         shutil.rmtree(self._cache, ignore_errors=True)
         shutil.rmtree(self._examples, ignore_errors=True)
-        status, used = self._pytest(tests, "not slow", seconds, mutant)
+        status, used = self._pytest(tests, marks, seconds, mutant)
         if status in (0, 5, -signal.SIGXCPU):
             return None, used
         failed = self._cache / "v/cache/lastfailed"

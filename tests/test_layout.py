@@ -69,7 +69,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "runtime/cpu/*": (*TRAINING, "runtime/test_determinism.py"),
     "runtime/cuda/*": ON_GPUS,
     "runtime/arithmetic.py": ("runtime/test_coefficients.py", "runtime/test_blocks.py"),
-    "runtime/assembly.py": ("runtime/test_changing_engine.py", *TRAINING),
     "runtime/backend.py": TRAINING,
     "runtime/building.py": TRAINING,
     "runtime/coordination.py": TRAINING,

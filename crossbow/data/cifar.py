@@ -353,14 +353,14 @@ def _read_array(file: IO[bytes], size: int) -> Array:
     """An array of an .npz. `size`: its maximum size in bytes, or its size by the archive. Raises ValueError."""
     version = np.lib.format.read_magic(file)
     read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    shape, fortran, dtype = read_header[version](file)
+    shape, _, dtype = read_header[version](file)
     nbytes = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or min(shape, default=0) < 0 or nbytes > size:
         raise ValueError(f"one of shape {shape}, {dtype}, in {bytes_text(size)}")
     content = read_at_most(file, nbytes)
     if len(content) < nbytes or read_at_most(file, 1):  # the checksum is at the end
         raise ValueError(f"one of {nbytes:,} bytes, and other content")
-    return np.frombuffer(content, dtype).reshape(shape, order="F" if fortran else "C")
+    return np.frombuffer(content, dtype).reshape(shape)  # arrays of more than one dimension are rejected later
 
 
 def _decode(path: Path, phase: str, arrays: dict[str, Array]) -> Part:

@@ -15,14 +15,14 @@ FLOAT32: np.dtype[np.generic] = np.dtype(np.float32)
 
 def why_not_onednn() -> str | None:
     """One sentence that says why oneDNN is not usable here, or None if it is."""
-    from crossbow.kernels.cpu.onednn.binding import why_unusable
+    from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 
     return why_unusable()
 
 
 def why_not_compiled() -> str | None:
     """One sentence that says why compiled CPU kernels are not usable here, or None if they are: with oneDNN or not."""
-    from crossbow.kernels.cpu.onednn.binding import numba_is_installed
+    from crossbow.kernels.cpu.onednn.shared_library import numba_is_installed
 
     return None if numba_is_installed() else "the package numba, which compiles kernels, is not installed"
 
@@ -47,7 +47,7 @@ def select_library(
             )
         return Reference(dtype), lambda threads: None
     from crossbow.kernels.cpu.library import Cpu
-    from crossbow.kernels.cpu.onednn.binding import omp_set_num_threads
+    from crossbow.kernels.cpu.onednn.shared_library import omp_set_num_threads
 
     present = why_not_onednn() is None
     if kernels != "compiled" and present:

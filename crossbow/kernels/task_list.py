@@ -1,6 +1,6 @@
-"""Task lists: bound calls run in order, with no Python between those that are native.
+"""Task lists: bound calls that run in order, without Python between native calls.
 
-A run of native calls is one table of integers. One compiled loop walks it without holding the interpreter's lock, so
+A run of native calls is a table of integers. A compiled loop executes it without holding the interpreter's lock, so
 that small steps of several learners run at the same time.
 """
 
@@ -17,10 +17,10 @@ from crossbow.types import address
 
 
 class _NativeRun:
-    """A maximal run of native calls of a task list: a table walked by the compiled loop."""
+    """A maximal run of native calls of a task list, executed by the compiled loop."""
 
     def __init__(self, calls: Sequence[NativeCall], first: int) -> None:
-        from crossbow.kernels.compiled import run_table  # here, because numba takes long to import
+        from crossbow.kernels.compiled import run_table  # imported here, because numba takes long to import
 
         self.first = first
         self.calls = tuple(calls)
@@ -39,8 +39,8 @@ class _NativeRun:
 class TaskList:
     """The calls of a task, in order. `names[i]` is the operator that call i belongs to.
 
-    `run` executes all of them; nothing is allocated and nothing is decided in it. When a call fails, the exception
-    passes through untouched and `failed` is the name of its operator.
+    `run` executes all calls, without allocations or decisions. If a call fails, its exception propagates, and `failed`
+    is the name of its operator.
     """
 
     def __init__(self, calls: Sequence[Call], names: Sequence[str]) -> None:
@@ -49,7 +49,7 @@ class TaskList:
         self.calls = tuple(calls)
         self.names = tuple(names)
         self.failed: str | None = None
-        """The operator whose call failed in the last run; None where none did, or where it ended between calls."""
+        """The operator whose call failed in the last run; None if no call failed, or if the run ended between calls."""
         self._parts = self._group()
         only = self._parts[0] if len(self._parts) == 1 else None
         self._whole = only if isinstance(only, _NativeRun) else None
@@ -70,12 +70,12 @@ class TaskList:
 
     @property
     def native_calls(self) -> int:
-        """How many calls run without Python."""
+        """Number of calls that run without Python."""
         return sum(len(part.calls) for part in self._parts if isinstance(part, _NativeRun))
 
     def run(self) -> None:
-        """Execute the calls in order. Raises whatever a call raises; for a native one `NativeError`, `Aborted`, or what
-        its `explain` raises."""
+        """Execute the calls in order. Raises the exception of a call; for a native call `NativeError`, `Aborted`, or
+        the exception of its `explain`."""
         self.failed = None
         whole = self._whole
         if whole is None:

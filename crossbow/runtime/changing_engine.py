@@ -1,4 +1,4 @@
-"""The engine of a context: a single one, or several that follow each other."""
+"""The engine of a context: a single engine, or a sequence of engines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def new_engine(
     system: SystemConf,
     collective: Collective | None = None,
 ) -> TrainingEngine:
-    """The engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
+    """Create the engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
         return Engine(training, check, data, changed_model, solver, changed_system, collective, beside)
@@ -60,24 +60,24 @@ def new_engine(
 
 
 class Course(Protocol):
-    """Says which of several engines trains when."""
+    """Decides which of several engines trains."""
 
     def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
-        """Train until so many tasks are done; see `Engine.run`."""
+        """Train until `until` tasks are done; see `Engine.run`."""
 
     def describe(self, summary: RunSummary) -> RunSummary:
-        """The summary of the engine that trains, with what is known of the course."""
+        """The summary of the current engine, with the decisions of this course."""
 
 
 class ChangingEngine:
-    """What trains now, of several engines; see `Engine`."""
+    """The current one of several engines; see `Engine`."""
 
     def __init__(self, engines: Engines, course: Course) -> None:
         self.engines, self.course = engines, course
 
     @property
     def now(self) -> Engine:
-        """The engine that trains now."""
+        """The current engine."""
         return self.engines.now
 
     @property
@@ -126,7 +126,7 @@ class ChangingEngine:
     def run(
         self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision = ignore_decision
     ) -> None:
-        """As `Engine.run`, with one engine after the other."""
+        """Run the engines one after the other; see `Engine.run`."""
         self.course.run(until, stop, on_result, on_decision)
 
     def test(self) -> TestResult:

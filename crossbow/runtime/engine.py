@@ -1,6 +1,6 @@
-"""The engine: one backend and one coordination, put together, with a scheduler and a recovery.
+"""The engine: a backend and a coordination, with a scheduler and a recovery.
 
-Nothing here knows which devices there are, or whether there is a barrier: see `docs/architecture.md`.
+The engine does not depend on the kind of devices, or on whether the rule has a barrier: see `docs/architecture.md`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Member(NamedTuple):
 
 
 class Engine:
-    """Trains, tests and predicts, on the caller's thread; not from several threads at once."""
+    """Trains, tests and predicts on the caller's thread. Only one thread at a time may use an engine."""
 
     def __init__(
         self,
@@ -60,8 +60,8 @@ class Engine:
         collective: Collective | None = None,
         beside: int = 0,
     ) -> None:
-        """beside: bytes of the machine's memory that other engines have meanwhile. Raises GraphError or
-        ConfigurationError; no thread is left then."""
+        """beside: bytes of the machine's memory that other engines use at the same time. Raises GraphError or
+        ConfigurationError, after ending all threads."""
         self.backend = new_backend(model.rule, system)
         setting = new_setting(data, model, solver, system, self.backend)
         self.parts = assemble(training, check, self.backend, setting, beside)
@@ -76,7 +76,7 @@ class Engine:
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
         self.recovery.restart()
 
-    # What it is
+    # Components
 
     @property
     def program(self) -> Program:
@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def check_program(self) -> Program | None:
-        """The program for testing, where there is a check set."""
+        """The program for testing; None without a check set."""
         return self.parts.check_program
 
     @property
@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes of the machine's memory, by what they are for."""
+        """Bytes of the machine's memory, by purpose."""
         return self.backend.host_memory(self.parts.needs)
 
     @property
@@ -114,24 +114,24 @@ class Engine:
 
     @property
     def tasks_per_epoch(self) -> float:
-        """Batches in an epoch: a fraction where the batch size does not divide the examples."""
+        """Batches in an epoch, N / B: not an integer if the batch size does not divide the number of examples."""
         return self.parts.order.tasks_per_epoch
 
-    # How far it is
+    # Progress
 
     @property
     def tick(self) -> int:
-        """Ticks done (while running: submitted)."""
+        """Number of completed ticks; during a run, of submitted ticks."""
         return self.position.tick
 
     @property
     def tasks(self) -> int:
-        """Tasks done since the start."""
+        """Number of completed tasks since the start."""
         return self.position.tasks
 
     @property
     def merges(self) -> int:
-        """How often z was made anew since the start."""
+        """Number of merges into z since the start."""
         return self.scheduler.merges
 
     @property
@@ -140,7 +140,7 @@ class Engine:
         return self.scheduler.learning_rate
 
     def summary(self) -> RunSummary:
-        """What trains, on what, and how far it has come."""
+        """A summary of the devices, the rule and the progress."""
         return summarise(self.backend, self.parts, self.position)
 
     # Training
@@ -152,53 +152,53 @@ class Engine:
         on_result: OnResult,
         on_decision: OnDecision = ignore_decision,
     ) -> None:
-        """Run ticks until so many tasks are done, or up to the first tick boundary at which `stop()` is true.
+        """Run ticks until `until` tasks are done, or up to the first tick boundary at which `stop()` is true.
 
-        A tick of several tasks a learner asks between them too, and is left where the rest of it would take longer
-        than SECONDS_TO_FINISH: the learners then start again from the base model: as it was when the tick began, or,
-        without a barrier, as it is then.
+        If a tick has several tasks per learner, `stop` is also called between them. The tick is abandoned if its rest
+        would take longer than SECONDS_TO_FINISH. The learners then restart from the base model of the beginning of the
+        tick or, without a barrier, from the current one.
 
-        `on_result` gets the results on this thread, in task order under a rule with a barrier and else as they come;
-        when `stop` is asked in tick t, at least those of all ticks before t − TICKS_BEHIND. `on_decision` is told what
-        is decided about the learners. Returns when everything submitted is done. After an exception the learners start
-        again from the last base model that is whole.
+        `on_result` receives the results on this thread: in task order under a rule with a barrier, otherwise as they
+        arrive. When `stop` is called in tick t, it has received at least the results of all ticks before
+        t − TICKS_BEHIND. `on_decision` receives decisions about the learners. The method returns when all submitted
+        tasks are done. After an exception, the learners restart from the last complete base model.
         """
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
             self.loader.start(self.tasks)
             with self.flow.handing_on("training", self.tasks, on_result):
                 self.scheduler.train(until, self.loader, stop, on_decision)
-            if not self.recovery.is_finite(self.tick):  # the loss alone may not show it, as ReLU may make 0 of NaN
+            if not self.recovery.is_finite(self.tick):  # the loss alone may not show it: ReLU may turn NaN into 0
                 raise NonFiniteLossError(
                     f"the base model has values that are not finite after task {self.tasks - 1} (learning rate "
                     f"{self.learning_rate:g}). Lower the learning rate, or look for bad values in the data"
                 )
 
     def continue_from(self, other: Engine) -> None:
-        """Start from another engine's base model, counting on."""
+        """Continue from another engine's base model and progress."""
         self.position.continue_from(other.tick, other.tasks, other.merges, self.coordination.merges(other.tick))
         self.load(other.weights, "the base model")
         self.coordination.begin(self.tick)
 
     def begin_phase(self) -> None:
-        """The rule is followed from this tick on, where rules follow each other."""
+        """Follow the rule from this tick on, in a sequence of rules."""
         self.position.begin_phase()
 
     # The base model
 
     def restart(self) -> None:
-        """Let every learner start again from the base model. Nothing may be running."""
+        """Restart every learner from the base model. No task may be running."""
         self.recovery.restart()
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The base model's variables and statistics by name, in logical shape: a copy."""
+        """A copy of the base model's variables and statistics, by name, in logical shape."""
         self.check_usable()
         z, statistics = map(on_host, self.recovery.base)
         return {**self.program.model.export(z), **self.program.statistics.export(statistics)}
 
     def load(self, variables: dict[str, Array], source: str) -> None:
-        """Set the base model; start every learner from it. Raises DataError, changing nothing, if it does not fit."""
+        """Set the base model, and restart every learner from it. Raises DataError if it does not fit."""
         self.check_usable()
         loaded = [on_host(vector).copy() for vector in self.recovery.base]
         layouts = (self.program.model, self.program.statistics)
@@ -207,15 +207,15 @@ class Engine:
         self.recovery.restart()
 
     def test(self) -> TestResult:
-        """The base model on the check set. Raises CrossbowError without one."""
+        """Test the base model on the check set. Raises CrossbowError if there is none."""
         return self._evaluation.test()
 
     def predict(self, images: Array) -> Array:
-        """The base model's output for (N, …) images: the loss's input."""
+        """The base model's output for images (N, …): the input of the loss."""
         self.check_usable()
         return self._evaluation.predict(images, self.tick % 2)
 
-    # Who may use it
+    # Access
 
     def check_process(self) -> None:
         """Raise CrossbowError in a forked process."""
@@ -226,7 +226,7 @@ class Engine:
         self._usage.check_usable()
 
     def close(self) -> None:
-        """End all threads. A thread that trains meanwhile gets a CrossbowError. Nothing happens in a forked process."""
+        """End all threads. A thread that is training gets a CrossbowError. No effect in a forked process."""
         self.flow.refuse()
         if not self._usage.is_forked:
             self.parts.flags.raise_abort()

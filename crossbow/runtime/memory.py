@@ -1,4 +1,4 @@
-"""Arrays of a device, read and written from the host. Nothing may be running that uses them."""
+"""Access to a device's arrays from the host. No running task may use them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from crossbow.types import Array
 
 
 def on_host(array: Any) -> Array:
-    """The numbers of an array: itself if the host can read it, else a copy."""
+    """The array itself if it is in the host's memory, otherwise a copy."""
     copy: Array = array if isinstance(array, np.ndarray) else array.get()
     return copy
 
 
 def assign(target: Any, value: Any) -> None:
-    """target ← value (an array of any device, or a number)."""
+    """Assign a value, an array of any device or a number, to the target."""
     if isinstance(target, np.ndarray):
         target[...] = value if np.isscalar(value) else on_host(value)
     else:

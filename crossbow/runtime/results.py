@@ -1,4 +1,4 @@
-"""What training and testing return."""
+"""Results of training and testing."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from crossbow.runtime.tuner import TunerDecision
 from crossbow.types import Array
 
 AnyDecision = TunerDecision | Regrouping
-"""What training decides for itself, with its numbers."""
+"""A decision that training made by itself, with its measurements."""
 
 
 @dataclass(frozen=True)
 class TestResult:
-    """The base model on the whole check set, every example counted once."""
+    """Result of testing the base model on the check set. Every example counts once."""
 
-    __test__ = False  # not a test class, whatever pytest makes of the name
+    __test__ = False  # pytest would take the class for a test, because of its name
 
     loss: float
     """Mean loss."""
     accuracy: float | None
-    """Fraction of examples that are right, in [0, 1]; None where the graph has no accuracy."""
+    """Fraction of correctly classified examples, in [0, 1]; None if the graph has no accuracy."""
     examples: int
 
 
 @dataclass(frozen=True)
 class Record:
-    """A stretch of training: an epoch, or what of it was done."""
+    """A stretch of training: an epoch, or the completed part of one."""
 
     epoch: float
-    """Epochs since the start of the context, at the end of the stretch."""
+    """Number of epochs from the start of the context to the end of the stretch."""
     tasks: int
-    """Tasks since the start of the context."""
+    """Number of tasks since the start of the context."""
     time: float
-    """Seconds of training since the start of this call, tests not included."""
+    """Seconds of training since the start of this call, without tests."""
     loss: float
-    """Mean training loss over the stretch."""
+    """Mean training loss in the stretch."""
     accuracy: float | None
-    """Mean training accuracy over the stretch, where the training graph has an accuracy."""
+    """Mean training accuracy in the stretch; None if the training graph has no accuracy."""
     images_per_second: float
     learning_rate: float
     test: TestResult | None = None
@@ -49,27 +49,27 @@ class Record:
 
 @dataclass
 class History:
-    """What a training call did."""
+    """The history of a training call."""
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
-    """Why it ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
+    """The reason why training ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
     decisions: list[AnyDecision] = field(default_factory=list)
-    """How numbers of learners compared, with learners_per_device="auto", and why they were compared again; how learners
-    were grouped by their speed."""
+    """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
+    learners by speed."""
 
     def stop(self, reason: str) -> None:
-        """Note why training ends; "" if it does not."""
+        """Set the reason why training ended; "" if it continues."""
         self.stopped = reason
 
     @property
     def time(self) -> float:
-        """Seconds of training, tests not included."""
+        """Seconds of training, without tests."""
         return self.records[-1].time if self.records else 0.0
 
     @property
     def loss(self) -> float:
-        """Mean training loss of the last stretch."""
+        """Mean training loss in the last stretch."""
         return self.records[-1].loss if self.records else float("nan")
 
     @property
@@ -79,7 +79,7 @@ class History:
 
     @property
     def best(self) -> Record | None:
-        """The record with the best test accuracy, the first of equals."""
+        """The record with the best test accuracy; the first one if several are equal."""
         scored = [(accuracy, record) for record in self.records if (accuracy := _test_accuracy(record)) is not None]
         return max(scored, key=lambda pair: pair[0], default=(0.0, None))[1]
 
@@ -89,7 +89,7 @@ def _test_accuracy(record: Record) -> float | None:
 
 
 class RunningMean:
-    """Means of the tasks' losses and accuracies since the last `take`, and the loss's over a moving window."""
+    """Means of the tasks' losses and accuracies since the last `take`, and of the loss in a moving window."""
 
     def __init__(self, window: int) -> None:
         self._size = max(1, window)
@@ -112,16 +112,16 @@ class RunningMean:
 
     @property
     def moving_loss(self) -> float:
-        """Mean loss of the last tasks, an epoch's at the most; NaN before the first."""
+        """Mean loss of the last tasks, at most one epoch; NaN before the first task."""
         return self._window_sum / len(self._window) if self._window else float("nan")
 
     @property
     def full(self) -> bool:
-        """Whether the window holds as many tasks as it is meant to."""
+        """Whether the window is full."""
         return len(self._window) == self._size
 
     def take(self) -> tuple[float, float | None]:
-        """Mean loss and accuracy since the last take."""
+        """Mean loss and accuracy since the last `take`."""
         count = self.count or 1
         loss, accuracy = self.loss_sum / count, self.accuracy_sum / count if self.measured else None
         self.loss_sum = self.accuracy_sum = 0.0
@@ -130,20 +130,20 @@ class RunningMean:
 
 
 class SetMean:
-    """The value of a loss or measure over a whole set, from those of its batches."""
+    """The value of a loss or metric on a whole data set, from its values on batches."""
 
     def __init__(self, vertices: Sequence[Vertex], labels: Array) -> None:
-        """vertices: none, or the one whose values these are."""
+        """vertices: the vertex of the values, or none."""
         self._kernel = vertices[0].forward if vertices else None
         self._labels = labels
         self._sum = 0.0
 
     def add(self, value: float | None, labels: Array) -> None:
-        """A batch's value, and its labels, padding left out."""
+        """Add the value of a batch, given its labels without padding."""
         if self._kernel is not None and value is not None:
             self._sum += value * self._kernel.counts(labels)
 
     @property
     def value(self) -> float | None:
-        """None where nothing is measured."""
+        """The value; None without a vertex."""
         return None if self._kernel is None else self._sum / max(self._kernel.counts(self._labels), 1.0)

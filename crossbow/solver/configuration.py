@@ -51,11 +51,12 @@ def idle_fields(values: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def constant_rate(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields that are the reason why a SolverConf with these values has a constant learning rate; empty if it has
-    not.
+    """The fields that make the learning rate constant in a SolverConf with these values; empty if it is not constant.
 
     >>> constant_rate(vars(SolverConf())), constant_rate(vars(SolverConf(warmup_steps=2)))
     (('policy', 'warmup_steps'), ())
+    >>> constant_rate({**vars(SolverConf()), "policy": "inv", "gamma": 0, "power": 0})
+    ('policy', 'gamma', 'warmup_steps')
     """
     one = {"inv": [name for name in ("gamma", "power") if values[name] == 0], "exp": ["gamma"] * (values["gamma"] == 1)}
     reasons = one.get(values["policy"], [])[:1]

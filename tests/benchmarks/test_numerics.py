@@ -45,14 +45,14 @@ def test_convolutions_differ_by_winograds_filtering() -> None:
     generator = np.random.default_rng(0)
     x, dy, w = (generator.standard_normal(s) for s in ((4, 32, 24, 24), (4, 32, 24, 24), (32, 32, 3, 3)))
     kernel = Conv(number_of_outputs=32, kernel_size=3, padding=1, bias=False)
-    from crossbow.kernels.cpu.onednn import binding as dnnl
+    from crossbow.kernels.cpu.onednn import shared_library
 
-    before = dnnl.omp_get_max_threads()
-    dnnl.omp_set_num_threads(1)
+    before = shared_library.omp_get_max_threads()
+    shared_library.omp_set_num_threads(1)
     try:
         (row, *_) = table([Sample("one", kernel, (x,), dy, {"weights": w})], torch=False)
     finally:
-        dnnl.omp_set_num_threads(before)
+        shared_library.omp_set_num_threads(before)
     assert row.result == "output"
     assert max(row.errors["fast, no Winograd"]) < 1e-6 < max(row.errors["fast"]) < 1e-5
 

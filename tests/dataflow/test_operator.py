@@ -17,6 +17,7 @@ from crossbow.ops import (
     ReLU,
     ReLUGradient,
 )
+from crossbow.types import DataError
 
 
 def test_it_has_a_name_and_a_kernel() -> None:
@@ -35,6 +36,11 @@ def test_without_a_name_it_is_numbered() -> None:
 def test_the_name_is_a_string_that_says_something(name: object) -> None:
     with pytest.raises(TypeError, match="an operator's name must be a non-empty string"):
         Operator(name, ReLU())  # type: ignore[arg-type]
+
+
+def test_a_name_that_no_file_can_hold() -> None:
+    with pytest.raises(DataError, match=r"must be a text in UTF-8\. Received: '\\udc80'"):
+        Operator("\udc80", ReLU())
 
 
 @pytest.mark.parametrize("kernel", [ReLU, "relu", 7])

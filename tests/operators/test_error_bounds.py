@@ -135,7 +135,7 @@ orders."""
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> Iterator[None]:
     """Winograd's filtering and the kernels for narrow convolutions have one."""
-    from crossbow.kernels.cpu.onednn.binding import omp_get_max_threads, omp_set_num_threads
+    from crossbow.kernels.cpu.onednn.shared_library import omp_get_max_threads, omp_set_num_threads
 
     before = omp_get_max_threads()
     omp_set_num_threads(1)

@@ -132,7 +132,7 @@ def test_large_scores_do_not_overflow(device: str) -> None:
 @contextlib.contextmanager
 def threads_of_onednn(count: int) -> Iterator[None]:
     """Let oneDNN have so many threads."""
-    from crossbow.kernels.cpu.onednn.binding import omp_get_max_threads, omp_set_num_threads
+    from crossbow.kernels.cpu.onednn.shared_library import omp_get_max_threads, omp_set_num_threads
 
     before = omp_get_max_threads()
     omp_set_num_threads(count)

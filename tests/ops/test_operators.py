@@ -37,7 +37,9 @@ def test_operator(name: str) -> None:
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_its_gradient_stands_beside_it(name: str) -> None:
-    gradient = make(KERNELS[name]).gradient(0)
+    kernel = make(KERNELS[name])
+    gradient = kernel.gradient(0)
+    assert gradient == kernel.gradient()
     if name in WITHOUT_GRADIENT:
         assert gradient is None
     else:

@@ -19,6 +19,11 @@ def test_other_numbers_of_elements(shape: tuple[int, ...]) -> None:
         Reshape(shape=shape).output_shape((5, 2, 6))
 
 
+def test_an_input_without_examples() -> None:
+    with pytest.raises(ValueError, match=r"Received: \(\)"):
+        Reshape(shape=(1,)).output_shape(())
+
+
 @pytest.mark.parametrize("shape", [(0,), (-1, -1), 3, (2.0,), (-2,)])
 def test_shapes_that_are_none(shape: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"^Reshape: shape must be a tuple"):

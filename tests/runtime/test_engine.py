@@ -383,11 +383,11 @@ def test_a_failure_is_heard_while_a_batch_is_waited_for() -> None:
         loader = running.engine.loader
         fill = loader._source
 
-        def slowly(indices: Any, images: Any, labels: Any) -> None:
-            if indices.tobytes() != first.tobytes():
+        def slowly(selection: Any, images: Any, labels: Any) -> None:
+            if selection.indices.tobytes() != first.tobytes():
                 loading.set()
                 late.append(not heard.wait(SECONDS / 2))
-            fill(indices, images, labels)
+            fill(selection, images, labels)
 
         first = np.empty(4, np.intp)
         running.engine.order.indices(0, first)

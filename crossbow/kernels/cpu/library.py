@@ -1,10 +1,10 @@
-"""The fast CPU library: kernels of our own where these gain, oneDNN's, compiled passes, and NumPy's. Float32."""
+"""The fast CPU library, for float32: our own SIMD kernels, oneDNN's, compiled passes, and the reference's."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.cpu.onednn.binding import why_unusable
+from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 from crossbow.kernels.cpu.rooms import ONEDNN, PASSES, SIMD, WINOGRAD
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.reference.prepare import REFERENCE
@@ -28,18 +28,18 @@ load("crossbow.kernels.cpu.passes")
 
 
 class Cpu:
-    """The fastest kernel that there is for a request: where one refuses, the next, and in the end the reference's.
+    """Answers a request with the fastest kernel that supports it, and finally with the reference's.
 
-    Kernels of our own come before oneDNN's where they gain, and after them for what it refuses. Without oneDNN they
-    take nearly everything, with one thread for each learner.
+    Our own kernels are tried before oneDNN's if they are faster, and after them for requests that oneDNN rejects.
+    Without oneDNN, they serve most requests, with one thread per learner.
     """
 
     dtypes: tuple[np.dtype[np.generic], ...] = (FLOAT32,)
     mixed = None
 
     def __init__(self, *, winograd: bool = True, onednn: bool | None = None) -> None:
-        """winograd: whether convolutions may be computed by Winograd's filtering, which rounds more. onednn: whether
-        oneDNN may be used; None is where it can be."""
+        """winograd: whether convolutions may use Winograd's algorithm, whose rounding errors are larger. onednn:
+        whether to use oneDNN; None means if it is usable."""
         used = why_unusable() is None if onednn is None else onednn
         self.name: str = "onednn" if used else "compiled"
         self.fused_relu: frozenset[RequestType] = frozenset(

@@ -1,6 +1,6 @@
-"""The rooms of the CPU library, in the order in which they are asked, and what their kernels ask of tensors.
+"""The rooms of the CPU library, in the order in which they are tried, and conditions of their kernels.
 
-Kernels of our own come before oneDNN's where they gain, and after them where oneDNN has none, or refuses.
+Our own kernels come before oneDNN's if they are faster, and after them for requests that oneDNN rejects.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from crossbow.kernels.registry import Registry
 from crossbow.types import Tensor
 
 WINOGRAD = Registry("winograd", takes_empty=False)
-"""Convolutions with fewer products, which round more."""
+"""Winograd's convolutions, with fewer products and larger rounding errors."""
 SIMD = Registry("simd", takes_empty=False)
-"""Convolutions of our own that gain."""
+"""Our own convolutions that are faster than oneDNN's."""
 ONEDNN = Registry("onednn", takes_empty=False)
 PASSES = Registry("passes", takes_empty=False)
 """Compiled passes."""
 
 
 def alike(*tensors: Tensor) -> bool:
-    """Whether equal places in memory hold equal indices."""
+    """Whether all tensors have the same order in memory."""
     return len({(tensor.shape, tensor.layout) for tensor in tensors}) == 1
 
 
@@ -27,5 +27,5 @@ def one_layout(*tensors: Tensor) -> bool:
 
 
 def images(tensor: Tensor) -> bool:
-    """Whether there are two spatial axes. With one or three, windows slide in NumPy."""
+    """Whether there are two spatial axes. The reference serves one or three."""
     return len(tensor.shape) == 4

@@ -1,4 +1,4 @@
-"""From passes to a prepared kernel: they run in order on named buffers."""
+"""Prepared kernels from passes, which run in order on named buffers."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from crossbow.types import address
 ALIGNMENT = 64
 
 Place = str | int | tuple[str, int] | None
-"""Where an operand lies: a buffer's role, with a distance in bytes from its start, or an offset in the workspace; None
-is nowhere, address 0."""
+"""The place of an operand: a buffer's role, optionally with an offset in bytes, or an offset in the workspace. None is
+address 0."""
 
 
 @dataclass(frozen=True)
 class _PassStep:
-    """A pass, and the places and numbers in its block."""
+    """A pass with the places and numbers of its block."""
 
     name: str
     function: NativeFunction
@@ -45,14 +45,14 @@ class Steps:
     """The passes of one prepared kernel, and their workspace."""
 
     def __init__(self, request: Request, *implementations: str) -> None:
-        """implementations: what the kernel's name begins with, before those of the steps."""
+        """implementations: beginning of the kernel's name, before the names of the steps."""
         self.request = request
         self.implementations = list(implementations)
         self._steps: list[Any] = []
         self._reserved = 0
 
     def reserve(self, size: int) -> int:
-        """Room in the workspace that lives through the whole kernel; its offset."""
+        """Reserve a part of the workspace for the whole kernel. Returns its offset."""
         offset = self._reserved
         self._reserved += -(-size // ALIGNMENT) * ALIGNMENT
         return offset
@@ -79,7 +79,7 @@ class Steps:
         *slots: int | float,
         references: Sequence[object] = (),
     ) -> None:
-        """Append a pass that so many threads run; its block begins with `team_slots`."""
+        """Append a pass that several threads run; its block begins with `team_slots`."""
         run_team.address  # noqa: B018 - compile while preparing
         self.implementations.append("numba")
         team = team_slots(function.address, threads)
@@ -91,7 +91,7 @@ class Steps:
         return self._reserved
 
     def prepared(self, **settings: Any) -> PreparedKernel:
-        """The kernel that answers the request. settings: as of `Request.prepared`."""
+        """The kernel for the request. settings: as for `Request.prepared`."""
         return self.request.prepared(" ".join(self.implementations), self.bind, workspace=self.workspace, **settings)
 
     def bind(self, buffers: Buffers) -> Sequence[Call]:

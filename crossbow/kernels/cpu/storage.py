@@ -1,4 +1,4 @@
-"""How variables lie in the flat vector of a replica, where they do not lie plain."""
+"""Layouts of variables in the flat vector of a replica, other than row-major."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from crossbow.types import Array, Shape
 
 @dataclass(frozen=True)
 class BlockedStorage:
-    """A variable by outer strides, then inner blocks, as oneDNN describes memory.
+    """A layout with outer strides and inner blocks, as oneDNN describes memory.
 
     The element at indices i of `sizes` (the variable's `shape`, perhaps with more dimensions, as groups) lies at
-    Σ_d (i_d div B_d) · strides_d + its place in the inner blocks, where B_d is the product of dimension d's blocks.
+    Σ_d (i_d div B_d) · strides_d + its position in the inner blocks, where B_d is the product of dimension d's blocks.
     """
 
     shape: Shape
@@ -30,11 +30,11 @@ class BlockedStorage:
     """(dimension, size), outermost first."""
     elements: int
     descriptor: Any = field(default=None, repr=False, compare=False)
-    """oneDNN's, of a storage that it chose."""
+    """oneDNN's descriptor, if oneDNN chose the storage."""
 
     @functools.cached_property
     def _places(self) -> NDArray[np.int64]:
-        """The place in the flat vector of every element, in the order of the plain variable."""
+        """Position of every element in the flat vector, in row-major order."""
         places = np.zeros(self.sizes, np.int64)
         for dimension, size in enumerate(self.sizes):
             index = np.arange(size)
@@ -57,7 +57,7 @@ class BlockedStorage:
         plain[...] = flat[self._places].reshape(self.shape)
 
     def __str__(self) -> str:
-        """As oneDNN writes it: dimensions from the outermost in, capital where blocked, then the blocks."""
+        """In oneDNN's notation: dimensions from the outermost one on, capital if blocked, then the blocks."""
         blocked = {dimension for dimension, _ in self.blocks}
         order = sorted(range(len(self.sizes)), key=lambda d: (-self.strides[d], d))
         outer = "".join(chr(ord("A" if d in blocked else "a") + d) for d in order)
@@ -65,12 +65,12 @@ class BlockedStorage:
 
 
 def strided_storage(shape: Shape, sizes: Shape, strides: Sequence[int]) -> BlockedStorage:
-    """The storage of a variable of this shape, seen with these sizes, by strides alone."""
+    """The storage of a variable of this shape, viewed with these sizes, by strides without blocks."""
     return BlockedStorage(shape, sizes, tuple(strides), (), math.prod(sizes))
 
 
 def lies(variable: Variable, sizes: Shape, strides: Sequence[int]) -> bool:
-    """Whether a variable, seen with these sizes, lies by these strides (plain where nobody chose).
+    """Whether a variable, viewed with these sizes, has these strides (row-major without a storage).
 
     The stride along an axis of size 1 does not matter.
     """
@@ -86,8 +86,8 @@ def lies(variable: Variable, sizes: Shape, strides: Sequence[int]) -> bool:
 
 
 def outputs_last(sizes: Shape) -> tuple[int, ...]:
-    """The strides of a convolution's weights as our own kernels want them: height, width, channels, (groups,) outputs,
-    from the slowest to the fastest. sizes: (outputs, channels, kh, kw), perhaps with groups before."""
+    """The strides of a convolution's weights for our own kernels: height, width, channels, (groups,) outputs, from the
+    slowest to the fastest. sizes: (outputs, channels, kh, kw), optionally with groups first."""
     *leading, channels, height, width = range(len(sizes))
     strides, step = [0] * len(sizes), 1
     for axis in reversed((height, width, channels, *leading)):

@@ -1,21 +1,21 @@
-"""The threads of a learner: a team of GNU OpenMP, the copy that oneDNN uses. Without oneDNN there is only one."""
+"""The threads of a learner: a team of GNU OpenMP, of the copy that oneDNN uses. Without oneDNN there is one thread."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 
-from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.onednn import shared_library
 
 
 def max_threads() -> int:
     """The team size of the calling thread."""
-    return 1 if dnnl.why_unusable() is not None else dnnl.omp_get_max_threads()
+    return 1 if shared_library.why_unusable() is not None else shared_library.omp_get_max_threads()
 
 
 @functools.cache
 def openmp_function(name: str) -> int:
     """The address of a function of OpenMP's runtime."""
-    found = ctypes.cast(getattr(dnnl.openmp(), name), ctypes.c_void_p).value
+    found = ctypes.cast(getattr(shared_library.openmp(), name), ctypes.c_void_p).value
     assert found is not None
     return found

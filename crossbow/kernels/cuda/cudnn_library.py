@@ -32,7 +32,7 @@ Handle = c_void_p
 """cudnnHandle_t, and cudaStream_t."""
 
 
-# A type for each kind of descriptor: one given for another is refused with a TypeError.
+# A type for each kind of descriptor: a descriptor of another kind is refused with a TypeError.
 class TensorDescriptor(c_void_p):
     """cudnnTensorDescriptor_t."""
 
@@ -99,7 +99,7 @@ PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
     "cudnnSetStream": (_H, _H),
     **{f"cudnnCreate{kind.__name__}": (POINTER(kind),) for kind in DESCRIPTORS},
     **{f"cudnnDestroy{kind.__name__}": (kind,) for kind in DESCRIPTORS},
-    # What descriptors say.
+    # Properties of descriptors.
     "cudnnSetTensorNdDescriptor": (_T, _E, _I, _IS, _IS),
     "cudnnSetTensorNdDescriptorEx": (_T, _E, _E, _I, _IS),
     "cudnnGetTensorNdDescriptor": (_T, _I, _IS, _IS, _IS, _IS),
@@ -168,7 +168,7 @@ RESULTS: Mapping[str, Any] = {
     "cudnnGetErrorString": ctypes.c_char_p,
     "cudnnGetLastErrorString": None,
 }
-"""What the functions return that do not return a status."""
+"""Result types of the functions that do not return a status."""
 
 
 def load() -> ctypes.CDLL:

@@ -40,7 +40,7 @@ def backward(request: MatmulBackward) -> PreparedKernel:
     target, other = (a, b) if number == 0 else (b, a)
     gradient = _Stack(steps.logical(dy, "output_gradient"), geometry.y)
     factor = _input(steps, other, geometry, 1 - number).turn()
-    # da = dy bᵀ and db = aᵀ dy, or, of an input that is transposed, the transposes of these products.
+    # da = dy bᵀ and db = aᵀ dy; if the input is transposed, the transposes of these products.
     left, right = (gradient, factor) if number == 0 else (factor, gradient)
     if geometry.transposed[number]:
         left, right = right.turn(), left.turn()

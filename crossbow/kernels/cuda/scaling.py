@@ -1,4 +1,4 @@
-"""Factors and offsets that lie along some axes of a tensor: one pass over memory, and one more for the gradients."""
+"""Factors and offsets along some axes of a tensor: one pass over memory, and another one for the gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def backward(request: ScalingBackward) -> PreparedKernel:
             channels.each("scaling_products", buffers["input0"], dy, sums, sums=True),
             channels.total("channel_gradients", sums, *gradients),
         ]
-        if dx is not None:  # last: it may lie where the output gradient does
+        if dx is not None:  # last: it may share memory with the output gradient
             calls.append(channels.each("scaling_forward", dy, buffers["weights"], None, buffers["input_gradient"]))
         return calls
 

@@ -1,6 +1,6 @@
 """Finds NVIDIA's libraries that are called through ctypes: cuDNN and cuBLAS.
 
-Three ways are tried in turn: cuda-pathfinder, where it is installed and knows the library (cuDNN from version 1.7 on);
+Three ways are tried in turn: cuda-pathfinder, if it is installed and knows the library (cuDNN from version 1.7 on);
 the files of NVIDIA's Python packages; and the plain file name, which the system's loader looks up.
 """
 
@@ -20,18 +20,18 @@ LINE_END = "\n"
 
 @dataclass(frozen=True)
 class Library:
-    """A library, and where it may be."""
+    """A library, and its possible locations."""
 
     name: str
-    """As NVIDIA writes it."""
+    """Name in NVIDIA's spelling."""
     known_as: str
-    """By cuda-pathfinder."""
+    """Name in cuda-pathfinder."""
     packages: tuple[str, ...]
-    """Python packages that hold it, the newest CUDA first."""
+    """Python packages that contain it, the newest CUDA first."""
     files: tuple[str, ...]
-    """Names of its file."""
+    """Possible names of its file."""
     needs: tuple[Library, ...] = ()
-    """Libraries that it loads by their plain names, which the system's loader may not find."""
+    """Libraries that it loads by plain names, which the system's loader may not find."""
 
 
 _CUBLAS_PACKAGES = ("nvidia-cublas", "nvidia-cublas-cu12")
@@ -59,25 +59,25 @@ CUDNN = Library(
 
 @dataclass(frozen=True)
 class Found:
-    """A library that was loaded."""
+    """A loaded library."""
 
     library: ctypes.CDLL
     path: str
-    """Its file; a plain name where the system's loader found it."""
+    """Its file; a plain name if the system's loader found it."""
     by: str
-    """The way in which it was found."""
+    """The way by which it was found."""
 
     def __str__(self) -> str:
         return f"{self.path} (found by {self.by})"
 
 
 def find(wanted: Library) -> Found:
-    """Load a library. Raises ConfigurationError, which says why each way failed, where it is not found."""
+    """Load a library. Raises ConfigurationError, with the reason why each way failed, if it is not found."""
     failures: list[str] = []
     for way in (_by_pathfinder, _in_packages, _by_name):
         try:
             return way(wanted)
-        except Exception as error:  # of other people's finders and packages: the next way may still work
+        except Exception as error:  # an error of another package: the next way may still work
             failures.append(f"{_WAYS[way]}: {str(error).strip().split(LINE_END)[0] or type(error).__name__}")
     raise ConfigurationError(
         f"expected {wanted.name} for devices 'cuda:i': {INSTALL}. Received: none ({'; '.join(failures)})"
@@ -87,7 +87,7 @@ def find(wanted: Library) -> Found:
 def _by_pathfinder(wanted: Library) -> Found:
     from cuda.pathfinder import load_nvidia_dynamic_lib
 
-    path = str(load_nvidia_dynamic_lib(wanted.known_as).abs_path)  # it loads what the library needs, too
+    path = str(load_nvidia_dynamic_lib(wanted.known_as).abs_path)  # also loads libraries that it depends on
     return Found(ctypes.CDLL(path), path, f"cuda-pathfinder {importlib.metadata.version('cuda-pathfinder')}")
 
 
@@ -104,7 +104,7 @@ def _in_packages(wanted: Library) -> Found:
 
 
 def _files(wanted: Library) -> Iterator[tuple[str, str]]:
-    """Packages, and the library's file in them."""
+    """The packages, and the library's file in each."""
     for package in wanted.packages:
         try:
             files = importlib.metadata.files(package) or []

@@ -29,7 +29,7 @@ def backward(request: SoftmaxBackward | LogSoftmaxBackward) -> PreparedKernel:
 
 
 def _along_lines(request: Request, tensor: Tensor, axis: int, *constants: Argument) -> PreparedKernel:
-    """The kernel that suits the lines, with the buffers and the constants."""
+    """The call of the kernel for these lines, with buffers and constants."""
     threads, lines = threads_per_line(tensor, axis), tensor.elements // tensor.shape[axis]
     name = request.name
     kernel = CudaKernel("softmax", name if threads == 1 else f"{name}_rows", tensor.dtype)

@@ -1,4 +1,4 @@
-"""How weights that multiply images which lie channels-last lie themselves."""
+"""Layout of weights that multiply channels-last images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crossbow.types import Array, Shape
 
 @dataclass(frozen=True)
 class ChannelsLastStorage:
-    """Weights of whole images that lie as (outputs, height, width, channels).
+    """Weights of whole images, stored as (outputs, height, width, channels).
 
     shape: the logical one, (outputs, channels, height, width) or (outputs, channels · height · width).
     """

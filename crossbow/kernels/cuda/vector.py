@@ -1,6 +1,6 @@
-"""Linear combinations of vectors, and their norm: kernels written for the assignments that are asked for.
+"""Linear combinations of vectors, and their norm: kernels generated for given assignments.
 
-Each reads every vector once and writes every target once, whatever the assignments have in common.
+A kernel reads every vector once and writes every target once, also if the assignments share vectors.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from crossbow.solver.update import Assignment
 from crossbow.types import Array, address
 
 PACK = 16
-"""Bytes that a thread reads or writes at once, where the vectors allow it."""
+"""Number of bytes that a thread reads or writes at once, if the vectors' alignment allows it."""
 MOST_PACKED = 32
-"""Vectors whose packs a thread keeps in registers."""
+"""Maximum number of vectors whose packs a thread keeps in registers."""
 NORM_BLOCKS = 1024
-"""Blocks that add up squares, each its share; then one adds up theirs."""
+"""Number of blocks that add up shares of the squares; another block adds up the shares."""
 MARKS = 64
-"""Coefficients that are clipped by one call."""
+"""Maximum number of coefficients that one call clips."""
 
 
 @CUDA.kernel(LinearCombination)
@@ -54,7 +54,7 @@ def linear_combination(request: LinearCombination) -> PreparedKernel:
 
 
 def packed_part(addresses: Sequence[int], length: int, itemsize: int) -> tuple[int, int]:
-    """(first element, number of elements) of what lies in whole packs in all the vectors.
+    """(first element, number of elements) of the range that consists of whole packs in all vectors.
 
     >>> packed_part([4096, 8192], 10, 4), packed_part([4100, 8196], 10, 4), packed_part([4096, 8196], 10, 4)
     ((0, 8), (3, 4), (10, 0))
@@ -68,13 +68,14 @@ def packed_part(addresses: Sequence[int], length: int, itemsize: int) -> tuple[i
 
 
 def combined_vectors(assignments: Sequence[Assignment], signs: Mapping[str, str]) -> tuple[str, ...]:
-    """The vectors that the kernel of `combination_source` gets, in order."""
+    """The vectors that the kernel of `combination_source` receives, in order."""
     names = (signs.get(name, name) for a in assignments for name in (a.target, *a.terms))
     return tuple(dict.fromkeys(names))
 
 
 def combination_source(assignments: Sequence[Assignment], signs: Mapping[str, str]) -> str:
-    """The kernel of some assignments. signs: by name the vector whose elements' sign before the call it is.
+    """The source of a kernel for assignments. signs: for each sign, the vector whose elements' signs it has before the
+    call.
 
     >>> print(combination_source([Assignment("w", ("w", "g"))], {}))
     <BLANKLINE>
@@ -160,7 +161,8 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
 
 
 def norm_source(terms: int) -> str:
-    """The kernel that adds up the squares of the sum of so many terms, each block its share in double precision."""
+    """The source of a kernel that adds up the squares of a sum of `terms` terms, each block a share, in double
+    precision."""
     vectors = ", ".join(f"const real *v{index}" for index in range(terms))
     total = _sum([(f"c{index}", f"v{index}[i]") for index in range(terms)])
     lines = [
@@ -182,7 +184,7 @@ def norm_source(terms: int) -> str:
 @CUDA.kernel(ClipCoefficients)
 def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
     limit, clipped = request.limit, request.clipped
-    kernel = CudaKernel("vector", "clip_coefficients", np.dtype(np.float32))  # all its numbers are double
+    kernel = CudaKernel("vector", "clip_coefficients", np.dtype(np.float32))  # all its numbers are doubles
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         squares, coefficients, target = (buffers[role] for role in request.roles)
@@ -200,7 +202,7 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
 
 
 def _first_names(vectors: Mapping[str, Array]) -> dict[str, str]:
-    """For each vector the first name of its memory: a kernel must not keep two copies of what is the same."""
+    """For each vector, the first name of its memory: a kernel must not keep two copies of the same memory."""
     names: dict[int, str] = {}
     return {name: names.setdefault(address(vector), name) for name, vector in vectors.items()}
 
@@ -215,12 +217,12 @@ def _read_before_written(assignments: Sequence[Assignment], signs: Mapping[str, 
 
 
 def _sum(products: Sequence[tuple[str, str]]) -> str:
-    """The sum of products from left to right, as an expression."""
+    """The sum of one or more products from left to right, as an expression."""
     total = ""
     for factor, value in products:
         product = f"times({factor}, {value})"
         total = f"plus({total}, {product})" if total else product
-    return total or "(real)0"
+    return total
 
 
 def _check_coefficients(coefficients: Array, expected: int) -> None:

@@ -1,1 +1,1 @@
-"""The processor: learners are threads with a share of the cores, and a task is one list of calls."""
+"""The CPU: learners are threads with a share of the cores, and a task is a list of calls."""

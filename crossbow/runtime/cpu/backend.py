@@ -1,4 +1,4 @@
-"""The processor's cores as a backend: learners on threads, each with a share of the cores."""
+"""The backend for CPUs: learners on threads, each with a share of the cores."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from crossbow.types import ConfigurationError
 T = TypeVar("T")
 
 THREADS_AT_MOST = 1024
-"""Of all learners together, unless there are more cores. What a system cannot start any more, OpenMP answers by
-ending the process."""
+"""Maximum number of threads of all learners together, unless there are more cores. If a system cannot start another
+thread, OpenMP ends the process."""
 
 
 class CpuBackend:
@@ -59,10 +59,10 @@ class CpuBackend:
         self._check_threads(counts)
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
         self.streams: list[CpuStream] = []
-        """The learners' streams, and the synchroniser's."""
+        """The streams of the learners and of the synchroniser."""
 
     def _check_threads(self, counts: Sequence[int]) -> None:
-        """Refuse more threads than can be expected to start."""
+        """Raise ConfigurationError for more threads than a system can be expected to start."""
         most = max(THREADS_AT_MOST, sum(len(device.cores) for device in self.devices))
         wanted = sum(count * threads for count, threads in zip(counts, self.threads, strict=True))
         if wanted > most:
@@ -81,7 +81,7 @@ class CpuBackend:
     def _new_stream(self, name: str, cores: Sequence[int], threads: int) -> CpuStream:
         try:
             stream = CpuStream(name, cores, threads, self._set_threads)
-        except RuntimeError as error:  # what Python raises where the system starts no more threads
+        except RuntimeError as error:  # Python raises this if the system cannot start another thread
             raise ConfigurationError(
                 f"expected a system that starts the threads of {len(self.device_of)} learners. Received: {error}, "
                 f"after {len(self.streams)}; lower learners_per_device"
@@ -90,7 +90,7 @@ class CpuBackend:
         return stream
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do work on the first learner's thread, and wait for its result."""
+        """Do `work` on the first learner's thread, and return its result."""
         return self.streams[0].call(work)
 
     def close(self, timeout: float) -> None:
@@ -105,22 +105,22 @@ class CpuBackend:
         return aligned_zeros
 
     def synchronise(self) -> None:
-        """What was assigned is there at once."""
+        """Do nothing: assignments take effect at once."""
 
     def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
-        """A loader whose slots the learners read."""
+        """Return a loader whose slots the learners read directly."""
         return Loader(examples, order, SLOTS * len(self.device_of), name=name, in_turn=in_turn)
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
-        """All slots of the loader."""
+        """Return the source of all slots of the loader."""
         return batch_source(loader.images, loader.labels, scale)
 
     def check_plan(self, needs: Needs, beside: Mapping[str, int]) -> None:
-        """Raises ConfigurationError for more than the machine's memory."""
+        """Raise ConfigurationError if the plan needs more than the machine's memory."""
         check_memory({**self.host_memory(needs), **beside})
 
     def host_memory(self, needs: Needs) -> dict[str, int]:
-        """Bytes of the machine's memory, by what they are for."""
+        """Bytes of the machine's memory, by purpose."""
         return {**needs.all_vectors(), **needs.slots()}
 
     # Learners
@@ -133,7 +133,7 @@ class CpuBackend:
         reports: Reports,
         collective: Collective | None,
     ) -> TickLearners:
-        """Learners whose task lists wait for each other; and, for several devices, a synchroniser."""
+        """Return learners whose task lists wait for each other and, for several devices, a synchroniser."""
         learners: list[CpuLearner] = []
         for number, device in enumerate(self.device_of):
             share = Share(number, tuple(other for other, of in enumerate(self.device_of) if of == device))
@@ -154,5 +154,5 @@ class CpuBackend:
     def exchanging(
         self, assembly: Assembly, formulas: Formulas, number: int, report: Report, finished: Finished
     ) -> CpuLearner:
-        """A learner whose task ends with its own step."""
+        """Return a learner whose task ends with its own step."""
         return exchanging_learner(assembly, formulas, number, self.streams[number], report, finished)

@@ -1,4 +1,4 @@
-"""Coefficients in the host's memory, where kernels read them at every call."""
+"""Coefficients in the host's memory, which kernels read in every call."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from crossbow.types import Array
 
 
 class HostNumbers:
-    """The coefficients of one learner. Only its own thread writes them, before a task, so that it may run ticks behind
-    the scheduler."""
+    """The coefficients of a learner. Only its own thread writes them, before a task, because the learner may be
+    several ticks later than the scheduler."""
 
     def __init__(self, length: int) -> None:
         self.array: Array = np.zeros(length)
         self._set: Array | None = None
 
     def set(self, coefficients: Array) -> None:
-        """Let kernels see these coefficients from now on. An array is not written again once it was given."""
+        """Set the coefficients for the following calls. The caller must not change the arrays afterwards."""
         if coefficients is not self._set:
             self.array[:] = coefficients
             self._set = coefficients

@@ -1,4 +1,4 @@
-"""Learners without a barrier on the processor: what they exchange is combined by their own threads, at once."""
+"""Learners without a barrier on CPUs: their own threads compute the exchanges, immediately."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crossbow.solver import Pace
 
 
 class CpuCombination(Generic[About]):
-    """An update, bound to vectors of the host's memory. It is run under the exchange's lock, or by one learner."""
+    """An update, bound to vectors in the host's memory. It runs under the exchange's lock or on one thread."""
 
     def __init__(self, formula: Formula[About], bind: Bind) -> None:
         self._formula, self._numbers = formula, HostNumbers(formula.length)
@@ -26,7 +26,7 @@ class CpuCombination(Generic[About]):
         self._seen: tuple[Any, About] | None = None
 
     def run(self, pace: Pace, about: About) -> None:
-        """On the calling thread."""
+        """Run the update on the calling thread."""
         seen = self._formula.key(pace), about
         if seen != self._seen:
             self._numbers.array[:] = self._formula.evaluate(pace, about)
@@ -35,25 +35,25 @@ class CpuCombination(Generic[About]):
 
 
 class CpuMeeting:
-    """Learners' threads, which do everything themselves."""
+    """The learners' threads, which run all updates themselves."""
 
     def combination(self, formula: Formula[About], bind: Bind) -> Combination[About]:
-        """The update, bound to vectors."""
+        """Bind an update to vectors."""
         return CpuCombination(formula, bind)
 
     def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
-        """At once."""
+        """Run the work immediately."""
         return arrive()
 
     def settle(self, work: Callable[[], None]) -> None:
-        """At once: nothing is running."""
+        """Run the work immediately: no task is running."""
         work()
 
 
 def exchanging_learner(
     assembly: Assembly, formulas: Formulas, number: int, stream: CpuStream, report: Report, finished: Finished
 ) -> CpuLearner:
-    """A learner whose task ends with its own step."""
+    """Return a learner whose task ends with its own step."""
     setting, arithmetic = assembly.setting, assembly.arithmetic
     base, replica, memory = assembly.bases[0], assembly.replicas[number], CpuLearnerMemory(assembly)
     numbers = HostNumbers(formulas.length)

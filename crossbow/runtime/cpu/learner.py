@@ -1,4 +1,4 @@
-"""A learner on the processor: a stream, and the task lists that run on it."""
+"""A learner on a CPU: a stream, and the task lists that run on it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from crossbow.runtime.task import Completed, Failed, Finished, Report, Task, Tas
 from crossbow.types import Aborted, Array
 
 _FIELDS = struct.Struct("=4q")
-"""TASK, SLOT, EXAMPLES and TICK, as they lie in the state."""
+"""TASK, SLOT, EXAMPLES and TICK, in the order of the state."""
 
 
 class CpuLearner:
     """Runs tasks on its stream, in order.
 
-    A task that fails raises `abort`, and while that is raised no task begins: the replica has missed a step, so the
-    learner must not contribute to another tick before it is started again.
+    A task that fails sets `abort`, and then no other task begins. The replica has missed a step, so the learner must
+    not contribute to another tick until it restarts.
     """
 
     def __init__(
@@ -37,18 +37,18 @@ class CpuLearner:
         report: Report,
         finished: Finished | None = None,
     ) -> None:
-        """finished: called after each training task, where there is no barrier."""
+        """finished: called after each training task under a rule without a barrier."""
         self.number, self.stream = number, stream
         self.tasks, self.state, self.finished = tasks, state, finished
         self._numbers, self._abort, self._report = numbers, flags.abort, report
-        self._fields = state.data.cast("B")  # writing here takes a third of the time of assignments to an array
+        self._fields = state.data.cast("B")  # a memoryview: assignments take a third of the time of an array's
 
     def submit(self, task: Task) -> None:
-        """Run a task after those submitted before. Returns at once; what goes wrong is reported, not raised."""
+        """Submit a task, which runs after earlier ones. Returns at once; errors are reported, not raised."""
         self.stream.submit(functools.partial(self._run, task))
 
     def _run(self, task: Task) -> None:
-        """On the stream's thread."""
+        """Run a task. Called on the stream's thread."""
         number = task.number
         if self._abort[0]:
             self._report(Failed(number, self.number, "wait", None))
@@ -74,7 +74,7 @@ class CpuLearner:
             if self.finished is not None and task.purpose == "train":
                 operator = "exchange"
                 if self._abort[0]:
-                    raise Aborted  # another has failed: z stays as it is
+                    raise Aborted  # another learner has failed: z must not change
                 self.finished(self.number, task.pace)
         except Aborted:
             self._report(Failed(number, self.number, "wait", None))
@@ -85,12 +85,12 @@ class CpuLearner:
             self._report(Completed(number, loss, accuracy, task.examples, self.number, seconds))
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
+        """Wait until all submitted tasks are done. Returns whether they were within `timeout` seconds."""
         return self.stream.wait(timeout)
 
     def stop(self, timeout: float) -> None:
-        """End the thread after its current task, within `timeout` seconds if possible."""
+        """End the thread after its current task, if possible within `timeout` seconds."""
         self.stream.close(timeout)
 
     def close(self, timeout: float) -> None:
-        """Nothing is left to give back."""
+        """Do nothing: there is no memory to free."""

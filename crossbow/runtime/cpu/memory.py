@@ -1,4 +1,4 @@
-"""What a learner's programs are bound to, in the host's memory."""
+"""Memory of a learner's programs, on the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crossbow.types import Array
 
 
 class CpuLearnerMemory:
-    """A learner's arena, which its programs share, and the state of its task."""
+    """A learner's arena, shared by its programs, and the state of its task."""
 
     def __init__(self, assembly: Assembly) -> None:
         self._program = assembly.program
@@ -19,7 +19,7 @@ class CpuLearnerMemory:
         self.arena = aligned_zeros(assembly.needs.arena)
 
     def of(self, pipeline: Pipeline, weights: Array, gradient: Array, statistics: tuple[Array, Array]) -> Memory:
-        """For a program and its batches. statistics: those that it reads, and those that it writes."""
+        """The memory for a program and its batches. statistics: the vectors that it reads, and that it writes."""
         vectors = {"weights": weights, "gradient": gradient}
         vectors["statistics"], vectors["statistics_next"] = statistics
         named = {"state": self.state, **_batches(pipeline.loader)}
@@ -27,5 +27,5 @@ class CpuLearnerMemory:
 
 
 def _batches(loader: Loader) -> dict[str, Array]:
-    """The slots of a loader's ring, by the names that programs use."""
+    """The slots of a loader, by the names that programs use."""
     return {"slots": loader.images, "slot_labels": loader.labels, "slot_positions": loader.positions}

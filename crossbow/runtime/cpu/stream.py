@@ -1,4 +1,4 @@
-"""Streams of the processor: worker threads, each with a share of the cores; and how tasks on them wait for others."""
+"""Streams of the CPU: worker threads, each with a share of the cores, and calls that wait for other streams."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ Work = Callable[[], None]
 class CpuStream:
     """A worker thread on `cores`, whose kernels use `threads` threads.
 
-    `submit` returns at once; work must not raise (whoever submits it catches). `call` waits for a result. The thread
-    ends when the stream is closed, or when nothing refers to it any more.
+    `submit` returns at once, and its work must not raise. `call` waits for a result. The thread ends when the stream
+    is closed, or when the stream is garbage-collected.
     """
 
     def __init__(self, name: str, cores: Sequence[int], threads: int, set_threads: Callable[[int], None]) -> None:
-        """`set_threads` tells the kernel library, on the worker thread, how many threads it has.
+        """set_threads: sets the kernel library's number of threads; called on the worker thread.
 
-        Raises what goes wrong in the thread's beginning.
+        Raises errors of the thread's start.
         """
         self.name = name
         self._queue: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         begun: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        # The thread refers to the queue only, so that a stream which nobody holds, and the context that has it, can be
-        # collected. Waiting for the thread's end is not possible then: the collection may run on that very thread.
+        # The thread refers only to the queue, so that an unused stream, and its context, can be garbage-collected.
+        # The collection may run on this very thread, so it must not wait for the thread's end.
         self._thread = threading.Thread(
             target=_work, args=(self._queue, tuple(cores), threads, set_threads, begun.put), name=name, daemon=True
         )
@@ -54,23 +54,23 @@ class CpuStream:
             raise error
 
     def submit(self, work: Work) -> None:
-        """Do `work` after everything submitted before."""
+        """Submit work, which runs after all earlier work."""
         self._queue.put(work)
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do `work` after everything submitted before; return its result or raise its exception."""
+        """Do `work` after all earlier work. Returns its result, or raises its exception."""
         call = _Call(work)
         self.submit(call.run)
         return call.result()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
+        """Wait until all submitted work is done. Returns whether it was within `timeout` seconds."""
         done = threading.Event()
         self.submit(done.set)
         return done.wait(timeout)
 
     def close(self, timeout: float | None = None) -> bool:
-        """End the thread after the work submitted so far; whether it ended within `timeout` seconds."""
+        """End the thread after the submitted work. Returns whether it ended within `timeout` seconds."""
         self._queue.put(None)
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -78,7 +78,7 @@ class CpuStream:
 
 @dataclass(frozen=True)
 class Signals:
-    """Makes calls that keep the order of a tick without a lock."""
+    """Creates calls that keep the order of a tick without a lock."""
 
     library: KernelLibrary
     flags: Flags
@@ -89,12 +89,12 @@ class Signals:
         return cls(assembly.arithmetic.library, assembly.flags)
 
     def wait(self, flags: Array, state: Array) -> list[BoundStep]:
-        """Wait until all of these flags have reached the task's tick."""
+        """A call that waits until all these flags have reached the task's tick."""
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
         return [BoundStep("wait", call) for call in self.library.prepare(Wait()).bind(buffers)]
 
     def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
-        """Set one of these flags to the task's tick."""
+        """A call that sets one of these flags to the task's tick."""
         buffers = {"flag": flags[index : index + 1], "state": state}
         return [BoundStep("signal", call) for call in self.library.prepare(Signal()).bind(buffers)]
 
@@ -109,7 +109,7 @@ class _Call(Generic[T]):
         self._done = threading.Event()
 
     def run(self) -> None:
-        """On the stream's thread."""
+        """Do the work. Called on the stream's thread."""
         try:
             self._results.append(self._work())
         except BaseException as error:
@@ -117,13 +117,13 @@ class _Call(Generic[T]):
         self._done.set()
 
     def result(self) -> T:
-        """What the work returned, or raised."""
+        """Wait for the work. Returns its result, or raises its exception."""
         self._done.wait()
         if self._error is not None:
             try:
                 raise self._error
             finally:
-                self._error = None  # its traceback refers to this
+                self._error = None  # its traceback refers to this object
         return self._results.pop()
 
 
@@ -134,16 +134,16 @@ def _work(
     set_threads: Callable[[int], None],
     begun: Callable[[BaseException | None], None],
 ) -> None:
-    """What a stream's thread does."""
+    """Body of a stream's thread."""
     try:
         if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, cores)  # 0 is this thread; the teams it starts inherit it
+            os.sched_setaffinity(0, cores)  # 0 is this thread; the teams that it starts inherit its cores
         set_threads(threads)
     except BaseException as error:
         begun(error)
         return
-    np.seterr(over="ignore", invalid="ignore", divide="ignore")  # what diverges is reported as an error of its own
+    np.seterr(over="ignore", invalid="ignore", divide="ignore")  # divergence is reported as a separate error
     begun(None)
     while (work := submitted.get()) is not None:
         work()
-        del work  # or the last task would stay alive while the thread waits for the next
+        del work  # otherwise the last task would stay alive while the thread waits for the next one

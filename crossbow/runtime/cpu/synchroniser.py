@@ -1,4 +1,4 @@
-"""The end of a tick between several devices of the processor: a stream of its own, whose task is the tick's.
+"""The end of a tick with several CPU devices: a separate stream, with one task per tick.
 
 ::
 
@@ -28,7 +28,7 @@ from crossbow.types import Array
 def new_synchroniser(
     assembly: Assembly, merging: Merging, formulas: Formulas, stream: CpuStream, report: Report, collective: Collective
 ) -> CpuLearner:
-    """What merges between devices: it takes the ends of ticks as its tasks."""
+    """Merges between devices. Its tasks are the ends of ticks."""
     state, numbers, signals = new_state(), HostNumbers(formulas.length), Signals.of(assembly)
     merge = formulas.over(numbers.array)["merge"]
     tasks: dict[TaskKey, BoundTask] = {
@@ -49,7 +49,7 @@ def synchroniser_steps(
     merge: BoundUpdate,
     state: Array,
 ) -> list[BoundStep]:
-    """The tick's task between several devices: add up their sums and merge on each."""
+    """The task of a tick: add up the sums of all devices, and merge on each device."""
     arithmetic, flags = merging.arithmetic, signals.flags
     means = [base.mean for base in bases if base.mean is not None]
     steps = signals.wait(flags.contributed, state)

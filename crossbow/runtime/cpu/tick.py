@@ -1,31 +1,31 @@
-"""The clock tick as task lists: what a learner does between its forward and backward kernels to average models.
+"""The clock tick as task lists: a learner averages models between its forward and backward kernels.
 
-Flags (`crossbow.runtime.flags`) keep the order without a lock. SMA, one device; every learner is a party, for a slice
+Flags (`crossbow.runtime.flags`) keep the order without a lock. With SMA on one device, every learner merges one slice
 of z:
 
     signal ready → forward → wait ready (all) → merge own slice → signal merged → backward → wait merged (all) → step
 
-(A large weight gradient that its kernel offers in cache-sized blocks is computed in the step, block by block. Where
-numbers are checked, those that a sum, a merge or a step writes are looked through at once, before it is signalled.)
-So z is averaged beside the forward pass, and the waits are over before they begin unless learners drift by half a
-task. A rule that sends gradients merges after the backward pass instead:
+(If a kernel offers a large weight gradient in cache-sized blocks, the step computes it block by block. With
+`check_numerics`, the results of a sum, a merge or a step are checked at once, before they are signalled.)
+So the averaging overlaps with the forward pass, and learners wait only if they drift by half a task. A rule that sends
+gradients merges after the backward pass instead:
 
     forward → backward → signal ready → wait ready → merge own slice → signal merged → wait merged
 
-and one that sends the weights after the step, which then become others:
+and a rule that sends the weights merges after the step, and then changes them:
 
     forward → backward → step → signal ready → wait ready → merge own slice → signal merged → wait merged → reply
 
-With several devices the learners add up their device's contributions, and signal `contributed` instead of `merged`; the
-rest is the synchroniser's (`synchroniser.py`).
+With several devices, the learners add up the contributions of their device and signal `contributed` instead of
+`merged`; the synchroniser does the rest (`synchroniser.py`).
 
-A gradient is clipped by its norm as a whole, so blocks are not used, and the numbers of an update wait for the norm: no
-vector is written for it. Where weights are sent, each learner clips its own gradient:
+Clipping limits the norm of the whole gradient, so no blocks are used. It changes the coefficients of an update, which
+wait for the norm, and writes no vector. If weights are sent, each learner clips its own gradient:
 
     … → backward → wait merged (all) → norm → clip → step
 
-Where gradients are sent, it is the mean that is clipped, as with one learner and a larger batch; several devices leave
-that to the synchroniser:
+If gradients are sent, their mean is clipped, as with one learner and a larger batch. With several devices the
+synchroniser does this:
 
     … → wait ready → squares of own slice → signal measured → wait measured (all) → clip → merge own slice → …
 """
@@ -58,7 +58,7 @@ class Share:
 
     @property
     def index(self) -> int:
-        """The learner's place among those of its device."""
+        """The learner's position among the learners of its device."""
         return self.on_device.index(self.learner)
 
     def slice(self, elements: int, alignment: int = 16) -> slice:
@@ -70,14 +70,14 @@ class Share:
 
 @dataclass(frozen=True)
 class TickSteps:
-    """Makes the steps of one learner's tasks."""
+    """Creates the steps of a learner's tasks."""
 
     merging: Merging
     signals: Signals
     share: Share
     base: BaseModel
     replicas: Sequence[Replica]
-    """Those of the learner's device, in order."""
+    """The replicas of the learner's device, in order."""
     updates: Mapping[str, BoundUpdate]
     state: Array
 
@@ -102,7 +102,7 @@ class TickSteps:
         return [*signal_ready, *forward, *merging, *backward, *wait_merged, *step]
 
     def local(self, parts: Parts) -> list[BoundStep]:
-        """A task that does not synchronise: all but the last of τ."""
+        """A task that does not synchronise: the first τ − 1 tasks of a tick."""
         return [*parts.forward, *parts.backward, *self._step(parts, "local", self.own.vectors())]
 
     def _step(self, parts: Parts, name: str, vectors: dict[str, Array]) -> list[BoundStep]:
@@ -110,7 +110,7 @@ class TickSteps:
         return self.merging.arithmetic.step(parts.blocks, self.updates[name], vectors, clipped=clipped)
 
     def _merge(self, parity: int) -> list[BoundStep]:
-        """Wait for the device's learners, then this learner's slice of the merge, or of the device's sum."""
+        """Wait for the device's learners, then compute this learner's slice of the merge or of the device's sum."""
         merging, arithmetic, flags, learner = (
             self.merging,
             self.merging.arithmetic,
@@ -138,11 +138,11 @@ class TickSteps:
         return [*steps, *self.signals.signal(flags.merged, learner, self.state)]
 
     def _merge_statistics(self, parity: int) -> list[BoundStep]:
-        """This learner's slice of the mean of all learners' statistics, or of its device's part of that mean.
+        """Compute this learner's slice of the mean of all learners' statistics, or of its device's part of that mean.
 
-        Between several devices the part has a place of its own: learners of this device may begin a tick when one of
-        another device has failed in the tick before, and the statistics before that one, in the same parity, are
-        needed."""
+        With several devices, the part has a separate vector: learners of this device may begin a tick although a
+        learner of another device failed in the previous one. Recovery then needs the statistics of the tick before,
+        which have the same parity."""
         share = self.share.slice(self.base.statistics[0].size)
         if share.start == share.stop:
             return []
@@ -160,7 +160,7 @@ def tick_learner(
     stream: CpuStream,
     report: Report,
 ) -> CpuLearner:
-    """A learner with its task lists, of both parities."""
+    """Create a learner with its task lists of both parities."""
     numbers, memory = HostNumbers(formulas.length), CpuLearnerMemory(assembly)
     steps = TickSteps(
         merging,

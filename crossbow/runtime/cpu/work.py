@@ -1,4 +1,4 @@
-"""A task's work on the processor: one list of calls."""
+"""A task's work on a CPU: a list of calls."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from crossbow.types import Array
 
 @dataclass(frozen=True)
 class BoundTask:
-    """A task list, and where it leaves loss and accuracy: arrays of one element, None where there is none."""
+    """A task list, and the arrays (1,) to which it writes loss and accuracy; None if there is no such vertex."""
 
     calls: TaskList
     loss: Array | None = None
     accuracy: Array | None = None
     release: Callable[[int], None] | None = None
-    """Gives the slot of the task's batch back; None where it has none."""
+    """Releases the slot of the task's batch; None without a batch."""
 
 
 def task_list(steps: Sequence[BoundStep]) -> TaskList:
@@ -29,7 +29,7 @@ def task_list(steps: Sequence[BoundStep]) -> TaskList:
 
 
 def bound_task(pipeline: Pipeline, memory: Memory, steps: Sequence[BoundStep]) -> BoundTask:
-    """A task of a program that is bound to this memory."""
+    """The task of a program that is bound to this memory."""
     program = pipeline.program
     loss, measure = losses(program.graph), measures(program.graph)
     return BoundTask(

@@ -1,1 +1,1 @@
-"""The runtime of NVIDIA GPUs: CUDA streams, learners whose tasks are CUDA graphs, and their ticks."""
+"""The runtime for NVIDIA GPUs: CUDA streams, learners whose tasks are CUDA graphs, and their ticks."""

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as a backend: learners on streams, submitted to without waiting for them."""
+"""The backend for NVIDIA GPUs: learners on streams, which run asynchronously."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from crossbow.types import Array, ConfigurationError
 T = TypeVar("T")
 
 CONSTANTS = 512 << 10
-"""Bytes that are put by for each learner, and for a synchroniser: constants of kernels, coefficients, partial sums."""
+"""Bytes reserved for each learner, and for a synchroniser: constants of kernels, coefficients, partial sums."""
 
 
 class CudaBackend:
-    """Implements `Backend`. Under a rule with a barrier everything is submitted from the thread that trains; else from
-    those of the learners, too."""
+    """Implements `Backend`. Under a rule with a barrier, all work is submitted by the scheduler's thread; otherwise
+    also by the learners' threads."""
 
-    times_tasks = False  # learners of one GPU are equally fast
+    times_tasks = False  # the learners of a GPU are equally fast
     runs_ahead = True
 
     def __init__(self, system: SystemConf) -> None:
@@ -64,7 +64,7 @@ class CudaBackend:
         self.threads = [0 for _ in self.devices]
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
         self.streams: list[CudaStream] = []
-        """All streams: the learners', for computing and for copies, and the synchroniser's."""
+        """All streams: the learners' compute and copy streams, and the synchroniser's."""
         self._learner_streams: list[LearnerStreams] = []
         self._submitting = threading.RLock()
         self._slots: dict[Loader, Slots] = {}
@@ -72,7 +72,7 @@ class CudaBackend:
     # Streams
 
     def open(self) -> None:
-        """Make the learners' streams."""
+        """Create the learners' streams."""
         numbers = [self.devices[device].number for device in self.device_of]
         compute = [
             self._keep(CudaStream(f"learner-{i}", number, libraries=True, tf32=self._tf32))
@@ -86,11 +86,11 @@ class CudaBackend:
         return stream
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do work whose calls go to the first learner's stream, and wait until all is done."""
+        """Do work on the first learner's stream, and wait until it is done."""
         return self.streams[0].call(work)
 
     def close(self, timeout: float) -> None:
-        """Give back the streams."""
+        """Destroy the streams."""
         with self._submitting:
             for stream in self.streams:
                 stream.close(timeout)
@@ -99,21 +99,21 @@ class CudaBackend:
 
     @property
     def to_device(self) -> Callable[[Array], Array]:
-        """Puts numbers into the current GPU's memory."""
+        """Function that copies an array to the current GPU."""
         return to_device
 
     def zeros(self, device: int) -> Zeros:
-        """Gives a GPU's memory."""
+        """Return a function that allocates the GPU's memory."""
         return device_zeros(self.devices[device].number)
 
     def synchronise(self) -> None:
-        """Return once what was assigned to the GPUs' arrays is there."""
+        """Wait until all assignments to the GPUs' arrays are complete."""
         for device in self.devices:
             with on(Stream(device.number, 0)):
                 api().runtime.deviceSynchronize()
 
     def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
-        """A loader whose slots are copied to the GPUs."""
+        """Return a loader whose slots are copied to the GPUs."""
         count = SLOTS * len(self.device_of)
         slots = Slots(count, batch_tensors(examples, order.batch_size))
         loader = Loader(examples, order, count, name=name, memory=slots.batches, in_turn=in_turn)
@@ -121,15 +121,15 @@ class CudaBackend:
         return loader
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
-        """One slot: each batch is copied there."""
+        """Return the source of the slot to which each batch is copied."""
         return batch_source(loader.images[:1], loader.labels[:1], scale)
 
     def host_memory(self, needs: Needs) -> dict[str, int]:
-        """Only batches lie in the machine's memory."""
+        """Bytes of the machine's memory, by purpose: only batches."""
         return needs.slots()
 
     def check_plan(self, needs: Needs, beside: Mapping[str, int]) -> None:
-        """Raises ConfigurationError for more than a GPU has free."""
+        """Raise ConfigurationError if the plan needs more than a GPU's free memory."""
         for number, device in enumerate(self.devices):
             learners = self.device_of.count(number)
             workspaces = CUBLAS_WORKSPACE * learners
@@ -142,7 +142,7 @@ class CudaBackend:
             }
             with on(Stream(device.number, 0)):
                 free = api().free_memory()
-            # The streams, which have cuBLAS's memory, are there already.
+            # The streams exist already, with cuBLAS's workspaces.
             check_memory(wanted, free + workspaces, f"free memory of {device.name}")
 
     # Learners
@@ -160,7 +160,7 @@ class CudaBackend:
         reports: Reports,
         collective: Collective | None,
     ) -> TickLearners:
-        """Learners whose streams wait for the synchroniser's."""
+        """Return learners whose streams wait for the synchroniser's."""
         if collective is not None:
             raise ConfigurationError("collective must be None on GPUs, whose vectors NCCL adds up. Received: one")
         learners: list[CudaLearner] = []
@@ -185,13 +185,13 @@ class CudaBackend:
     def exchanging(
         self, assembly: Assembly, formulas: Formulas, number: int, report: Report, finished: Finished
     ) -> CudaLearner:
-        """A learner whose task ends with its own step."""
+        """Return a learner whose task ends with its own step."""
         memory, streams = self._memory(assembly, number), self._learner_streams[number]
         return exchanging_learner(assembly, formulas, number, streams, memory, report, finished)
 
 
 def _check_system(system: SystemConf) -> None:
-    """Raises ConfigurationError for what means nothing on GPUs."""
+    """Raise ConfigurationError for settings without a meaning on GPUs."""
     if system.kernels != "auto":
         raise ConfigurationError(
             f"SystemConf: kernels must be 'auto' on GPUs, whose kernels are CUDA's. Received: {system.kernels!r}"

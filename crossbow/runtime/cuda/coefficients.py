@@ -1,4 +1,4 @@
-"""Coefficients in a GPU's memory: copied there, in the stream's order, whenever they have changed."""
+"""Coefficients in a GPU's memory, copied in stream order whenever they change."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from crossbow.kernels.cuda.launch import current
 from crossbow.types import Array, address
 
 STAGES = 64
-"""Changes that may be on their way to the GPU at a time: as many as tasks of a learner."""
+"""Maximum number of pending copies: as many as a learner's pending tasks."""
 
 
 class DeviceNumbers:
-    """The coefficients of some updates, as kernels of a GPU read them. Made with that GPU as the current one."""
+    """The coefficients of updates in a GPU's memory. Create it with this GPU as the current one."""
 
     def __init__(self, length: int, stages: int = STAGES) -> None:
-        """stages: copies that may be on their way to the GPU at a time."""
+        """stages: maximum number of pending copies."""
         self.array: Array = api().zeros(8 * max(length, 1)).view(np.float64)[:length]
         self._stages: Array = api().pinned(8 * stages * max(length, 1)).view(np.float64).reshape(stages, -1)
         self._stage = 0
         self._set: Array | None = None
         self._sent = np.full(length, np.nan)
-        """The coefficients that are on the GPU, or on their way there."""
+        """The coefficients that are on the GPU, or are being copied."""
 
     def set(self, coefficients: Array) -> None:
-        """Let what is submitted to the current stream from now on see these coefficients. An array is not written again
-        once it was given."""
+        """Set the coefficients for work that is submitted to the current stream from now on. The caller must not change
+        the arrays afterwards."""
         if coefficients is not self._set:
             self.send(coefficients)
             self._set = coefficients
 
     def send(self, coefficients: Array) -> None:
-        """As `set`, whatever was given before."""
+        """Like `set`, but copy the coefficients even if they are the same."""
         if np.array_equal(coefficients, self._sent):
             return
         stage = self._stages[self._stage]

@@ -1,17 +1,17 @@
-"""Learners without a barrier on a GPU: what they exchange is submitted by their threads, in the order of events.
+"""Learners without a barrier on a GPU: their threads submit exchanges, which events order.
 
-A learner's thread learns that a task is done, and submits what comes of it to the learner's stream::
+When a task is done, the learner's thread submits its exchange to the learner's stream::
 
     arriving learner   wait exchanged ► merge ► replies ► (exchanged)
-    who may go on      wait exchanged ► the next task
+    free learner       wait exchanged ► the next task
 
-So exchanges come one after the other on the GPU, in the order in which they were submitted, the order of the rule's
-bookkeeping; and no learner begins before its reply is there. No thread waits for that. Where the rule wants no lock,
-Hogwild's, there are no such waits: a learner's merge follows its own task, and runs beside the others' merges.
+So exchanges run one after the other on the GPU, in the order of submission, which is the order of the rule's
+bookkeeping, and no learner begins before its reply is complete. No thread waits for this. A rule without a lock, such
+as Hogwild, has no such waits: a learner's merge follows its own task, and runs concurrently with other merges.
 
-The numbers of an update are copied before it, in the stream's order, from pinned memory of its own. That is written
-again at the earliest when the learner whose merge, message or reply it is has arrived again: it has then done a task
-that began after the copy.
+An update's coefficients are copied before it, in stream order, from separate pinned memory. This memory is overwritten
+only after the learner of the merge, message or reply has arrived again, and so has finished a task that began after the
+copy.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from crossbow.types import Aborted
 
 
 class CudaCombination(Generic[About]):
-    """An update that is bound to vectors of a GPU."""
+    """An update, bound to vectors in a GPU's memory."""
 
     def __init__(self, formula: Formula[About], bind: Bind) -> None:
         self._formula, self._numbers = formula, DeviceNumbers(formula.length, stages=1)
@@ -47,7 +47,7 @@ class CudaCombination(Generic[About]):
         self._seen: tuple[Any, About] | None = None
 
     def run(self, pace: Pace, about: About) -> None:
-        """Submit it to the current stream. Its few calls are made one by one: no graph is captured late in training,
+        """Submit the update to the current stream, as single calls. A graph would have to be captured late in training,
         when two learners meet for the first time."""
         seen = self._formula.key(pace), about
         if seen != self._seen:
@@ -63,19 +63,19 @@ class CudaMeeting:
     def __init__(
         self, streams: Sequence[CudaStream], flags: Flags, submitting: threading.RLock, *, in_turn: bool
     ) -> None:
-        """streams: the learners' for computing. submitting: as for `LearnerStreams`. in_turn: whether exchanges come
+        """streams: the learners' compute streams. submitting: as for `LearnerStreams`. in_turn: whether exchanges run
         one after the other."""
         self._streams, self._abort, self._submitting, self._in_turn = streams, flags.abort, submitting, in_turn
         self._exchanged = Event(streams[0].device)
         """The end of the last exchange."""
 
     def combination(self, formula: Formula[About], bind: Bind) -> Combination[About]:
-        """The update, bound to vectors. Made with the GPU as the current one."""
+        """Bind an update to vectors. Call it with the GPU as the current one."""
         return CudaCombination(formula, bind)
 
     def exchange(self, learner: int, arrive: Callable[[], list[int]]) -> list[int]:
-        """Returns before it is done: the streams of those who may go on wait for it. Raises Aborted, and leaves z as it
-        is, where another learner has failed, or the streams were given back."""
+        """Submit the work, and return before it is done: the streams of the learners that may continue wait for it.
+        Raises Aborted, without changing z, if another learner has failed or the streams were destroyed."""
         stream = self._streams[learner]
         with self._submitting, on(stream.place):
             if self._abort[0]:
@@ -83,7 +83,7 @@ class CudaMeeting:
             try:
                 return self._exchange_in_turn(stream, arrive) if self._in_turn else arrive()
             except BaseException:
-                self._abort[0] = 1  # before another one follows
+                self._abort[0] = 1  # before the next exchange
                 raise
 
     def _exchange_in_turn(self, stream: CudaStream, arrive: Callable[[], list[int]]) -> list[int]:
@@ -95,9 +95,9 @@ class CudaMeeting:
         return going
 
     def settle(self, work: Callable[[], None]) -> None:
-        """This waits for the GPU: the last exchanges were reported before they were done."""
+        """Do the work and wait for it: the last exchanges were reported before they were done."""
         with self._submitting:
-            if not self._abort[0]:  # or the streams were given back
+            if not self._abort[0]:  # or the streams were destroyed
                 with on(self._streams[0].place):
                     api().runtime.deviceSynchronize()
                 self._streams[0].call(work)
@@ -112,11 +112,11 @@ def exchanging_learner(
     report: Report,
     finished: Finished,
 ) -> CudaLearner:
-    """A learner whose task ends with its own step. All of them are on the first device."""
+    """Return a learner whose task ends with its own step. All learners are on the first device."""
     setting, arithmetic = assembly.setting, assembly.arithmetic
     base, replica = assembly.bases[0], assembly.replicas[number]
     with on(streams.compute.place):
-        # A task begins when the one before it is done: its numbers have been copied.
+        # A task begins when the previous one is done, so its coefficients have been copied.
         numbers = DeviceNumbers(formulas.length, stages=1)
         weights = base.buffers[0] if replica.weights is None else replica.weights
         vectors = memory.vectors(weights, replica.gradient, replica.statistics)

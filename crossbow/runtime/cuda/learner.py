@@ -1,13 +1,13 @@
-"""A learner on a GPU: a replica and a stream, and the work that is bound to them.
+"""A learner on a GPU: a replica and a stream, with their work.
 
-A task is submitted without waiting for anything on the GPU::
+A task is submitted without waiting for the GPU::
 
     copies    wait until the last task with this input buffer is done ► copy batch and state ► (copied)
     learner   wait copied ► forward, backward, loss and accuracy to the host ► step ► (done)
 
-There are two input buffers, so that the next batch is copied while this one is computed with. A step that synchronises
-is submitted by the synchroniser, after the merge of its tick (`synchroniser.py`). A thread of the learner's sleeps
-until a task is done, and reports it.
+There are two input buffers, so that the next batch is copied while the current one is in use. The synchroniser submits
+a synchronising step, after the merge of its tick (`synchroniser.py`). The learner's thread sleeps until a task is done,
+and reports it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from crossbow.types import Aborted
 
 
 class _Submitted(NamedTuple):
-    """A task on its way, and what is bound to it."""
+    """A submitted task with its resources."""
 
     task: Task
     turn: int
@@ -40,7 +40,7 @@ class _Submitted(NamedTuple):
 
 
 class CudaLearner:
-    """Runs tasks on its stream, in order; implements `Learner`. Made with its GPU as the current one."""
+    """Runs tasks on its stream, in order; implements `Learner`. Create it with its GPU as the current one."""
 
     def __init__(
         self,
@@ -56,29 +56,29 @@ class CudaLearner:
         sends: str = "weights",
         finished: Finished | None = None,
     ) -> None:
-        """sends: what the rule says that a learner sends. finished: called after each training task, where there is no
-        barrier."""
+        """sends: the vector that a learner sends, by the rule. finished: called after each training task under a rule
+        without a barrier."""
         self.number, self.stream, self.copies = number, streams.compute, streams.copies
         self.tasks, self.steps, self.finished = tasks, steps, finished
         self.ready = Event(self.stream.device)
-        """From then on, what this learner contributes to the present tick does not change until the tick is merged: the
-        end of its task before, or of the gradient of the one that synchronises."""
+        """Event after which the learner's contribution to the current tick does not change until the merge: the end of
+        the previous task, or of the gradient of the synchronising one."""
         self._sends = sends
         self._sent = None if sends == "weights" else Event(self.stream.device)
-        """Where what is sent is made in the task, the event that it is there."""
+        """Event after which the vector to send is complete, if the task computes it."""
         self._turns, self._numbers, self._abort = turns, numbers, flags.abort
         self._submitting, self._report = streams.submitting, report
         self._counts = {"train": 0, "check": 0}
         self._work: Work | None = None
-        """The last that was submitted."""
+        """The last submitted task."""
         self._waiting: _Submitted | None = None
-        """The task whose step the synchroniser will submit."""
+        """The task whose step the synchroniser submits."""
         self._submitted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        """What is to be done in order: the reports of tasks once they are done."""
+        """Functions that the thread calls in order: the reports of finished tasks."""
         self._watcher: threading.Thread | None = None
 
     def submit(self, task: Task) -> None:
-        """Run a task after those submitted before. Returns at once; what goes wrong is reported, not raised."""
+        """Submit a task, which runs after earlier ones. Returns at once; errors are reported, not raised."""
         with self._submitting:
             if self._abort[0]:
                 self._report(Failed(task.number, self.number, "wait", None))
@@ -95,7 +95,7 @@ class CudaLearner:
                 self._failed(submitted, error)
 
     def step(self, parity: int, merged: Event) -> None:
-        """Submit the step of the task that synchronises, which waits for the merge of its tick."""
+        """Submit the step of the synchronising task, which waits for the merge of its tick."""
         assert self._waiting is not None
         submitted, self._waiting = self._waiting, None
         self._work = None
@@ -114,7 +114,7 @@ class CudaLearner:
         submitted.bound.input.copy(self.copies, task.slot, task.number, task.examples, task.tick, submitted.turn)
 
     def _compute(self, submitted: _Submitted) -> None:
-        """Submit forward and backward pass, and what follows them unless the synchroniser submits it."""
+        """Submit the forward and backward passes and, unless the synchroniser submits it, the step."""
         task, bound = submitted.task, submitted.bound
         bound.input.wait_for_copy(self.stream)
         self._run(bound.compute)
@@ -137,7 +137,7 @@ class CudaLearner:
         work.run()
 
     def _failed(self, submitted: _Submitted, error: BaseException) -> None:
-        """Report what went wrong while submitting, and let no other task begin."""
+        """Report an error of submitting, and prevent other tasks from beginning."""
         self._abort[0] = 1
         if not isinstance(error, Exception):  # Ctrl-C
             raise error
@@ -146,7 +146,7 @@ class CudaLearner:
         self._report(Failed(submitted.task.number, self.number, operator, error))
 
     def _next_buffer(self, purpose: Purpose) -> int:
-        """The number of the input buffer: one after the other."""
+        """The number of the next input buffer; buffers take turns."""
         batches = "check" if purpose == "check" else "train"
         self._counts[batches] += 1
         return (self._counts[batches] - 1) % 2
@@ -155,23 +155,24 @@ class CudaLearner:
 
     def _start_watching(self) -> None:
         if self._watcher is None:
-            # It refers to the queue only, so that a learner which nobody holds can be collected.
+            # It refers only to the queue, so that an unused learner can be garbage-collected.
             arguments = (self._submitted, self.stream.device)
-            self._watcher = threading.Thread(target=_watch, args=arguments, name=f"watcher-{self.number}", daemon=True)
+            watcher = threading.Thread(target=_watch, args=arguments, name=f"watcher-{self.number}", daemon=True)
             weakref.finalize(self, self._submitted.put, None).atexit = False
-            self._watcher.start()
+            watcher.start()
+            self._watcher = watcher  # another thread may call `stop`, which joins a started thread only
 
     def _finish(self, submitted: _Submitted) -> None:
-        """Let the results be reported when all is done."""
+        """Report the results when the task is done."""
         done = self._turns.done[submitted.turn]
         done.record(self.stream)
-        # Should it have been recorded again when it is waited for, then for a later task of this stream.
+        # If the event is recorded again before the wait, then by a later task of this stream.
         submitted.bound.input.read_until(done)
         self.ready = done
         self._submitted.put(lambda: self._report(self._result(submitted)))
 
     def _result(self, submitted: _Submitted) -> Completed | Failed:
-        """What a task came to, once it is done."""
+        """Wait for a task, and return its result."""
         task, bound, operator = submitted.task, submitted.bound, "task"
         try:
             self._turns.done[submitted.turn].wait()
@@ -184,7 +185,7 @@ class CudaLearner:
                 self.finished(self.number, task.pace)
         except Aborted:
             return Failed(task.number, self.number, "wait", None)
-        except BaseException as error:  # what went wrong on the GPU, or in the numbers
+        except BaseException as error:  # an error on the GPU, or a number that is not finite
             self._abort[0] = 1
             return Failed(task.number, self.number, operator, error)
         finally:
@@ -195,12 +196,12 @@ class CudaLearner:
     # The end
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything submitted before is done and reported; whether it was within `timeout` seconds. A task
-        whose step has not been submitted is given up."""
+        """Wait until all submitted tasks are done and reported. Returns whether they were within `timeout` seconds. A
+        task whose step was not submitted is abandoned."""
         deadline = time.monotonic() + timeout
-        if self._waiting is not None:
-            self._turns.give_back(self._waiting.turn)
-            self._waiting = None
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._turns.give_back(waiting.turn)
         reached = threading.Event()
         self._submitted.put(reached.set)
         if self._watcher is not None and not reached.wait(timeout):
@@ -208,14 +209,14 @@ class CudaLearner:
         return all(stream.wait(max(0.0, deadline - time.monotonic())) for stream in (self.stream, self.copies))
 
     def stop(self, timeout: float) -> None:
-        """End the thread, within `timeout` seconds if possible. It submits work under some rules, for which closing
-        would keep it from the lock."""
+        """End the thread, if possible within `timeout` seconds. Do not hold the lock: under some rules the thread
+        submits work, for which it needs the lock."""
         self._submitted.put(None)
         if self._watcher is not None:
             self._watcher.join(timeout)
 
     def close(self, timeout: float) -> None:
-        """Give back streams and graphs, within `timeout` seconds if possible."""
+        """Destroy streams and graphs, if possible within `timeout` seconds."""
         with self._submitting:
             for task in self.tasks.values():
                 task.compute.close()
@@ -226,8 +227,8 @@ class CudaLearner:
 
 
 def _watch(submitted: queue.SimpleQueue[Callable[[], None] | None], device: int) -> None:
-    """What the watcher's thread does: tasks as they become done, in order."""
+    """Body of the thread: report tasks in order, as they finish."""
     api().runtime.setDevice(device)
     while (report := submitted.get()) is not None:
         report()
-        del report  # or the learner would stay alive while the thread waits for the next
+        del report  # otherwise the learner would stay alive while the thread waits for the next task

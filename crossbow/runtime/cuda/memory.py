@@ -1,6 +1,6 @@
-"""What a learner's programs are bound to, in a GPU's memory.
+"""Memory of a learner's programs, on a GPU.
 
-A task gets its batch and its state from the host as one record, which one copy brings to the GPU.
+The batch and the state of a task are one record, which is copied to the GPU at once.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from crossbow.runtime.replica import Zeros, narrow_vectors
 from crossbow.types import Array, Tensor, address
 
 INPUTS = 2
-"""Input buffers of a learner: the next batch is copied while this one is computed with."""
+"""Number of a learner's input buffers: the next batch is copied while the current one is in use."""
 TURNS = 64
-"""Tasks of a learner that may be under way at a time; more wait to be submitted."""
+"""Maximum number of a learner's pending tasks; others wait to be submitted."""
 
 STATE = Tensor((State.SIZE,), np.dtype(np.int64))
 _FIELDS = struct.Struct("=5q")
-"""TASK, SLOT, EXAMPLES, TICK and TURN, as they lie in the state."""
+"""TASK, SLOT, EXAMPLES, TICK and TURN, in the order of the state."""
 
 
 @dataclass(frozen=True)
 class SlotRecord:
-    """Tensors that lie behind each other, each aligned as buffers in an arena are."""
+    """Consecutive tensors in memory, aligned as buffers in an arena."""
 
     parts: Sequence[Tensor]
 
     @property
     def offsets(self) -> list[int]:
-        """Of each part; and behind them the bytes of the record."""
+        """Offset of each part, and the size of the record, in bytes."""
         offsets = [0]
         for part in self.parts:
             offsets.append(offsets[-1] + aligned(part.nbytes))
@@ -52,15 +52,15 @@ class SlotRecord:
         return self.offsets[-1]
 
     def arrays(self, memory: Array) -> list[Array]:
-        """The parts of one record, in memory of any device."""
+        """The parts of a record in memory, on any device."""
         return [part.view(memory[offset:]) for part, offset in zip(self.parts, self.offsets, strict=False)]
 
 
 class Slots:
     """The slots of a ring of batches: records of images, labels, positions and state, in pinned memory.
 
-    The loader's thread writes the batch, the thread that submits its task the state. A slot is given back when its
-    task is done (`CudaLearner._result`), so nothing is written over a record that is still to be copied.
+    The loader's thread writes the batch, and the thread that submits the task writes the state. A slot is released
+    when its task is done (`CudaLearner._result`), so a record is not overwritten before it is copied.
     """
 
     def __init__(self, slots: int, batch: Sequence[Tensor]) -> None:
@@ -75,23 +75,23 @@ class Slots:
         """Images, labels and positions of all slots: (S, B, …)."""
         self.addresses = [address(memory) + slot * record.nbytes for slot in range(slots)]
         self._states = [slot * record.nbytes + record.offsets[-2] for slot in range(slots)]
-        self._memory = memory.data  # writing here takes a third of the time of an assignment to an array
+        self._memory = memory.data  # a memoryview: assignments take a third of the time of an array's
 
     def set_state(self, slot: int, task: int, examples: int, tick: int, turn: int) -> None:
-        """Write what kernels read. On the GPU a batch lies in slot 0, whichever it comes from."""
+        """Write the state that kernels read. On the GPU, every batch is in slot 0."""
         _FIELDS.pack_into(self._memory, self._states[slot], task, 0, examples, tick, turn)
 
 
 class Input:
-    """Where a task's record lies on the GPU while it is computed with. Made with that GPU as the current one."""
+    """An input buffer on the GPU: the record of the current task. Create it with its GPU as the current one."""
 
     def __init__(self, slots: Slots, device: int) -> None:
-        """slots: where the records come from."""
+        """slots: the source of the records."""
         self._memory: Array = api().zeros(slots.record.nbytes)
         self._slots = slots
         self._copied, self._read = Event(device), Event(device)
-        """The end of the last copy, and of the last task that computed with it. An event that was never recorded is
-        waited for by nobody."""
+        """The end of the last copy, and of the last task that used the record. A wait for an event that was never
+        recorded returns at once."""
 
     @functools.cached_property
     def _address(self) -> int:
@@ -99,13 +99,13 @@ class Input:
 
     @functools.cached_property
     def arrays(self) -> dict[str, Array]:
-        """By the names that programs use: the state, and the batch as the only slot, (1, B, …)."""
+        """The state, and the batch as the only slot (1, B, …), by the names that programs use."""
         *batch, state = self._slots.record.arrays(self._memory)
         images, labels, positions = (array.reshape((1, *array.shape)) for array in batch)
         return {"state": state, "slots": images, "slot_labels": labels, "slot_positions": positions}
 
     def copy(self, copies: CudaStream, slot: int, task: int, examples: int, tick: int, turn: int) -> None:
-        """Submit the copy of a slot's record to a stream, once the last one was read."""
+        """Submit the copy of a slot's record to a stream, after the last use of the previous record."""
         runtime, slots = api().runtime, self._slots
         slots.set_state(slot, task, examples, tick, turn)
         copies.wait_for(self._read)
@@ -114,42 +114,42 @@ class Input:
         self._copied.record(copies)
 
     def wait_for_copy(self, stream: CudaStream) -> None:
-        """Let what is submitted to the stream from now on see the record."""
+        """Make work that is submitted to the stream from now on wait for the copy."""
         stream.wait_for(self._copied)
 
     def read_until(self, event: Event) -> None:
-        """The task that computes with the record ends with this event."""
+        """Set the event that ends the task that uses the record."""
         self._read = event
 
 
 class Turns:
-    """The places of a learner's tasks under way: where each leaves loss and accuracy, and the event of its end."""
+    """Memory of a learner's pending tasks: the loss, the accuracy and the end event of each."""
 
     def __init__(self, device: int) -> None:
         self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
-        """Loss and accuracy, by turn. Kernels write them (`kernels.cuda.engine.store_results`)."""
+        """Loss and accuracy of each turn, which kernels write (`kernels.cuda.task.store_results`)."""
         self.done = [Event(device) for _ in range(TURNS)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for turn in range(TURNS):
             self._free.put(turn)
 
     def take(self) -> int:
-        """A turn that is free; blocks until there is one."""
+        """Take a free turn; blocks until there is one."""
         return self._free.get()
 
     def give_back(self, turn: int) -> None:
-        """Any thread."""
+        """Return a turn. Any thread may call it."""
         self._free.put(turn)
 
 
 class CudaLearnerMemory:
-    """A learner's arena, which its programs share, its inputs, and the places of its tasks. Made with its GPU as the
-    current one."""
+    """A learner's arena, shared by its programs, its input buffers, and the memory of its pending tasks. Create it with
+    its GPU as the current one."""
 
     def __init__(
         self, assembly: Assembly, streams: LearnerStreams, slots: Mapping[Loader, Slots], zeros: Zeros
     ) -> None:
-        """slots: the rings of batches, by loader. zeros: gives the GPU's memory."""
+        """slots: the slots of batches, by loader. zeros: allocates the GPU's memory."""
         device, program = streams.compute.device, assembly.program
         self.arena = zeros(max(assembly.needs.arena, 1))
         self.turns = Turns(device)
@@ -159,18 +159,18 @@ class CudaLearnerMemory:
         }
 
     def inputs(self, loader: Loader) -> Sequence[Input]:
-        """The input buffers for a loader's batches, which take turns."""
+        """The input buffers for a loader's batches."""
         return self._inputs[loader]
 
     def vectors(self, weights: Array, gradient: Array, statistics: tuple[Array, Array]) -> dict[str, Array]:
-        """By the names that programs use. statistics: those that are read, and those that are written."""
+        """The memory for a program, by the names that programs use. statistics: the vectors to read and to write."""
         present, following = statistics
         named = {"weights": weights, "gradient": gradient, "statistics": present, "statistics_next": following}
         return {**self._narrow, **named}
 
 
 def device_zeros(device: int) -> Zeros:
-    """Gives the memory of a GPU, by its number in CUDA."""
+    """Return a function that allocates memory of a GPU, given by its CUDA number."""
 
     def zeros(nbytes: int) -> Array:
         with on(Stream(device, 0)):

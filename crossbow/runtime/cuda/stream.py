@@ -1,4 +1,4 @@
-"""CUDA streams with the handles of their libraries, and events."""
+"""CUDA streams, with their library handles, and events."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ T = TypeVar("T")
 NOT_READY = 600
 """cudaErrorNotReady."""
 POLL_SECONDS = 1e-3
-"""Between two looks whether a stream is done."""
+"""Seconds between two queries of a stream."""
 CUBLAS_WORKSPACE = 32 << 20
-"""Bytes. Given to cuBLAS so that it takes no memory of its own, least of all while a graph is captured; NVIDIA's
-recommendation for Hopper."""
+"""Bytes of cuBLAS's workspace, as NVIDIA recommends for Hopper. Without it, cuBLAS would allocate memory, also while a
+graph is captured."""
 
 
 class CudaStream:
-    """A stream of a GPU that does not wait for the default one. Work is submitted to it by whoever has made it the
-    current one (`with on(stream.place):`).
+    """A stream of a GPU that does not wait for the default stream. Work is submitted in `with on(stream.place):`, which
+    makes it the current stream.
     """
 
     def __init__(self, name: str, device: int, *, libraries: bool = False, tf32: bool = False) -> None:
-        """libraries: with cuDNN's and cuBLAS's handles; tf32: whether their products may round factors to TF32."""
+        """libraries: whether to create handles of cuDNN and cuBLAS. tf32: whether products may round factors to
+        TF32."""
         self.name = name
         self._giving_back = threading.Lock()
-        """Held while the stream is asked something from a thread that may not know whether it is still there."""
+        """Held by threads that query a stream which another thread may destroy."""
         runtime = api().runtime
         with on(Stream(device, 0)):
             pointer = int(runtime.streamCreateWithFlags(runtime.streamNonBlocking))
@@ -51,11 +52,11 @@ class CudaStream:
 
     def _cublas(self, stream: int, tf32: bool) -> int:
         handle, mode = ctypes.c_void_p(), cublas.CUBLAS_TF32_TENSOR_OP_MATH if tf32 else cublas.CUBLAS_DEFAULT_MATH
-        # Parts of sums of numbers of 16 bits would else be of 16 bits too.
+        # Otherwise partial sums of 16-bit numbers would have 16 bits, too.
         mode |= cublas.CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION
         cublas.check("cublasCreate_v2", ctypes.byref(handle))
         cublas.check("cublasSetMathMode", handle, mode)
-        cublas.check("cublasSetStream_v2", handle, ctypes.c_void_p(stream))  # which takes the workspace away
+        cublas.check("cublasSetStream_v2", handle, ctypes.c_void_p(stream))  # resets the workspace
         self._workspace = api().zeros(CUBLAS_WORKSPACE)
         workspace = pointer_to(self._workspace)
         cublas.check("cublasSetWorkspace_v2", handle, workspace, ctypes.c_size_t(CUBLAS_WORKSPACE))
@@ -66,33 +67,33 @@ class CudaStream:
         return self.place.device
 
     def call(self, work: Callable[[], T]) -> T:
-        """Do `work`, whose calls go to this stream, and wait until all is done."""
+        """Do `work` on this stream, and wait until it is done."""
         with on(self.place):
             result = work()
             api().runtime.streamSynchronize(self.place.pointer)
         return result
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything submitted before is done; whether it was within `timeout` seconds. Another thread may
-        close the stream meanwhile."""
+        """Wait until all submitted work is done. Returns whether it was within `timeout` seconds. Another thread may
+        close the stream at the same time."""
         deadline = time.monotonic() + timeout
         while (status := self._status()) == NOT_READY:
             if time.monotonic() >= deadline:
                 return False
             time.sleep(POLL_SECONDS)
-        return status == 0  # anything else is an error that does not go away
+        return status == 0  # any other status is a permanent error
 
     def _status(self) -> int:
-        """0 when everything is done, or the stream was given back."""
+        """0 if all work is done, or the stream was destroyed."""
         with self._giving_back, on(self.place):
             return int(api().runtime.streamQuery(self.place.pointer)) if self.place.pointer else 0
 
     def wait_for(self, event: Event) -> None:
-        """Do what is submitted from now on only after the event."""
+        """Make work that is submitted from now on wait for the event."""
         api().runtime.streamWaitEvent(self.place.pointer, event.pointer)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Give the stream back, after the work submitted so far; whether that was done within `timeout` seconds."""
+        """Destroy the stream, after the submitted work. Returns whether this was done within `timeout` seconds."""
         if not self.place.pointer:
             return True
         done = self.wait(60.0 if timeout is None else timeout)
@@ -112,25 +113,27 @@ class LearnerStreams:
 
     compute: CudaStream
     copies: CudaStream
-    """Brings batches to the GPU."""
+    """The stream that copies batches to the GPU."""
     submitting: threading.RLock
-    """Held while work is submitted: handles and graphs are neither used twice nor given back then. One for all."""
+    """Held while work is submitted, so that handles and graphs are not used twice or destroyed. Shared by all
+    streams."""
 
 
 class Event:
-    """A point in a stream's work. Each time it is recorded it stands for a later one."""
+    """A point in a stream's work. Recording it again moves it to a later point."""
 
     def __init__(self, device: int) -> None:
         runtime = api().runtime
         with on(Stream(device, 0)):
-            # Whoever waits on the host sleeps, and leaves its core to the learners' launches.
+            # Waiting threads of the host sleep, and leave their cores to the learners' launches.
             self.pointer = int(runtime.eventCreateWithFlags(runtime.eventDisableTiming | runtime.eventBlockingSync))
-        weakref.finalize(self, runtime.eventDestroy, self.pointer).atexit = False  # then the process gives all back
+        # the end of the process frees all events
+        weakref.finalize(self, runtime.eventDestroy, self.pointer).atexit = False
 
     def record(self, stream: CudaStream) -> None:
-        """Stand for everything submitted to the stream so far."""
+        """Record the event after all work submitted to the stream so far."""
         api().runtime.eventRecord(self.pointer, stream.place.pointer)
 
     def wait(self) -> None:
-        """Return when it has happened. Raises what went wrong on the GPU."""
+        """Wait for the event. Raises errors of the GPU."""
         api().runtime.eventSynchronize(self.pointer)

@@ -1,12 +1,12 @@
-"""The end of a tick on GPUs: merge what the learners send into z, then let every learner step.
+"""The end of a tick on GPUs: merge the learners' vectors into z, then let every learner step.
 
-On every device a stream of its own, beside the learners'::
+Every device has a separate stream for it::
 
     wait ready (the device's learners) ► sum ► all-reduce between devices ► merge ► (merged)
     learner:   wait merged ► step
 
-SMA's merge needs the weights from before the synchronising step, so it runs beside that task's forward and backward
-pass; a rule that sends gradients merges after them, and one that sends new weights after the step.
+SMA's merge needs the weights from before the synchronising step, so it runs concurrently with the forward and backward
+passes of that task. A rule that sends gradients merges after them, and a rule that sends new weights after the step.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from crossbow.types import Array, address
 
 
 class NcclCollective:
-    """The sum of one vector per GPU, on every GPU, by NCCL: one rank for each of this process's GPUs. All of them are
-    called from one thread, as a group."""
+    """All-reduce of one vector per GPU, by NCCL, with one rank for each of this process's GPUs. One thread calls all
+    ranks as a group."""
 
     def __init__(self, streams: Sequence[CudaStream]) -> None:
-        """`streams`: of each GPU, on which its vectors are made and the sum is wanted."""
+        """streams: for each GPU, the stream that computes its vector and uses the sum."""
         self._streams = streams
         self._ranks: list[Any] = api().nccl.NcclCommunicator.initAll([stream.device for stream in streams])
 
     def close(self) -> None:
-        """Give the ranks back. Nothing may be running."""
+        """Destroy the ranks. No work may be running."""
         for rank in self._ranks:
             rank.destroy()
         self._ranks = []
 
     def all_reduce(self, vectors: Sequence[Array]) -> None:
-        """Submit the sum. It happens in the order of the GPUs' streams."""
+        """Submit the sum, in the order of the GPUs' streams."""
         check_vectors(len(self._streams), vectors)
         nccl = api().nccl
         kind = nccl.NCCL_FLOAT32 if vectors[0].dtype == np.float32 else nccl.NCCL_FLOAT64
@@ -62,7 +62,7 @@ class NcclCollective:
                 place = address(vector)
                 rank.allReduce(place, place, vector.size, kind, nccl.NCCL_SUM, stream.place.pointer)
         finally:
-            nccl.groupEnd()  # or what is called later belongs to this group, and is never done
+            nccl.groupEnd()  # otherwise later calls would belong to this group, and never run
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class DeviceTick:
     learners: Sequence[CudaLearner]
     merged: Event
     sum: Mapping[int, Work]
-    """By the tick's parity; with several devices only."""
+    """By the tick's parity; only with several devices."""
     merge: Mapping[int, Work]
     numbers: DeviceNumbers
     means: Sequence[Array]
-    """Vectors that are added up between devices."""
+    """Vectors to add up between devices."""
 
 
 class CudaSynchroniser:
-    """Ends ticks. Everything is submitted from the thread that trains, and nothing waits on the host. Implements
-    `Learner`; its tasks are the ends of ticks."""
+    """Ends ticks. The scheduler's thread submits all work, and the host does not wait. Implements `Learner`; its tasks
+    are the ends of ticks."""
 
     def __init__(
         self, number: int, devices: Sequence[DeviceTick], flags: Flags, submitting: threading.RLock, report: Report
@@ -93,7 +93,7 @@ class CudaSynchroniser:
         self._collective = NcclCollective([device.stream for device in devices]) if len(devices) > 1 else None
 
     def submit(self, task: Task) -> None:
-        """Submit the tick's end, after its tasks. What goes wrong is reported, not raised."""
+        """Submit the end of a tick, after its tasks. Errors are reported, not raised."""
         with self._submitting:
             self._submit(task)
 
@@ -134,15 +134,15 @@ class CudaSynchroniser:
             collective.all_reduce(vectors)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything submitted before is done; whether it was within `timeout` seconds."""
+        """Wait until all submitted work is done. Returns whether it was within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         return all(device.stream.wait(max(0.0, deadline - time.monotonic())) for device in self.devices)
 
     def stop(self, timeout: float) -> None:
-        """It has no thread."""
+        """Do nothing: there is no thread."""
 
     def close(self, timeout: float) -> None:
-        """Give streams, graphs and ranks back."""
+        """Destroy streams, graphs and ranks."""
         with self._submitting:
             for device in self.devices:
                 device.stream.close(timeout)
@@ -162,7 +162,7 @@ def device_tick(
     stream: CudaStream,
     learners: Sequence[CudaLearner],
 ) -> DeviceTick:
-    """The end of a tick on a device, with its number among the run's. learners: those of the device."""
+    """The end of a tick on a device, given by its number in the run. learners: the learners of this device."""
     base, replicas = assembly.bases[device], [assembly.replicas[learner.number] for learner in learners]
     with on(stream.place):
         numbers = DeviceNumbers(formulas.length)
@@ -178,7 +178,8 @@ def device_tick(
 
 
 def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, parity: int) -> list[BoundStep]:
-    """Between several devices: the sum of what this device's learners send, and its part of the mean statistics."""
+    """With several devices: the sum of the vectors that this device's learners send, and its part of the mean
+    statistics."""
     steps = merging.sum_of_device({**base.vectors(parity), **merging.sent(replicas)}, len(replicas))
     if base.statistics_mean is not None and base.statistics_mean.size:
         steps += merging.mean_statistics(replicas, parity, base.statistics_mean)
@@ -188,7 +189,7 @@ def sum_steps(merging: Merging, replicas: Sequence[Replica], base: BaseModel, pa
 def merge_steps(
     merging: Merging, merge: BoundUpdate, replicas: Sequence[Replica], base: BaseModel, parity: int
 ) -> list[BoundStep]:
-    """The next z and its statistics: on a single device from what the learners send, else from the sum of all."""
+    """The next z and its statistics, from the learners' vectors on a single device, otherwise from the sum of all."""
     arithmetic, single = merging.arithmetic, merging.devices == 1
     vectors = {**base.vectors(parity), **(merging.sent(replicas) if single else {})}
     whole, following = slice(0, base.buffers[0].size), base.statistics[1 - parity]

@@ -1,7 +1,7 @@
-"""The clock tick on GPUs: what a learner runs in a task, as work for its stream.
+"""The clock tick on GPUs: a learner's tasks as work for its stream.
 
-Which vectors are combined is as on the processor, but for a device as a whole instead of slices. Streams wait for each
-other by events (`learner.py`, `synchroniser.py`).
+The same vectors are combined as on CPUs, but for a device as a whole instead of in slices. Streams wait for each other
+by events (`learner.py`, `synchroniser.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def tick_learner(
     memory: CudaLearnerMemory,
     report: Report,
 ) -> CudaLearner:
-    """A learner with its work, of both parities. device: its number among the run's."""
+    """Create a learner with its work of both parities. device: number of the device in the run."""
     base, replica = assembly.bases[device], assembly.replicas[number]
     with on(streams.compute.place):
         numbers = DeviceNumbers(formulas.length)
@@ -42,7 +42,7 @@ def tick_learner(
 def _tasks(
     assembly: Assembly, memory: CudaLearnerMemory, base: BaseModel, replica: Replica
 ) -> dict[WorkKey, BoundWork]:
-    """Forward and backward pass."""
+    """The forward and backward passes."""
     tasks: dict[WorkKey, BoundWork] = {}
     for parity in PARITIES:
         weights = base.buffers[parity] if replica.weights is None else replica.weights
@@ -65,7 +65,7 @@ def _steps(
     base: BaseModel,
     replica: Replica,
 ) -> dict[StepKey, Work]:
-    """What follows forward and backward pass, or the merge."""
+    """The step after the backward pass, or after the merge."""
     updates, arithmetic, clipped = formulas.over(numbers.array), merging.arithmetic, merging.clips_own
     steps: dict[StepKey, Work] = {}
     for parity in PARITIES:

@@ -1,4 +1,4 @@
-"""A task's work on a GPU: always the same, so captured once as a CUDA graph, and then launched with one call."""
+"""A task's work on a GPU: always the same calls, captured once as a CUDA graph and then launched as a whole."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Literal
 from crossbow.compile import BoundStep, Memory
 from crossbow.dataflow.graph import losses, measures
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import current
+from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
 from crossbow.runtime.cuda.memory import CudaLearnerMemory, Input
@@ -23,16 +23,16 @@ from crossbow.types import Array
 PARITIES = (0, 1)
 
 WorkKey = tuple[Purpose, int, int]
-"""Purpose and parity of a task, and its input buffer."""
+"""Purpose, parity and input buffer of a task."""
 StepKey = tuple[Purpose | Literal["send"], int]
 """Purpose and parity of a step. "send" is the step before a merge of new weights."""
 
 
 class Work:
-    """The calls of a task, or of a part of one, in order.
+    """The calls of a task, or of a part of a task, in order.
 
-    The first time they are made one by one: then libraries load their code, which must not happen while a graph is
-    captured. The second time they are captured, and from then on launched as a graph.
+    The first run makes them one by one, so that libraries load their code, which is not possible during a capture. The
+    second run captures them, and later runs launch the graph.
     """
 
     def __init__(self, steps: Sequence[BoundStep], *, graph: bool) -> None:
@@ -41,17 +41,17 @@ class Work:
         self._launched = False
         self._executable = 0
         self.failed: str | None = None
-        """The operator whose call raised in the last run."""
+        """The operator whose call raised an error in the last run."""
 
     def run(self) -> None:
-        """Give the work to the current stream. Returns before it is done; raises what a call raises."""
+        """Submit the work to the current stream. Returns before it is done; raises the errors of its calls."""
         self.failed = None
         if self._executable:
             api().runtime.graphLaunch(self._executable, current().pointer)
         elif self._launched and self._graph:
             try:
                 self._executable = self._capture()
-            except Exception as error:  # none of the calls has been made
+            except Exception as error:  # none of the calls was made
                 self._graph = False
                 warnings.warn(f"a task's work runs without a CUDA graph: {error}", RuntimeWarning, stacklevel=2)
                 self._call()
@@ -63,11 +63,11 @@ class Work:
 
     @property
     def is_graph(self) -> bool:
-        """Whether it has been captured."""
+        """Whether the calls were captured."""
         return self._executable != 0
 
     def close(self) -> None:
-        """Give the graph back."""
+        """Destroy the graph."""
         if self._executable:
             api().runtime.graphExecDestroy(self._executable)
             self._executable = 0
@@ -90,7 +90,7 @@ class Work:
             return int(runtime.graphInstantiate(graph))
         except BaseException:
             if not graph:
-                with contextlib.suppress(Exception):  # what went wrong before is raised
+                with contextlib.suppress(Exception):  # the earlier error is raised
                     graph = runtime.streamEndCapture(stream)
             raise
         finally:
@@ -100,20 +100,20 @@ class Work:
 
 @dataclass(frozen=True)
 class BoundWork:
-    """Forward and backward pass of a task, on the record in an input."""
+    """The forward and backward passes of a task, on the record in an input buffer."""
 
     compute: Work
     input: Input
     loss: bool
-    """Whether it leaves a loss."""
+    """Whether there is a loss."""
     accuracy: bool
-    """Whether it leaves an accuracy."""
+    """Whether there is an accuracy."""
     release: Callable[[int], None]
-    """Gives the slot of the task's batch back."""
+    """Releases the slot of the task's batch."""
 
 
 def new_work(assembly: Assembly, steps: Sequence[BoundStep]) -> Work:
-    """Work as the system's configuration wants it: as a graph, or call by call."""
+    """Create work that runs as a graph or call by call, by the system configuration."""
     system = assembly.setting.system
     return Work(steps, graph=system.graphs and not system.check_numerics)
 
@@ -121,14 +121,14 @@ def new_work(assembly: Assembly, steps: Sequence[BoundStep]) -> Work:
 def bound_work(
     assembly: Assembly, pipeline: Pipeline, memory: CudaLearnerMemory, vectors: dict[str, Array]
 ) -> list[BoundWork]:
-    """A program on these vectors, with the batches of each input."""
+    """Bind a program to these vectors and to each input buffer."""
     return [_bound_work(assembly, pipeline, memory, vectors, place) for place in memory.inputs(pipeline.loader)]
 
 
 def check_work(
     assembly: Assembly, memory: CudaLearnerMemory, base: BaseModel, replica: Replica
 ) -> dict[WorkKey, BoundWork]:
-    """What a learner tests z with, if there is a check set."""
+    """A learner's work for testing z, if there is a check set."""
     tasks: dict[WorkKey, BoundWork] = {}
     if assembly.check is not None:
         for parity in PARITIES:

@@ -1,5 +1,5 @@
 """oneDNN's kernels against the reference library."""
 
-from crossbow.kernels.cpu.onednn.binding import why_unusable
+from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 
 REASON = why_unusable()

@@ -10,7 +10,7 @@ import pytest
 
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cpu import storage
-from crossbow.kernels.cpu.onednn import binding as dnnl
+from crossbow.kernels.cpu.onednn import shared_library
 from crossbow.kernels.cpu.simd.image_convolution import image_convolution
 from crossbow.kernels.cpu.storage import strided_storage
 from crossbow.kernels.interface import PreparedKernel, Storage, Variable
@@ -38,7 +38,7 @@ GUARD = np.float32(-12345.0)
 
 
 def use_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr(dnnl, "omp_get_max_threads", lambda: threads)
+    monkeypatch.setattr(shared_library, "omp_get_max_threads", lambda: threads)
 
 
 class Guarded:

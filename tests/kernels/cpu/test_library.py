@@ -52,4 +52,4 @@ except ConfigurationError as error:
 def test_onednn_can_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CROSSBOW_WITHOUT_ONEDNN", "1")
     done = subprocess.run([sys.executable, "-c", HIDDEN], capture_output=True, text=True, check=True)
-    assert "kernels='onednn' is not possible here: the environment says CROSSBOW_WITHOUT_ONEDNN=1" in done.stdout
+    assert "kernels='onednn' is not possible here: the environment variable CROSSBOW_WITHOUT_ONEDNN is 1" in done.stdout

@@ -219,6 +219,10 @@ def test_one_value_far_from_the_others() -> None:
         np.testing.assert_allclose(buffers["running_variance_next"], wide.var(axis=0, ddof=1), rtol=1e-6)
 
 
+def test_powers_of_two() -> None:
+    assert [channels._power_of_two(value) for value in (1, 2, 3, 4, 5, 8, 9)] == [1, 2, 4, 4, 8, 8, 16]
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_blocks_have_every_value_once(data: st.DataObject) -> None:

@@ -141,6 +141,8 @@ def test_packed_part() -> None:
     assert packed_part([72, 136], 101, 8) == (1, 100)
     assert packed_part([76], 2, 4) == (1, 0)
     assert packed_part([76], 0, 4) == (0, 0)
+    assert packed_part([64] * MOST_PACKED, 100, 8) == (0, 100)
+    assert packed_part([64] * (MOST_PACKED + 1), 100, 8) == (100, 0)
 
 
 def test_vectors_and_coefficients_that_do_not_fit() -> None:

@@ -1,4 +1,4 @@
-"""Activation functions, in place where the plan allows; derivatives come from the output."""
+"""Activation functions, in place if possible. Derivatives are computed from the output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_DIMENSIONS = 5
 
 
 def _takes(request: ActivationForward | ActivationBackward) -> bool:
-    """Whether oneDNN has it: its derivative from the output needs a function that grows with its input."""
+    """Whether oneDNN supports the request: its derivative from the output needs an increasing function."""
     rising = request.mode != "relu" or request.negative_slope >= 0
     like = request.x if isinstance(request, ActivationForward) else request.dx
     return like.layout == request.y.layout and len(like.shape) <= MOST_DIMENSIONS and rising
@@ -41,7 +41,8 @@ def forward(request: ActivationForward) -> PreparedKernel:
 @ONEDNN.kernel(ActivationBackward, _takes)
 def backward(request: ActivationBackward) -> PreparedKernel:
     y, dy, dx = request.y, request.dy, request.dx
-    descriptor = dnnl.dnnl_eltwise_backward_primitive_desc_create(
+    descriptor = dnnl.primitive_desc(
+        "eltwise_backward",
         engine(),
         _ALGORITHMS[request.mode][1],
         activation(dx),
@@ -62,7 +63,8 @@ def backward(request: ActivationBackward) -> PreparedKernel:
 
 
 def _forward(x: Tensor, request: ActivationForward | ActivationBackward) -> dnnl.Handle:
-    return dnnl.dnnl_eltwise_forward_primitive_desc_create(
+    return dnnl.primitive_desc(
+        "eltwise_forward",
         engine(),
         dnnl.FORWARD_TRAINING,
         _ALGORITHMS[request.mode][0],

@@ -1,10 +1,9 @@
 """Two-dimensional convolution and its gradients.
 
-Activations are channels-last, where the library's direct kernels run at the processor's peak. They want the weights
-in blocks of 16 × 16 channels, forward and weight gradient in the same one, the data gradient in its transpose: so a
-replica keeps the former. It keeps (height, width, in, out) where kernels of our own gain, which want that, and where
-padding the channels to whole blocks would lengthen every pass of solver and averaging; the library's kernels then
-reorder.
+Activations are channels-last, the order in which the library's direct kernels are fastest. These kernels need weights
+in blocks of 16 × 16 channels; forward and weight gradient use the same blocks, and the data gradient their transpose.
+So a replica stores the former. If our own kernels are faster, or if padding the channels to whole blocks would lengthen
+the passes of solver and averaging, it stores (height, width, in, out) instead, and the library's kernels reorder.
 """
 
 from __future__ import annotations
@@ -47,18 +46,19 @@ TRANSPOSED = {
     "aBCde16c16b": dnnl.TAG_ABCDE16B16C,
     "aBCde8c8b": dnnl.TAG_ABCDE8B8C,
 }
-"""The blocked layouts that forward works in, and those with the inner blocks transposed, for the data gradient."""
+"""The blocked layouts of the forward pass, and the layouts with transposed inner blocks for the data gradient."""
 
 PADDING_ALLOWED = 1024
-"""Elements of padding that are cheaper to carry through solver and averaging than a reorder."""
+"""Maximum number of padding elements that cost less in solver and averaging than a reorder."""
 
 
 FEW_OUTPUTS = 32
-"""Below this the layout that forward prefers is worth a reorder (3×3, 16 → 16 channels: 334 instead of 429 µs)."""
+"""With fewer outputs, a reorder to the layout that forward prefers pays off (3×3, 16 → 16 channels: 334 instead of 429
+µs)."""
 
 
 class _Convolution:
-    """What the three kernels of one convolution have in common."""
+    """Descriptors that the three kernels of a convolution share."""
 
     def __init__(
         self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor, geometry: ConvolutionGeometry
@@ -75,7 +75,8 @@ class _Convolution:
         self.backward_weights = self._backward_weights()
 
     def forward_with(self, weights: dnnl.Handle) -> dnnl.Handle:
-        return dnnl.dnnl_convolution_forward_primitive_desc_create(
+        return dnnl.primitive_desc(
+            "convolution_forward",
             engine(),
             dnnl.FORWARD_TRAINING,
             dnnl.CONVOLUTION_DIRECT,
@@ -88,12 +89,21 @@ class _Convolution:
         )
 
     def backward_data_with(self, weights: dnnl.Handle) -> dnnl.Handle:
-        return dnnl.dnnl_convolution_backward_data_primitive_desc_create(
-            engine(), dnnl.CONVOLUTION_DIRECT, self.x, weights, self.y, *self.geometry, self.forward, attributes()
+        return dnnl.primitive_desc(
+            "convolution_backward_data",
+            engine(),
+            dnnl.CONVOLUTION_DIRECT,
+            self.x,
+            weights,
+            self.y,
+            *self.geometry,
+            self.forward,
+            attributes(),
         )
 
     def _backward_weights(self) -> dnnl.Handle:
-        return dnnl.dnnl_convolution_backward_weights_primitive_desc_create(
+        return dnnl.primitive_desc(
+            "convolution_backward_weights",
             engine(),
             dnnl.CONVOLUTION_DIRECT,
             self.x,
@@ -113,7 +123,7 @@ class _Convolution:
         return storage(self.shape, descriptor, self.sizes)
 
     def choose_storage(self) -> BlockedStorage:
-        """The layout of the library's weight gradient, or the one that our own kernel of that wants, where it gains."""
+        """The layout of the library's weight gradient, or the layout of our own kernel if that is faster."""
         descriptor = self.gradient_layout
         padded = nbytes(descriptor) // 4 - elements(self.sizes) > PADDING_ALLOWED
         if padded or (self.image is not None and narrow.gains_in_weights(self.image)):
@@ -157,9 +167,9 @@ def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
     convolution = _Convolution(request.dx, weights, None, request.dy, geometry)
     transposed = TRANSPOSED.get(str(convolution.describe(convolution.gradient_layout)))
     candidates = []
-    # With one channel a group, blocks would be padded 256 times over; the library has kernels of its own for that.
+    # With one channel per group, padding would multiply the blocks by 256; the library has special kernels for this.
     if transposed is not None and (geometry.groups == 1 or weights.shape[1] > 1):
-        layout = dnnl.dnnl_memory_desc_create_with_tag(convolution.sizes, dnnl.F32, transposed)
+        layout = dnnl.memory_desc(convolution.sizes, transposed)
         candidates.append(convolution.backward_data_with(layout))
     descriptor = _first_direct(candidates) or convolution.backward_data_with(free(convolution.sizes))
     steps = PrimitiveSteps(request)
@@ -199,7 +209,7 @@ def _sizes(weights: Shape, groups: int) -> Shape:
 
 
 def _first_direct(descriptors: Iterable[dnnl.Handle]) -> dnnl.Handle | None:
-    """The first whose implementation is generated code rather than im2col and a matrix product, or plain C++."""
+    """The first descriptor whose implementation is generated code, not im2col with a matrix product or plain C++."""
     for descriptor in descriptors:
         if implementation(descriptor).startswith(("jit", "brg")):
             return descriptor
@@ -207,7 +217,7 @@ def _first_direct(descriptors: Iterable[dnnl.Handle]) -> dnnl.Handle | None:
 
 
 def _reordered(steps: PrimitiveSteps, own: dnnl.Handle, wanted: dnnl.Handle) -> Place:
-    """Where the weights lie in the wanted layout, after a reorder where theirs is another."""
+    """The place of the weights in the wanted layout, after a reorder if theirs differs."""
     if same(own, wanted):
         return "weights"
     place = steps.reserve(nbytes(wanted))

@@ -1,4 +1,4 @@
-"""The elements of a tensor in another one, in logical order: a reorder, or nothing where they lie in that order."""
+"""A copy of a tensor's elements to another tensor, in logical order: a reorder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crossbow.types import Tensor
 
 
 def _reorders(x: Tensor, y: Tensor) -> bool:
-    """Whether the order changes, for one of the two only."""
+    """Whether the memory order changes, and one of the two is the logical order."""
     return not x.same_order(y) and (x.in_logical_order or y.in_logical_order)
 
 

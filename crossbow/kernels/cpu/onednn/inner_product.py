@@ -1,10 +1,10 @@
 """Inner product and its gradients.
 
-A replica keeps the weights transposed: (features, outputs), not blocked and not padded, the features in the order of
-the input's memory (height, width, channels for an image). Forward and weight gradient are then matrix products without
-transposes, and the data gradient one with a transpose, which the library does well for few rows: hence the row blocks.
-One thread, 1024 → 1024, in µs at batch 8 | 16 | 32: transposed 532 | 1011 | 1981, the library's own blocked choice
-602 | 1053 | 1978, row-major 578 | 1580 | 2500; 800 → 500 is 5 to 20 % faster than blocked.
+A replica stores the weights transposed: (features, outputs), without blocks or padding, and with features in the order
+of the input's memory (height, width, channels for an image). Then forward and weight gradient are matrix products
+without transposes. The data gradient is one with a transpose, which the library computes fast only for few rows, so it
+is computed in blocks of rows. One thread, 1024 → 1024, in µs at batch 8 | 16 | 32: transposed 532 | 1011 | 1981, the
+library's own blocked choice 602 | 1053 | 1978, row-major 578 | 1580 | 2500; 800 → 500 is 5 to 20 % faster than blocked.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBack
 from crossbow.types import Layout, Shape, Tensor, address
 
 ROWS = 8
-"""Rows of a data gradient that are computed at once, where more would be slow."""
+"""Rows of a block of the data gradient."""
 
 WORTH_BLOCKS = 2**20
-"""Bytes from which a weight gradient is also offered in blocks: half of the second-level cache is more than it."""
+"""Minimum size in bytes of a weight gradient that is also offered in blocks: half of a second-level cache."""
 BLOCK = 2**19
-"""Bytes of such a block."""
+"""Size of such a block in bytes."""
 GRANULE = 16
-"""Features of a block are a multiple of this."""
+"""The number of features of a block is a multiple of this number."""
 
 
 class _InnerProduct:
-    """What the three kernels of one inner product have in common. Everything is two-dimensional to the library."""
+    """Descriptors that the three kernels of an inner product share. The library sees only matrices."""
 
     def __init__(self, x: Tensor, weights: Variable, bias: Variable | None, y: Tensor) -> None:
         self.shape = weights.shape
         self.outputs, self.features = weights.shape
         self.sizes = _sizes(x, y, self.outputs)
         self.transposed = _transposed(self.sizes)
-        self.weights = dnnl.dnnl_memory_desc_create_with_tag(weights.shape, dnnl.F32, dnnl.TAG_BA)
+        self.weights = dnnl.memory_desc(weights.shape, dnnl.TAG_BA)
         self.bias = None if bias is None else plain(bias.shape)
         self.rows = elements(y.shape[:-1])
         self.row_per_example = len(y.shape) == 2
@@ -69,7 +69,8 @@ class _InnerProduct:
         return plain((rows, self.outputs))
 
     def forward(self, rows: int) -> dnnl.Handle:
-        return dnnl.dnnl_inner_product_forward_primitive_desc_create(
+        return dnnl.primitive_desc(
+            "inner_product_forward",
             engine(),
             dnnl.FORWARD_TRAINING,
             self.input(rows),
@@ -80,11 +81,11 @@ class _InnerProduct:
         )
 
     def in_rows(self, tensor: Tensor) -> bool:
-        """Whether x or y is a matrix as it lies. The weights follow the order in which whole examples lie."""
+        """Whether x or y is a matrix in memory. The weights follow the memory order of whole examples."""
         return self.row_per_example or tensor.in_logical_order
 
     def rows_of(self, steps: PrimitiveSteps, tensor: Tensor, role: str) -> Place:
-        """Where x, y or the gradient of y lies as a matrix, after a reorder where it is none."""
+        """The place of x, y or the gradient of y as a matrix, after a reorder if required."""
         if self.in_rows(tensor):
             return role
         place = steps.reserve(tensor.nbytes)
@@ -92,7 +93,7 @@ class _InnerProduct:
         return place
 
     def place(self, steps: PrimitiveSteps, weights: Variable) -> Place:
-        """Where the transposed weights lie, after a reorder where the replica keeps them otherwise."""
+        """The place of the transposed weights, after a reorder if the replica stores another layout."""
         own = stored(weights, self.sizes)
         if same(own, self.transposed):
             return "weights"
@@ -138,13 +139,19 @@ def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
     block = _rows_at_once(product.rows, product.outputs)
     for first in range(0, product.rows, block):
         rows = min(block, product.rows - first)
-        descriptor = dnnl.dnnl_inner_product_backward_data_primitive_desc_create(
-            engine(), product.input(rows), product.weights, product.output(rows), product.forward(rows), attributes()
+        descriptor = dnnl.primitive_desc(
+            "inner_product_backward_data",
+            engine(),
+            product.input(rows),
+            product.weights,
+            product.output(rows),
+            product.forward(rows),
+            attributes(),
         )
         operands: dict[int, tuple[dnnl.Handle, Place]] = {
-            dnnl.ARG_DIFF_DST: (product.output(rows), _behind(gradient, 4 * first * product.outputs)),
+            dnnl.ARG_DIFF_DST: (product.output(rows), _shifted(gradient, 4 * first * product.outputs)),
             dnnl.ARG_WEIGHTS: (product.weights, place),
-            dnnl.ARG_DIFF_SRC: (product.input(rows), _behind(target, 4 * first * product.features)),
+            dnnl.ARG_DIFF_SRC: (product.input(rows), _shifted(target, 4 * first * product.features)),
         }
         steps.add("inner_product", descriptor, operands)
     if not product.in_rows(dx):
@@ -156,8 +163,15 @@ def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
 def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
     x, dy, weights, bias = request.x, request.dy, request.weights, request.bias
     product = _InnerProduct(x, weights, None, dy)
-    descriptor = dnnl.dnnl_inner_product_backward_weights_primitive_desc_create(
-        engine(), product.x, product.weights, None, product.y, product.forward(product.rows), attributes()
+    descriptor = dnnl.primitive_desc(
+        "inner_product_backward_weights",
+        engine(),
+        product.x,
+        product.weights,
+        None,
+        product.y,
+        product.forward(product.rows),
+        attributes(),
     )
     steps = PrimitiveSteps(request)
     own = stored(weights, product.sizes)
@@ -183,7 +197,7 @@ def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
 def _with_blocks(
     kernel: PreparedKernel, request: InnerProductBackwardWeights, product: _InnerProduct
 ) -> PreparedKernel:
-    """The kernel, offering its gradient in blocks of features: rows of the transposed weights, one after the other."""
+    """The kernel, with its gradient also in blocks of features: consecutive rows of the transposed weights."""
     row = 4 * product.outputs
     features = max(1, BLOCK // row // GRANULE) * GRANULE
     multiply.address  # noqa: B018 - compile while preparing
@@ -212,8 +226,8 @@ def _with_blocks(
     return replace(kernel, workspace=max(kernel.workspace, room + bias_gradient.workspace), blocks=blocks)
 
 
-def _behind(place: Place, distance: int) -> Place:
-    """So many bytes behind a place."""
+def _shifted(place: Place, distance: int) -> Place:
+    """The place at a distance in bytes from another."""
     if isinstance(place, int):
         return place + distance
     assert place is not None
@@ -222,7 +236,8 @@ def _behind(place: Place, distance: int) -> Place:
 
 
 def _sizes(x: Tensor, y: Tensor, outputs: int) -> Shape:
-    """The weights' sizes, with the features apart where they are whole images whose memory is not in order C, H, W."""
+    """The weights' sizes. If the features are whole images in another memory order than C, H, W, they have several
+    axes."""
     if x.layout is Layout.CHANNELS_LAST and len(y.shape) == 2:
         return (outputs, *x.shape[1:])
     return (outputs, elements(x.shape[len(y.shape) - 1 :]))
@@ -231,13 +246,13 @@ def _sizes(x: Tensor, y: Tensor, outputs: int) -> Shape:
 def _transposed(sizes: Shape) -> dnnl.Handle:
     """Features in the order of the input's memory, then outputs."""
     if len(sizes) == 2:
-        return dnnl.dnnl_memory_desc_create_with_tag(sizes, dnnl.F32, dnnl.TAG_BA)
+        return dnnl.memory_desc(sizes, dnnl.TAG_BA)
     outputs, channels, _, width = sizes
     strides = (1, outputs, width * channels * outputs, channels * outputs)
-    return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, strides)
+    return dnnl.strided_memory_desc(sizes, strides)
 
 
 def _rows_at_once(rows: int, outputs: int) -> int:
-    """All rows, except in the middle: long rows of weights that are read across then compete for the same cache lines
-    (1024 → 1024 at batch 16: 973 µs whole, 372 in blocks), which is only made good by very many rows."""
+    """All rows, except for medium batches, in which long rows of weights compete for the same cache lines (1024 → 1024
+    at batch 16: 973 µs as a whole, 372 in blocks)."""
     return ROWS if 12 < rows <= 64 and outputs >= 512 else rows

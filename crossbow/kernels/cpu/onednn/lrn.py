@@ -1,7 +1,7 @@
-"""Local response normalisation by oneDNN's primitive, where that is fast.
+"""Local response normalisation by oneDNN's primitive, if that is fast.
 
-It is for β = 3/4 and channels last, on some processors only (AVX-512, or AVX2 within channels); elsewhere it raises to
-a power for every pair of neighbours. Where it is fast, it keeps two tensors of the input's size for the gradient.
+It is fast for β = 3/4 and channels last, on some processors only (AVX-512, or AVX2 within channels). Otherwise it
+computes a power for every pair of neighbours. The fast version keeps two tensors of the input's size for the gradient.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Phase, Tensor
 
 PRIMITIVE_SIZES = (3, 5)
-"""Windows with which the primitive is asked for: of even sizes it leaves an element out, and size 1 ends the process
-while the gradient is prepared."""
+"""Window sizes for which the primitive is used: with even sizes it omits an element, and with size 1 preparing the
+gradient ends the process."""
 
 
 def _primitive_is_fast(request: LRNForward | LRNBackward) -> bool:
@@ -31,14 +31,14 @@ def _primitive_is_fast(request: LRNForward | LRNBackward) -> bool:
 
 @ONEDNN.kernel(LRNForward, _primitive_is_fast)
 def forward(request: LRNForward) -> PreparedKernel:
-    """With the primitive, training also keeps something."""
+    """In training, the primitive also writes a workspace for the gradient."""
     x, geometry, training = request.x, request.geometry, request.phase is Phase.TRAIN
     descriptor = _forward(x, geometry, dnnl.FORWARD_TRAINING if training else dnnl.FORWARD_INFERENCE)
     operands: dict[int, tuple[dnnl.Handle, Place]] = {
         dnnl.ARG_SRC: (activation(x), "input0"),
         dnnl.ARG_DST: (activation(x), "output"),
     }
-    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD) if training else None
+    kept = dnnl.query_memory_desc(descriptor, dnnl.QUERY_WORKSPACE_MD) if training else None
     if kept is not None:
         operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
     steps = PrimitiveSteps(request)
@@ -55,7 +55,7 @@ def backward(request: LRNBackward) -> PreparedKernel:
         dnnl.ARG_DIFF_DST: (activation(x), "output_gradient"),
         dnnl.ARG_DIFF_SRC: (activation(x), "input_gradient"),
     }
-    kept = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_WORKSPACE_MD)
+    kept = dnnl.query_memory_desc(descriptor, dnnl.QUERY_WORKSPACE_MD)
     if kept is not None:
         operands[dnnl.ARG_WORKSPACE] = (kept, "kept")
     steps = PrimitiveSteps(request)
@@ -65,15 +65,23 @@ def backward(request: LRNBackward) -> PreparedKernel:
 
 def _forward(x: Tensor, geometry: ResponseGeometry, propagation: int) -> dnnl.Handle:
     memory = activation(x)
-    return dnnl.dnnl_lrn_forward_primitive_desc_create(
-        engine(), propagation, _algorithm(geometry), memory, memory, *_constants(geometry), attributes()
+    return dnnl.primitive_desc(
+        "lrn_forward", engine(), propagation, _algorithm(geometry), memory, memory, *_constants(geometry), attributes()
     )
 
 
 def _backward(x: Tensor, geometry: ResponseGeometry) -> dnnl.Handle:
     memory, hint = activation(x), _forward(x, geometry, dnnl.FORWARD_TRAINING)
-    return dnnl.dnnl_lrn_backward_primitive_desc_create(
-        engine(), _algorithm(geometry), memory, memory, memory, *_constants(geometry), hint, attributes()
+    return dnnl.primitive_desc(
+        "lrn_backward",
+        engine(),
+        _algorithm(geometry),
+        memory,
+        memory,
+        memory,
+        *_constants(geometry),
+        hint,
+        attributes(),
     )
 
 

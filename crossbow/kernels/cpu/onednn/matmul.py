@@ -18,11 +18,12 @@ from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProdu
 from crossbow.types import Shape, Tensor, address
 
 WORTH_ROWS = 16
-"""Products in a row from which a matrix and a vector are multiplied row by row, with smaller errors."""
+"""Minimum number of products in a row for which a matrix and a vector are multiplied row by row, with smaller
+errors."""
 
 
 def _takes(request: MatmulForward | MatmulBackward) -> bool:
-    """Whether the library counts so many dimensions."""
+    """Whether the library supports this number of dimensions."""
     return len(request.geometry.y) <= dnnl.MAXIMUM_DIMENSIONS
 
 
@@ -47,7 +48,7 @@ def backward(request: MatmulBackward) -> PreparedKernel:
     read = f"input{1 - number}"
     gradient = _Factor(product.y, False, _logical(steps, dy, "output_gradient"))
     factor = _factor(steps, other, read, product, 1 - number).turn()
-    # da = dy bᵀ and db = aᵀ dy, or, of an input that is transposed, the transposes of these products.
+    # da = dy bᵀ and db = aᵀ dy; if the input is transposed, the transposes of these products.
     left, right = (gradient, factor) if number == 0 else (factor, gradient)
     if product.transposed[number]:
         left, right = right.turn(), left.turn()
@@ -66,7 +67,7 @@ def backward(request: MatmulBackward) -> PreparedKernel:
 
 
 class _Factor:
-    """A stack of matrices in row-major order, to be multiplied as it is or turned."""
+    """A stack of row-major matrices, to be multiplied as they are or transposed."""
 
     def __init__(self, shape: Shape, turned: bool, place: Place) -> None:
         self.shape, self.turned, self.place = shape, turned, place
@@ -79,16 +80,16 @@ class _Factor:
         sizes, strides = list(self.shape), [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
         if self.turned:
             sizes[-2:], strides[-2:] = sizes[:-3:-1], strides[:-3:-1]
-        return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, strides)
+        return dnnl.strided_memory_desc(sizes, strides)
 
 
 def _factor(steps: PrimitiveSteps, tensor: Tensor, role: str, product: MatrixProductGeometry, number: int) -> _Factor:
-    """An input as it is multiplied."""
+    """An input in the form in which it is multiplied."""
     return _Factor(product.inputs[number], product.transposed[number], _logical(steps, tensor, role))
 
 
 def _as_one(geometry: MatrixProductGeometry) -> MatrixProductGeometry:
-    """A stack of matrices that are all multiplied by the same one is one tall matrix."""
+    """The geometry, with a stack of matrices that are multiplied by the same matrix joined to one tall matrix."""
     a, b = geometry.inputs
     if geometry.transposed[0] or math.prod(b[:-2]) != 1:
         return geometry
@@ -96,7 +97,7 @@ def _as_one(geometry: MatrixProductGeometry) -> MatrixProductGeometry:
 
 
 def _logical(steps: PrimitiveSteps, tensor: Tensor, role: str) -> Place:
-    """Where the tensor lies in logical order, after a reorder where it does not."""
+    """The place of the tensor in logical order, after a reorder if required."""
     if tensor.in_logical_order:
         return role
     place = steps.reserve(tensor.nbytes)
@@ -111,14 +112,14 @@ def _multiply(steps: PrimitiveSteps, a: _Factor, b: _Factor, shape: Shape, place
             add_row_products(steps, (matrices.shape, matrices.place), (vector, vectors.place), shape[:-2], place)
             return
     left, right, result = a.descriptor, b.descriptor, _Factor(shape, False, place).descriptor
-    descriptor = dnnl.dnnl_matmul_primitive_desc_create(engine(), left, right, None, result, attributes())
+    descriptor = dnnl.primitive_desc("matmul", engine(), left, right, None, result, attributes())
     operands = {dnnl.ARG_SRC: (left, a.place), dnnl.ARG_WEIGHTS: (right, b.place), dnnl.ARG_DST: (result, place)}
     steps.add("matmul", descriptor, operands)
 
 
 def _sum(steps: PrimitiveSteps, whole: Shape, parts: Place, shape: Shape, place: Place) -> None:
-    """Append: the matrices of a stack added up where one stands for several. (For such axes the library's reduction
-    has its reference implementation only, "ref:any".)"""
+    """Append the sums over the axes of a stack on which an input was broadcast. (For these axes the library's reduction
+    has only its reference implementation, "ref:any".)"""
     matrix, matrices = math.prod(shape[-2:]), math.prod(shape[:-2])
     numbers = np.arange(matrices, dtype=np.int64).reshape(shape[:-2])
     table = np.ascontiguousarray(np.broadcast_to(numbers, whole[:-2]) * matrix).reshape(-1)

@@ -1,4 +1,4 @@
-"""The library's matrix product as a native call, for parts of matrices, which its inner product does not take."""
+"""The library's matrix product as a native call, for parts of matrices, which its inner product does not support."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Matrix:
 
     address: int
     row: int
-    """Elements between the starts of two rows, as it lies in memory."""
+    """Number of elements between the starts of two rows in memory."""
     transposed: bool = False
 
 

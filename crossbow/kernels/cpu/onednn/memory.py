@@ -1,4 +1,4 @@
-"""Descriptors of memory, and how variables lie in the flat vector of a replica."""
+"""Memory descriptors, and the layout of variables in the flat vector of a replica."""
 
 from __future__ import annotations
 
@@ -22,60 +22,65 @@ _PLAIN_TAGS = {
 
 @functools.cache
 def engine() -> dnnl.Handle:
-    """The engine for the processor: it holds nothing and serves every thread."""
-    return dnnl.dnnl_engine_create(dnnl.CPU, 0)
+    """The engine for the processor. It has no state, and all threads share it."""
+    return dnnl.create("dnnl_engine_create", dnnl.CPU, 0)
 
 
 @functools.cache
 def attributes() -> dnnl.Handle:
-    """Every primitive takes its scratch memory from the caller: learners that run at once never share any."""
-    made = dnnl.dnnl_primitive_attr_create()
-    dnnl.dnnl_primitive_attr_set_scratchpad_mode(made, dnnl.SCRATCHPAD_MODE_USER)
+    """Attributes of all primitives: the caller provides scratch memory, so that concurrent learners share none."""
+    made = dnnl.create("dnnl_primitive_attr_create")
+    dnnl.call("dnnl_primitive_attr_set_scratchpad_mode", made, dnnl.SCRATCHPAD_MODE_USER)
     return made
+
+
+def memory(descriptor: dnnl.Handle, address: int) -> dnnl.Handle:
+    """The memory at an address, with a layout."""
+    return dnnl.create("dnnl_memory_create", descriptor, engine(), address)
 
 
 def plain(shape: Sequence[int]) -> dnnl.Handle:
     """Row-major float32."""
     if len(shape) in _PLAIN_TAGS:
-        return dnnl.dnnl_memory_desc_create_with_tag(shape, dnnl.F32, _PLAIN_TAGS[len(shape)])
+        return dnnl.memory_desc(shape, _PLAIN_TAGS[len(shape)])
     strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    return dnnl.dnnl_memory_desc_create_with_strides(shape, dnnl.F32, strides)
+    return dnnl.strided_memory_desc(shape, strides)
 
 
 def free(shape: Sequence[int]) -> dnnl.Handle:
-    """Any layout: the primitive chooses."""
-    return dnnl.dnnl_memory_desc_create_with_tag(shape, dnnl.F32, dnnl.TAG_ANY)
+    """A layout that the primitive chooses."""
+    return dnnl.memory_desc(shape, dnnl.TAG_ANY)
 
 
 def activation(tensor: Tensor) -> dnnl.Handle:
     """The descriptor of an activation."""
     if tensor.layout is Layout.CHANNELS_LAST:
-        return dnnl.dnnl_memory_desc_create_with_tag(tensor.shape, dnnl.F32, dnnl.TAG_ACDB)
+        return dnnl.memory_desc(tensor.shape, dnnl.TAG_ACDB)
     return plain(tensor.shape)
 
 
 def storage(shape: Shape, descriptor: dnnl.Handle, sizes: Shape) -> BlockedStorage:
     """The storage that a descriptor of these sizes describes, for a variable of this shape."""
-    count = dnnl.dnnl_memory_desc_query_s32(descriptor, dnnl.QUERY_INNER_NBLKS_S32)
-    blocks = dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_INNER_BLKS, count)
-    axes = dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_INNER_IDXS, count)
+    count = dnnl.query_int(descriptor, dnnl.QUERY_INNER_NBLKS_S32)
+    blocks = dnnl.query_dims(descriptor, dnnl.QUERY_INNER_BLKS, count)
+    axes = dnnl.query_dims(descriptor, dnnl.QUERY_INNER_IDXS, count)
     return BlockedStorage(
         shape=shape,
         sizes=sizes,
-        strides=dnnl.dnnl_memory_desc_query_dims(descriptor, dnnl.QUERY_STRIDES, len(sizes)),
+        strides=dnnl.query_dims(descriptor, dnnl.QUERY_STRIDES, len(sizes)),
         blocks=tuple(zip(axes, blocks, strict=True)),
-        elements=dnnl.dnnl_memory_desc_get_size(descriptor) // 4,
+        elements=dnnl.size(descriptor) // 4,
         descriptor=descriptor,
     )
 
 
 def stored(variable: Variable, sizes: Sequence[int]) -> dnnl.Handle:
-    """The descriptor of a variable whose storage is decided (plain if nobody chose), seen with these sizes."""
+    """The descriptor of a variable, viewed with these sizes: that of its storage, or row-major if it has none."""
     chosen: Storage | None = variable.storage
     if isinstance(chosen, BlockedStorage):
         if chosen.sizes == tuple(sizes):
             if chosen.descriptor is None:
-                return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, chosen.strides)
+                return dnnl.strided_memory_desc(sizes, chosen.strides)
             descriptor: dnnl.Handle = chosen.descriptor
             return descriptor
         raise ValueError(f"expected a storage of sizes {tuple(sizes)}. Received: {chosen.sizes} ({chosen})")
@@ -83,11 +88,11 @@ def stored(variable: Variable, sizes: Sequence[int]) -> dnnl.Handle:
 
 
 def same(left: dnnl.Handle, right: dnnl.Handle) -> bool:
-    return dnnl.dnnl_memory_desc_equal(left, right)
+    return dnnl.equal(left, right)
 
 
 def nbytes(descriptor: dnnl.Handle) -> int:
-    return dnnl.dnnl_memory_desc_get_size(descriptor)
+    return dnnl.size(descriptor)
 
 
 def elements(shape: Sequence[int]) -> int:

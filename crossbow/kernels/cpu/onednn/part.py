@@ -1,7 +1,6 @@
-"""A part of a tensor, and a tensor as a part of a larger one: a reorder to or from a place inside of it.
+"""A part of a tensor, and a tensor as a part of a larger one: a reorder from or to a position inside it.
 
-oneDNN takes strides for a mistake where elements of one axis lie between those of another, as those of every second
-column do: such parts are moved by a pass.
+oneDNN rejects interleaved strides, as of every second column: a pass copies such parts.
 """
 
 from __future__ import annotations

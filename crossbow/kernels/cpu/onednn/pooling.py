@@ -38,7 +38,8 @@ def forward(request: PoolingForward) -> PreparedKernel:
 )
 def backward(request: PoolingBackward) -> PreparedKernel:
     dy, dx, geometry = request.dy, request.dx, request.geometry
-    descriptor = dnnl.dnnl_pooling_backward_primitive_desc_create(
+    descriptor = dnnl.primitive_desc(
+        "pooling_backward",
         engine(),
         _algorithm(geometry),
         activation(dx),
@@ -57,7 +58,8 @@ def backward(request: PoolingBackward) -> PreparedKernel:
 
 
 def _forward(x: Tensor, y: Tensor, geometry: PoolingGeometry) -> dnnl.Handle:
-    return dnnl.dnnl_pooling_forward_primitive_desc_create(
+    return dnnl.primitive_desc(
+        "pooling_forward",
         engine(),
         dnnl.FORWARD_INFERENCE,
         _algorithm(geometry),
@@ -73,7 +75,7 @@ def _algorithm(geometry: PoolingGeometry) -> int:
 
 
 def _sizes(x: Shape, y: Shape, geometry: PoolingGeometry) -> tuple[Shape, Shape, Shape, Shape, Shape]:
-    """Strides, kernel, dilation, padding before and after, as the library wants them."""
+    """Strides, kernel, dilation, padding before and after, in the library's form."""
     dilation = tuple(d - 1 for d in geometry.dilation)
     before = tuple(before for before, _ in geometry.padding)
     return geometry.stride, geometry.kernel, dilation, before, after_windows(x, y, geometry)

@@ -1,4 +1,4 @@
-"""From primitive descriptors to a prepared kernel: primitives, and passes, run in order on named buffers."""
+"""Prepared kernels from primitive descriptors: primitives and passes that run in order on named buffers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from crossbow.kernels.cpu.onednn import binding as dnnl
-from crossbow.kernels.cpu.onednn.memory import attributes, engine, nbytes
+from crossbow.kernels.cpu.onednn.memory import attributes, engine, memory, nbytes
 from crossbow.kernels.cpu.steps import Place, Steps, location
 from crossbow.kernels.interface import Buffers
 from crossbow.kernels.native import NativeCall
@@ -15,20 +15,20 @@ from crossbow.kernels.requests import Request
 
 
 def implementation(descriptor: dnnl.Handle) -> str:
-    """The name of the implementation that the library chose, as "jit:avx512_core"."""
-    return dnnl.dnnl_primitive_desc_query_string(descriptor, dnnl.QUERY_IMPL_INFO_STR)
+    """Name of the implementation that the library chose, as "jit:avx512_core"."""
+    return dnnl.query_string(descriptor, dnnl.QUERY_IMPL_INFO_STR)
 
 
 def chosen(descriptor: dnnl.Handle, what: int) -> dnnl.Handle:
-    """The layout that a primitive wants, or works in, for one of its operands."""
-    found = dnnl.dnnl_primitive_desc_query_md(descriptor, what)
+    """The layout that a primitive requires for one of its operands."""
+    found = dnnl.query_memory_desc(descriptor, what)
     assert found is not None
     return found
 
 
 @dataclass(frozen=True)
 class _PrimitiveStep:
-    """A primitive, and the layouts and places of its operands."""
+    """A primitive with the layouts and places of its operands."""
 
     name: str
     primitive: dnnl.Handle
@@ -39,13 +39,12 @@ class _PrimitiveStep:
     def bind(self, label: str, buffers: Buffers, workspace: int) -> NativeCall:
         memories: dict[int, dnnl.Handle] = {}
         for argument, (descriptor, place) in self.operands.items():
-            memories[argument] = dnnl.dnnl_memory_create(descriptor, engine(), location(place, buffers, workspace))
+            memories[argument] = memory(descriptor, location(place, buffers, workspace))
         if self.scratchpad is not None:
-            place_of = workspace + self.steps.scratchpad_offset
-            memories[dnnl.ARG_SCRATCHPAD] = dnnl.dnnl_memory_create(self.scratchpad, engine(), place_of)
+            memories[dnnl.ARG_SCRATCHPAD] = memory(self.scratchpad, workspace + self.steps.scratchpad_offset)
         block = dnnl.execution_arguments(memories)
-        # A stream of one's own costs nothing on this engine, and streams are not promised to be shareable.
-        stream = dnnl.dnnl_stream_create(engine(), dnnl.STREAM_IN_ORDER)
+        # Streams of this engine are cheap, and oneDNN does not promise that threads may share one.
+        stream = dnnl.create("dnnl_stream_create", engine(), dnnl.STREAM_IN_ORDER)
         return NativeCall(
             f"{label} {self.name}",
             dnnl.function_address("dnnl_primitive_execute"),
@@ -55,9 +54,9 @@ class _PrimitiveStep:
 
 
 class PrimitiveSteps(Steps):
-    """Primitives and passes of one prepared kernel. Primitives are made once; learners that bind them share them.
+    """Primitives and passes of a prepared kernel. Primitives are created once; all learners share them.
 
-    All of them share one scratchpad, after what is reserved of the workspace.
+    All primitives use the same scratchpad, after the reserved parts of the workspace.
     """
 
     def __init__(self, request: Request) -> None:
@@ -74,14 +73,14 @@ class PrimitiveSteps(Steps):
 
     def add(self, name: str, descriptor: dnnl.Handle, operands: Mapping[int, tuple[dnnl.Handle, Place]]) -> None:
         """Append the primitive of a descriptor, with the layout and the place of each operand."""
-        scratchpad = dnnl.dnnl_primitive_desc_query_md(descriptor, dnnl.QUERY_SCRATCHPAD_MD)
+        scratchpad = dnnl.query_memory_desc(descriptor, dnnl.QUERY_SCRATCHPAD_MD)
         size = 0 if scratchpad is None else nbytes(scratchpad)
         self._scratchpad = max(self._scratchpad, size)
         self.implementations.append(implementation(descriptor))
-        primitive = dnnl.dnnl_primitive_create(descriptor)
+        primitive = dnnl.create("dnnl_primitive_create", descriptor)
         self._steps.append(_PrimitiveStep(name, primitive, dict(operands), scratchpad if size else None, self))
 
     def reorder(self, source: dnnl.Handle, place: Place, target: dnnl.Handle, to: Place) -> None:
         """Append a change of layout."""
-        descriptor = dnnl.dnnl_reorder_primitive_desc_create(source, target, engine(), attributes())
+        descriptor = dnnl.primitive_desc("reorder", source, engine(), target, engine(), attributes())
         self.add("reorder", descriptor, {dnnl.ARG_SRC: (source, place), dnnl.ARG_DST: (target, to)})

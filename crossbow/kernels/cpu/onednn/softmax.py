@@ -1,4 +1,4 @@
-"""Softmax and its gradient, and passes around oneDNN's primitive, which overlooks numbers that are not finite."""
+"""Softmax and its gradient, with passes that handle non-finite numbers, which oneDNN's primitive ignores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def forward(request: SoftmaxForward) -> PreparedKernel:
 @ONEDNN.kernel(SoftmaxBackward)
 def backward(request: SoftmaxBackward) -> PreparedKernel:
     y, dy, dx, axis = request.y, request.dy, request.dx, request.axis
-    descriptor = dnnl.dnnl_softmax_backward_primitive_desc_create(
+    descriptor = dnnl.primitive_desc(
+        "softmax_backward",
         engine(),
         dnnl.SOFTMAX_ACCURATE,
         activation(dx),
@@ -49,7 +50,8 @@ def backward(request: SoftmaxBackward) -> PreparedKernel:
 
 
 def _forward(x: Tensor, y: Tensor, axis: int) -> dnnl.Handle:
-    return dnnl.dnnl_softmax_forward_primitive_desc_create(
+    return dnnl.primitive_desc(
+        "softmax_forward",
         engine(),
         dnnl.FORWARD_TRAINING,
         dnnl.SOFTMAX_ACCURATE,

@@ -1,4 +1,4 @@
-"""A tensor with its axes, or parts of them, in another order: a reorder between two kinds of strides."""
+"""A tensor with its axes, or parts of them, in another order: a reorder between different strides."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def _moved(request: TransposeForward | TransposeBackward, sizes: Shape, from_: S
 
 
 def strided(sizes: Shape, strides: Sequence[int]) -> dnnl.Handle:
-    """Numbers that lie so far apart."""
-    return dnnl.dnnl_memory_desc_create_with_strides(sizes, dnnl.F32, strides)
+    """The descriptor of memory with these strides, in elements."""
+    return dnnl.strided_memory_desc(sizes, strides)

@@ -6,7 +6,7 @@ KERNEL activation_forward(const stored *x, stored *y, int64 n, int mode, real sl
     EACH(i, n) {
         real v = x[i], r;
         if (mode == RELU) {
-            r = v < 0 ? v * slope : v;  // NaN stays what it is
+            r = v < 0 ? v * slope : v;  // NaN stays NaN
         } else if (mode == CLIPPED) {
             r = v < 0 ? (real)0 : v > ceiling ? ceiling : v;
         } else if (mode == TANH) {
@@ -21,7 +21,7 @@ KERNEL activation_forward(const stored *x, stored *y, int64 n, int mode, real sl
 
 KERNEL activation_backward(const stored *y, const stored *dy, stored *dx, int64 n, int mode, real slope, real ceiling) {
     stored largest;
-    largest = ceiling;  // as it was written
+    largest = ceiling;  // as the configuration gives it
     EACH(i, n) {
         real v = y[i], derivative;
         if (mode == RELU) {

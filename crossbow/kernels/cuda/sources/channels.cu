@@ -1,35 +1,35 @@
-// What has variables for each channel: batch normalisation, and learned factors. (A channel is whatever has a variable
-// of its own, be it a column of an image.)
+// Operators with variables for each channel: batch normalisation and learned scales. (A channel is a set of elements
+// that share a variable; it may also be a column of an image.)
 //
-// Every pass over a tensor divides it in the same way. A block has `width` neighbouring channels, and of these one
-// part of the values; its thread t has the channel t mod width, and every so-manieth value. So a thread reads its
-// variables once, finds its next element without dividing, and neighbours read neighbouring memory: where the values
-// of a channel lie side by side the width is 1, and where the channels do it is 32 or more.
+// Every pass over a tensor divides it in the same way. A block processes one part of the values of `width` adjacent
+// channels. Its thread t processes channel t mod width, with a constant stride between values. So a thread reads its
+// variables once, finds its next element without a division, and adjacent threads read adjacent memory: `width` is 1
+// if the values of a channel are adjacent, and at least 32 if the channels are.
 //
-// Sums over the values have two stages: of each part (`sums`: parts × 2 × channels), then of the parts, always in the
-// same order.
+// Sums over the values have two stages: for each part (`sums`: parts × 2 × channels), then over the parts, always in
+// the same order.
 //
-// Variables and statistics are `real` whatever tensors consist of.
+// Variables and statistics are of type `real`, independent of the tensors' type.
 
 struct Channels {
-    int64 count, values;        // channels, and values of each
-    int64 width, parts, part;   // channels of a block, parts of the values, values of a part
+    int64 count, values;        // channels, and values of each channel
+    int64 width, parts, part;   // channels of a block, number of parts, values of a part
     int64 minor;                // channel i is (i / minor, i mod minor)
-    int64 stride[2];            // how far apart these are in memory,
-    int64 number[2];            // and among the variables
+    int64 stride[2];            // strides of these two indices in memory,
+    int64 number[2];            // and in the variables
     int64 inner;                // value i is (i / inner, i mod inner)
     int64 value_stride[2];
 };
 
-enum { CHUNK = 8 };  // elements that a thread asks for before it uses the first
+enum { CHUNK = 8 };  // elements that a thread loads before it uses the first one
 
-// A thread's elements.
+// The elements of a thread.
 struct Walk {
-    bool valid;        // whether there is a channel for the thread
-    int64 channel;     // counted as they lie in memory,
-    int64 number;      // and among the variables
-    int64 first;       // where the channel's first value lies
-    int64 at, left;    // where the next element lies, and how many there are
+    bool valid;        // whether the thread has a channel
+    int64 channel;     // its index in memory order,
+    int64 number;      // and in the variables
+    int64 first;       // position of the channel's first value
+    int64 at, left;    // position of the next element, and number of remaining elements
     int64 index, inner, index_step, step, wrap;
 
     __device__ inline int64 next() {
@@ -66,7 +66,7 @@ __device__ inline Walk walk(const Channels &g) {
     return w;
 }
 
-// store(place, load(place)) for each of a thread's elements. What is stored may lie where something else was loaded.
+// store(place, load(place)) for each of a thread's elements. Inputs and outputs may share memory.
 template <class Load, class Store> __device__ inline void map(Walk w, Load load, Store store) {
     int64 at[CHUNK];
     decltype(load((int64)0)) loaded[CHUNK];
@@ -80,7 +80,7 @@ template <class Load, class Store> __device__ inline void map(Walk w, Load load,
     }
 }
 
-// The sum of the values of all threads with the same number modulo `width`, for each of them.
+// For each thread, the sum of the values of all threads with the same number modulo `width`.
 __device__ inline double reduce_lanes(double value, double *shared, unsigned width) {
     shared[threadIdx.x] = value;
     __syncthreads();
@@ -97,7 +97,7 @@ struct Sums {
     double first, second;
 };
 
-// A part's two sums for each of the block's channels, where the second stage looks for them.
+// Store a part's two sums for each of the block's channels, for the second stage.
 __device__ inline void reduce_part(const Channels &g, const Walk &w, Sums own, double *sums, double *shared) {
     own.first = reduce_lanes(own.first, shared, (unsigned)g.width);
     own.second = reduce_lanes(own.second, shared, (unsigned)g.width);
@@ -109,8 +109,8 @@ __device__ inline void reduce_part(const Channels &g, const Walk &w, Sums own, d
     }
 }
 
-// The second stage: a block has `width` channels (of its own choice), thread t the channel t mod width. `channel`: of
-// the thread, or the number of channels where it has none; `first`: whether it is the first with this channel.
+// The second stage: a block processes `width` channels (any number), its thread t channel t mod width. `channel`: that
+// of the thread, or the number of channels if it has none; `first`: whether it is the channel's first thread.
 struct Totals {
     int64 channel;
     bool first;
@@ -142,10 +142,10 @@ struct Pair {
     real x, dy;
 };
 
-// Σ dy and Σ dy · x over a thread's elements, where load(place) gives the two.
+// Σ dy and Σ dy · x over a thread's elements, where load(place) returns dy and x.
 template <class Load> __device__ inline Sums products(Walk w, Load load) {
     Sums sums = {0, 0};
-    while (w.left >= CHUNK) {  // few enough to be added up in their own type
+    while (w.left >= CHUNK) {  // few enough for a sum in their own type
         Pair pair[CHUNK];
         for (int k = 0; k < CHUNK; ++k) pair[k] = load(w.next());
         real sum = 0, product = 0;
@@ -166,8 +166,7 @@ template <class Load> __device__ inline Sums products(Walk w, Load load) {
 
 // Batch normalisation.
 
-// What an element becomes: centred first, as what the mean has in common with x must be gone before anything is
-// rounded.
+// The normalised element. The mean is subtracted first, before anything is rounded, because of cancellation.
 struct Normalisation {
     real mean, scale, offset;
     __device__ inline real operator()(real x) const { return (x - mean) * scale + offset; }
@@ -183,12 +182,12 @@ __device__ inline void normalise(const Walk &w, const stored *x, stored *y, cons
         w, [&](int64 at) { return x[at]; },
         [&](int64 at, real value) {
             real normalised = n(value);
-            y[at] = relu && normalised < 0 ? (real)0 : normalised;  // NaN stays what it is
+            y[at] = relu && normalised < 0 ? (real)0 : normalised;  // NaN stays NaN
         });
 }
 
-// Σ (x − origin) and Σ (x − origin)² of every part, where the origin is the channel's first value: all that the values
-// have in common is then gone. A chunk's squares are those about its own mean, and exact enough in the type of x.
+// Σ (x − origin) and Σ (x − origin)² of every part. The origin is the channel's first value, to avoid cancellation. A
+// chunk's squares are relative to its own mean, so that the type of x is accurate enough.
 KERNEL batch_norm_statistics(const stored *x, double *sums, Channels g) {
     SHARED(double, shared);
     Walk w = walk(g);
@@ -214,8 +213,8 @@ KERNEL batch_norm_statistics(const stored *x, double *sums, Channels g) {
     reduce_part(g, w, own, sums, shared);
 }
 
-// The mean and the inverse standard deviation of every channel, and the running statistics. With a `count` of tasks
-// before, these are the mean of all tasks; else `fraction` is what is taken of the new ones.
+// The mean and the inverse standard deviation of every channel, and the running statistics. With `count`, the number of
+// earlier tasks, these are means over all tasks; otherwise `fraction` is the weight of the new values.
 KERNEL batch_norm_observe(const stored *x, const double *sums, real *kept, const real *running_mean,
                           const real *running_variance, const real *count, real *running_mean_next,
                           real *running_variance_next, Channels g, int width, double epsilon, double fraction) {
@@ -235,7 +234,7 @@ KERNEL batch_norm_observe(const stored *x, const double *sums, real *kept, const
     running_variance_next[c] = (real)((1 - fraction) * running_variance[c] + fraction * unbiased);
 }
 
-// The count may be the same memory as the next: it grows here, where nobody reads it any more.
+// The two counts may share memory: it is incremented here, after the last read.
 KERNEL batch_norm_normalise(const stored *x, const real *weights, const real *bias, const real *kept, const real *count,
                             stored *y, real *count_next, Channels g, int relu) {
     if (count && blockIdx.x == 0 && threadIdx.x == 0) count_next[0] = count[0] + 1;
@@ -252,7 +251,7 @@ KERNEL batch_norm_inference(const stored *x, const real *weights, const real *bi
     normalise(w, x, y, normalisation(w, weights, bias, running_mean[w.number], inverse), relu);
 }
 
-// The gradient of a normalised value that a ReLU follows, as activation_backward computes it.
+// The gradient of a normalised value followed by a ReLU, as activation_backward computes it.
 __device__ inline real before_relu(real normalised, real dy) { return dy * (normalised <= 0 ? (real)0 : (real)1); }
 
 // Σ dy and Σ dy · x̂ of every part. relu: dy is first multiplied by the derivative of a ReLU of the normalised value.
@@ -291,9 +290,9 @@ KERNEL batch_norm_backward(const stored *x, const stored *dy, const real *weight
         });
 }
 
-// Of batch normalisation and of factors.
+// Batch normalisation and scales.
 
-// The totals of all parts: the gradients of the variables (bias: or null), and in the place of the first part.
+// The totals of all parts: the gradients of the variables (bias may be null), also written to the first part.
 KERNEL channel_gradients(double *sums, real *weights_gradient, real *bias_gradient, Channels g, int width) {
     SHARED(double, shared);
     Totals t = reduce_parts(g, sums, (unsigned)width, shared);
@@ -305,7 +304,7 @@ KERNEL channel_gradients(double *sums, real *weights_gradient, real *bias_gradie
     sums[g.count + t.channel] = t.sums.second;
 }
 
-// Factors, and offsets (or null). y may be x.
+// Scales, and offsets (may be null). y may be x.
 
 KERNEL scaling_forward(const stored *x, const real *weights, const real *bias, stored *y, Channels g) {
     Walk w = walk(g);

@@ -1,8 +1,7 @@
-// The index of the largest value along lines: a thread for each line where there are many or they are short, else a
-// block.
+// The index of the largest value along lines. Many or short lines have a thread each, others a block each.
 
-// Whether v at index c wins over the best so far. NaN is larger than everything; of equal values the first wins, or the
-// last one.
+// Whether v at index c replaces the largest value so far. NaN is larger than all numbers; among equal values the first
+// one wins, and among NaN the last one.
 __device__ inline bool wins(real v, int64 c, real best, int64 index, int last) {
     bool is_nan = v != v, best_is_nan = best != best;
     if (is_nan != best_is_nan) return is_nan;
@@ -28,7 +27,7 @@ KERNEL classify(const real *x, real *y, Four from, Four to, int axis, int64 line
     }
 }
 
-// A block's line has at least as many elements as the block has threads.
+// A line has at least as many elements as its block has threads.
 KERNEL classify_rows(const real *x, real *y, Four from, Four to, int axis, int64 lines, int last) {
     SHARED(int64, indices);
     real *values = (real *)(indices + blockDim.x);
@@ -56,6 +55,6 @@ KERNEL classify_rows(const real *x, real *y, Four from, Four to, int axis, int64
             __syncthreads();
         }
         if (self == 0) y[place(to, i)] = (real)indices[0];
-        __syncthreads();  // before the next use of what is shared
+        __syncthreads();  // before shared memory is used again
     }
 }

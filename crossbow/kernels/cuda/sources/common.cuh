@@ -1,5 +1,5 @@
-// What all kernels have in common; put before each of them. REAL is the type of numbers, float or double. STORED is
-// what tensors consist of in kernels that know such of 16 bits: REAL unless said otherwise, float16 or bfloat16.
+// Common definitions, prepended to all kernels. REAL is the type of numbers, float or double. STORED is the element type
+// of tensors in kernels that support 16 bits: float16, bfloat16 or, by default, REAL.
 //
 // Kernels are written so that they can also be compiled as C++ and run on a processor, for tests: one-dimensional blocks
 // and grids, no atomics and no warp functions (sums are always added in the same order), shared memory only through SHARED.
@@ -10,10 +10,9 @@ typedef unsigned long long uint64;
 typedef unsigned int uint32;
 typedef unsigned char uint8;
 
-// Numbers of 16 bits. They are only stored: whatever is computed with them is computed in float, and rounded to nearest
-// when it is assigned.
+// 16-bit numbers, for storage only: arithmetic is in float, and assignments round to nearest.
 
-// The first half of a float.
+// The upper half of a float.
 struct bfloat16 {
     unsigned short bits;
 
@@ -21,7 +20,7 @@ struct bfloat16 {
 
     __device__ bfloat16 &operator=(float x) {
         uint32 word = __float_as_uint(x);
-        // Half of the last place is added, and one less where that place is even. NaN could become infinite by it.
+        // Add half of the last place, or one less if that place is even. This could turn NaN into infinity.
         bits = (unsigned short)((x != x ? word | 0x400000 : word + 0x7FFF + (word >> 16 & 1)) >> 16);
         return *this;
     }
@@ -66,12 +65,12 @@ typedef real stored;
     type *name = (type *)shared_
 #endif
 
-// For every i < n: each thread takes every so-manieth.
+// For every i < n, distributed over the threads with a stride.
 #define EACH(i, n) \
     for (int64 i = blockIdx.x * (int64)blockDim.x + threadIdx.x; i < (n); i += (int64)gridDim.x * blockDim.x)
 
-// Four logical axes, and where their elements lie. Arrays of other numbers of axes are made of four by joining
-// neighbours that lie behind each other, or with sizes of 1.
+// Four logical axes with their strides. Arrays with more axes join contiguous ones, and arrays with fewer axes add axes
+// of size 1.
 struct Four {
     int64 size[4];
     int64 stride[4];
@@ -79,7 +78,7 @@ struct Four {
 
 __device__ inline int64 elements(const Four &t) { return t.size[0] * t.size[1] * t.size[2] * t.size[3]; }
 
-// Where the logical element number i, the last axis running fastest, lies.
+// Memory position of the element with logical index i (the last axis varies fastest).
 __device__ inline int64 place(const Four &t, int64 i) {
     int64 d = i % t.size[3];
     i /= t.size[3];
@@ -89,7 +88,7 @@ __device__ inline int64 place(const Four &t, int64 i) {
     return i / t.size[1] * t.stride[0] + b * t.stride[1] + c * t.stride[2] + d * t.stride[3];
 }
 
-// Where line number i along `axis` begins: the other three axes, the last running fastest.
+// Memory position of the start of line i along `axis`, counted over the other three axes (the last varies fastest).
 __device__ inline int64 line(const Four &t, int axis, int64 i) {
     int64 at = 0;
     for (int other = 3; other >= 0; --other) {
@@ -101,8 +100,8 @@ __device__ inline int64 line(const Four &t, int axis, int64 i) {
     return at;
 }
 
-// The sum of every thread's value, for all of a block's threads (a power of two of them, at most 1024): added pairwise,
-// always in the same order. All threads of the block must come here.
+// The sum of the values of a block's threads (a power of two, at most 1024), added pairwise and always in the same
+// order. Returned to all threads, which must all call it.
 template <class T> __device__ inline T reduce(T value, T *shared) {
     shared[threadIdx.x] = value;
     __syncthreads();

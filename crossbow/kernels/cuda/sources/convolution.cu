@@ -1,12 +1,12 @@
-// What stands around cuDNN's convolutions: biases and their gradients, and tensors moved to where it takes them.
+// Kernels around cuDNN's convolutions: biases, their gradients, and copies of tensors with padding.
 
-// How far a tensor lies inside another, along each axis.
+// Offset of a tensor in another one, on each axis.
 struct Shift {
     int64 by[4];
 };
 
-// y ← x inside a border of zeros or, with negative shifts, what of x is inside its border. The axes are best ordered as
-// y's elements lie.
+// y ← x with a border of zeros or, with negative shifts, x without its border. Fastest if the axes are in the order of
+// y's elements in memory.
 KERNEL move(const stored *x, Four from, stored *y, Four to, Shift shift) {
     EACH(i, elements(to)) {
         int64 rest = i, source = 0, target = 0;
@@ -22,7 +22,7 @@ KERNEL move(const stored *x, Four from, stored *y, Four to, Shift shift) {
     }
 }
 
-// a / b and a % b, faster where both are small: a GPU divides 64-bit numbers by long routines.
+// a / b and a % b, faster if both are small: a GPU divides 64-bit numbers in software.
 __device__ inline int64 divide(int64 a, int64 b, int64 &rest) {
     if ((uint64)(a | b) >> 32 == 0) {
         rest = (uint32)a % (uint32)b;
@@ -32,7 +32,7 @@ __device__ inline int64 divide(int64 a, int64 b, int64 &rest) {
     return a / b;
 }
 
-// y (…, channels, inner) ← y + the bias of its channel (none where null), and then perhaps max(y, 0).
+// y (…, channels, inner) ← y + the bias of its channel (unless null), then optionally max(y, 0).
 KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 channels, int64 inner, int relu) {
     EACH(i, n) {
         real v = y[i];
@@ -41,12 +41,12 @@ KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 channels, int64 in
             divide(divide(i, inner, rest), channels, channel);
             v += bias[channel];
         }
-        y[i] = relu && v < 0 ? (real)0 : v;  // NaN stays what it is
+        y[i] = relu && v < 0 ? (real)0 : v;  // NaN stays NaN
     }
 }
 
-// The sums of dy (outer, channels, inner) over all but the channels. A block has `width` channels side by side, and of
-// their elements one of `parts` parts; where there are several, their sums go to `partial` (parts, channels).
+// The sums of dy (outer, channels, inner) over all axes but the channels. A block adds up one of `parts` parts of
+// `width` adjacent channels; if there are several parts, their sums go to `partial` (parts, channels).
 KERNEL sum_channels(const stored *dy, stored *sums, double *partial, int64 outer, int64 channels, int64 inner, int64 parts,
                     int64 width) {
     SHARED(double, shared);

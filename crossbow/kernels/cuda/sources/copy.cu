@@ -1,8 +1,8 @@
-// Copies of tensors from one order in memory to another.
+// Copies of tensors between orders in memory.
 
 enum { AXES = 8 };
 
-// Axes in the order in which they lie in the target; those that are not needed come first, with size 1.
+// Axes in the target's memory order; unused axes come first, with size 1.
 struct Move {
     int64 size[AXES];
     int64 from[AXES];
@@ -10,7 +10,7 @@ struct Move {
 };
 
 KERNEL move(const stored *x, stored *y, int64 x_start, int64 y_start, Move move, int64 n) {
-    // Divisions take the time: there is none for the outermost axis and for those that are not needed.
+    // Divisions dominate the time, so the outermost axis and unused axes have none.
     int outermost = 0;
     while (outermost < AXES - 1 && move.size[outermost] == 1) ++outermost;
     EACH(i, n) {
@@ -25,16 +25,16 @@ KERNEL move(const stored *x, stored *y, int64 x_start, int64 y_start, Move move,
     }
 }
 
-// One value everywhere, before a part is put in its place.
+// Fill with one value, before a part is copied into place.
 KERNEL fill(stored *y, real value, int64 n) {
     EACH(i, n) y[i] = value;
 }
 
-enum { TILE = 32 };  // a side of the square that a block turns over in shared memory, so that it reads and writes rows
+enum { TILE = 32 };  // side of the square that a block transposes in shared memory, so that it reads and writes rows
 
 // (batch, rows, columns) to (batch, columns, rows).
 KERNEL transpose(const stored *x, stored *y, int64 batch, int64 rows, int64 columns) {
-    SHARED(stored, tile);  // its rows have TILE + 1 elements: those of a column then lie in different banks
+    SHARED(stored, tile);  // rows of TILE + 1 elements, so that the elements of a column are in different banks
     int64 down = (rows + TILE - 1) / TILE, across = (columns + TILE - 1) / TILE;
     int from_thread = threadIdx.x / TILE, in_row = threadIdx.x % TILE, step = blockDim.x / TILE;
     for (int64 t = blockIdx.x; t < batch * down * across; t += gridDim.x) {
@@ -56,7 +56,7 @@ KERNEL transpose(const stored *x, stored *y, int64 batch, int64 rows, int64 colu
     }
 }
 
-// By the logical number of an element, where neither the shape nor the order in memory is the same.
+// Copy by logical index, if neither the shape nor the order in memory is the same.
 KERNEL reorder(const stored *x, stored *y, Four from, Four to, int64 n) {
     EACH(i, n) y[place(to, i)] = x[place(from, i)];
 }

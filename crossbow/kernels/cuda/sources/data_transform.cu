@@ -1,14 +1,14 @@
-// Windows of images with a border: y = (x − mean) · scale, the border as pixels that are 0.
+// Windows of padded images: y = (x − mean) · scale, where the padding consists of pixels that are 0.
 
 struct Window {
     int64 padding;
-    int64 tops, lefts;                               // how many places there are for a window
+    int64 tops, lefts;                               // number of possible positions of a window
     int64 mirror;                                    // whether half of the windows are mirrored
     int64 mean_channel, mean_row, mean_column;       // strides of the mean
     int64 parts;                                     // blocks that share an image
 };
 
-// Image n's window from (top, left) of the image with its border; what a block has to do of it.
+// A block's share of the window of image n that begins at (top, left) of the padded image.
 __device__ inline void window_of(
     const real *x, real *y, const real *mean, const real *scale, const real *border, const Four &in, const Four &out,
     const Window &window, int64 n, int64 part, int64 top, int64 left, bool mirrored
@@ -42,10 +42,10 @@ __device__ inline void window_of(
     }
 }
 
-// An integer below `count`, each as likely as the others.
+// A uniformly distributed integer below `count`.
 __device__ inline int64 below(uint32 word, int64 count) { return (int64)((uint64)word * (uint64)count >> 32); }
 
-// The windows that the random words of the images' (epoch, index) say. A block works for one image.
+// Windows chosen by the random words of each image's (epoch, index). A block processes one image.
 KERNEL random_windows(
     const real *x, real *y, const real *mean, const real *scale, const real *border, Four in, Four out, Window window,
     const int64 *state, const int64 *positions, uint32 key, uint32 seed_low, uint32 seed_high
@@ -59,7 +59,7 @@ KERNEL random_windows(
     window_of(x, y, mean, scale, border, in, out, window, n, part, top, left, mirrored);
 }
 
-// The windows in the middle.
+// Central windows.
 KERNEL middle_windows(
     const real *x, real *y, const real *mean, const real *scale, const real *border, Four in, Four out, Window window,
     int64 top, int64 left

@@ -9,7 +9,7 @@ __device__ inline Words block_of(int64 block, const int64 *state, uint32 key, ui
     return philox((uint32)block, key, (uint32)task, (uint32)(task >> 32), seed_low, seed_high);
 }
 
-// In logical order: a thread takes the four elements of a block of random words.
+// Logical order: a thread processes the four elements of a block of random words.
 KERNEL drop(
     const stored *x, const int64 *state, stored *y, int64 n, uint32 least, real scale, uint32 key, uint32 seed_low,
     uint32 seed_high
@@ -30,7 +30,7 @@ KERNEL drop(
     }
 }
 
-// Channels-last: elements have the random words of their numbers in logical order.
+// Channels-last: an element uses the random word of its logical index.
 KERNEL drop_channels_last(
     const stored *x, const int64 *state, stored *y, int64 n, uint32 least, real scale, uint32 key, uint32 seed_low,
     uint32 seed_high, int64 channels, int64 positions

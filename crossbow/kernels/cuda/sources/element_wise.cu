@@ -1,5 +1,5 @@
-// Tensors, element by element: up to eight at once, those that are absent being null. For more, the next call goes on
-// with the result of the one before as its first.
+// Element-wise operations on up to eight tensors, unused ones null. With more tensors, the next call continues with the
+// result of the previous one as its first tensor.
 
 KERNEL weighted_sum(const stored *x0, const stored *x1, const stored *x2, const stored *x3, const stored *x4, const stored *x5,
                     const stored *x6, const stored *x7, real c0, real c1, real c2, real c3, real c4, real c5, real c6,
@@ -13,7 +13,7 @@ KERNEL weighted_sum(const stored *x0, const stored *x1, const stored *x2, const 
         if (x5) sum += c5 * x5[i];
         if (x6) sum += c6 * x6[i];
         if (x7) sum += c7 * x7[i];
-        y[i] = relu && sum < 0 ? (real)0 : sum;  // NaN stays what it is
+        y[i] = relu && sum < 0 ? (real)0 : sum;  // NaN stays NaN
     }
 }
 
@@ -32,7 +32,7 @@ KERNEL product(const stored *x0, const stored *x1, const stored *x2, const store
     }
 }
 
-// The largest so far and which it is, after one more. NaN is larger than everything; of equal ones the first wins.
+// Update the largest value and its index. NaN is larger than all numbers; among equal values the first one wins.
 __device__ inline void compare(real x, int number, real &largest, int &first) {
     if (x > largest || (isnan(x) && !isnan(largest))) {
         largest = x;
@@ -40,8 +40,8 @@ __device__ inline void compare(real x, int number, real &largest, int &first) {
     }
 }
 
-// x1 is input `number`, and the others follow. Unless it is 1, x0 is the largest of those before, and `kept` says which
-// that is. Without `kept`, only the largest matters.
+// x1 is input `number`, and the others follow. Unless `number` is 1, x0 is the largest of the previous inputs, and
+// `kept` has its index. Without `kept`, only the largest value is computed.
 KERNEL maximum(const stored *x0, const stored *x1, const stored *x2, const stored *x3, const stored *x4, const stored *x5,
                const stored *x6, const stored *x7, stored *y, uint8 *kept, int64 n, int number) {
     EACH(i, n) {

@@ -1,21 +1,21 @@
 // The loss of a matrix factorisation, Σ (target − u · v)² + λ (|u|² + |v|²), and its gradients.
 //
-// A number that names no row makes the loss NaN, as it cannot be reported from here.
+// An invalid row number makes the loss NaN, because a kernel cannot raise an error.
 
-// What is computed of an example first.
+// Results of the first kernel, for each example.
 struct Example {
     double error;    // target − u · v
     double squares;  // |u|² + |v|²
-    int64 row[2];    // of the users and of the items; −1 where a number names none
+    int64 row[2];    // of the users and of the items; −1 if the number is invalid
 };
 
 __device__ inline int64 named_row(real number, int64 rows) {
-    if (!(number >= 0 && number < (real)rows)) return -1;  // so that what is not a number is none
-    int64 row = (int64)number;
-    return (real)row == number && row < rows ? row : -1;
+    if (!(number >= 0 && number < (real)rows)) return -1;  // also rejects NaN
+    int64 row = (int64)number;  // < rows, even if the conversion of rows rounds up: there is no real between the two
+    return (real)row == number ? row : -1;
 }
 
-// A block for each example. Targets are float or double, whatever the type of the numbers is.
+// One block per example. Targets are float or double, independent of `real`.
 KERNEL factorisation_examples(const real *x, const void *targets, const int64 *state, const real *users,
                               const real *items, Example *examples, int64 rows, int64 columns, int64 latents,
                               int is_double) {
@@ -44,7 +44,7 @@ KERNEL factorisation_examples(const real *x, const void *targets, const int64 *s
     }
 }
 
-// One block.
+// A single block.
 KERNEL factorisation_loss(const Example *examples, const int64 *state, double regularisation, real *result) {
     SHARED(double, shared);
     double sum = 0, squares = 0;
@@ -62,8 +62,8 @@ KERNEL factorisation_zero(real *users, int64 in_users, real *items, int64 in_ite
     EACH(i, in_items) items[i] = 0;
 }
 
-// Two blocks for each example, one for its user and one for its item. The first example that names a row adds up the
-// gradient of all that do, in their order: du = Σ 2 (λ u − e v), dv = Σ 2 (λ v − e u).
+// Two blocks per example, for its user and for its item. The first example of a row adds up the gradients of all
+// examples of this row, in order: du = Σ 2 (λ u − e v), dv = Σ 2 (λ v − e u).
 KERNEL factorisation_backward(const Example *examples, const int64 *state, const real *users, const real *items,
                               real *users_gradient, real *items_gradient, int64 latents, double regularisation) {
     SHARED(int, shared);
@@ -83,7 +83,7 @@ KERNEL factorisation_backward(const Example *examples, const int64 *state, const
             if (examples[m].row[own] != row) continue;
             int64 partner = examples[m].row[other];
             double factor = partner < 0 ? 0.0 : (double)others[partner * latents + k];
-            sum += 2 * (decay - examples[m].error * factor);  // an error that is NaN makes it NaN
+            sum += 2 * (decay - examples[m].error * factor);  // NaN if the error is NaN
         }
         gradient[row * latents + k] = (real)sum;
     }

@@ -1,16 +1,16 @@
-// What stands around matrix products, whose matrices are row-major: biases, sums and repeats.
+// Kernels around matrix products, for row-major matrices: biases, sums and repetitions.
 
-// y ← y + the bias of its column (none where null), and then perhaps max(y, 0).
+// y ← y + the bias of its column (unless null), then optionally max(y, 0).
 KERNEL add_bias(stored *y, const stored *bias, int64 n, int64 columns, int relu) {
     EACH(i, n) {
         real v = y[i];
         if (bias) v += bias[i % columns];
-        y[i] = relu && v < 0 ? (real)0 : v;  // NaN stays what it is
+        y[i] = relu && v < 0 ? (real)0 : v;  // NaN stays NaN
     }
 }
 
-// y[o][c] = Σ_r x[o][r][c]. A block takes `width` columns, a power of two, at once; those of its threads that have the
-// same column share its rows. Their sums are added pairwise.
+// y[o][c] = Σ_r x[o][r][c]. A block processes `width` columns at once, a power of two; its threads with the same column
+// share the rows. Their sums are added pairwise.
 KERNEL sum_rows(const stored *x, stored *y, int64 outer, int64 rows, int64 columns, int width) {
     SHARED(double, sums);
     int64 groups = (columns + width - 1) / width;

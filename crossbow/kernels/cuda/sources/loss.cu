@@ -1,15 +1,15 @@
-// Losses and measures of the real examples of a batch: state[EXAMPLES] of them, the rest is padding.
+// Losses and metrics of the real examples of a batch: the first state[EXAMPLES]; the others are padding.
 //
-// A label out of range, which must not come this far, makes a loss, a gradient or a measure NaN: it cannot be reported
-// from here, and memory beside the classes must not be read.
+// A label out of range, which earlier checks exclude, makes a loss, gradient or metric NaN: a kernel cannot raise an
+// error, and must not read memory outside the classes.
 
-// Class values (N, classes, …) and how they lie; `places` labels for each example.
+// Class values (N, classes, …) and their strides; `places` labels for each example.
 struct Rows {
     int64 classes, places, next_class, next_place;
-    int64 ignored;  // a label, or a number that is none
+    int64 ignored;  // a label; if none is ignored, an invalid label
 };
 
-// What a sum is divided by: a number that is counted, at least 1, and a constant.
+// The divisor of a sum: a count, at least 1, times a constant.
 struct Normaliser {
     int64 kind, places, factor;
 };
@@ -25,8 +25,8 @@ __device__ inline int64 row_of(const Rows &rows, int64 i) {
     return i / rows.places * rows.classes * rows.places + i % rows.places * rows.next_place;
 }
 
-// Ends a kernel that adds up: every thread's sum and count for the whole block, and if that is the only one the result,
-// else the block's share for `total`. All threads must come here.
+// The end of a summing kernel: adds up the sums and counts of a block's threads. A single block writes the result,
+// several blocks write their shares for `total`. All threads must call it.
 __device__ inline void reduce_and_end(
     double sum, double count, const Normaliser &by, int64 examples, double *shares, real *result, double *shared) {
     sum = reduce(sum, shared);
@@ -40,7 +40,7 @@ __device__ inline void reduce_and_end(
     }
 }
 
-// One block: the result of the blocks' shares.
+// A single block: the result from the blocks' shares.
 KERNEL total(double *shares, int64 n, const int64 *state, Normaliser by, real *result) {
     SHARED(double, shared);
     double sum = 0, count = 0;
@@ -62,14 +62,14 @@ KERNEL softmax_loss(const real *p, const int *labels, const int64 *state, Rows r
         if (label == rows.ignored) continue;
         bool good = label >= 0 && label < rows.classes;
         real value = good ? p[row_of(rows, i) + label * rows.next_class] : (real)nan("");
-        sum -= log((double)(value < tiny ? tiny : value));  // NaN stays what it is
+        sum -= log((double)(value < tiny ? tiny : value));  // NaN stays NaN
         count += 1;
     }
     reduce_and_end(sum, count, by, examples, shares, result, shared);
 }
 
-// Σ −log p[label], where p is the softmax of x: log Σ exp x − x[label]. The sum is formed only where p, which has been
-// rounded, is so small that it has lost digits, or is 0.
+// Σ −log p[label], where p is the softmax of x: log Σ exp x − x[label]. The sum over x is computed only if the rounded
+// p is so small that it has lost digits, or is 0.
 KERNEL softmax_loss_of_logits(const real *x, const real *p, const int *labels, const int64 *state, Rows rows,
                               double *shares, Normaliser by, real *result) {
     SHARED(double, shared);
@@ -90,14 +90,14 @@ KERNEL softmax_loss_of_logits(const real *x, const real *p, const int *labels, c
             for (int64 c = 0; c < rows.classes; ++c) total += exp((double)x[row + c * rows.next_class] - largest);
             sum += log(total) + (largest - x[row + label * rows.next_class]);
         } else {
-            sum -= log(value);  // NaN stays what it is
+            sum -= log(value);  // NaN stays NaN
         }
         count += 1;
     }
     reduce_and_end(sum, count, by, examples, shares, result, shared);
 }
 
-// How many of the labels are not ignored, block by block.
+// Number of labels that are not ignored, for each block.
 KERNEL count_labels(const int *labels, const int64 *state, Rows rows, int64 *counts) {
     SHARED(int64, shared);
     int64 count = 0;
@@ -106,7 +106,7 @@ KERNEL count_labels(const int *labels, const int64 *state, Rows rows, int64 *cou
     if (threadIdx.x == 0) counts[blockIdx.x] = count;
 }
 
-// dx = (p − y) / normaliser. counts: those of count_labels, at most as many as there are threads in a block.
+// dx = (p − y) / normaliser. counts: the results of count_labels, at most one for each thread of a block.
 KERNEL softmax_loss_backward(const real *p, const int *labels, const int64 *state, real *dx, int64 n, Rows rows,
                              Normaliser by, const int64 *counts, int number_of_counts) {
     SHARED(int64, shared);
@@ -134,12 +134,12 @@ KERNEL softmax_loss_backward(const real *p, const int *labels, const int64 *stat
     }
 }
 
-// Whether class c comes before the label, whose own value this is. What is not a number comes before every number.
+// Whether class c ranks before the label, given the label's value. NaN ranks before all numbers.
 __device__ inline bool before(real value, int64 c, real own, int64 label) {
     return !(value <= own) || (value == own && c < label);
 }
 
-// The places before whose label fewer than top_k classes come: a thread for each label.
+// Number of labels before which fewer than top_k classes rank: one thread per label.
 KERNEL accuracy(const real *p, const int *labels, const int64 *state, Rows rows, int64 top_k, double *shares,
                 Normaliser by, real *result) {
     SHARED(double, shared);
@@ -162,7 +162,7 @@ KERNEL accuracy(const real *p, const int *labels, const int64 *state, Rows rows,
     reduce_and_end(right, count, by, examples, shares, result, shared);
 }
 
-// The same: a block for each label.
+// The same, with one block per label.
 KERNEL accuracy_rows(const real *p, const int *labels, const int64 *state, Rows rows, int64 top_k, double *shares,
                      Normaliser by, real *result) {
     SHARED(double, shared);
@@ -187,12 +187,12 @@ KERNEL accuracy_rows(const real *p, const int *labels, const int64 *state, Rows 
     reduce_and_end(right, count, by, examples, shares, result, shared);
 }
 
-// Targets are float or double, whatever the type of the numbers is.
+// Targets are float or double, independent of `real`.
 __device__ inline double target(const void *targets, int is_double, int64 i) {
     return is_double ? ((const double *)targets)[i] : (double)((const float *)targets)[i];
 }
 
-// Σ (x − target)². x: in logical order, as the targets; `size` elements in each example.
+// Σ (x − target)². x and the targets are in logical order, with `size` elements per example.
 KERNEL euclidean_loss(const real *x, const void *targets, const int64 *state, Four t, int64 size, int is_double,
                       double *shares, Normaliser by, real *result) {
     SHARED(double, shared);

@@ -1,12 +1,12 @@
 // Local response normalisation, y = x · s^−β with s = κ + share · Σ x² over a window on one or two axes, and its
 // gradient.
 //
-// In memory order a tensor is outer × rows × columns × inner, where the windows lie on the rows and columns: those of
-// an image, or the channels and 1. Threads take neighbours in that order.
+// In memory order, a tensor is outer × rows × columns × inner. Windows extend over rows and columns: those of an image,
+// or the channels and 1. Adjacent threads process adjacent elements in this order.
 
 struct Response {
     int64 outer, rows, columns, inner;
-    int64 before[2], after[2];  // how far a window reaches, on rows and columns
+    int64 before[2], after[2];  // extent of a window, on rows and columns
     int64 narrow;               // whether indices fit into 32 bits
 };
 
@@ -14,7 +14,7 @@ struct Constants {
     real kappa, share, beta;
 };
 
-// s^−β. Of the usual exponents, without a logarithm.
+// s^−β, without a logarithm for the usual exponents.
 __device__ inline real power(real s, real beta) {
     if (beta == (real)0.75) {
         real root = 1 / sqrt(s);
@@ -24,10 +24,10 @@ __device__ inline real power(real s, real beta) {
     return beta == 1 ? 1 / s : pow(s, -beta);
 }
 
-// Where an element lies on rows and columns, in memory, and the window of the places around it that lie on the tensor.
+// An element's position in memory, and its window: the surrounding rows and columns inside the tensor.
 template <class I> struct Window {
     I at, row[2], column[2];  // from the first to the last
-    I from;                   // where (row[0], column[0]) lies
+    I from;                   // position of (row[0], column[0])
 
     __device__ inline Window(const Response &r, I i, const int64 *before, const int64 *after) : at(i) {
         I rest = i / (I)r.inner, line = rest / (I)r.columns;
@@ -70,7 +70,7 @@ __device__ inline void forward(const real *x, real *y, const Response &r, const 
     EACH(i, elements_of<int64>(r)) { y[i] = x[i] * power(strength(x, r, k, (I)i), k.beta); }
 }
 
-// What an element's response hands on to every element of its window: dy · x · s^(−β−1).
+// An element's contribution to the gradients of all elements of its window: dy · x · s^(−β−1).
 template <class I>
 __device__ inline void hand_on(const real *x, const real *dy, real *felt, const Response &r, const Constants &k) {
     EACH(i, elements_of<int64>(r)) {
@@ -85,7 +85,7 @@ __device__ inline void backward(const real *x, const real *dy, const real *felt,
                                 const Constants &k) {
     EACH(i, elements_of<int64>(r)) {
         real direct = dy[i] * power(strength(x, r, k, (I)i), k.beta);
-        // The elements whose window holds this one.
+        // The elements whose windows contain this one.
         Window<I> window(r, (I)i, r.after, r.before);
         dx[i] = direct - 2 * k.share * k.beta * x[i] * window.sum(r, [&](I at) { return felt[at]; });
     }

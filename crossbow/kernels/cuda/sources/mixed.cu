@@ -1,10 +1,10 @@
-// Numbers of 16 bits beside those of 32: tensors that go from one to the other, weights that kernels read, and gradients
-// that they write. A gradient of 16 bits is that of the loss times a scale, so that small ones do not become zero.
+// Conversions between 16-bit and 32-bit numbers: of tensors, of weights that kernels read, and of gradients that they
+// write. A 16-bit gradient is multiplied by a loss scale, so that small values do not become zero.
 
-// What a learner's scale is (crossbow/kernels/cuda/mixed.py). Every number is a float.
+// A learner's loss scale (crossbow/kernels/cuda/mixed.py). All members are floats.
 enum { SCALE = 0, OVERFLOWN = 1, STEADY = 2, OVERFLOWS = 3 };
 
-// y ← x, and y ← factor · x where that is scaled. The tensors lie in the same order.
+// y ← x or, if scaled, y ← factor · x. The tensors have the same order in memory.
 KERNEL narrow(const real *x, stored *y, int64 n, const float *scaling) {
     real factor = scaling ? scaling[SCALE] : (real)1;
     EACH(i, n) y[i] = x[i] * factor;
@@ -15,8 +15,8 @@ KERNEL widen(const stored *x, real *y, int64 n, const float *scaling) {
     EACH(i, n) y[i] = x[i] * factor;
 }
 
-// A task begins: its weights, and its scale (or null). After a gradient that was too large for 16 bits the scale becomes
-// half of what it was; after `steady` tasks without, twice.
+// The start of a task: its weights and its loss scale (may be null). The scale is halved after a gradient that overflowed
+// 16 bits, and doubled after `steady` tasks without an overflow.
 KERNEL narrow_weights(
     const real *weights, stored *narrowed, int64 n, float *scaling, float steady, float smallest, float largest
 ) {
@@ -34,14 +34,14 @@ KERNEL narrow_weights(
     }
 }
 
-// Where a run's gradient is: among those of 16 bits; in its place, but scaled; or in its place.
+// The gradient of a run: in 16 bits; in place and scaled; or in place.
 enum { NARROW = 0, SCALED = 1, READY = 2 };
 
 struct Run {
     int64 start, stop, kind;
 };
 
-// A task ends: its gradient, without the scale. A block takes a run. Whether a number is not finite is kept.
+// The end of a task: remove the scale from its gradient. One block per run. Records whether a number is not finite.
 KERNEL widen_gradient(const stored *narrowed, real *gradient, const Run *runs, float *scaling) {
     Run run = runs[blockIdx.x];
     real factor = scaling && run.kind != READY ? 1 / scaling[SCALE] : (real)1;
@@ -51,10 +51,10 @@ KERNEL widen_gradient(const stored *narrowed, real *gradient, const Run *runs, f
         finite = finite && isfinite(value);
         gradient[i] = value;
     }
-    if (scaling && !finite) scaling[OVERFLOWN] = 1;  // whoever writes it, writes the same
+    if (scaling && !finite) scaling[OVERFLOWN] = 1;  // all threads write the same value
 }
 
-// After an overflow the gradient counts as zero, unless the scale cannot become smaller.
+// After an overflow, the gradient becomes zero, unless the scale cannot decrease any further.
 KERNEL discard_overflown(real *gradient, int64 n, const float *scaling, float smallest) {
     if (!scaling[OVERFLOWN] || scaling[SCALE] <= smallest) return;
     EACH(i, n) gradient[i] = 0;

@@ -1,14 +1,15 @@
 // Pooling over up to three spatial axes, and its gradients.
 //
-// In memory order a tensor is outer × axis 0 × axis 1 × axis 2 × inner: with images in logical order the outer axis is
-// examples and channels, and the inner one has size 1; channels-last, they are the examples and the channels. Threads
-// take neighbours in that order, of the output forward and of the input backward, where each gathers from all windows
-// that cover its element. A thread does so for TOGETHER outer indices at once, which shares the work of finding the
-// places. A call has fewer than 2^30 elements, so that indices have 32 bits; they are divided by multiplication.
+// In memory order, a tensor is outer × axis 0 × axis 1 × axis 2 × inner. For images in logical order, the outer axis is
+// examples × channels and the inner one has size 1; channels-last, they are examples and channels. Adjacent threads
+// process adjacent elements in this order: of the output in the forward pass, and of the input in the backward pass,
+// where a thread gathers from all windows that cover its element. A thread processes TOGETHER outer indices, for which
+// it computes positions once. A call has fewer than 2^30 elements, so indices have 32 bits; a multiplication divides
+// them.
 
 enum { TOGETHER = 4 };
 
-// By what is divided. The multiplier is ⌈2^shift / value⌉, with the shift 31 + ⌈log2 value⌉, which is exact for
+// A divisor. The multiplier is ⌈2^shift / value⌉, with the shift 31 + ⌈log2 value⌉, which is exact for
 // 0 ≤ n < 2^31.
 struct Divisor {
     int64 multiplier, shift;
@@ -20,19 +21,19 @@ __device__ inline int quotient(const Divisor &d, int n) {
 
 struct Axis {
     int64 size, windows, kernel, stride, before, dilation;
-    int64 low, high;  // average: places in [low, high) count in the divisor
+    int64 low, high;  // average: positions in [low, high) count in the divisor
     Divisor by_size, by_windows, by_kernel, by_stride, by_dilation;
 };
 
 struct Pooling {
     int64 outer, inner;
-    int64 first;   // outer indices before this call's
+    int64 first;   // outer indices of earlier calls
     int64 window;  // elements of a window
     Divisor by_inner;
     Axis axis[3];
 };
 
-// The numbers of elements that belong to one outer index.
+// Numbers of elements of one outer index.
 __device__ inline int inputs_of(const Pooling &p) {
     return (int)p.axis[0].size * (int)p.axis[1].size * (int)p.axis[2].size * (int)p.inner;
 }
@@ -40,7 +41,7 @@ __device__ inline int outputs_of(const Pooling &p) {
     return (int)p.axis[0].windows * (int)p.axis[1].windows * (int)p.axis[2].windows * (int)p.inner;
 }
 
-// Where a thread works: `many` outer indices from `outer` on, the inner index, and the place on each axis.
+// A thread's position: `many` outer indices from `outer` on, the inner index, and the index on each axis.
 struct Spot {
     int outer, many, inner, at[3];
 };
@@ -77,12 +78,12 @@ __device__ inline Spot input_spot(const Pooling &p, int i) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x, n_ = ((int)(p).outer + TOGETHER - 1) / TOGETHER * (per_outer); \
          i < n_; i += gridDim.x * blockDim.x)
 
-// The outer indices of a spot: k of them before this one.
+// For the outer indices of a position; k counts them.
 #define EACH_OUTER(k, spot)              \
     for (int k = 0; k < TOGETHER; ++k)   \
         if (k < (spot).many)
 
-// Where the element of an input's spot lies, for its first outer index; and that of an output's.
+// Memory positions of an input's and of an output's element, for the first outer index.
 __device__ inline int input_place(const Pooling &p, const Spot &s) {
     int line = (s.outer * (int)p.axis[0].size + s.at[0]) * (int)p.axis[1].size + s.at[1];
     return (line * (int)p.axis[2].size + s.at[2]) * (int)p.inner + s.inner;
@@ -92,8 +93,8 @@ __device__ inline int output_place(const Pooling &p, const Spot &s) {
     return (line * (int)p.axis[2].windows + s.at[2]) * (int)p.inner + s.inner;
 }
 
-// Visit every position of a window, row by row: visit(number of the position, whether it lies on the input, the
-// elements, or `beyond`). K1 and K2 are the window's sizes on the last two axes where they are known, else 0.
+// Visit every position of a window, row by row: visit(number of the position, whether it is inside the input, the
+// elements, or `beyond`). K1 and K2 are the window's sizes on the last two axes, or 0 if unknown.
 template <int K1, int K2, class Visit>
 __device__ inline void over_window(const stored *x, const Pooling &p, const Spot &s, real beyond, Visit visit) {
     const Axis &a0 = p.axis[0], &a1 = p.axis[1], &a2 = p.axis[2];
@@ -122,13 +123,13 @@ __device__ inline void over_window(const stored *x, const Pooling &p, const Spot
     }
 }
 
-// Visit every window that covers an element of the input: visit(where its output lies, for the first outer index, the
-// number of the element's position in it, the window's place on each axis).
+// Visit every window that covers an element of the input: visit(memory position of its output, for the first outer
+// index; number of the element's position in the window; the window's index on each axis).
 template <class Visit> __device__ inline void over_windows(const Pooling &p, const Spot &s, Visit visit) {
     int first[3], last[3], from[3];
     for (int a = 0; a < 3; ++a) {
         const Axis &axis = p.axis[a];
-        from[a] = s.at[a] + (int)axis.before;  // how far behind the beginning of window 0
+        from[a] = s.at[a] + (int)axis.before;  // distance from the start of window 0
         int beyond = from[a] - (int)(axis.kernel - 1) * (int)axis.dilation;
         first[a] = beyond <= 0 ? 0 : quotient(axis.by_stride, beyond + (int)axis.stride - 1);
         last[a] = quotient(axis.by_stride, from[a]);
@@ -136,7 +137,7 @@ template <class Visit> __device__ inline void over_windows(const Pooling &p, con
     }
     Spot window = s;
     int position[3] = {0, 0, 0};
-    auto covers = [&](int a) {  // whether a position of the window lies on the element, on this axis
+    auto covers = [&](int a) {  // whether the window covers the element on this axis
         const Axis &axis = p.axis[a];
         int distance = from[a] - window.at[a] * (int)axis.stride;
         position[a] = axis.dilation == 1 ? distance : quotient(axis.by_dilation, distance);
@@ -155,7 +156,7 @@ template <class Visit> __device__ inline void over_windows(const Pooling &p, con
     }
 }
 
-// The number of the position that an output came from: a byte each where the window has no more than 256.
+// The number of the position that an output came from, in a byte if the window has at most 256 positions.
 __device__ inline void keep(uint8 *kept, const Pooling &p, int output, int position) {
     if (p.window <= 256) {
         kept[output] = (uint8)position;
@@ -167,7 +168,7 @@ __device__ inline int kept_at(const uint8 *kept, const Pooling &p, int output) {
     return p.window <= 256 ? kept[output] : ((const int *)kept)[output];
 }
 
-// Whether a position of a window lies on the input, and there the element, of the first outer index.
+// Whether a position of a window is inside the input, and its element, for the first outer index.
 __device__ inline bool element_at(const stored *x, const Pooling &p, Spot s, int position, real &value) {
     for (int a = 2; a >= 0; --a) {
         const Axis &axis = p.axis[a];
@@ -181,7 +182,7 @@ __device__ inline bool element_at(const stored *x, const Pooling &p, Spot s, int
     return true;
 }
 
-// With the usual windows the compiler knows all loads of a thread, and asks for them at once.
+// For the usual windows, the compiler knows all loads of a thread and issues them together.
 #define CHOOSE(function, p, ...)                                                            \
     do {                                                                                    \
         if ((p).window == 4 && (p).axis[1].kernel == 2 && (p).axis[2].kernel == 2) {        \
@@ -193,7 +194,7 @@ __device__ inline bool element_at(const stored *x, const Pooling &p, Spot s, int
         }                                                                                   \
     } while (false)
 
-// Max. The first of equal ones wins, and NaN is larger than everything.
+// Max. Among equal values the first one wins, and NaN is larger than all numbers.
 
 __device__ inline real lowest() { return -(real)1 / (real)0; }
 
@@ -223,7 +224,7 @@ __device__ inline void max_forward(const stored *x, stored *y, uint8 *kept, cons
     }
 }
 
-// kept: or null.
+// kept may be null.
 KERNEL pooling_max(const stored *x, stored *y, uint8 *kept, Pooling p) { CHOOSE(max_forward, p, x, y, kept, p); }
 
 struct Largest {
@@ -231,7 +232,7 @@ struct Largest {
     int position;
 };
 
-// One of two largest elements, of different parts of a window in any order.
+// The larger of the largest elements of two parts of a window, in any order.
 __device__ inline Largest larger(Largest a, Largest b) {
     bool a_nan = a.value != a.value, b_nan = b.value != b.value;
     if (a_nan || b_nan) return a_nan && b_nan ? (a.position > b.position ? a : b) : a_nan ? a : b;  // the last NaN
@@ -239,13 +240,13 @@ __device__ inline Largest larger(Largest a, Largest b) {
     return a.value > b.value ? a : b;
 }
 
-// Large windows: a block for each output.
+// Large windows: one block per output.
 KERNEL pooling_max_large(const stored *x, stored *y, uint8 *kept, Pooling p) {
     SHARED(Largest, shared);
     int outputs = (int)p.outer * outputs_of(p);
     for (int i = blockIdx.x; i < outputs; i += gridDim.x) {
         Spot spot = output_spot(p, i, 1);
-        Largest largest = {lowest(), 0x7fffffff};  // of a window of −∞, the first that lies on the input
+        Largest largest = {lowest(), 0x7fffffff};  // in a window of −∞, the first position inside the input
         real value;
         for (int position = threadIdx.x; position < (int)p.window; position += blockDim.x) {
             if (element_at(x, p, spot, position, value)) largest = larger(largest, {value, position});
@@ -264,7 +265,7 @@ KERNEL pooling_max_large(const stored *x, stored *y, uint8 *kept, Pooling p) {
     }
 }
 
-// The gradient of max and stochastic pooling, which know where each output came from.
+// The gradient of max and stochastic pooling, from the position of each output.
 KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, stored *dx, Pooling p) {
     EACH_SPOT(i, inputs_of(p), p) {
         Spot spot = input_spot(p, i);
@@ -283,7 +284,7 @@ KERNEL pooling_picked_backward(const stored *dy, const uint8 *kept, stored *dx, 
 
 // Average.
 
-// How many positions of a window count on an axis.
+// Number of a window's positions that count, on an axis.
 __device__ inline int counted(const Axis &a, int window) {
     int start = window * (int)a.stride - (int)a.before, ahead = (int)a.low - start, room = (int)a.high - start;
     if (room <= 0) return 0;
@@ -293,13 +294,13 @@ __device__ inline int counted(const Axis &a, int window) {
     return to > from ? to - from : 0;
 }
 
-// By how much a window's sum is divided.
+// The divisor of a window's sum.
 __device__ inline real counted(const Pooling &p, const int *window) {
     real count = (real)counted(p.axis[2], window[2]) * (real)counted(p.axis[1], window[1]);
     return p.axis[0].kernel == 1 ? count : count * (real)counted(p.axis[0], window[0]);
 }
 
-// What windows are added up in: those of a known, small size in their own type.
+// The type of a window's sum: its own type for known, small sizes.
 template <int K> struct Total {
     typedef real type;
 };
@@ -322,7 +323,7 @@ template <int K1, int K2> __device__ inline void average_forward(const stored *x
 
 KERNEL pooling_average(const stored *x, stored *y, Pooling p) { CHOOSE(average_forward, p, x, y, p); }
 
-// Large windows: a block for each output.
+// Large windows: one block per output.
 KERNEL pooling_average_large(const stored *x, stored *y, Pooling p) {
     SHARED(double, shared);
     int outputs = (int)p.outer * outputs_of(p);
@@ -352,9 +353,10 @@ KERNEL pooling_average_backward(const stored *dy, stored *dx, Pooling p) {
     }
 }
 
-// Stochastic: the element in which r · Σ max(x, 0) falls, with sums in double, row by row, as in the reference.
+// Stochastic: the element at which the running sum of max(x, 0) reaches r times the total. Sums are in double, row by
+// row, as in the reference.
 
-// The random word of an output: its number is that in logical order.
+// The random word of an output, by its logical index.
 __device__ inline uint32 word_of(const Pooling &p, const Spot &s, int k, uint32 key, uint64 seed, uint64 task) {
     int64 number = (p.first + s.outer + k) * p.inner + s.inner;
     for (int a = 0; a < 3; ++a) number = number * p.axis[a].windows + s.at[a];
@@ -403,8 +405,7 @@ KERNEL pooling_stochastic(const stored *x, const int64 *state, stored *y, uint8 
     CHOOSE(stochastic_forward, p, x, state, y, kept, p, key, seed);
 }
 
-// The mean of what stochastic pooling gives: Σ w² / Σ w with w = max(x, 0), or the first element where there is no w >
-// 0.
+// The expectation of stochastic pooling: Σ w² / Σ w with w = max(x, 0), or the first element if no w is positive.
 template <int K1, int K2> __device__ inline void expected_forward(const stored *x, stored *y, const Pooling &p) {
     EACH_SPOT(i, outputs_of(p), p) {
         Spot spot = output_spot(p, i);

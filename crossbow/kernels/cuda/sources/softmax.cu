@@ -1,4 +1,4 @@
-// Softmax and its logarithm, and their gradients, along lines. A thread for each line where there are many or they are short, else a block.
+// Softmax, its logarithm, and their gradients, along lines. Many or short lines have a thread each, others a block each.
 
 template <class T> __device__ inline T reduce_largest(T value, T *shared) {
     shared[threadIdx.x] = value;
@@ -14,7 +14,7 @@ template <class T> __device__ inline T reduce_largest(T value, T *shared) {
     return largest;
 }
 
-// NaN need not win: exp(NaN − largest) makes the sum NaN, and with it the line.
+// NaN need not be the largest: exp(NaN − largest) makes the sum NaN, and so the whole line.
 
 KERNEL softmax_forward(const real *x, real *y, Four from, Four to, int axis, int64 lines) {
     int64 length = from.size[axis], step = from.stride[axis], step_to = to.stride[axis];

@@ -1,7 +1,6 @@
-// Linear combinations of vectors, and their norm. The kernels for given assignments are generated behind this text, by
-// vector.py.
+// Linear combinations of vectors, and their norm. vector.py appends the generated kernels for given assignments.
 
-// Neighbours in a vector that are read and written at once.
+// Adjacent elements of a vector, which are read and written together.
 template <int N> struct alignas(N * sizeof(real)) Pack {
     enum { WIDTH = N };
     real value[N];
@@ -9,8 +8,8 @@ template <int N> struct alignas(N * sizeof(real)) Pack {
 typedef Pack<1> One;
 typedef Pack<16 / sizeof(real)> Many;
 
-// Rounded after every product and every sum, as the reference does: left to the compiler, some of both would be one
-// operation, and others in another kernel.
+// Rounded after every product and every sum, as in the reference. Otherwise the compiler would fuse some of them, and
+// others in another kernel.
 #ifdef __CUDA_ARCH__
 __device__ inline float times(float a, float b) { return __fmul_rn(a, b); }
 __device__ inline float plus(float a, float b) { return __fadd_rn(a, b); }
@@ -23,7 +22,7 @@ inline real plus(real a, real b) { return a + b; }
 
 __device__ inline real sign(real v) { return v > 0 ? (real)1 : v < 0 ? (real)-1 : v; }
 
-// One block: the sum of n numbers.
+// A single block: the sum of n numbers.
 KERNEL add_up(const double *numbers, int64 n, double *sum) {
     SHARED(double, shared);
     double total = 0;
@@ -32,13 +31,13 @@ KERNEL add_up(const double *numbers, int64 n, double *sum) {
     if (threadIdx.x == 0) *sum = total;
 }
 
-// One thread: the coefficients whose bit in `marks` is set are multiplied by min(1, limit / √Σ squares).
+// A single thread: multiply the coefficients whose bit in `marks` is set by min(1, limit / √Σ squares).
 KERNEL clip_coefficients(
     const double *squares, int64 parties, double limit, const double *coefficients, double *clipped, int64 n, uint64 marks
 ) {
     double square = 0;
     for (int64 i = 0; i < parties; ++i) square += squares[i];
     double norm = sqrt(square);
-    double factor = norm <= limit ? 1 : limit / norm;  // NaN is not hidden
+    double factor = norm <= limit ? 1 : limit / norm;  // keeps NaN
     for (int64 i = 0; i < n; ++i) clipped[i] = marks >> i & 1 ? coefficients[i] * factor : coefficients[i];
 }

@@ -111,7 +111,7 @@ LENET = [
 def test_lenet_takes_the_fast_implementations(
     shape: Shape, outputs: int, batch: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("crossbow.kernels.cpu.onednn.binding.omp_get_max_threads", lambda: threads)
+    monkeypatch.setattr("crossbow.kernels.cpu.onednn.shared_library.omp_get_max_threads", lambda: threads)
     g = ConvolutionGeometry((5, 5))
     x, y = tensor((batch, *shape)), tensor(output_shape((batch, *shape), outputs, g))
     weights, bias = Variable((outputs, shape[0], 5, 5), FLOAT32), Variable((outputs,), FLOAT32)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from crossbow.host_memory import aligned_zeros
-from crossbow.kernels.cpu.onednn.binding import omp_get_max_threads, omp_set_num_threads
+from crossbow.kernels.cpu.onednn.shared_library import omp_get_max_threads, omp_set_num_threads
 from crossbow.kernels.interface import Call, PreparedKernel, Variable
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,

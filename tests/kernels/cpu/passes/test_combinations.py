@@ -23,6 +23,7 @@ from crossbow.kernels.requests import (
     ResponseGeometry,
     ScalingBackward,
     ScalingForward,
+    WeightedSum,
 )
 from crossbow.types import Layout, Phase, Shape, Tensor
 from tests.combinations import pairwise
@@ -41,6 +42,20 @@ def both(request: Request, tensors: Mapping[str, Tensor], values: Mapping[str, N
         execute(kernel, buffers, native=library is ONEDNN)
         results.append({role: buffers[role] for role in kernel.writes})
     return results
+
+
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
+def test_weighted_sums(count: int, relu: bool) -> None:
+    """With whole vectors and a remainder; a sum of two has its own code for the fused ReLU."""
+    t, inputs = tensor((3, 37)), [f"input{number}" for number in range(count)]
+    values = {role: draw((3, 37), seed) for seed, role in enumerate(inputs)}
+    values["input0"][1, 5:9] = np.nan
+    request = WeightedSum((t,) * count, t, (1.0, -0.5, 2.0, 0.25, -1.0, 3.0)[:count], relu)
+    fast, plain = both(request, dict.fromkeys([*inputs, "output"], t), values)
+    np.testing.assert_allclose(fast["output"], plain["output"], rtol=1e-6, atol=1e-6)
+    assert np.isnan(fast["output"]).sum() == 4
+    assert (np.nanmin(fast["output"]) == 0) == relu
 
 
 @pytest.mark.parametrize("shape", SHAPES)

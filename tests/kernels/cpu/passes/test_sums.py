@@ -14,7 +14,7 @@ from crossbow.testing import run_operator
 from crossbow.types import Layout, Phase, Shape, Tensor
 from tests.kernels.cpu.running import ONEDNN, Numbers, tensor
 
-from crossbow.kernels.cpu.onednn import binding as dnnl  # isort: skip - after the module that skips where it is not usable
+from crossbow.kernels.cpu.onednn import shared_library  # isort: skip - after the module that skips where it is not usable
 from crossbow.kernels.cpu.passes import rows
 from crossbow.kernels.cpu.passes.team import WORTH_A_THREAD, threads_for
 
@@ -24,10 +24,10 @@ EXACT = 4e-7
 
 @pytest.fixture(params=[1, 2], ids=["one thread", "two threads"], autouse=True)
 def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = dnnl.omp_get_max_threads()
-    dnnl.omp_set_num_threads(request.param)
+    before = shared_library.omp_get_max_threads()
+    shared_library.omp_set_num_threads(request.param)
     yield request.param
-    dnnl.omp_set_num_threads(before)
+    shared_library.omp_set_num_threads(before)
 
 
 def error(received: Numbers, exact: Numbers) -> float:

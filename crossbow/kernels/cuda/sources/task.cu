@@ -1,7 +1,7 @@
-// The engine's own kernels: a batch from its slot into the learner's memory, results to the host, and the search for
-// numbers that are none.
+// Kernels of a task outside its operators: load the batch, store results in the host's memory, and find numbers that
+// are not finite.
 
-// x, in the order of its memory, from the slot's (images, channels, positions); the labels, as words of 32 bits.
+// Load x, in its memory order, from the slot's (images, channels, positions), and labels as 32-bit words.
 template <class T>
 __device__ inline void load(
     const T *slots, const uint32 *slot_labels, const int64 *state, stored *x, uint32 *labels, int64 n, int64 channels,
@@ -38,7 +38,7 @@ KERNEL load_doubles(
     load(slots, slot_labels, state, x, labels, n, channels, positions, words, scale);
 }
 
-// A task's loss and accuracy, where it has them, into row state[TURN] of memory of the host's: (turns, 2).
+// Store a task's loss and accuracy, if any, in row state[TURN] of the host's memory (turns, 2).
 KERNEL store_results(const real *loss, const real *accuracy, const int64 *state, double *results) {
     if (blockIdx.x == 0 && threadIdx.x == 0) {
         double *row = results + 2 * state[TURN];
@@ -47,7 +47,7 @@ KERNEL store_results(const real *loss, const real *accuracy, const int64 *state,
     }
 }
 
-// By block: the number of NaN, of infinite elements, and the first of them in logical order (n where there is none).
+// For each block: numbers of NaN and of infinite elements, and the first one in logical order (n if there is none).
 KERNEL find_not_finite(const stored *x, Four shape, int64 n, int64 *found) {
     SHARED(int64, shared);
     int64 nans = 0, infinite = 0, first = n;
