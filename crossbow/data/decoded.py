@@ -28,7 +28,7 @@ class DecodedExamples(Examples):
         self._preprocessor()  # compiles now rather than during the first batch
 
     @abstractmethod
-    def read(self, index: int, scratch: Scratch) -> tuple[bytes | Pixels, Boxes | None]:
+    def read(self, index: int, scratch: Scratch) -> tuple[Pixels, Boxes | None]:
         """The file of an image, which may be in `scratch`, and its bounding boxes if it may have any.
 
         Raises DataError.

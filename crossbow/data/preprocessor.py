@@ -21,7 +21,7 @@ class Preprocessor:
         self.content = Scratch()
         """Memory for the file of an image."""
 
-    def write(self, content: bytes | Pixels, boxes: Boxes | None, choices: tuple[int, int, int], out: Pixels) -> None:
+    def write(self, content: Pixels, boxes: Boxes | None, choices: tuple[int, int, int], out: Pixels) -> None:
         """Write an image to `out` (3, S, S).
 
         content: the bytes of an image file. boxes: as in `RandomWindows.choose`. choices: (seed, epoch, index).

@@ -109,13 +109,13 @@ class RecordExamples(DecodedExamples):
         file, number = self._place(index)
         return f"{file.path}: record {number}"
 
-    def read(self, index: int, scratch: Scratch) -> tuple[bytes | Pixels, Boxes | None]:
+    def read(self, index: int, scratch: Scratch) -> tuple[Pixels, Boxes | None]:
         file, number = self._place(index)
         try:
-            record = file[number]
+            header, content = file.read(number, scratch)
         except DataError as error:  # without the file and the record, which `source` names
             raise DataError(str(error).removeprefix(f"{file.path}: ").removeprefix(f"record {number}: ")) from error
-        return record.jpeg, record.boxes
+        return content, header.boxes
 
     def _place(self, index: int) -> tuple[RecordFile, int]:
         """The file of an example, and the number of its record in it."""

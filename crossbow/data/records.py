@@ -18,6 +18,7 @@ This is the original's format (`scripts/datasets/imagenet/parse-records.py`, `cl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -31,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import is_integer
+from crossbow.data.images import Scratch
 from crossbow.files import checked_path, file_error, file_to_fill
 from crossbow.types import DataError
 
@@ -103,6 +105,18 @@ class RecordFile:
         header = self._header(content, number)
         return replace(header, jpeg=content[FIXED + BOX * len(header.boxes) :])
 
+    def read(self, index: int, scratch: Scratch) -> tuple[Record, NDArray[np.uint8]]:
+        """A record without its image file, and the bytes of that file, which may be in `scratch`."""
+        number = self._number(index)
+        start = self._offsets[number]
+        content = scratch.array(self._offsets[number + 1] - start)
+        count = 0
+        with self._opened() as descriptor:
+            while count < len(content) and (read := _read_into(descriptor, content[count:], start + count)):
+                count += read
+        header = self._header(content.data[:count], number)
+        return header, content[FIXED + BOX * len(header.boxes) : count]
+
     @property
     def labels(self) -> NDArray[np.int32]:
         """The labels of all records (N,), as they were when the file was opened. They are not checked."""
@@ -152,31 +166,33 @@ class RecordFile:
 
     def _read(self, start: int, count: int) -> bytes:
         """Read `count` bytes at `start`, fewer at the end of the file."""
-        if self._descriptor is None:
-            descriptor = self._open()
-            try:
-                return self._read_from(descriptor, start, count)
-            finally:
-                os.close(descriptor)
-        if not self._close.alive:
+        pieces = []
+        with self._opened() as descriptor:
+            while count > 0 and (piece := _read_at(descriptor, count, start)):
+                pieces.append(piece)
+                start, count = start + len(piece), count - len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The descriptor of the file, for reading. Raises DataError if the system fails to open or read the file."""
+        kept = self._descriptor
+        if kept is not None and not self._close.alive:
             raise ValueError(f"{self.path}: the record file is closed")
-        return self._read_from(self._descriptor, start, count)
+        descriptor = self._open() if kept is None else kept
+        try:
+            yield descriptor
+        except OSError as error:
+            raise file_error(error, self.path, "a readable record file") from error
+        finally:
+            if kept is None:
+                os.close(descriptor)
 
     def _open(self) -> int:
         try:
             return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except (OSError, ValueError) as error:
             raise file_error(error, self.path, "a record file") from error
-
-    def _read_from(self, descriptor: int, start: int, count: int) -> bytes:
-        pieces = []
-        try:
-            while count > 0 and (piece := _read_at(descriptor, count, start)):
-                pieces.append(piece)
-                start, count = start + len(piece), count - len(piece)
-        except OSError as error:
-            raise file_error(error, self.path, "a readable record file") from error
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _read_offsets(self, descriptor: int) -> array[int]:
         """Offsets of the records, and the end of the last record."""
@@ -224,7 +240,7 @@ class RecordFile:
             )
         return int(length)
 
-    def _header(self, content: bytes, number: int) -> Record:
+    def _header(self, content: bytes | memoryview, number: int) -> Record:
         """Parse the beginning of a record. The lengths are checked again, because the file may have changed."""
         expected = self._offsets[number + 1] - self._offsets[number]
         length, label, boxes = _START.unpack_from(content) if len(content) >= FIXED else (len(content), 0, 0)
@@ -247,6 +263,15 @@ def _read_at(descriptor: int, count: int, offset: int) -> bytes:
     with _SEEKING:  # Windows
         os.lseek(descriptor, offset, os.SEEK_SET)
         return os.read(descriptor, min(count, LARGEST))
+
+
+def _read_into(descriptor: int, memory: NDArray[np.uint8], offset: int) -> int:
+    """Read to memory. Returns the number of bytes."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [memory.data], offset)
+    content = _read_at(descriptor, len(memory), offset)
+    memory[: len(content)] = np.frombuffer(content, np.uint8)
+    return len(content)
 
 
 def check_fields(where: str, label: int, boxes: NDArray[np.float32], height: int, width: int) -> None:

@@ -12,6 +12,7 @@ import pytest
 from crossbow import Dataset
 from crossbow.data import RecordFile, image_folder, records, write_records
 from crossbow.data.examples import Selection
+from crossbow.data.images import Scratch
 from crossbow.types import DataError
 from tests.data.picture_files import picture, record, write_folder, write_record_set
 
@@ -95,6 +96,27 @@ def test_a_file_that_is_opened_for_each_record(tmp_path: Path) -> None:
         assert [item.label for item in file] == [0, 1]
         assert file.labels.tolist() == [0, 1]
     assert file[1].jpeg == picture(1)
+
+
+@pytest.mark.parametrize("pread", [True, False], ids=["preadv", "without preadv"])
+def test_records_are_read_to_given_memory(tmp_path: Path, pread: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not pread:
+        monkeypatch.delattr("os.preadv", raising=False)
+        monkeypatch.delattr("os.pread", raising=False)
+    boxes = np.array([[0.25, 0, 0.5, 1]], np.float32)
+    write_records(tmp_path / "one", [record(0, label=4), record(1, label=7, boxes=boxes)])
+    file, scratch = RecordFile(tmp_path / "one"), Scratch()
+    memory = scratch.array(20_000)
+    for index, label, expected in ((0, 4, []), (1, 7, boxes.tolist())):
+        header, content = file.read(index, scratch)
+        assert (header.label, header.boxes.tolist(), header.jpeg) == (label, expected, b"")
+        assert content.tobytes() == file[index].jpeg == picture(index)
+        assert np.shares_memory(content, memory)
+    with pytest.raises(IndexError, match="expected a record from 0 to 1"):
+        file.read(2, scratch)
+    file.close()
+    with pytest.raises(ValueError, match="the record file is closed"):
+        file.read(0, scratch)
 
 
 # Bad input
