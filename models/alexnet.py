@@ -159,6 +159,7 @@ def _defaults(
         batch_size=batch_size,
         solver=solver,
         image_shape=(3, image, image),
+        image_size=image,
         number_of_classes=1000,
     )
 

@@ -80,6 +80,7 @@ SCRIPT = ModelScript(
             weight_decay=1e-5,
         ),
         image_shape=(3, 231, 231),
+        image_size=231,
         number_of_classes=1000,
     ),
     add_options=_add_options,

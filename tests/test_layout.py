@@ -47,6 +47,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "data/batch_metadata.py": ("data/test_batch_files.py", "data/test_imagenet.py"),
     "data/crc32c.py": ("data/test_tfrecords.py",),
     "data/download.py": ("data/test_mnist.py",),
+    "data/preprocessing.py": ("data/test_resampling.py",),
+    "data/preprocessor.py": ("data/test_decoded.py",),
     "data/examples.py": ("data/test_stored_examples.py",),
     "data/sequences.py": ("data/test_stored_examples.py",),
     "data/stored.py": ("data/test_stored_examples.py",),

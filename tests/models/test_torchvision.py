@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.torchvision_import import import_torchvision
 from crossbow import Dataflow, ExecutionContext, ModelConf, SolverConf, SystemConf, TrainingUnit
 from crossbow.data import synthetic
 from models.alexnet import alexnet
@@ -17,9 +19,12 @@ from models.inception_v3 import inception_v3
 from models.mobilenet import mobilenet
 from models.resnext import resnext
 from tests.support import Array
-from tests.torchvision import NEEDS_TORCHVISION, torchvision_models
 
-pytestmark = [pytest.mark.slow, NEEDS_TORCHVISION]
+MISSING = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed, of torch and torchvision: {', '.join(MISSING)}"),
+]
 CLASSES = 5
 
 PARTS = {"weights": "weight", "bias": "bias", "running_mean": "running_mean", "running_variance": "running_var"}
@@ -117,7 +122,7 @@ def test_the_same_weights_predict_the_same(
 
     weights, images, predicted = trained(build(), size)
     options = {"aux_logits": False, "init_weights": False} if architecture == "inception_v3" else {}
-    theirs = getattr(torchvision_models(), architecture)(num_classes=CLASSES, **options)
+    theirs = getattr(import_torchvision("models"), architecture)(num_classes=CLASSES, **options)
     order = in_order(theirs, weights) if names is None else {}
     load(theirs, weights, names or (lambda operator: order[operator]))
     with torch.no_grad():
@@ -139,7 +144,7 @@ def test_the_loss_of_inception_with_its_auxiliary_classifier() -> None:
     ) as context:
         weights = context.variables
         loss = context.train(1, TrainingUnit.TASKS).loss
-    theirs = torchvision_models().inception_v3(num_classes=CLASSES, aux_logits=True, init_weights=False)
+    theirs = import_torchvision("models").inception_v3(num_classes=CLASSES, aux_logits=True, init_weights=False)
     load(theirs, weights, of_inception)
     theirs.dropout.p = 0.0  # ours has none
     labels = torch.from_numpy(np.asarray(data.train.labels)).long()

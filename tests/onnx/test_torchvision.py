@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks.torchvision_import import import_torchvision
 from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, ModelConf, Operator, SubGraph, SystemConf
 from crossbow.onnx import load
 from crossbow.ops import SoftMax, SoftMaxLoss
 from tests.onnx.test_torch import exported
 from tests.support import FAST
-from tests.torchvision import NEEDS_TORCHVISION, torchvision_models
 
-pytestmark = [pytest.mark.slow, NEEDS_TORCHVISION]
+MISSING = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed, of torch and torchvision: {', '.join(MISSING)}"),
+]
 CLASSES = 10
 
 
 @pytest.fixture(scope="module")
 def models() -> Any:
-    return torchvision_models()
+    """The architectures."""
+    return import_torchvision("models")
 
 
 @pytest.mark.parametrize("kernels", [FAST])
