@@ -93,14 +93,16 @@ def test_pytorch_takes_the_same_steps(kernels: str, precision: str, tolerance: f
     assert np.abs(others["conv.weights"] - expected["conv.weights"]).max() > 100 * tolerance, "the weight matters"
 
 
-def test_gpus_take_the_same_steps() -> None:
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("float16", 2e-3)])
+def test_gpus_take_the_same_steps(precision: str, tolerance: float) -> None:
+    """With float16, the weighted gradients are scaled, too."""
     losses, accuracies, expected = trajectory()
     with fake_cuda(1, 0):
-        received = trajectory(devices="cuda:0", kernels="auto", threads=None)
-    np.testing.assert_allclose(received[0], losses, rtol=1e-4)
+        received = trajectory(devices="cuda:0", kernels="auto", threads=None, precision=precision)
+    np.testing.assert_allclose(received[0], losses, rtol=tolerance)
     np.testing.assert_allclose(received[1], accuracies)  # type: ignore[arg-type]
     for name, value in expected.items():
-        np.testing.assert_allclose(received[2][name], value, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(received[2][name], value, rtol=tolerance, atol=tolerance / 4, err_msg=name)
 
 
 def test_tests_and_predictions_are_of_the_main_classifier(tmp_path: Path) -> None:
