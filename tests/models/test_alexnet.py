@@ -84,7 +84,13 @@ def test_export(variant: str, tmp_path: Path) -> None:
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     for variant, parts in {
         "one-tower": ("(default: 3,224,224)", "(default: 128)", "(default: 0.01)", "(default: 22,45,67)"),
-        "caffe": ("(default: 3,227,227)", "(default: 256)", "(default: 0.0005)", "(default: 20,40,60,80)"),
+        "caffe": (
+            "(default: 3,227,227)",
+            "images are resized (default: 227)",
+            "(default: 256)",
+            "(default: 0.0005)",
+            "(default: 20,40,60,80)",
+        ),
         "v2": ("(default: 0.1)", "(default: 82,122)", "(default: 0.0001)", "(default: 1,000)"),
     }.items():
         text = help_of(SCRIPT, ["--variant", variant], capsys)

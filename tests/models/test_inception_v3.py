@@ -76,7 +76,14 @@ def test_export(tmp_path: Path) -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
-    for part in ("--auxiliary", "(default: 3,299,299)", "(default: 32)", "(default: 0.045)", "(default: 0.0001)"):
+    for part in (
+        "--auxiliary",
+        "(default: 3,299,299)",
+        "images are resized (default: 299)",
+        "(default: 32)",
+        "(default: 0.045)",
+        "(default: 0.0001)",
+    ):
         assert part in text
 
 

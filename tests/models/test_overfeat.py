@@ -49,7 +49,14 @@ def test_export(tmp_path: Path) -> None:
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
-    for part in ("(default: 3,231,231)", "(default: 128)", "(default: 0.05)", "(default: 30,50,60,70,80)", "1e-05"):
+    for part in (
+        "(default: 3,231,231)",
+        "images are resized (default: 231)",
+        "(default: 128)",
+        "(default: 0.05)",
+        "(default: 30,50,60,70,80)",
+        "1e-05",
+    ):
         assert part in text
 
 
