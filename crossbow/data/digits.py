@@ -41,8 +41,8 @@ def digits() -> Dataset:
 def enlarge(images: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     """Bilinear interpolation of (N, h, w) to (N, size, size): y = A x Bᵀ, with values at the border repeated.
 
-    Pixels are areas: centre i of the large image is at (i + ½) · h / size − ½ in the small one. If the images consist of
-    integers, only the last division rounds.
+    Pixels are areas: centre i of the large image is at (i + ½) · h / size − ½ in the small one. If the images consist
+    of integers, only the last division rounds.
     """
     rows, columns = (_weights(length, size) for length in images.shape[1:])
     return rows @ images @ columns.T / (2 * size) ** 2
