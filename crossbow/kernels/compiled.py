@@ -1,10 +1,9 @@
 """Passes over memory, written in Python, compiled by numba, and callable by address.
 
-A pass is a function `int32 f(uintp, uintp, uintp, uintp)` that returns 0. Most take the address of one *argument
-block*: 8-byte slots that hold addresses, integers, or floats (read through `float64_at`). Inside a pass, memory is
-block*: 8-byte slots with addresses, integers, or floats (read through `float64_at`). Inside a pass, memory is accessed
-through typed pointers: `x = float32_at(block[0])`, then `x[i]`. There are no checks: the code that binds a pass is
-responsible for sizes.
+A pass is a function `int32 f(uintp, uintp, uintp, uintp)` that returns 0. Most take the address of an *argument block*,
+which they declare and read by names (`crossbow.kernels.arguments`). Inside a pass, memory is accessed through typed
+pointers: `x = float32_at(block.source)`, then `x[i]`. There are no checks: the code that binds a pass is responsible
+for sizes.
 
 Passes are compiled when their address is first requested, and cached on disk by numba (next to the source, or in the
 user's cache directory if that is not writable, or not at all if neither is).
@@ -17,7 +16,7 @@ import platform
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from crossbow.files import reason
+from crossbow.kernels.arguments import Arguments, Value
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
 from crossbow.kernels.native import ARGUMENTS, NativeCall
 from crossbow.kernels.random import ROUNDS
@@ -40,7 +40,8 @@ SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
 TASK, SLOT, EXAMPLES, TICK = State.TASK, State.SLOT, State.EXAMPLES, State.TICK
 """The positions in the task state, as constants that compiled code can see."""
 
-Pass = Callable[[int, int, int, int], int]
+Pass = Callable[..., int]
+"""Four addresses or numbers, or an argument block."""
 
 
 def _checksum(folder: Path) -> str:
@@ -66,9 +67,13 @@ def _warn_of_cache(why: str) -> None:
 class NativeFunction:
     """A compiled pass. `address` compiles it, or loads it from disk."""
 
-    def __init__(self, function: Pass) -> None:
+    def __init__(self, function: Pass, arguments: Arguments | None = None) -> None:
+        """arguments: the declaration of the function's argument block, if it takes one."""
         self.name = function.__name__
+        self.arguments = arguments
         self._function = function
+        # A block is passed by address. Callers pass four arguments; a function may ignore the last ones.
+        self._signature = SIGNATURE if arguments is None else types.int32(arguments.block)
         self._compiled: Any = None
         self._lock = threading.Lock()
 
@@ -87,24 +92,40 @@ class NativeFunction:
     def _compile(self) -> Any:
         self._function.__qualname__ = f"{self.name}_{_SALT}"
         try:
-            return numba.cfunc(SIGNATURE, cache=True)(self._function)
+            return numba.cfunc(self._signature, cache=True)(self._function)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
             _warn_of_cache("no directory for them can be written")
         except OSError as error:  # a full disk
             _warn_of_cache(reason(error))
-        return numba.cfunc(SIGNATURE)(self._function)
+        return numba.cfunc(self._signature)(self._function)
 
-    def call(self, name: str, *slots: int | float, references: Sequence[object] = ()) -> NativeCall:
-        """The call on an argument block of these slots."""
-        block = argument_block(*slots)
-        return NativeCall(name, self.address, (address(block),), (block, *references))
+    def check(self, arguments: Iterable[str]) -> None:
+        """Raise TypeError unless these are the names of the declared arguments."""
+        assert self.arguments is not None
+        self.arguments.check_names(self.name, tuple(arguments))
+
+    def call(
+        self, name: str, /, *slots: int | float, references: Sequence[object] = (), **arguments: Value
+    ) -> NativeCall:
+        """The call on a block of these arguments. name: for profiles and errors. references: objects, besides the
+        arrays among the arguments, that must live as long as the call."""
+        if self.arguments is None:
+            block = argument_block(*slots)
+            return NativeCall(name, self.address, (address(block),), (block, *references))
+        block, arrays = self.arguments.pack(self.name, arguments)
+        return NativeCall(name, self.address, (address(block),), (block, *arrays, *references))
 
 
 def native(function: Pass) -> NativeFunction:
-    """Decorator: make a pass of a function."""
+    """Decorator: make a pass of a function of four numbers or addresses."""
     return NativeFunction(function)
+
+
+def native_pass(arguments: Arguments) -> Callable[[Pass], NativeFunction]:
+    """Decorator: make a pass of a function of an argument block."""
+    return lambda function: NativeFunction(function, arguments)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,17 +170,26 @@ def prepared_pass(
     workspace: int = 0,
     kept: int = 0,
     in_place: bool = True,
+    **arguments: Value,
 ) -> PreparedKernel:
-    """A prepared kernel that is one pass. Its block holds the addresses of what is read, of what is written, of the
-    workspace where there is one, then `slots`.
+    """A prepared kernel that is one pass.
 
+    arguments: the pass's; addresses are given as roles of the request, or "workspace".
     explain: raises what is to be said of buffers with which the pass failed (`NativeCall.explain`).
     """
     function.address  # noqa: B018 - compile while preparing, not while binding
     roles = (*request.reads, *request.writes, *(("workspace",) if workspace else ()))
+    if function.arguments is not None:
+        function.arguments.check_names(function.name, tuple(arguments))
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        call = pass_call(function, request.label, buffers, roles, *slots)
+        if function.arguments is None:
+            call = pass_call(function, request.label, buffers, roles, *slots)
+        else:
+            named = function.arguments.with_addresses(
+                arguments, lambda value: buffers[value] if isinstance(value, str) else value
+            )
+            call = function.call(request.label, **named)
         return (call if explain is None else replace(call, explain=functools.partial(explain, buffers)),)
 
     return request.prepared("numba", bind, workspace=workspace, kept=kept, in_place=in_place)

@@ -19,7 +19,8 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at
+from crossbow.kernels.arguments import Arguments
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction
 from crossbow.types import Layout, Shape, Tensor
 
 LANES = 16
@@ -35,9 +36,8 @@ FIRST_LEVEL = 2**14
 WIDEST = 1024
 """Columns up to which rows of several pixels are made for the sake of whole vectors."""
 
-# The slots of a grid in an argument block.
-OUTER, GROUPS, ROWS, WIDTH, REST, HEIGHT, CHANNELS, INNER, MATRIX = range(9)
-GRID_SLOTS = 9
+GRID = Arguments(outer=int, groups=int, rows=int, width=int, rest=int, height=int, channels=int, inner=int, matrix=int)
+"""A `Grid` in an argument block."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,8 @@ class Grid:
         return self.rows * self.width + self.rest
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        sizes = (self.outer, self.groups, self.rows, self.width, self.rest, self.height)
-        return (*sizes, self.channels, self.inner, self.matrix)
+    def arguments(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in GRID.names}
 
 
 def grid(x: Tensor) -> Grid:
@@ -270,25 +269,26 @@ def over(
 
 
 def everywhere(run: Any) -> Any:
-    """`over`'s function for a thread's share of a tensor, (sizes, thread, threads, a, b, out, parameters, wide,
-    totals): of the outer axis where that is longer than 1, else of the rows; the last thread has the partial row."""
+    """The function (grid, thread, threads, a, b, out, parameters, wide, totals) that applies `over`'s function to a
+    thread's share of a tensor: of the outer axis if it is longer than 1, else of the rows. The last thread also has the
+    partial row."""
 
     def walk(
-        sizes: int, thread: int, threads: int, a: int, b: int, out: int, parameters: int, wide: int, totals: int
+        grid: Any, thread: int, threads: int, a: int, b: int, out: int, parameters: int, wide: int, totals: int
     ) -> None:
-        s = int64_at(sizes)
-        width, rest = s[WIDTH], s[REST] if s[OUTER] > 1 or thread == threads - 1 else 0
-        outer, first, last = s[OUTER] > 1, 0, s[ROWS]
-        begin, end = share(s[OUTER], thread, threads), share(s[OUTER], thread + 1, threads)
+        width, rest = grid.width, grid.rest if grid.outer > 1 or thread == threads - 1 else 0
+        outer, first, last = grid.outer > 1, 0, grid.rows
+        begin, end = share(grid.outer, thread, threads), share(grid.outer, thread + 1, threads)
         if not outer:
-            begin, end, first, last = 0, 1, share(s[ROWS], thread, threads), share(s[ROWS], thread + 1, threads)
-        for number in range(begin * s[GROUPS], end * s[GROUPS]):
-            start, column = number * s[MATRIX], number % s[GROUPS] * width
+            begin, end = 0, 1
+            first, last = share(grid.rows, thread, threads), share(grid.rows, thread + 1, threads)
+        for number in range(begin * grid.groups, end * grid.groups):
+            start, column = number * grid.matrix, number % grid.groups * width
             known, sums = parameters + 4 * column, totals + 8 * column
             at = 4 * (start + first * width)
-            run(a + at, b + at, out + at, last - first, width, s[HEIGHT], known, wide, sums)
+            run(a + at, b + at, out + at, last - first, width, grid.height, known, wide, sums)
             if rest > 0:
-                at = 4 * (start + s[ROWS] * width)
+                at = 4 * (start + grid.rows * width)
                 run(a + at, b + at, out + at, 1, rest, 1, known, wide, sums)
 
     return _inlined_as(f"everywhere_{run.py_func.__name__}", walk)
@@ -337,22 +337,22 @@ def clear(totals: int, count: int) -> None:
 
 
 @inlined
-def fold(sizes: int, columns: int, totals: int) -> None:
-    """Add the columns' float64 sums to those of their channels."""
-    s, source, target = int64_at(sizes), float64_at(columns), float64_at(totals)
-    for group in range(s[GROUPS]):
-        for first in range(group * s[WIDTH], (group + 1) * s[WIDTH], s[INNER]):
-            for index in range(s[INNER]):
+def fold(grid: Any, columns: int, totals: int) -> None:
+    """Add the columns' float64 sums to the sums of their channels."""
+    source, target = float64_at(columns), float64_at(totals)
+    for group in range(grid.groups):
+        for first in range(group * grid.width, (group + 1) * grid.width, grid.inner):
+            for index in range(grid.inner):
                 target[group + index] += source[first + index]
 
 
 @inlined
-def spread(sizes: int, channels: int, columns: int) -> None:
-    """A float32 number for each channel to that for each column."""
-    s, source, target = int64_at(sizes), float32_at(channels), float32_at(columns)
-    for group in range(s[GROUPS]):
-        for first in range(group * s[WIDTH], (group + 1) * s[WIDTH], s[INNER]):
-            for index in range(s[INNER]):
+def spread(grid: Any, channels: int, columns: int) -> None:
+    """Copy a float32 number of each channel to all columns of the channel."""
+    source, target = float32_at(channels), float32_at(columns)
+    for group in range(grid.groups):
+        for first in range(group * grid.width, (group + 1) * grid.width, grid.inner):
+            for index in range(grid.inner):
                 target[first + index] = source[group + index]
 
 

@@ -21,13 +21,14 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from crossbow.kernels.compiled import NativeFunction, call_address, float64_at, inlined, instruction, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments, Value, address_of
+from crossbow.kernels.compiled import NativeFunction, call_address, inlined, instruction, native_pass
 from crossbow.kernels.cpu.simd.tile import LANES
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 POINTS = (0, 1, -1, 2, -2)
-"""The finite ones, as many as are needed. Pairs of opposite sign share half of their arithmetic."""
+"""The finite points, in the order of their use. Pairs of opposite sign share half of their arithmetic."""
 
 
 def matrices(outputs: int, kernel: int) -> Mapping[str, Matrix]:
@@ -83,15 +84,25 @@ def _matrix(which: int, outputs: int, kernel: int) -> tuple[Matrix, bool]:
     }[which]
 
 
-# The slots of a transform's argument block.
-SOURCE, SOURCE_TILE, SOURCE_ROW, SOURCE_COLUMN = range(4)
-"""Where the first tile lies, and distances in bytes: between tiles, and between the rows and columns of one."""
-TARGET, TARGET_TILE, TARGET_ROW, TARGET_COLUMN = range(4, 8)
-TILES, ELEMENTS = 8, 9
-"""How many, each of so many numbers in every place: at least LANES."""
-SHIFT, FLOOR = 10, 11
-"""Of OUTPUT: the address of as many numbers, which are added; a float: what is less becomes it (NaN stays)."""
-SLOTS = 12
+TRANSFORM = Arguments(
+    source=Address,
+    source_tile=int,
+    source_row=int,
+    source_column=int,
+    target=Address,
+    target_tile=int,
+    target_row=int,
+    target_column=int,
+    tiles=int,
+    elements=int,
+    shift=Address,
+    floor=float,
+)
+"""The first tile, and distances in bytes between tiles, and between rows and columns of a tile. elements: numbers in
+every place of a tile, at least LANES. Only OUTPUT has `shift`, an array of as many numbers that are added, and `floor`,
+a lower bound (NaN stays NaN)."""
+BOUND_TRANSFORM = Arguments(function=Address, block=TRANSFORM)
+"""A transform in a pass's argument block."""
 
 
 class _Sandwich:
@@ -213,26 +224,25 @@ def _sandwich(
 
 @functools.cache
 def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
-    """The compiled transform of a row of tiles: INPUT, WEIGHTS, …, for tiles of outputs × outputs and such a kernel."""
+    """The compiled transform of a row of tiles. which: INPUT, WEIGHTS, …; outputs, kernel: their number in a row."""
 
-    def transform_pass(block: int, _1: int, _2: int, _3: int) -> int:
-        b = int64_at(block)
-        source, source_row, source_column = b[SOURCE], b[SOURCE_ROW], b[SOURCE_COLUMN]
-        target, target_row, target_column = b[TARGET], b[TARGET_ROW], b[TARGET_COLUMN]
-        shift, floor, last = b[SHIFT], np.float32(float64_at(block)[FLOOR]), b[ELEMENTS] - LANES
-        for tile in range(b[TILES]):
-            here, there = source + tile * b[SOURCE_TILE], target + tile * b[TARGET_TILE]
-            for first in range(0, b[ELEMENTS], LANES):
-                start = min(first, last)  # the last vector begins inside the one before where they do not fit
+    def transform_pass(block: Any) -> int:
+        source_row, source_column = block.source_row, block.source_column
+        target_row, target_column = block.target_row, block.target_column
+        floor, last = np.float32(block.floor), block.elements - LANES
+        for tile in range(block.tiles):
+            here, there = block.source + tile * block.source_tile, block.target + tile * block.target_tile
+            for first in range(0, block.elements, LANES):
+                start = min(first, last)  # the last vector overlaps the one before if the elements are no multiple
                 place = 4 * start
                 _sandwich(
                     which, outputs, kernel, here + place, source_row, source_column,
-                    there + place, target_row, target_column, shift + place, floor, first - start,
+                    there + place, target_row, target_column, block.shift + place, floor, first - start,
                 )  # fmt: skip
         return 0
 
     transform_pass.__name__ = f"winograd_{which}_{outputs}_{kernel}"
-    return native(transform_pass)
+    return native_pass(TRANSFORM)(transform_pass)
 
 
 @instruction
@@ -263,17 +273,14 @@ def transpose_square(typing_context: Any, source: Any, source_row: Any, target: 
     return types.void(*[types.int64] * 4), generate
 
 
-def transform_slots(which: int, outputs: int, kernel: int, slots: Mapping[int, int | float]) -> list[int | float]:
-    """A transform in a pass's argument block: its address, and its own block."""
-    values: list[int | float] = [0] * SLOTS
-    for slot, value in slots.items():
-        values[slot] = value
-    return [transform(which, outputs, kernel).address, *values]
+def bound_transform(which: int, outputs: int, kernel: int, **arguments: Value) -> dict[str, Value]:
+    """The fields of `BOUND_TRANSFORM`. arguments: fields of `TRANSFORM`; the others are 0."""
+    block = {**dict.fromkeys(TRANSFORM.names, 0), **arguments}
+    return {"function": transform(which, outputs, kernel), "block": block}
 
 
 @inlined
-def run_transform(place: int, source: int, target: int) -> None:
-    """The transform at a place in an argument block, from a first tile to a first tile."""
-    slots = int64_at(place + 8)
-    slots[SOURCE], slots[TARGET] = source, target
-    call_address(int64_at(place)[0], place + 8, 0, 0, 0)
+def run_transform(transform: Any, source: int, target: int) -> None:
+    """Run a `BOUND_TRANSFORM` from a first tile to a first tile."""
+    transform.block.source, transform.block.target = source, target
+    call_address(transform.function, address_of(transform.block), 0, 0, 0)
