@@ -26,10 +26,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core.datamodel import models
-from numba.extending import intrinsic, register_model
+from numba.extending import register_model
 
 from crossbow.types import Array, address
 
@@ -47,7 +46,7 @@ Value = Any
 """An array, a compiled function, an address or None for an `Address`; a number; a mapping for a group of fields."""
 
 
-class Block(types.Record):  # type: ignore[misc]
+class Block(types.Record):
     """numba's type of an argument block.
 
     Its name in symbols is a checksum of its fields. numba's records are numbered in each process, and two functions
@@ -65,7 +64,7 @@ register_model(Block)(models.RecordModel)
 class Arguments:
     """The declaration of an argument block: the names of its fields, in order, and their kinds.
 
-    tail: name of a sequence of integers of any length after the fields, which a pass reads as `tail(block)[index]`.
+    tail: name of a sequence of integers of any length after the fields, whose address in a pass is `tail(block)`.
     """
 
     def __init__(self, *, tail: str | None = None, **kinds: Kind) -> None:
@@ -75,8 +74,9 @@ class Arguments:
             if isinstance(kind, Arguments) and kind.tail is not None:
                 raise TypeError(f"{name}: expected a group of fields without a tail. Received: the tail {kind.tail!r}")
         self.kinds: Mapping[str, Kind] = kinds
-        self.tail = tail
-        fields, offset = [], 0
+        self.tail: str | None = tail
+        fields: list[Any] = []
+        offset = 0
         for name, kind in kinds.items():
             group = isinstance(kind, Arguments)
             type_ = kind.block if group else types.float64 if kind is float else types.int64
@@ -97,8 +97,8 @@ class Arguments:
         if set(names) != set(self.names):
             raise TypeError(f"{owner}: expected the arguments {_listed(self.names)}. Received: {_listed(names)}")
 
-    def with_addresses(self, values: Mapping[str, Value], locate: Callable[[Value], Value]) -> dict[str, Value]:
-        """The values, with `locate` applied to addresses."""
+    def located(self, values: Mapping[str, Value], locate: Callable[[Value], Value]) -> dict[str, Value]:
+        """The values, with `locate` applied to those of addresses."""
         return {name: locate(value) if self.kinds.get(name) is Address else value for name, value in values.items()}
 
     def pack(self, owner: str, values: Mapping[str, Value]) -> tuple[Array, tuple[object, ...]]:
@@ -143,11 +143,9 @@ def _address(name: str, value: Value) -> int:
         return 0
     if isinstance(value, np.ndarray):
         return address(value)
-    return _converted(name, "an array, a compiled function, an address or None", operator.index, _of_function(value))
-
-
-def _of_function(value: Value) -> Value:
-    return getattr(value, "address", value)
+    found = getattr(value, "address", value)  # a compiled function's, or the value itself
+    made: int = _converted(name, "an array, a compiled function, an address or None", operator.index, found)
+    return made
 
 
 def _converted(name: str, expected: str, convert: Callable[[Value], Any], value: Value) -> Any:
@@ -165,24 +163,3 @@ def _wrong_kind(name: str, expected: str, value: Value) -> TypeError:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) or "none"
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def address_of(typing_context: Any, block: Any) -> Any:
-    """The address of a block, or of a group of its fields."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.ptrtoint(arguments[0], ir.IntType(64))
-
-    return types.int64(block), generate
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def tail(typing_context: Any, block: Any) -> Any:
-    """A pointer to the integers after a block's fields."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        end = builder.add(builder.ptrtoint(arguments[0], ir.IntType(64)), ir.IntType(64)(block.size))
-        return builder.inttoptr(end, context.get_value_type(signature.return_type))
-
-    return types.CPointer(types.int64)(block), generate

@@ -16,7 +16,7 @@ import platform
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
 from crossbow.kernels.native import ARGUMENTS, NativeCall
 from crossbow.kernels.random import ROUNDS
 from crossbow.kernels.requests import Request
-from crossbow.types import Array, address
+from crossbow.types import address
 
 SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
 
@@ -101,20 +101,23 @@ class NativeFunction:
             _warn_of_cache(reason(error))
         return numba.cfunc(self._signature)(self._function)
 
+    @property
+    def _block(self) -> Arguments:
+        assert self.arguments is not None, f"{self.name} takes no argument block"
+        return self.arguments
+
     def check(self, arguments: Iterable[str]) -> None:
         """Raise TypeError unless these are the names of the declared arguments."""
-        assert self.arguments is not None
-        self.arguments.check_names(self.name, tuple(arguments))
+        self._block.check_names(self.name, tuple(arguments))
 
-    def call(
-        self, name: str, /, *slots: int | float, references: Sequence[object] = (), **arguments: Value
-    ) -> NativeCall:
+    def located(self, arguments: Mapping[str, Value], locate: Callable[[Value], Value]) -> dict[str, Value]:
+        """The arguments, with `locate` applied to the values of addresses."""
+        return self._block.located(arguments, locate)
+
+    def call(self, name: str, /, *, references: Sequence[object] = (), **arguments: Value) -> NativeCall:
         """The call on a block of these arguments. name: for profiles and errors. references: objects, besides the
         arrays among the arguments, that must live as long as the call."""
-        if self.arguments is None:
-            block = argument_block(*slots)
-            return NativeCall(name, self.address, (address(block),), (block, *references))
-        block, arrays = self.arguments.pack(self.name, arguments)
+        block, arrays = self._block.pack(self.name, arguments)
         return NativeCall(name, self.address, (address(block),), (block, *arrays, *references))
 
 
@@ -142,33 +145,13 @@ def in_any_order(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def argument_block(*slots: int | float) -> Array:
-    """8-byte slots, each an integer or the bits of a float64."""
-    block = np.zeros(len(slots), np.int64)
-    floats = block.view(np.float64)
-    for index, slot in enumerate(slots):
-        if isinstance(slot, float):
-            floats[index] = slot
-        else:
-            block[index] = slot
-    return block
-
-
-def pass_call(
-    function: NativeFunction, name: str, buffers: Buffers, roles: Sequence[str], *slots: int | float
-) -> NativeCall:
-    """The call of a pass whose block starts with the addresses of `roles`, followed by `slots`."""
-    arrays = [buffers[role] for role in roles]
-    return function.call(name, *map(address, arrays), *slots, references=arrays)
-
-
 def prepared_pass(
     request: Request,
     function: NativeFunction,
-    *slots: int | float,
+    *,
     explain: Callable[[Buffers], object] | None = None,
     workspace: int = 0,
-    kept: int = 0,
+    nbytes_kept: int = 0,
     in_place: bool = True,
     **arguments: Value,
 ) -> PreparedKernel:
@@ -178,21 +161,17 @@ def prepared_pass(
     explain: raises what is to be said of buffers with which the pass failed (`NativeCall.explain`).
     """
     function.address  # noqa: B018 - compile while preparing, not while binding
-    roles = (*request.reads, *request.writes, *(("workspace",) if workspace else ()))
-    if function.arguments is not None:
-        function.arguments.check_names(function.name, tuple(arguments))
+    function.check(arguments)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        if function.arguments is None:
-            call = pass_call(function, request.label, buffers, roles, *slots)
-        else:
-            named = function.arguments.with_addresses(
-                arguments, lambda value: buffers[value] if isinstance(value, str) else value
-            )
-            call = function.call(request.label, **named)
+        call = function.call(request.label, **function.located(arguments, lambda place: _buffer(place, buffers)))
         return (call if explain is None else replace(call, explain=functools.partial(explain, buffers)),)
 
-    return request.prepared("numba", bind, workspace=workspace, kept=kept, in_place=in_place)
+    return request.prepared("numba", bind, workspace=workspace, kept=nbytes_kept, in_place=in_place)
+
+
+def _buffer(place: Value, buffers: Buffers) -> Value:
+    return buffers[place] if isinstance(place, str) else place
 
 
 # Typed pointers and indirect calls.
@@ -223,6 +202,26 @@ uint32_at = _pointer_to(types.uint32)
 uint8_at = _pointer_to(types.uint8)
 float32_at = _pointer_to(types.float32)
 float64_at = _pointer_to(types.float64)
+
+
+@instruction
+def address_of(typing_context: Any, block: Any) -> Any:
+    """The address of an argument block, or of a group of its fields."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(arguments[0], ir.IntType(64))
+
+    return types.int64(block), generate
+
+
+@instruction
+def tail(typing_context: Any, block: Any) -> Any:
+    """The address of the integers after the fields of an argument block."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.add(builder.ptrtoint(arguments[0], ir.IntType(64)), ir.IntType(64)(block.size))
+
+    return types.int64(block), generate
 
 
 @instruction

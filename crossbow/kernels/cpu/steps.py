@@ -30,14 +30,11 @@ class _PassStep:
     arguments: Mapping[str, Value]
 
     def bind(self, label: str, buffers: Buffers, workspace: int) -> NativeCall:
-        declaration = self.function.arguments
-        assert declaration is not None
-
         def locate(value: Value) -> Value:
             is_place = value is None or isinstance(value, str | int | tuple)
             return location(value, buffers, workspace) if is_place else value
 
-        arguments = declaration.with_addresses(self.arguments, locate)
+        arguments = self.function.located(self.arguments, locate)
         return self.function.call(f"{label} {self.name}", references=tuple(buffers.values()), **arguments)
 
 
@@ -69,8 +66,7 @@ class Steps:
     def add_pass(self, name: str, function: NativeFunction, /, *values: Value, **arguments: Value) -> None:
         """Append a compiled pass. arguments: the pass's; an address is given as the place of an operand, or as an array
         or a compiled function."""
-        if values:
-            assert function.arguments is not None
+        if values and function.arguments is not None:
             places, *numbers = values
             arguments = dict(zip(function.arguments.names, (*places, *numbers), strict=True))
         self._add(_PassStep(name, function, arguments))

@@ -44,8 +44,8 @@ def _forward(request: ActivationForward, function: NativeFunction, parameter: fl
 @PASSES.kernel(ActivationBackward, lambda request: alike(request.y, request.dy, request.dx))
 def backward(request: ActivationBackward) -> PreparedKernel:
     number = float(request.ceiling if request.mode == "clipped" else request.negative_slope)
-    function, places = BACKWARD[request.mode], {"y": "output", "dy": "output_gradient", "dx": "input_gradient"}
-    return prepared_pass(request, function, **places, length=request.y.elements, parameter=number)
+    places: dict[str, Any] = {"y": "output", "dy": "output_gradient", "dx": "input_gradient"}
+    return prepared_pass(request, BACKWARD[request.mode], **places, length=request.y.elements, parameter=number)
 
 
 @inlined

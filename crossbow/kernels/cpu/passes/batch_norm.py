@@ -45,7 +45,7 @@ STREAMED = 2**22
 """Bytes from which a gradient that is not in place is written past the cache, which its operands need."""
 
 
-WORKSPACE = dict.fromkeys(("channel_sums", "channel_numbers", "column_sums", "column_numbers"), Address)
+WORKSPACE: dict[str, Any] = dict.fromkeys(("channel_sums", "channel_numbers", "column_sums", "column_numbers"), Address)
 """Two float64 sums and three numbers of each channel; for each thread, two float64 sums of each column; numbers of each
 column."""
 TRAINING = Arguments(

@@ -24,7 +24,7 @@ def forward(request: LogSoftmaxForward) -> PreparedKernel:
 @PASSES.kernel(LogSoftmaxBackward, lambda request: alike(request.y, request.dy, request.dx))
 def backward(request: LogSoftmaxBackward) -> PreparedKernel:
     outer, length, inner = lines(request.y, request.axis)
-    places = {"y": "output", "dy": "output_gradient", "dx": "input_gradient"}
+    places: dict[str, Any] = {"y": "output", "dy": "output_gradient", "dx": "input_gradient"}
     return prepared_pass(request, log_softmax_gradient, **places, outer=outer, length=length, inner=inner)
 
 

@@ -15,16 +15,9 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import (
-    NativeFunction,
-    float32_at,
-    inlined,
-    instruction,
-    int64_at,
-    native,
-    prepared_pass,
-)
-from crossbow.kernels.cpu.passes.windows import slides, window_slots
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, instruction, native_pass, prepared_pass
+from crossbow.kernels.cpu.passes.windows import WINDOWS, slides, windows
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
@@ -53,9 +46,15 @@ class _Form(NamedTuple):
 @PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "max"))
 def forward(request: PoolingForward) -> PreparedKernel:
     x, y, geometry, phase = request.x, request.y, request.geometry, request.phase
-    form, slots = _form(x, geometry, phase), window_slots(x, y, geometry)
-    function = _maxima(form._replace(disjoint=False))
-    return prepared_pass(request, function, *slots, kept=form.kept * y.elements)
+    form = _form(x, geometry, phase)
+    places: dict[str, Any] = {"x": "input0", "y": "output", "kept": "kept" if form.kept else None}
+    return prepared_pass(
+        request,
+        _maxima(form._replace(disjoint=False)),
+        nbytes_kept=form.kept * y.elements,
+        **places,
+        windows=windows(x, y, geometry),
+    )
 
 
 @PASSES.kernel(PoolingBackward, lambda request: slides(request.dx, request.geometry, "max"))
@@ -67,8 +66,15 @@ def backward(request: PoolingBackward) -> PreparedKernel:
             dx.shape[2:], dy.shape[2:], geometry.stride, geometry.padding, strict=True
         )
     )
-    form, slots = _form(dx, geometry, Phase.TRAIN), (*window_slots(dx, dy, geometry), int(covered))
-    return prepared_pass(request, _gradient(form), *slots)
+    return prepared_pass(
+        request,
+        _gradient(_form(dx, geometry, Phase.TRAIN)),
+        dy="output_gradient",
+        kept="kept",
+        dx="input_gradient",
+        windows=windows(dx, dy, geometry),
+        covered=int(covered),
+    )
 
 
 def _form(x: Tensor, geometry: PoolingGeometry, phase: Phase) -> _Form:
@@ -272,6 +278,10 @@ def _scatter_part(form: _Form) -> Any:
 
 # Passes.
 
+MAXIMA = Arguments(x=Address, y=Address, kept=Address, windows=WINDOWS)
+MAXIMA_GRADIENT = Arguments(dy=Address, kept=Address, dx=Address, windows=WINDOWS, covered=int)
+"""covered: whether disjoint windows cover the image, so that it need not be cleared."""
+
 
 @inlined
 def _inside(start: int, size: int, kernel: int, dilation: int) -> tuple[int, int]:
@@ -291,24 +301,25 @@ def _clear(place: int, count: int) -> None:
 
 @functools.cache
 def _maxima(form: _Form) -> NativeFunction:
-    """The compiled pass. Block: x, y[, kept], then as `window_slots`."""
+    """The compiled pass of a form."""
     whole, part = _largest_whole(form), _largest_part(form)
     size, few, rows, columns = form.kept, form.masked, form.rows, form.columns
 
-    def maxima(arguments: int, _1: int, _2: int, _3: int) -> int:
-        a = int64_at(arguments)
-        b = int64_at(arguments + (8 if size else 0))  # the sizes begin at 2
-        channels, row, column = b[11], 4 * b[24] * b[4], 4 * b[25] * b[5]
-        for n in range(b[10]):
-            for i in range(b[14]):
-                top = i * b[18] - b[20]
-                u, high = _inside(top, b[12], b[16], b[24])
-                for j in range(b[15]):
-                    left = j * b[19] - b[21]
-                    v, wide = _inside(left, b[13], b[17], b[25])
-                    x = a[0] + 4 * (n * b[2] + (top + u * b[24]) * b[4] + (left + v * b[25]) * b[5])
-                    element, number = n * b[6] + i * b[8] + j * b[9], u * b[17] + v
-                    y, kept = a[1] + 4 * element, a[2] + size * element if size else 0
+    def maxima(block: Any) -> int:
+        w = block.windows
+        channels, row, column = w.channels, 4 * w.row_dilation * w.x.h, 4 * w.column_dilation * w.x.w
+        for n in range(w.images):
+            for i in range(w.rows):
+                top = i * w.row_stride - w.top
+                u, high = _inside(top, w.height, w.kernel_rows, w.row_dilation)
+                for j in range(w.columns):
+                    left = j * w.column_stride - w.left
+                    v, wide = _inside(left, w.width, w.kernel_columns, w.column_dilation)
+                    x = block.x + 4 * (
+                        n * w.x.n + (top + u * w.row_dilation) * w.x.h + (left + v * w.column_dilation) * w.x.w
+                    )
+                    element, number = n * w.y.n + i * w.y.h + j * w.y.w, u * w.kernel_columns + v
+                    y, kept = block.y + 4 * element, block.kept + size * element
                     for start in range(0, channels, LANES):
                         # The last vector begins inside the one before where they do not fit.
                         c = start if few else min(start, channels - LANES)
@@ -317,43 +328,65 @@ def _maxima(form: _Form) -> NativeFunction:
                             general = whole(x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
                         if general != 0:
                             part(
-                                high, wide, number, b[17], x + 4 * c, row, column, y + 4 * c, kept + size * c, channels
+                                high,
+                                wide,
+                                number,
+                                w.kernel_columns,
+                                x + 4 * c,
+                                row,
+                                column,
+                                y + 4 * c,
+                                kept + size * c,
+                                channels,
                             )
         return 0
 
     maxima.__name__ = "maxima_" + "_".join(str(int(each)) for each in form)
-    return native(maxima)
+    return native_pass(MAXIMA)(maxima)
 
 
 @functools.cache
 def _gradient(form: _Form) -> NativeFunction:
-    """The compiled pass. Block: dy, kept, dx, then as `window_slots` of dx and dy, whether windows cover the image."""
+    """The compiled pass of a form."""
     whole, part = _scatter_whole(form), _scatter_part(form)
     size, few, rows, columns, disjoint = form
 
-    def maxima_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-        a, b = int64_at(arguments), int64_at(arguments + 8)  # the sizes begin at 2
-        channels, row, column = b[11], 4 * b[24] * b[4], 4 * b[25] * b[5]
-        for n in range(b[10]):
-            if not disjoint or b[26] == 0:
-                _clear(a[2] + 4 * n * b[2], b[2])
-            for i in range(b[14]):
-                top = i * b[18] - b[20]
-                u, high = _inside(top, b[12], b[16], b[24])
-                for j in range(b[15]):
-                    left = j * b[19] - b[21]
-                    v, wide = _inside(left, b[13], b[17], b[25])
-                    dx = a[2] + 4 * (n * b[2] + (top + u * b[24]) * b[4] + (left + v * b[25]) * b[5])
-                    element, number = n * b[6] + i * b[8] + j * b[9], u * b[17] + v
-                    dy, kept = a[0] + 4 * element, a[1] + size * element
+    def maxima_gradient(block: Any) -> int:
+        w = block.windows
+        channels, row, column = w.channels, 4 * w.row_dilation * w.x.h, 4 * w.column_dilation * w.x.w
+        for n in range(w.images):
+            if not disjoint or block.covered == 0:
+                _clear(block.dx + 4 * n * w.x.n, w.x.n)
+            for i in range(w.rows):
+                top = i * w.row_stride - w.top
+                u, high = _inside(top, w.height, w.kernel_rows, w.row_dilation)
+                for j in range(w.columns):
+                    left = j * w.column_stride - w.left
+                    v, wide = _inside(left, w.width, w.kernel_columns, w.column_dilation)
+                    dx = block.dx + 4 * (
+                        n * w.x.n + (top + u * w.row_dilation) * w.x.h + (left + v * w.column_dilation) * w.x.w
+                    )
+                    element, number = n * w.y.n + i * w.y.h + j * w.y.w, u * w.kernel_columns + v
+                    dy, kept = block.dy + 4 * element, block.kept + size * element
                     for start in range(0, channels, LANES):
                         c = start if few else min(start, channels - LANES)
                         last = channels if few else start - c
                         if rows != 0 and high == rows and wide == columns:
                             whole(dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
                         else:
-                            part(high, wide, number, b[17], dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
+                            part(
+                                high,
+                                wide,
+                                number,
+                                w.kernel_columns,
+                                dx + 4 * c,
+                                row,
+                                column,
+                                dy + 4 * c,
+                                kept + size * c,
+                                last,
+                            )
         return 0
 
     maxima_gradient.__name__ = "maxima_gradient_" + "_".join(str(int(each)) for each in form)
-    return native(maxima_gradient)
+    return native_pass(MAXIMA_GRADIENT)(maxima_gradient)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.arguments import Address, Arguments, tail
-from crossbow.kernels.compiled import float32_at, native_pass
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, int64_at, native_pass, tail
 from crossbow.kernels.cpu.passes.element_wise import combination
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.cpu.steps import Place, Steps
@@ -171,7 +171,7 @@ MOVE = Arguments(
 
 @native_pass(MOVE)
 def move(block: Any) -> int:
-    axes = tail(block)
+    axes = int64_at(tail(block))
     for row in range(block.rows):
         rest, to, from_ = row, 0, 0
         for axis in range(block.outer_axes - 1, -1, -1):

@@ -25,7 +25,7 @@ def forward(request: SoftmaxForward) -> PreparedKernel:
 @PASSES.kernel(SoftmaxBackward, lambda request: alike(request.y, request.dy, request.dx))
 def backward(request: SoftmaxBackward) -> PreparedKernel:
     outer, length, inner = lines(request.y, request.axis)
-    places = {"y": "output", "dy": "output_gradient", "dx": "input_gradient"}
+    places: dict[str, Any] = {"y": "output", "dy": "output_gradient", "dx": "input_gradient"}
     return prepared_pass(request, softmax_gradient, **places, outer=outer, length=length, inner=inner)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from crossbow.kernels.arguments import Address, Arguments, Value, address_of
-from crossbow.kernels.compiled import NativeFunction, call_address, inlined, native_pass
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import NativeFunction, address_of, call_address, inlined, native_pass
 from crossbow.kernels.cpu.threads import max_threads, openmp_function
 
 TEAM = Arguments(threads=int, function=Address, parallel=Address, barrier=Address, number=Address, size=Address)

@@ -11,7 +11,16 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import (
+    float32_at,
+    float64_at,
+    inlined,
+    instruction,
+    int64_at,
+    native_pass,
+    tail,
+)
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
@@ -172,73 +181,104 @@ def _add_up(target: int, terms: int, factors: int, count: int, room: int, start:
         result[index] = np.float32(0) if relu != 0 and total < 0 else total
 
 
-@native
-def combine(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, float64 coefficients, their number, room for them as float32, number of sums, whether targets are
-    max(sum, 0), room for sums of many terms, number of signs, number of their uses; for every sign its vector and room
-    for it; for every use the position of a term in this block, and which sign it is; then for every sum its target, its
-    number of terms, and these."""
-    block = int64_at(arguments)
-    _round(block[1], block[2], block[3])
-    signs, uses = block[7], block[8]
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        row = 9
-        for _ in range(signs):
-            vector, sign = float32_at(block[row]), float32_at(block[row + 1])
+COMBINE = Arguments(
+    length=int,
+    coefficients=Address,
+    terms=int,
+    rounded=Address,
+    sums=int,
+    relu=int,
+    room=Address,
+    signs=int,
+    uses=int,
+    tail="rows",
+)
+"""coefficients: float64, one for each of `terms` terms of `sums` sums. relu: whether targets are max(sum, 0). rounded,
+room: workspace for the coefficients as float32, and for partial sums. rows: for each of `signs` signs, its vector and
+workspace; for each of `uses` uses of a sign, the index of the term in `rows`, and the sign; then, for each sum, its
+target, its number of terms, and these."""
+
+
+@native_pass(COMBINE)
+def combine(block: Any) -> int:
+    rows = int64_at(tail(block))
+    _round(block.coefficients, block.terms, block.rounded)
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        row = 0
+        for _ in range(block.signs):
+            vector, sign = float32_at(rows[row]), float32_at(rows[row + 1])
             for index in range(start, stop):
                 value = vector[index]
                 sign[index - start] = np.float32(1) if value > 0 else np.float32(-1) if value < 0 else value
             row += 2
-        for _ in range(uses):
-            block[block[row]] = block[9 + 2 * block[row + 1] + 1] - 4 * start
+        for _ in range(block.uses):
+            rows[rows[row]] = rows[2 * rows[row + 1] + 1] - 4 * start
             row += 2
-        factors = block[3]
-        for _ in range(block[4]):
-            count, terms = block[row + 1], np.int64(arguments) + 8 * (row + 2)
-            _add_up(block[row], terms, factors, count, block[6], start, stop, block[5])
+        factors = block.rounded
+        for _ in range(block.sums):
+            count, terms = rows[row + 1], tail(block) + 8 * (row + 2)
+            _add_up(rows[row], terms, factors, count, block.room, start, stop, block.relu)
             row += 2 + count
             factors += 4 * count
     return 0
 
 
-@native
-def add_squares(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, float64 coefficients, their number, room for them as float32, room for sums of many terms, room
-    for a sum, room for 16 sums of squares, result; then the terms."""
-    block = int64_at(arguments)
-    _round(block[1], block[2], block[3])
-    total, squares = float32_at(block[5]), float64_at(block[6])
+ADD_SQUARES = Arguments(
+    length=int,
+    coefficients=Address,
+    count=int,
+    rounded=Address,
+    room=Address,
+    sum=Address,
+    squares=Address,
+    square=Address,
+    tail="terms",
+)
+"""The squared norm of one sum. sum, squares: workspace for a chunk of it, and for a sum of squares for each lane."""
+
+
+@native_pass(ADD_SQUARES)
+def add_squares(block: Any) -> int:
+    _round(block.coefficients, block.count, block.rounded)
+    total, squares, terms = float32_at(block.sum), float64_at(block.squares), tail(block)
     for lane in range(WIDTH):
         squares[lane] = 0.0
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        terms = np.int64(arguments) + 8 * 8
-        _add_up(block[5] - 4 * start, terms, block[3], block[2], block[4], start, stop, 0)
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        _add_up(block.sum - 4 * start, terms, block.rounded, block.count, block.room, start, stop, 0)
         last = (stop - start + WIDTH - 1) // WIDTH * WIDTH
         for index in range(stop - start, last):
             total[index] = np.float32(0)
-        _add_squares(block[6], block[5], last)
+        _add_squares(block.squares, block.sum, last)
     result = 0.0
     for lane in range(WIDTH):
         result += squares[lane]
-    float64_at(block[7])[0] = result
+    float64_at(block.square)[0] = result
     return 0
 
 
-@native
-def clip(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: squares, their number, limit, coefficients, room for the clipped ones, their number, which are clipped."""
-    block = int64_at(arguments)
-    squares, coefficients, clipped = float64_at(block[0]), float64_at(block[3]), float64_at(block[4])
-    limit, marks = float64_at(arguments)[2], int64_at(block[6])
+CLIP = Arguments(
+    squares=Address, count=int, limit=float, coefficients=Address, clipped=Address, length=int, marks=Address
+)
+"""Scales the marked ones of `length` coefficients if the norm, from `count` squares, exceeds the limit."""
+
+
+@native_pass(CLIP)
+def clip(block: Any) -> int:
+    squares, coefficients, clipped = (
+        float64_at(block.squares),
+        float64_at(block.coefficients),
+        float64_at(block.clipped),
+    )
+    limit, marks = block.limit, int64_at(block.marks)
     total, factor = 0.0, 1.0
-    for index in range(block[1]):
+    for index in range(block.count):
         total += squares[index]
     norm = math.sqrt(total)
     if not norm <= limit:  # NaN is not hidden
         factor = limit / norm
-    for index in range(block[5]):
+    for index in range(block.length):
         clipped[index] = coefficients[index] * factor if marks[index] != 0 else coefficients[index]
     return 0
 
@@ -286,21 +326,30 @@ def _combination(
     used = [sign for sign in signs if any(sign in terms for _, terms in sums)]
     places = {sign: np.zeros(CHUNK, np.float32) for sign in used}
     uses = sum(term in places for _, terms in sums for term in terms)
-    length = vectors[sums[0][0]].size
-    slots = [length, address(coefficients), expected, address(rounded), len(sums), int(relu), address(room)]
-    slots += [len(used), uses]
-    for sign in used:
-        slots += [address(vectors[signs[sign]]), address(places[sign])]
-    rows: list[int] = []
+    rows = [each for sign in used for each in (address(vectors[signs[sign]]), address(places[sign]))]
+    sums_at = len(rows) + 2 * uses
+    written: list[int] = []
     positions: list[int] = []
     for target, terms in sums:
-        rows += [address(vectors[target]), len(terms)]
+        written += [address(vectors[target]), len(terms)]
         for term in terms:
             if term in places:
-                positions += [len(slots) + 2 * uses + len(rows), used.index(term)]
-            rows.append(0 if term in places else address(vectors[term]))
-    references = (coefficients, rounded, room, *places.values(), *vectors.values())
-    return combine.call(name, *slots, *positions, *rows, references=references)
+                positions += [sums_at + len(written), used.index(term)]
+            written.append(0 if term in places else address(vectors[term]))
+    return combine.call(
+        name,
+        length=vectors[sums[0][0]].size,
+        coefficients=coefficients,
+        terms=expected,
+        rounded=rounded,
+        sums=len(sums),
+        relu=int(relu),
+        room=room,
+        signs=len(used),
+        uses=uses,
+        rows=[*rows, *positions, *written],
+        references=(*places.values(), *vectors.values()),
+    )
 
 
 @PASSES.kernel(SquaredNorm, lambda request: request.dtype == np.float32)
@@ -313,11 +362,20 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
         length = check_lengths(dict(zip(terms, vectors, strict=True)))
         _check_coefficients(coefficients, len(terms))
         rounded, room = np.zeros(len(terms), np.float32), np.zeros((2, CHUNK), np.float32)
-        squares = np.zeros(WIDTH)
-        slots = [length, address(coefficients), len(terms), address(rounded), address(room[0]), address(room[1])]
-        slots += [address(squares), address(square), *map(address, vectors)]
-        references = (coefficients, rounded, room, squares, square, *vectors)
-        return (add_squares.call(request.label, *slots, references=references),)
+        call = add_squares.call(
+            request.label,
+            length=length,
+            coefficients=coefficients,
+            count=len(terms),
+            rounded=rounded,
+            room=room[0],
+            sum=room[1],
+            squares=np.zeros(WIDTH),
+            square=square,
+            terms=[address(vector) for vector in vectors],
+            references=tuple(vectors),
+        )
+        return (call,)
 
     return request.prepared("numba", bind)
 
@@ -332,9 +390,17 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
         squares, coefficients, target = (buffers[role] for role in request.roles)
         for array in (coefficients, target):
             _check_coefficients(array, len(marks))
-        slots = (address(squares), squares.size, float(limit), address(coefficients), address(target))
-        references = (squares, coefficients, target, marks)
-        return (clip.call(request.label, *slots, len(marks), address(marks), references=references),)
+        call = clip.call(
+            request.label,
+            squares=squares,
+            count=squares.size,
+            limit=limit,
+            coefficients=coefficients,
+            clipped=target,
+            length=len(marks),
+            marks=marks,
+        )
+        return (call,)
 
     return request.prepared("numba", bind)
 

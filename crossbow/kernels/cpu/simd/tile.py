@@ -18,8 +18,16 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.arguments import Address, Arguments, Value, address_of
-from crossbow.kernels.compiled import NativeFunction, call_address, inlined, instruction, int64_at, native_pass
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import (
+    NativeFunction,
+    address_of,
+    call_address,
+    inlined,
+    instruction,
+    int64_at,
+    native_pass,
+)
 from crossbow.kernels.cpu.simd import processor
 
 LANES = processor.VECTORS.lanes

@@ -21,8 +21,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from crossbow.kernels.arguments import Address, Arguments, Value, address_of
-from crossbow.kernels.compiled import NativeFunction, call_address, inlined, instruction, native_pass
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import NativeFunction, address_of, call_address, inlined, instruction, native_pass
 from crossbow.kernels.cpu.simd.tile import LANES
 
 Matrix = tuple[tuple[Fraction, ...], ...]
