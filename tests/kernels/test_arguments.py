@@ -124,7 +124,7 @@ def test_blocks_have_symbols_by_their_fields() -> None:
 
 
 def _instructions(function: Any) -> list[str]:
-    """The machine code of a compiled function, sorted, without labels: the order of prologue and epilogue may differ."""
+    """The machine code of a function, sorted, without labels: the order of prologue and epilogue may differ."""
     lines = [line.strip() for line in function._library.get_asm_str().splitlines() if line.startswith("\t")]
     return sorted(re.sub(r"\S*_ZN\S*|\S*cfunc\S*|\.L\w+", "NAME", line) for line in lines if line[0] != ".")
 

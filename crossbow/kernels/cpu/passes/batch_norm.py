@@ -19,6 +19,7 @@ import numpy as np
 
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, native_pass
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.passes import rows
 from crossbow.kernels.cpu.passes.rows import (
     GRID,
@@ -207,42 +208,40 @@ def _workspace(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> dict[s
 # Steps of the passes; see `rows.py`.
 
 
-def _normalised(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _normalised(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
     builder = code.builder
     return builder.fadd(builder.fmul(builder.fsub(values[0], numbers[0]), numbers[1]), numbers[2])
 
 
-def _rectified(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _rectified(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
     normalised = _normalised(code, values, numbers)
-    # "Less than" is false of what is not a number, which stays what it is.
-    return code.builder.select(code.below(normalised), code.number(code.single, 0.0), normalised)
+    return code.floored(normalised, code.constant(0.0))
 
 
-def _of_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _of_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
     """dy times the derivative of a ReLU: 0 where the normalised value is ≤ 0, else 1. A product, so that what is not
     finite is not hidden."""
-    derivative = (code.number(code.single, value) for value in (0.0, 1.0))
-    return code.builder.fmul(
-        values[1], code.builder.select(code.not_above(_normalised(code, values, numbers)), *derivative)
-    )
+    builder, zero, one = code.builder, code.constant(0.0), code.constant(1.0)
+    flat = builder.fcmp_ordered("<=", _normalised(code, values, numbers), zero)
+    return builder.fmul(values[1], builder.select(flat, zero, one))
 
 
-def _products(code: Any, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> tuple[Any, ...]:
+def _products(code: Emitter, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> tuple[Any, ...]:
     gradient = _of_relu(code, values, numbers) if relu else values[1]
     return gradient, code.builder.fmul(gradient, code.builder.fsub(values[0], numbers[0]))
 
 
-def _products_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _products_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
     return _products(code, values, numbers, relu=True)
 
 
-def _gradient(code: Any, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> Any:
+def _gradient(code: Emitter, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> Any:
     builder, gradient = code.builder, _of_relu(code, values, numbers) if relu else values[1]
     along = builder.fmul(builder.fsub(values[0], numbers[MEAN]), numbers[SLOPE])
     return builder.fmul(builder.fsub(builder.fsub(gradient, numbers[COMMON]), along), numbers[SCALE])
 
 
-def _gradient_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _gradient_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
     return _gradient(code, values, numbers, relu=True)
 
 

@@ -17,6 +17,7 @@ from numba.core import cgutils
 
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, instruction, native_pass, prepared_pass
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.passes.windows import WINDOWS, slides, windows
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import PreparedKernel
@@ -87,64 +88,25 @@ def _form(x: Tensor, geometry: PoolingGeometry, phase: Phase) -> _Form:
 
 # Instructions on vectors of channels.
 
-_declare: Callable[[Any, Any, str], Any] = cgutils.get_or_insert_function
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once_value
 
 
-class _Vectors:
-    """Writes instructions on vectors of LANES channels, or on the first `count` of them."""
-
-    word, lane, single = ir.IntType(64), ir.IntType(32), ir.FloatType()
+class _Windows(Emitter):
+    """Emits instructions on vectors of LANES channels, or on the first `count` of them."""
 
     def __init__(self, builder: Any, kept: int, count: Any | None) -> None:
-        self.builder, self.number, self.mask = builder, ir.IntType(8 * kept or 32), None
-        self.lanes = ir.Constant(self.vector(self.lane), list(range(LANES)))
-        if count is not None:
-            self.mask = builder.icmp_signed("<", self.lanes, self.splat(builder.trunc(count, self.lane)))
-
-    def vector(self, element: Any) -> Any:
-        return ir.VectorType(element, LANES)
-
-    def splat(self, value: Any) -> Any:
-        undefined = ir.Constant(self.vector(value.type), ir.Undefined)
-        first = self.builder.insert_element(undefined, value, self.lane(0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.vector(self.lane), None))
-
-    def load(self, place: Any) -> Any:
-        return self._load(place, self.single, 4, "f32")
+        super().__init__(builder, LANES, count)
+        self.number = ir.IntType(8 * kept or 32)
 
     def load_numbers(self, place: Any) -> Any:
         """Numbers of positions."""
-        size = self.number.width
-        return self.builder.zext(self._load(place, self.number, size // 8, f"i{size}"), self.vector(self.lane))
-
-    def store(self, value: Any, place: Any) -> None:
-        self._store(value, place, 4, "f32")
+        return self.builder.zext(self.load(place, self.number), self.vector(self.lane))
 
     def store_numbers(self, value: Any, place: Any) -> None:
-        size = self.number.width
-        self._store(self.builder.trunc(value, self.vector(self.number)), place, size // 8, f"i{size}")
-
-    def _load(self, place: Any, element: Any, align: int, name: str) -> Any:
-        kind = self.vector(element)
-        pointer = self.builder.inttoptr(place, kind.as_pointer())
-        if self.mask is None:
-            return self.builder.load(pointer, align=align)
-        signature = ir.FunctionType(kind, [pointer.type, self.lane, self.mask.type, kind])
-        function = _declare(self.builder.module, signature, f"llvm.masked.load.v{LANES}{name}.p0v{LANES}{name}")
-        return self.builder.call(function, [pointer, self.lane(align), self.mask, ir.Constant(kind, None)])
-
-    def _store(self, value: Any, place: Any, align: int, name: str) -> None:
-        pointer = self.builder.inttoptr(place, value.type.as_pointer())
-        if self.mask is None:
-            self.builder.store(value, pointer, align=align)
-            return
-        signature = ir.FunctionType(ir.VoidType(), [value.type, pointer.type, self.lane, self.mask.type])
-        function = _declare(self.builder.module, signature, f"llvm.masked.store.v{LANES}{name}.p0v{LANES}{name}")
-        self.builder.call(function, [value, pointer, self.lane(align), self.mask])
+        self.store(self.builder.trunc(value, self.vector(self.number)), place)
 
     def whole(self, form: _Form, start: Any, row: Any, column: Any) -> Iterator[tuple[Any, Any]]:
-        """Every position of a window of the form's size, written out: its number and where it lies."""
+        """All positions of a window of the form's size, unrolled: their numbers and addresses."""
         builder = self.builder
         for u in range(form.rows):
             line = builder.add(start, builder.mul(row, self.word(u)))
@@ -153,7 +115,7 @@ class _Vectors:
                 yield number, builder.add(line, builder.mul(column, self.word(v)))
 
     def part(self, window: Any) -> Iterator[tuple[Any, Any]]:
-        """The same of a part, in loops; window: as `_Part` has it."""
+        """The positions of a part of a window, in loops. window: the values of `_PART`."""
         builder, (rows, columns, number, width, start, row, column) = self.builder, window
         with cgutils.for_range(builder, rows) as outer:
             first = builder.add(number, builder.mul(outer.index, width))
@@ -174,7 +136,7 @@ def _largest_whole(form: _Form) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start, row, column, y, kept, count = arguments
-        vectors = _Vectors(builder, form.kept, count if form.masked else None)
+        vectors = _Windows(builder, form.kept, count if form.masked else None)
         if not form.rows:
             return vectors.word(1)
         values = [(number, vectors.load(place)) for number, place in vectors.whole(form, start, row, column)]
@@ -202,7 +164,7 @@ def _largest_part(form: _Form) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         *window, y, kept, count = arguments
-        vectors = _Vectors(builder, form.kept, count if form.masked else None)
+        vectors = _Windows(builder, form.kept, count if form.masked else None)
         largest = _register(builder, vectors.load(window[4]))
         first = _register(builder, vectors.splat(builder.trunc(window[2], vectors.lane)))
         for number, place in vectors.part(window):
@@ -224,12 +186,12 @@ def _largest_part(form: _Form) -> Any:
     return instruction(largest_part)
 
 
-def _shares(vectors: _Vectors, form: _Form, dy: Any, kept: Any, skipped: Any) -> Callable[[Any], Any]:
+def _shares(vectors: _Windows, form: _Form, dy: Any, kept: Any, skipped: Any) -> Callable[[Any], Any]:
     """What of dy belongs to the position of a number. skipped: the first lanes, which have been there before."""
     builder, gradient, picked = vectors.builder, vectors.load(dy), vectors.load_numbers(kept)
     zero = ir.Constant(gradient.type, None)
     if not form.masked:
-        new = builder.icmp_signed(">=", vectors.lanes, vectors.splat(builder.trunc(skipped, vectors.lane)))
+        new = builder.icmp_signed(">=", vectors.indices, vectors.splat(builder.trunc(skipped, vectors.lane)))
         gradient = gradient if form.disjoint else builder.select(new, gradient, zero)
     return lambda number: builder.select(builder.icmp_signed("==", picked, number), gradient, zero)
 
@@ -241,7 +203,7 @@ def _scatter_whole(form: _Form) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         start, row, column, dy, kept, last = arguments
-        vectors = _Vectors(builder, form.kept, last if form.masked else None)
+        vectors = _Windows(builder, form.kept, last if form.masked else None)
         share = _shares(vectors, form, dy, kept, last)
         for number, place in vectors.whole(form, start, row, column):
             value = share(number)
@@ -260,7 +222,7 @@ def _scatter_part(form: _Form) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         *window, dy, kept, last = arguments
-        vectors = _Vectors(builder, form.kept, last if form.masked else None)
+        vectors = _Windows(builder, form.kept, last if form.masked else None)
         share = _shares(vectors, form, dy, kept, last)
         for number, place in vectors.part(window):
             value = share(number)

@@ -15,26 +15,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
 from crossbow.kernels.arguments import Arguments
 from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.types import Layout, Shape, Tensor
 
 LANES = 16
-"""Numbers of a vector."""
+"""Number of lanes of a vector."""
 VECTORS = 4
-"""Vectors that are handled together: sums wait for their last addition."""
+"""Number of vectors that are processed together, because a sum waits for its previous addition."""
 BLOCK = 64
-"""Rows that are added up in float32."""
+"""Maximum number of rows that are added up in float32."""
 TOGETHER = 8
-"""Rows whose numbers are added to each other first: the fewer numbers are added to a large sum, the less is lost."""
+"""Number of rows that are added pairwise before they are added to a sum, for smaller rounding errors."""
 FIRST_LEVEL = 2**14
-"""Bytes that are read again and again, or written after they are read, one block after the other."""
+"""Bytes of a block, which is read several times or written after it is read: half a first-level cache."""
 WIDEST = 1024
-"""Columns up to which rows of several pixels are made for the sake of whole vectors."""
+"""Maximum number of columns of a row of several pixels, which fills whole vectors."""
 
 GRID = Arguments(outer=int, groups=int, rows=int, width=int, rest=int, height=int, channels=int, inner=int, matrix=int)
 """A `Grid` in an argument block."""
@@ -86,7 +86,7 @@ def grid(x: Tensor) -> Grid:
 
 
 def pixels(count: int, channels: int, outer: int = 1) -> Grid:
-    """Those of so many pixels of so many channels, channels last; with `outer`, of as many such images."""
+    """The matrices of `outer` channels-last images, each of `count` pixels of `channels` numbers."""
     filled = math.lcm(channels, LANES)
     together = 1
     if filled <= WIDEST:
@@ -95,52 +95,8 @@ def pixels(count: int, channels: int, outer: int = 1) -> Grid:
     return Grid(outer, 1, count // together, width, count % together * channels, channels, channels)
 
 
-class _Code:
-    """Writes instructions on vectors of LANES numbers, or on single ones (lanes = 1)."""
-
-    word = ir.IntType(64)
-
-    def __init__(self, builder: Any, lanes: int) -> None:
-        self.builder, self.lanes = builder, lanes
-        self.single: Any = ir.FloatType() if lanes == 1 else ir.VectorType(ir.FloatType(), lanes)
-        self.double: Any = ir.DoubleType() if lanes == 1 else ir.VectorType(ir.DoubleType(), lanes)
-
-    def read(self, base: Any, offset: Any, kind: Any = None) -> Any:
-        return self.builder.load(self._place(base, offset, kind or self.single), align=4)
-
-    def write(self, value: Any, base: Any, offset: Any, past_cache: bool = False) -> None:
-        stored = self.builder.store(value, self._place(base, offset, value.type), align=4)
-        if past_cache and self.lanes > 1:
-            stored.align = 4 * self.lanes
-            stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.IntType(32)(1)]))
-
-    def _place(self, base: Any, offset: Any, kind: Any) -> Any:
-        return self.builder.inttoptr(self.builder.add(base, offset), kind.as_pointer())
-
-    def wide(self, value: Any) -> Any:
-        """In double precision."""
-        return self.builder.fpext(value, self.double)
-
-    def number(self, kind: Any, value: float) -> Any:
-        return ir.Constant(kind, value if self.lanes == 1 else [value] * self.lanes)
-
-    def splat(self, value: Any) -> Any:
-        if self.lanes == 1:
-            return value
-        undefined, lane = ir.Constant(self.double, ir.Undefined), ir.IntType(32)
-        mask = ir.Constant(ir.VectorType(lane, self.lanes), None)
-        return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, lane(0)), undefined, mask)
-
-    def not_above(self, value: Any) -> Any:
-        """Whether it is ≤ 0: false of what is not a number."""
-        return self.builder.fcmp_ordered("<=", value, self.number(self.single, 0.0))
-
-    def below(self, value: Any) -> Any:
-        return self.builder.fcmp_ordered("<", value, self.number(self.single, 0.0))
-
-
-Step = Callable[[_Code, Sequence[Any], Sequence[Any]], Any]
-"""Of a number of each operand, and of the column's parameters: what is written, or what is added to each sum."""
+Step = Callable[[Emitter, Sequence[Any], Sequence[Any]], Any]
+"""From a number of each operand and the column's parameters: the number to write, or those to add to the sums."""
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
@@ -156,18 +112,18 @@ def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, movi
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vectors, lanes = (kind.literal_value for kind in signature.args[:2])
         a, b, out, rows, stride, base, wide, totals = arguments[2:]
-        code, word = _Code(builder, lanes), ir.IntType(64)
+        code, word = Emitter(builder, lanes), Emitter.word
         places = [word(4 * lanes * number) for number in range(vectors)]
         far = {p: builder.mul(wide, word(p)) for p in parameters}
-        known = [[code.read(base, builder.add(far[p], place)) for p in parameters] for place in places]
-        found = [[_register(builder, code.single) for _ in range(sums)] for _ in places]
+        known = [[code.load(builder.add(base, builder.add(far[p], place))) for p in parameters] for place in places]
+        found = [[_register(builder, code.vector(code.single)) for _ in range(sums)] for _ in places]
         for registers in found:
             for register in registers:
-                builder.store(code.number(code.single, 0.0), register)
+                builder.store(code.constant(0.0), register)
 
         def made(row: Any, place: Any, numbers: Sequence[Any]) -> Any:
             at = builder.add(builder.mul(row, stride), place)
-            return step(code, [code.read(base_of, at) for base_of in (a, b)[:operands]], numbers)
+            return step(code, [code.load(builder.add(base_of, at)) for base_of in (a, b)[:operands]], numbers)
 
         def together(first: Any, count: int) -> None:
             """So many rows, their numbers added to each other in pairs before they are added to the sums. They are
@@ -194,17 +150,17 @@ def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, movi
             with cgutils.for_range(builder, rows) as loop:
                 for place, numbers in zip(places, known, strict=True):
                     at = builder.add(builder.mul(loop.index, stride), place)
-                    code.write(made(loop.index, place, numbers), out, at, past_cache)
+                    code.store(made(loop.index, place, numbers), builder.add(out, at), past_cache=past_cache)
         for place, numbers, registers in zip(places, known, found, strict=True):
             twice = builder.add(place, place)
-            values = [code.wide(builder.load(register)) for register in registers]
+            values = [code.widened(builder.load(register)) for register in registers]
             if moving:
-                count = code.splat(builder.sitofp(rows, ir.DoubleType()))
+                count = code.splat(builder.sitofp(rows, code.double))
                 values, mean = _moved(code, count, numbers, values)
-                code.write(mean, base, place)
+                code.store(mean, builder.add(base, place))
             for number, value in enumerate(values):
-                at = builder.add(builder.mul(wide, word(2 * number)), twice)
-                code.write(builder.fadd(code.read(totals, at, code.double), value), totals, at)
+                at = builder.add(totals, builder.add(builder.mul(wide, word(2 * number)), twice))
+                code.store(builder.fadd(code.load(at, code.double), value), at)
         return context.get_dummy_value()
 
     @instruction
@@ -223,14 +179,14 @@ def _added(builder: Any, left: Sequence[Any], right: Sequence[Any]) -> list[Any]
     return [builder.fadd(one, other) for one, other in zip(left, right, strict=True)]
 
 
-def _moved(code: _Code, count: Any, numbers: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], Any]:
+def _moved(code: Emitter, count: Any, numbers: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], Any]:
     """Σ d and Σ d² of `count` deviations from one number as those from another; and the mean that they mean."""
-    builder, (near, origin) = code.builder, map(code.wide, numbers)
+    builder, (near, origin) = code.builder, map(code.widened, numbers)
     distance, (first, second) = builder.fsub(near, origin), values
     moved = builder.fadd(builder.fmul(count, distance), first)
     squares = builder.fmul(distance, builder.fadd(moved, first))  # n D² + 2 D Σ d
     mean = builder.fadd(near, builder.fdiv(first, count))
-    return [moved, builder.fadd(squares, second)], builder.fptrunc(mean, code.single)
+    return [moved, builder.fadd(squares, second)], builder.fptrunc(mean, code.vector(code.single))
 
 
 def over(
@@ -302,18 +258,18 @@ def _inlined_as(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @inlined
 def share(count: int, number: int, parts: int) -> int:
-    """Where the part of that number begins; part `parts` is the end."""
+    """Start of part `number` of `parts`; the start of part `parts` is the end."""
     return count * number // parts
 
 
 # Steps of a number x (and dy), with the parameters in order.
 
 
-def _plain_sum(code: _Code, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _plain_sum(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
     return (values[0],)
 
 
-def _deviations(code: _Code, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _deviations(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
     """x − k and its square."""
     deviation = code.builder.fsub(values[0], numbers[0])
     return deviation, code.builder.fmul(deviation, deviation)
@@ -357,5 +313,5 @@ def spread(grid: Any, channels: int, columns: int) -> None:
 
 
 def per_channel(shape: Shape) -> int:
-    """How many numbers a channel has."""
+    """Number of elements of a channel."""
     return math.prod(shape) // shape[1]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
@@ -21,6 +20,7 @@ from crossbow.kernels.compiled import (
     native_pass,
     tail,
 )
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
@@ -29,49 +29,16 @@ from crossbow.kernels.requests import ClipCoefficients, LinearCombination, Squar
 from crossbow.types import Array, address
 
 CHUNK = 1024
-"""Elements that every assignment covers before the next ones: what they share stays in the first-level cache."""
+"""Number of elements that all assignments process before the next ones: shared terms stay in the first-level cache."""
 WIDTH = 16
-"""Elements that are handled together."""
+"""Number of elements that are processed together."""
 FEW = 4
-"""Terms that are added up at once; of more, the sum so far is kept in the first-level cache."""
+"""Maximum number of terms that are added at once; partial sums of more terms stay in the first-level cache."""
 
 
-class _VectorCode:
-    """Writes instructions on vectors of 16 numbers.
-
-    Vectors, because a loop over numbers is not vectorised where the target is one of the terms. Products and sums are
-    rounded one by one, as in NumPy: nothing is fused.
-    """
-
-    word, single = ir.IntType(64), ir.FloatType()
-    vector = ir.VectorType(single, WIDTH)
-
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
-
-    def element(self, base: Any, kind: Any, index: Any) -> Any:
-        pointer = self.builder.inttoptr(base, kind.as_pointer())
-        return self.builder.load(self.builder.gep(pointer, [index]))
-
-    def splat(self, value: Any) -> Any:
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
-        return self.builder.shuffle_vector(
-            self.builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
-        )
-
-    def place(self, base: Any, index: Any) -> Any:
-        location = self.builder.add(base, self.builder.shl(index, self.word(2)))
-        return self.builder.inttoptr(location, self.vector.as_pointer())
-
-    def read(self, base: Any, index: Any) -> Any:
-        return self.builder.load(self.place(base, index), align=4)
-
-    def write(self, value: Any, base: Any, index: Any) -> None:
-        self.builder.store(value, self.place(base, index), align=4)
-
-    def steps(self, first: Any, last: Any) -> Any:
-        return cgutils.for_range_slice(self.builder, first, last, self.word(WIDTH), self.word)
+def _place(builder: Any, base: Any, index: Any) -> Any:
+    """The address of an element."""
+    return builder.add(base, builder.shl(index, Emitter.word(2)))
 
 
 _SPAN = types.void(*[types.int64] * 6)
@@ -80,24 +47,25 @@ _SPAN = types.void(*[types.int64] * 6)
 def _span(count: int, *, carried: bool = False, relu: bool = False) -> Any:
     """Compiled code for target[i] = Σ coefficients[j] · terms[j][i] with `count` terms and first ≤ i < last.
 
-    carried: the sum goes on from carry[i]. relu: max(target, 0).
+    Vectors, because a loop over numbers is not vectorised if the target is one of the terms. Products and sums are
+    rounded one by one, as in NumPy.
+
+    carried: the sum starts at carry[i]. relu: max(target, 0).
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, carry, terms, coefficients, first, last = arguments
-        code = _VectorCode(builder)
-        sources = [code.element(terms, code.word, code.word(j)) for j in range(count)]
-        factors = [code.splat(code.element(coefficients, code.single, code.word(j))) for j in range(count)]
-        with code.steps(first, last) as (index, _):
-            total = code.read(carry, index) if carried else None
+        code = Emitter(builder, WIDTH)
+        sources = [code.element(terms, j, code.word) for j in range(count)]
+        factors = [code.splat(code.element(coefficients, j)) for j in range(count)]
+        with cgutils.for_range_slice(builder, first, last, code.word(WIDTH), code.word) as (index, _):
+            total = code.load(_place(builder, carry, index)) if carried else None
             for source, factor in zip(sources, factors, strict=True):
-                product = builder.fmul(factor, code.read(source, index))
+                product = builder.fmul(factor, code.load(_place(builder, source, index)))
                 total = product if total is None else builder.fadd(total, product)
             if relu:
-                zero = ir.Constant(code.vector, None)
-                # "Less than" is false of what is not a number, which stays what it is.
-                total = builder.select(builder.fcmp_ordered("<", total, zero), zero, total)
-            code.write(total, target, index)
+                total = code.floored(total, code.constant(0.0))
+            code.store(total, _place(builder, target, index))
         return context.get_dummy_value()
 
     @instruction
@@ -121,13 +89,12 @@ def _add_squares(typing_context: Any, sums: Any, vector: Any, last: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, vector, last = arguments
-        code, wide = _VectorCode(builder), ir.VectorType(ir.DoubleType(), WIDTH)
-        place = builder.inttoptr(sums, wide.as_pointer())
-        total = _variable(builder, builder.load(place, align=8))
-        with code.steps(code.word(0), last) as (index, _):
-            value = builder.fpext(code.read(vector, index), wide)
+        code = Emitter(builder, WIDTH)
+        total = _variable(builder, code.load(sums, code.double))
+        with cgutils.for_range_slice(builder, code.word(0), last, code.word(WIDTH), code.word) as (index, _):
+            value = code.widened(code.load(_place(builder, vector, index)))
             builder.store(builder.fadd(builder.load(total), builder.fmul(value, value)), total)
-        builder.store(builder.load(total), place, align=8)
+        code.store(builder.load(total), sums)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
@@ -28,6 +27,7 @@ from crossbow.kernels.compiled import (
     int64_at,
     native_pass,
 )
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.simd import processor
 
 LANES = processor.VECTORS.lanes
@@ -55,14 +55,13 @@ TILE = Arguments(
 """outer, inner: lengths of k's two loops. a_row, …: strides in elements. add: whether C is added to; relu: whether C
 becomes max(C, 0). rest: the columns of the last, partial vector."""
 
-_get_function: Callable[[Any, Any, str], Any] = cgutils.get_or_insert_function
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
 class _Tile:
-    """Writes the instructions of a tile of `rows` rows, `vectors` whole vectors and perhaps a partial one."""
+    """Emits the instructions of a tile of `rows` rows, `vectors` whole vectors and, if tail > 0, a partial one."""
 
-    word, bit, single = ir.IntType(64), ir.IntType(1), ir.FloatType()
+    word, single = Emitter.word, Emitter.single
 
     def __init__(self, context: Any, builder: Any, block: Any, rows: int, vectors: int, tail: int) -> None:
         self.builder, self.rows = builder, rows
@@ -70,23 +69,19 @@ class _Tile:
         self.arguments = {
             name: builder.load(builder.gep(pointer, [self.word(slot)])) for slot, name in enumerate(TILE.names)
         }
-        self.widths = [LANES] * vectors + ([tail] if tail else [])
-        self.mask: Any = None
+        self.columns = [Emitter(builder, LANES) for _ in range(vectors)]
         if tail:
-            lanes = ir.Constant(ir.VectorType(self.word, tail), list(range(tail)))
-            self.mask = builder.icmp_signed("<", lanes, self._splat(self.arguments["rest"], tail, self.word))
+            self.columns.append(Emitter(builder, tail, self.arguments["rest"]))
 
     def write(self) -> None:
         builder, arguments = self.builder, self.arguments
-        sums = [
-            [_register(builder, ir.VectorType(self.single, width)) for width in self.widths] for _ in range(self.rows)
-        ]
-        zeros = [ir.Constant(ir.VectorType(self.single, width), None) for width in self.widths]
+        sums = [[_register(builder, code.vector(code.single)) for code in self.columns] for _ in range(self.rows)]
+        zeros = [code.constant(0.0) for code in self.columns]
         for row in sums:
             for place, zero in zip(row, zeros, strict=True):
                 builder.store(zero, place)
         with builder.if_then(builder.icmp_signed("!=", arguments["bias"], self.word(0))):
-            for column in range(len(self.widths)):
+            for column in range(len(self.columns)):
                 value = self._load(arguments["bias"], self.word(0), column)
                 for row in sums:
                     builder.store(value, row[column])
@@ -100,14 +95,13 @@ class _Tile:
 
     def _multiply(self, sums: list[list[Any]], a: Any, b: Any) -> None:
         builder, arguments = self.builder, self.arguments
-        columns = [self._load(arguments["b"], b, column) for column in range(len(self.widths))]
+        columns = [self._load(arguments["b"], b, column) for column in range(len(self.columns))]
         base = builder.inttoptr(arguments["a"], self.single.as_pointer())
         for number, row in enumerate(sums):
             place = builder.add(a, builder.mul(arguments["a_row"], self.word(number)))
             value = builder.load(builder.gep(base, [place]))
-            for column, (total, width) in enumerate(zip(row, self.widths, strict=True)):
-                factor = self._splat(value, width, self.single)
-                builder.store(self._fma(factor, columns[column], builder.load(total)), total)
+            for code, column, total in zip(self.columns, columns, row, strict=True):
+                builder.store(code.fused(code.splat(value), column, builder.load(total)), total)
 
     def _finish(self, sums: list[list[Any]], zeros: list[Any]) -> None:
         builder, arguments = self.builder, self.arguments
@@ -121,9 +115,7 @@ class _Tile:
                     )
             with replacing:
                 for offset, column, total, zero in self._sums(sums, zeros):
-                    flat = builder.and_(
-                        builder.fcmp_ordered("<", total, zero), self._splat(relu, self.widths[column], self.bit)
-                    )
+                    flat = builder.and_(builder.fcmp_ordered("<", total, zero), self.columns[column].splat(relu))
                     self._store(builder.select(flat, zero, total), arguments["c"], offset, column)
 
     def _sums(self, sums: list[list[Any]], zeros: list[Any]) -> Iterator[tuple[Any, int, Any, Any]]:
@@ -135,48 +127,13 @@ class _Tile:
 
     def _place(self, base: Any, index: Any, column: int) -> Any:
         place = self.builder.add(index, self.word(LANES * column))
-        address = self.builder.add(base, self.builder.shl(place, self.word(2)))
-        return self.builder.inttoptr(address, ir.VectorType(self.single, self.widths[column]).as_pointer())
-
-    def _partial(self, column: int) -> bool:
-        return self.mask is not None and column == len(self.widths) - 1
+        return self.builder.add(base, self.builder.shl(place, self.word(2)))
 
     def _load(self, base: Any, index: Any, column: int) -> Any:
-        place = self._place(base, index, column)
-        if not self._partial(column):
-            return self.builder.load(place, align=4)
-        width = self.widths[column]
-        kind = ir.VectorType(self.single, width)
-        name = f"llvm.masked.load.v{width}f32.p0v{width}f32"
-        signature = ir.FunctionType(kind, [kind.as_pointer(), ir.IntType(32), ir.VectorType(self.bit, width), kind])
-        function = _get_function(self.builder.module, signature, name)
-        return self.builder.call(function, [place, ir.IntType(32)(4), self.mask, ir.Constant(kind, None)])
+        return self.columns[column].load(self._place(base, index, column))
 
     def _store(self, value: Any, base: Any, index: Any, column: int) -> None:
-        place = self._place(base, index, column)
-        if not self._partial(column):
-            self.builder.store(value, place, align=4)
-            return
-        width = self.widths[column]
-        kind = ir.VectorType(self.single, width)
-        name = f"llvm.masked.store.v{width}f32.p0v{width}f32"
-        arguments = [kind, kind.as_pointer(), ir.IntType(32), ir.VectorType(self.bit, width)]
-        function = _get_function(self.builder.module, ir.FunctionType(ir.VoidType(), arguments), name)
-        self.builder.call(function, [value, place, ir.IntType(32)(4), self.mask])
-
-    def _fma(self, left: Any, right: Any, total: Any) -> Any:
-        if not processor.VECTORS.fused:  # or LLVM would call a function for every number
-            return self.builder.fadd(self.builder.fmul(left, right), total)
-        kind = total.type
-        signature = ir.FunctionType(kind, [kind] * 3)
-        function = _get_function(self.builder.module, signature, f"llvm.fma.v{kind.count}f32")
-        return self.builder.call(function, [left, right, total])
-
-    def _splat(self, value: Any, width: int, kind: Any) -> Any:
-        undefined = ir.Constant(ir.VectorType(kind, width), ir.Undefined)
-        lanes = ir.Constant(ir.VectorType(ir.IntType(32), width), None)
-        first = self.builder.insert_element(undefined, value, ir.IntType(32)(0))
-        return self.builder.shuffle_vector(first, undefined, lanes)
+        self.columns[column].store(value, self._place(base, index, column))
 
 
 @instruction

@@ -23,6 +23,7 @@ from numba import types
 
 from crossbow.kernels.arguments import Address, Arguments, Value
 from crossbow.kernels.compiled import NativeFunction, address_of, call_address, inlined, instruction, native_pass
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.simd.tile import LANES
 
 Matrix = tuple[tuple[Fraction, ...], ...]
@@ -106,28 +107,27 @@ BOUND_TRANSFORM = Arguments(function=Address, block=TRANSFORM)
 
 
 class _Sandwich:
-    """Writes `target ← matrix · source · matrixᵀ` for grids of vectors of LANES numbers."""
-
-    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+    """Emits `target ← matrix · source · matrixᵀ` for grids of vectors of LANES numbers."""
 
     def __init__(self, builder: Any, matrix: Matrix, from_points: bool) -> None:
         self.builder, self.matrix, self.from_points = builder, matrix, from_points
+        self.code = Emitter(builder, LANES)
 
     def write(self, source: Sequence[Any], target: Sequence[Any], finish: Callable[[Any, Any], Any]) -> None:
-        """finish: makes of a result, and its place, what is written."""
+        """finish: maps a result and its address to the vector that is written."""
         rows, columns = len(self.matrix), len(self.matrix[0])
-        grid = [[self.builder.load(place, align=4) for place in line] for line in self._places(source, columns)]
+        grid = [[self.code.load(place) for place in line] for line in self._places(source, columns)]
         half = [self._multiply(column) for column in zip(*grid, strict=True)]
         result = [self._multiply(line) for line in zip(*half, strict=True)]
         for line, places in zip(result, self._places(target, rows), strict=True):
             for value, place in zip(line, places, strict=True):
-                self.builder.store(finish(value, place), place, align=4)
+                self.code.store(finish(value, place), place)
 
     def _places(self, start: Sequence[Any], size: int) -> list[list[Any]]:
         builder, (base, row_step, column_step) = self.builder, start
-        rows = [builder.add(base, builder.mul(row_step, self.word(row))) for row in range(size)]
-        steps = [builder.mul(column_step, self.word(column)) for column in range(size)]
-        return [[builder.inttoptr(builder.add(row, step), self.vector.as_pointer()) for step in steps] for row in rows]
+        rows = [builder.add(base, builder.mul(row_step, Emitter.word(row))) for row in range(size)]
+        steps = [builder.mul(column_step, Emitter.word(column)) for column in range(size)]
+        return [[builder.add(row, step) for step in steps] for row in rows]
 
     def _multiply(self, values: Sequence[Any]) -> list[Any]:
         """matrix · values. Points of opposite sign are taken together: sums and differences are made once for both."""
@@ -155,49 +155,30 @@ class _Sandwich:
         builder, total = self.builder, None
         terms = [(factor, value) for factor, value in zip(factors, values, strict=True) if factor]
         for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, term[0] < 0)):
-            constant = ir.Constant(self.vector, [float(factor)] * LANES)
+            constant = self.code.constant(float(factor))
             if abs(factor) != 1:
-                total = builder.fmul(value, constant) if total is None else self._fma(value, constant, total)
+                total = builder.fmul(value, constant) if total is None else self.code.fused(value, constant, total)
             elif total is None:
                 total = value if factor > 0 else builder.fneg(value)
             else:
                 total = builder.fadd(total, value) if factor > 0 else builder.fsub(total, value)
         return total
 
-    def _fma(self, left: Any, right: Any, total: Any) -> Any:
-        name = f"llvm.fma.v{LANES}f32"
-        function = self.builder.module.globals.get(name)
-        if function is None:
-            function = ir.Function(self.builder.module, ir.FunctionType(self.vector, [self.vector] * 3), name)
-        return self.builder.call(function, [left, right, total])
-
     def raised(self, shift: Any, floor: Any) -> Callable[[Any, Any], Any]:
-        """max(value + shift, floor), NaN kept: the address of a vector, and a number."""
-        builder = self.builder
-        added = builder.load(builder.inttoptr(shift, self.vector.as_pointer()), align=4)
-        least = self._splat(floor, self.vector)
-
-        def finish(value: Any, place: Any) -> Any:
-            value = builder.fadd(value, added)
-            return builder.select(builder.fcmp_ordered("<", value, least), least, value)
-
-        return finish
+        """max(value + shift, floor), in which NaN stays NaN. shift: the address of a vector; floor: a number."""
+        added, least = self.code.load(shift), self.code.splat(floor)
+        return lambda value, place: self.code.floored(self.builder.fadd(value, added), least)
 
     def added(self, skipped: Any) -> Callable[[Any, Any], Any]:
-        """The value added to what is there, but for the first lanes."""
-        builder, lanes = self.builder, ir.VectorType(self.word, LANES)
-        new = builder.icmp_signed(">=", ir.Constant(lanes, list(range(LANES))), self._splat(skipped, lanes))
+        """The value added to the target, except in the first `skipped` lanes."""
+        builder, code = self.builder, self.code
+        new = builder.icmp_signed(">=", code.indices, code.splat(builder.trunc(skipped, code.lane)))
 
         def finish(value: Any, place: Any) -> Any:
-            before = builder.load(place, align=4)
+            before = code.load(place)
             return builder.select(new, builder.fadd(before, value), before)
 
         return finish
-
-    def _splat(self, value: Any, kind: Any) -> Any:
-        undefined, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
-        first = self.builder.insert_element(undefined, value, lane(0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(lane, LANES), None))
 
 
 @instruction
@@ -248,26 +229,24 @@ def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
 @instruction
 def transpose_square(typing_context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
     """The transpose of LANES × LANES numbers: addresses, and distances in bytes between rows."""
-    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def place(base: Any, step: Any, row: int) -> Any:
-            return builder.inttoptr(builder.add(base, builder.mul(step, word(row))), vector.as_pointer())
+        code = Emitter(builder, LANES)
 
-        rows = [builder.load(place(arguments[0], arguments[1], row), align=4) for row in range(LANES)]
+        def place(base: Any, step: Any, row: int) -> Any:
+            return builder.add(base, builder.mul(step, code.word(row)))
+
+        rows = [code.load(place(arguments[0], arguments[1], row)) for row in range(LANES)]
         distance = 1
         while distance < LANES:  # rows i and i + distance exchange squares of that size
             low_lanes = [lane - distance + LANES if lane & distance else lane for lane in range(LANES)]
-            masks = [
-                ir.Constant(ir.VectorType(ir.IntType(32), LANES), [lane + more for lane in low_lanes])
-                for more in (0, distance)
-            ]
+            masks = [ir.Constant(code.vector(code.lane), [lane + more for lane in low_lanes]) for more in (0, distance)]
             for low in (row for row in range(LANES) if not row & distance):
                 pair = rows[low], rows[low + distance]
                 rows[low], rows[low + distance] = (builder.shuffle_vector(*pair, mask) for mask in masks)
             distance *= 2
         for number, row in enumerate(rows):
-            builder.store(row, place(arguments[2], arguments[3], number), align=4)
+            code.store(row, place(arguments[2], arguments[3], number))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
