@@ -30,6 +30,7 @@ from crossbow import (
 )
 from crossbow.conf import configuration
 from crossbow.kernels import why_not_compiled
+from crossbow.kernels.cpu.onednn.shared_library import why_unusable
 from crossbow.ops import InnerProduct, Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.runtime.engine import Engine
@@ -46,11 +47,14 @@ def _why_not_fast() -> str | None:
 
 
 WHY_NOT_FAST = _why_not_fast()
+FAST_KERNELS = "onednn" if why_unusable() is None else "compiled"
 FAST = pytest.param(
-    "onednn", marks=pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
+    FAST_KERNELS, marks=pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
 )
 KERNELS = pytest.mark.parametrize("kernels", ["reference", FAST])
-"""Runs a test on the reference kernels and, where they work, on the fast ones."""
+"""Runs a test on the reference kernels and, if they work, on the fast ones."""
+NEEDS_ONEDNN = pytest.mark.skipif(why_unusable() is not None, reason=f"needs oneDNN: {why_unusable()}")
+"""For tests of how much the kernels do without Python."""
 
 
 def blobs(examples: int = 40, check: int = 13, *, features: int = 6, classes: int = 3, seed: int = 0) -> Dataset:
@@ -109,7 +113,9 @@ def context(
     batch_size: int = 4,
     **model: Any,
 ) -> ExecutionContext:
-    """A context of small things, where little needs saying."""
+    """A context of small things. Without oneDNN, kernels="onednn" means the compiled ones."""
+    if kernels == "onednn":
+        kernels = FAST_KERNELS
     return ExecutionContext(
         [dataflow or perceptron(), check],
         data=data or blobs(),

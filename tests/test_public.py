@@ -32,7 +32,7 @@ NAMES = {
     ),
     "crossbow.data": (
         "BatchFiles Dataset Record RecordFile cifar10 cifar100 decode_image digits fashion_mnist mnist read_idx "
-        "batch_files sequence synthetic write_records"
+        "batch_files image_folder records sequence synthetic write_records"
     ),
     "crossbow.synch": "SMA SSGD Collective HostCollective Rule rule_class",
     "crossbow.testing": "run_operator check_gradients FakeCollective Failure Stall WrongSize",

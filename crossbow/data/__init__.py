@@ -5,8 +5,10 @@ from crossbow.data.cifar import cifar10, cifar100
 from crossbow.data.dataset import Dataset
 from crossbow.data.digits import digits
 from crossbow.data.idx import read_idx
+from crossbow.data.image_folder import image_folder
 from crossbow.data.images import decode_image
 from crossbow.data.mnist import fashion_mnist, mnist
+from crossbow.data.record_sets import records
 from crossbow.data.records import Record, RecordFile, write_records
 from crossbow.data.sequences import sequence
 from crossbow.data.stored import batch_files
@@ -23,8 +25,10 @@ __all__ = [
     "decode_image",
     "digits",
     "fashion_mnist",
+    "image_folder",
     "mnist",
     "read_idx",
+    "records",
     "sequence",
     "synthetic",
     "write_records",

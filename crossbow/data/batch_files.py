@@ -127,6 +127,11 @@ class BatchFiles:
             start += count
         return labels
 
+    def partition_numbers(self) -> Indices:
+        """The number of the file of each example (N,), from 0."""
+        sizes = np.diff(self._first_batches) * self.metadata.batch_size
+        return np.repeat(np.arange(len(sizes)), sizes)[: len(self)]
+
     def _copy(self, parts: Sequence[_Part], indices: Indices, out: Array) -> None:
         if len(indices) and (indices.min() < 0 or indices.max() >= len(self)):
             raise IndexError(f"{self.path}: expected indices from 0 to {len(self) - 1}. Received: {indices}")

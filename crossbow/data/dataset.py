@@ -49,6 +49,8 @@ class Dataset:
     """None for a regression."""
     scale: float
     """Factor of images when they are batched."""
+    class_names: tuple[str, ...] | None = None
+    """Names of the classes in the order of their labels, if they are known."""
 
     def __init__(
         self,

@@ -45,14 +45,16 @@ def enlarge(images: NDArray[np.float64], size: int) -> NDArray[np.float64]:
     of integers, only the last division rounds.
     """
     rows, columns = (_weights(length, size) for length in images.shape[1:])
-    return rows @ images @ columns.T / (2 * size) ** 2
+    enlarged: NDArray[np.float64] = rows @ images @ columns.T / (2 * size) ** 2
+    return enlarged
 
 
 def _weights(length: int, size: int) -> NDArray[np.float64]:
     """The matrix (size, length) that interpolates linearly between neighbours, times 2 · size: integers."""
     centres = np.clip((2 * np.arange(size) + 1) * length - size, 0, 2 * size * (length - 1))
     weights = np.maximum(2 * size - np.abs(centres[:, None] - 2 * size * np.arange(length)), 0)
-    return weights.astype(np.float64)
+    matrix: NDArray[np.float64] = weights.astype(np.float64)
+    return matrix
 
 
 def _bundled() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -8,10 +8,26 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.types import Array, Shape
+from crossbow.types import Array, DataError, Shape
 
 Indices = NDArray[np.intp]
 Epochs = NDArray[np.int64]
+
+
+class BadExample(DataError):  # noqa: N818 - it names the example
+    """An example cannot be read or decoded.
+
+    index    its index in the examples that were asked to write it
+    source   file of the example, and number of the record from 0 if the file holds several
+    reason   what was expected and what was received
+    """
+
+    def __init__(self, index: int, source: str, reason: str) -> None:
+        super().__init__(index, source, reason)
+        self.index, self.source, self.reason = index, source, reason
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.reason}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +77,11 @@ class Examples(ABC):
         """Shape of an example's label: () for one class, (H, W) for a class of every pixel."""
         return self.labels.shape[1:]
 
+    @property
+    def groups(self) -> Indices | None:
+        """Number of the file that stores each example (N,), from 0; None if examples are not grouped in files."""
+        return None
+
     def write(self, selection: Selection, images: Array, labels: Array) -> None:
         """Write the images and labels of a batch to `images` (B, …) and `labels` (B, …).
 
@@ -72,7 +93,10 @@ class Examples(ABC):
 
     @abstractmethod
     def write_images(self, selection: Selection, images: Array) -> None:
-        """Write the images of a batch to `images` (B, …)."""
+        """Write the images of a batch to `images` (B, …), in the order of the selection.
+
+        Raises BadExample for the first image that cannot be decoded. The images before it are written.
+        """
 
     @abstractmethod
     def with_labels(self, labels: Array) -> Examples:
@@ -124,8 +148,18 @@ class PartOfExamples(Examples):
     def image_dtype(self) -> np.dtype[np.generic]:
         return self._whole.image_dtype
 
+    @property
+    def groups(self) -> Indices | None:
+        groups = self._whole.groups
+        return None if groups is None else groups[self._indices]
+
     def write_images(self, selection: Selection, images: Array) -> None:
-        self._whole.write_images(replace(selection, indices=self._indices[selection.indices]), images)
+        indices = self._indices[selection.indices]
+        try:
+            self._whole.write_images(replace(selection, indices=indices), images)
+        except BadExample as error:
+            index = int(selection.indices[indices == error.index][0])
+            raise BadExample(index, error.source, error.reason) from error
 
     def with_labels(self, labels: Array) -> Examples:
         part = PartOfExamples(self._whole, self._indices)

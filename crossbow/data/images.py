@@ -53,12 +53,50 @@ def decode_image(content: bytes) -> Pixels:
     return np.ascontiguousarray(decode_pixels(content).transpose(2, 0, 1))
 
 
-def decode_pixels(content: bytes | Pixels, check_size: CheckSize | None = None) -> Pixels:
-    """Decode an image file as `decode_image` does, but return (H, W, 3). The content may be an array of bytes."""
+class Scratch:
+    """Memory that is used again for arrays of bytes. Each array is valid until the next one is requested."""
+
+    LARGEST_KEPT = 64 << 20
+    """Bytes. Memory of larger arrays is not kept, because one large image would occupy it for good."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty(0, np.uint8)
+
+    def array(self, count: int) -> Pixels:
+        """An uninitialised array of `count` bytes."""
+        if count > self.LARGEST_KEPT:
+            return np.empty(count, np.uint8)
+        if count > self._memory.size:
+            self._memory = np.empty(max(count, min(2 * self._memory.size, self.LARGEST_KEPT)), np.uint8)
+        return self._memory[:count]
+
+
+def looks_like_an_image(start: bytes) -> bool:
+    """Whether a file with these first 16 bytes is in one of the formats that can be decoded.
+
+    Two signatures are so short or common that more bytes are checked: text may begin with BM, and sounds with RIFF.
+    """
+    form = _format(start)
+    if form == "Bmp":
+        return start[6:10] == bytes(4)
+    return start[8:12] == b"WEBP" if form == "WebP" else form is not None
+
+
+def _format(start: bytes) -> str | None:
+    return next((form for magic, form in _FORMATS.items() if start.startswith(magic)), None)
+
+
+def decode_pixels(
+    content: bytes | Pixels, check_size: CheckSize | None = None, scratch: Scratch | None = None
+) -> Pixels:
+    """Decode an image file as `decode_image` does, but return (H, W, 3). The content may be an array of bytes.
+
+    scratch: memory that the result may be in.
+    """
     if not isinstance(content, bytes | bytearray | memoryview | np.ndarray):
         raise DataError(f"expected the bytes of an image file. Received: {type(content).__name__}")
     start = bytes(content[:16])
-    form = next((form for magic, form in _FORMATS.items() if start.startswith(magic)), None)
+    form = _format(start)
     if form is None:
         raise DataError(
             f"expected an image file, {_FORMAT_NAMES}. Received: {len(content):,} bytes beginning with "
@@ -71,7 +109,8 @@ def decode_pixels(content: bytes | Pixels, check_size: CheckSize | None = None) 
             height, width, colours, _ = simplejpeg.decode_jpeg_header(content)
             if colours in _THREE_CHANNELS:
                 _check(height, width, check_size)
-                pixels: Pixels = simplejpeg.decode_jpeg(content, "RGB")  # strict: a warning is an error
+                memory = None if scratch is None else scratch.array(3 * height * width)
+                pixels: Pixels = simplejpeg.decode_jpeg(content, "RGB", buffer=memory)  # strict: a warning is an error
                 return pixels
         except ValueError as error:
             if isinstance(error, DataError):

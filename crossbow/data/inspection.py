@@ -36,11 +36,11 @@ def is_metadata(path: Path) -> bool:
     return 0 not in start
 
 
-def open_record_files(path: Path, metadata: Metadata) -> Iterator[RecordFile]:
+def open_record_files(path: Path, metadata: Metadata, *, keep_open: bool = True) -> Iterator[RecordFile]:
     """The record files of a metadata file in order. Raises DataError if the number of records is not as stated."""
     count = 0
     for number in range(1, metadata.partitions + 1):
-        file = RecordFile(find_partition(path, metadata.examples, number))
+        file = RecordFile(find_partition(path, metadata.examples, number), keep_open=keep_open)
         count += len(file)
         yield file
     if count != metadata.elements:

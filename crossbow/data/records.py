@@ -18,6 +18,7 @@ This is the original's format (`scripts/datasets/imagenet/parse-records.py`, `cl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -31,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import is_integer
+from crossbow.data.images import Scratch
 from crossbow.files import checked_path, file_error, file_to_fill
 from crossbow.types import DataError
 
@@ -77,19 +79,21 @@ class RecordFile:
     Raises DataError with the file's name, the record's number from 0, what was expected and what was received.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, keep_open: bool = True) -> None:
+        """keep_open: False opens the file again for each record, because the number of open files is limited."""
         self.path = checked_path("RecordFile", path)
-        try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-        except (OSError, ValueError) as error:
-            raise file_error(error, self.path, "a record file") from error
-        self._descriptor = descriptor
+        descriptor = self._open()
+        self._descriptor: int | None = descriptor
         self._close = weakref.finalize(self, os.close, descriptor)
+        self._labels = array("i")
         try:
-            self._offsets = self._read_offsets()
+            self._offsets = self._read_offsets(descriptor)
         except BaseException:
             self.close()
             raise
+        if not keep_open:
+            self.close()
+            self._descriptor = None
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -100,6 +104,23 @@ class RecordFile:
         content = self._read(start, self._offsets[number + 1] - start)
         header = self._header(content, number)
         return replace(header, jpeg=content[FIXED + BOX * len(header.boxes) :])
+
+    def read(self, index: int, scratch: Scratch) -> tuple[Record, NDArray[np.uint8]]:
+        """A record without its image file, and the bytes of that file, which may be in `scratch`."""
+        number = self._number(index)
+        start = self._offsets[number]
+        content = scratch.array(self._offsets[number + 1] - start)
+        count = 0
+        with self._opened() as descriptor:
+            while count < len(content) and (read := _read_into(descriptor, content[count:], start + count)):
+                count += read
+        header = self._header(content.data[:count], number)
+        return header, content[FIXED + BOX * len(header.boxes) : count]
+
+    @property
+    def labels(self) -> NDArray[np.int32]:
+        """The labels of all records (N,), as they were when the file was opened. They are not checked."""
+        return np.array(self._labels, np.int32)
 
     def header(self, index: int) -> tuple[Record, int]:
         """A record without its image file, and the length of that file. Only the beginning of the record is read."""
@@ -145,21 +166,38 @@ class RecordFile:
 
     def _read(self, start: int, count: int) -> bytes:
         """Read `count` bytes at `start`, fewer at the end of the file."""
-        if not self._close.alive:
-            raise ValueError(f"{self.path}: the record file is closed")
         pieces = []
-        try:
-            while count > 0 and (piece := _read_at(self._descriptor, count, start)):
+        with self._opened() as descriptor:
+            while count > 0 and (piece := _read_at(descriptor, count, start)):
                 pieces.append(piece)
                 start, count = start + len(piece), count - len(piece)
-        except OSError as error:
-            raise file_error(error, self.path, "a readable record file") from error
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _read_offsets(self) -> array[int]:
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        """The descriptor of the file, for reading. Raises DataError if the system fails to open or read the file."""
+        kept = self._descriptor
+        if kept is not None and not self._close.alive:
+            raise ValueError(f"{self.path}: the record file is closed")
+        descriptor = self._open() if kept is None else kept
+        try:
+            yield descriptor
+        except OSError as error:
+            raise file_error(error, self.path, "a readable record file") from error
+        finally:
+            if kept is None:
+                os.close(descriptor)
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        except (OSError, ValueError) as error:
+            raise file_error(error, self.path, "a record file") from error
+
+    def _read_offsets(self, descriptor: int) -> array[int]:
         """Offsets of the records, and the end of the last record."""
         try:
-            size = os.fstat(self._descriptor).st_size
+            size = os.fstat(descriptor).st_size
         except OSError as error:
             raise file_error(error, self.path, "a record file") from error
         header = self._read(0, HEADER)
@@ -190,7 +228,8 @@ class RecordFile:
             raise DataError(
                 f"{self.path}: expected record {number} at byte {offset:,}. Received: the end of the file, at {size:,}"
             )
-        length, _, boxes = _START.unpack(start)
+        length, label, boxes = _START.unpack(start)
+        self._labels.append(label)
         if boxes < 0:
             raise DataError(f"{self.path}: expected a number of boxes ≥ 0 in record {number}. Received: {boxes}")
         least, most = FIXED + BOX * boxes, size - offset
@@ -201,7 +240,7 @@ class RecordFile:
             )
         return int(length)
 
-    def _header(self, content: bytes, number: int) -> Record:
+    def _header(self, content: bytes | memoryview, number: int) -> Record:
         """Parse the beginning of a record. The lengths are checked again, because the file may have changed."""
         expected = self._offsets[number + 1] - self._offsets[number]
         length, label, boxes = _START.unpack_from(content) if len(content) >= FIXED else (len(content), 0, 0)
@@ -224,6 +263,15 @@ def _read_at(descriptor: int, count: int, offset: int) -> bytes:
     with _SEEKING:  # Windows
         os.lseek(descriptor, offset, os.SEEK_SET)
         return os.read(descriptor, min(count, LARGEST))
+
+
+def _read_into(descriptor: int, memory: NDArray[np.uint8], offset: int) -> int:
+    """Read to memory. Returns the number of bytes."""
+    if hasattr(os, "preadv"):
+        return os.preadv(descriptor, [memory.data], offset)
+    content = _read_at(descriptor, len(memory), offset)
+    memory[: len(content)] = np.frombuffer(content, np.uint8)
+    return len(content)
 
 
 def check_fields(where: str, label: int, boxes: NDArray[np.float32], height: int, width: int) -> None:

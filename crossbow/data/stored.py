@@ -9,7 +9,7 @@ import numpy as np
 
 from crossbow.data.batch_files import BatchFiles
 from crossbow.data.dataset import Dataset
-from crossbow.data.examples import Examples, Selection, looks_channels_last
+from crossbow.data.examples import Examples, Indices, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
 
 
@@ -64,6 +64,10 @@ class BatchFileExamples(Examples):
     @property
     def image_dtype(self) -> np.dtype[np.generic]:
         return np.dtype(np.float32)
+
+    @property
+    def groups(self) -> Indices:
+        return self._files.partition_numbers()
 
     def write_images(self, selection: Selection, images: Array) -> None:
         self._files.read_examples(selection.indices, images.reshape(-1, *self._files.metadata.example_shape))

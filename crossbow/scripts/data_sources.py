@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from crossbow.data import Dataset, batch_files, cifar10, cifar100, digits, fashion_mnist, mnist, synthetic
+from crossbow.data import (
+    Dataset,
+    batch_files,
+    cifar10,
+    cifar100,
+    digits,
+    fashion_mnist,
+    image_folder,
+    mnist,
+    records,
+    synthetic,
+)
 from crossbow.files import file_error
 from crossbow.types import DataError, Shape
 
 SYNTHETIC = "synthetic"
 """The data set whose shape and size are options."""
 BATCH_FILES = "batch_files"
-"""The data set whose shape and number of classes are those of its files. All scripts support it."""
+IMAGE_FOLDER = "image_folder"
+RECORDS = "records"
+IMAGES = (IMAGE_FOLDER, RECORDS)
+"""Data sets of image files, which are resized."""
+OF_FILES = (BATCH_FILES, *IMAGES)
+"""Data sets whose shape and number of classes are known when their files are read. All scripts support them."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +45,16 @@ class DataSource:
     """Number of training examples of the synthetic data set; other data sets have a fixed number."""
     check: int
     """Number of check examples of the synthetic data set."""
+    image_size: int = 224
+    """Height and width to which the images of `IMAGES` are resized."""
+    colour_distortion: bool = False
+    """Whether the colours of their training images are distorted at random."""
+    loaded: Dataset | None = field(default=None, compare=False, repr=False)
+    """The data set, if it was read already."""
 
     def load(self) -> Dataset:
         """The data set. Raises DataError if files are missing or damaged, or cannot be downloaded."""
-        return KNOWN[self.name].load(self)
+        return KNOWN[self.name].load(self) if self.loaded is None else self.loaded
 
 
 @dataclass(frozen=True)
@@ -94,6 +116,28 @@ KNOWN = {
         image_shape=None,
         files="NAME-train.metadata and NAME-test.metadata of batch-aligned files",
     ),
+    IMAGE_FOLDER: Known(
+        summary="image files, in a folder for each class",
+        without_options="images in folders",
+        load=lambda source: image_folder(
+            given_directory(source.directory, IMAGE_FOLDER),
+            image_size=source.image_size,
+            colour_distortion=source.colour_distortion,
+        ),
+        image_shape=None,
+        files="a folder of image files for each class, or such folders in train and val",
+    ),
+    RECORDS: Known(
+        summary="images in record files, as crossbow data imagenet writes them",
+        without_options="images in record files",
+        load=lambda source: records(
+            *metadata_files(source.directory, RECORDS),
+            image_size=source.image_size,
+            colour_distortion=source.colour_distortion,
+        ),
+        image_shape=None,
+        files="NAME-train.metadata and NAME-test.metadata of record files",
+    ),
     SYNTHETIC: Known(
         summary="random images of any shape, for benchmarks",
         without_options="synthetic images",
@@ -106,21 +150,33 @@ KNOWN = {
 """All data sets by their name on the command line."""
 
 
-def stored_batches(directory: Path | None) -> Dataset:
-    """The data set of the only NAME-train.metadata in a directory, and of NAME-test.metadata if that exists."""
+def given_directory(directory: Path | None, dataset: str) -> Path:
+    """The directory. Raises DataError if it is None."""
     if directory is None:
-        raise DataError(f"--dataset {BATCH_FILES}: expected --data-directory. Received: none")
+        raise DataError(f"--dataset {dataset}: expected --data-directory. Received: none")
+    return directory
+
+
+def metadata_files(directory: Path | None, dataset: str) -> tuple[Path, Path | None]:
+    """The only NAME-train.metadata in a directory, and NAME-test.metadata if that exists. Raises DataError."""
+    directory = given_directory(directory, dataset)
     try:
         found = sorted(directory.glob("*-train.metadata"))
         listed = [path.name for path in directory.iterdir()]
     except OSError as error:
-        raise file_error(error, directory, f"a directory with {KNOWN[BATCH_FILES].files}") from error
+        raise file_error(error, directory, f"a directory with {KNOWN[dataset].files}") from error
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
         raise DataError(f"{directory}: expected one NAME-train.metadata. Received: {names}")
     (train,) = found
     check = train.with_name(train.name.replace("-train.", "-test."))
-    data = batch_files(train, check if check.name in listed else None)
+    return train, check if check.name in listed else None
+
+
+def stored_batches(directory: Path | None) -> Dataset:
+    """The data set in the batch-aligned files of a directory."""
+    train, check = metadata_files(directory, BATCH_FILES)
+    data = batch_files(train, check)
     if data.number_of_classes is None:
         raise DataError(f"{train}: expected labels of type int, which are classes. Received: float")
     return data

@@ -6,13 +6,13 @@ import argparse
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from crossbow.conf import settings
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.scripts.data_sources import BATCH_FILES, KNOWN, SYNTHETIC, DataSource, stored_batches
+from crossbow.scripts.data_sources import IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.scripts.solver_options import add_solver, solver_conf
@@ -24,6 +24,7 @@ from crossbow.types import ConfigurationError, Shape
 MODEL = settings(ModelConf)
 SYSTEM = settings(SystemConf)
 LEARNERS = ("batch_size", "devices", "learners_per_device", "threads_per_learner")
+LOADING = ("loader_threads", "order", "files_together", "on_bad_record")
 TESTS = ("test_interval", "test_interval_unit", "check_batch_size")
 """Settings with their own heading in `--help`; the others of `MODEL` are with the rule, those of `SYSTEM` are last."""
 SYNTHETIC_SIZES = {
@@ -32,6 +33,8 @@ SYNTHETIC_SIZES = {
     "test_examples": ("check", 512, "examples to test with"),
 }
 """By option of the synthetic data set: field of DataSource, default, and what it counts."""
+IMAGE_OPTIONS = ("image_size", "colour_distortion")
+"""Options of the data sets `IMAGES`: fields of DataSource."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Defaults:
 
     epochs: Mapping[str, int]
     """Number of epochs by data set, for all data sets of `data_sources.KNOWN` that the script supports, except
-    BATCH_FILES. The first is the default."""
+    OF_FILES. The first is the default."""
     batch_size: int
     solver: SolverConf
     """Default solver. Its schedule applies only with its policy."""
@@ -57,10 +60,10 @@ class Defaults:
     @property
     def datasets(self) -> tuple[str, ...]:
         """All data sets that the script supports."""
-        return (*self.epochs, BATCH_FILES)
+        return (*self.epochs, *OF_FILES)
 
     def epochs_with(self, dataset: str) -> int:
-        """Number of epochs with a data set; with BATCH_FILES that of the default data set."""
+        """Number of epochs with a data set; with OF_FILES that of the default data set."""
         return self.epochs.get(dataset, self.epochs[self.dataset])
 
 
@@ -95,8 +98,9 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     model = parser.add_argument_group("model")
     _add_length(parser.add_argument_group("length of training (whichever comes first)"), defaults)
     rest = {**MODEL, **SYSTEM}
-    learners, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, TESTS))
+    learners, loading, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, LOADING, TESTS))
     add_settings(parser.add_argument_group("learners"), learners, {"batch_size": str(defaults.batch_size)})
+    add_settings(parser.add_argument_group("loading"), loading)
     rule = parser.add_argument_group("rule")
     add_rule(rule)
     add_settings(rule, {name: rest.pop(name) for name in MODEL if name in rest})
@@ -121,6 +125,7 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         metavar="DIR",
         help=f"where the data set's files lie: {files or 'none here has any'} (default: they are downloaded)",
     )
+    _add_images(group)
     if SYNTHETIC in defaults.epochs:
         _add_synthetic(group, defaults)
     group.add_argument(
@@ -128,7 +133,24 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         type=expanded_path,
         metavar="DIR",
         default=Path("output") / name,
-        help="where log.jsonl and learning_curves.png are written; older ones are replaced (default: %(default)s)",
+        help="where log.jsonl, learning_curves.png and bad_records.jsonl (--on-bad-record skip) are written; older "
+        "ones are replaced (default: %(default)s)",
+    )
+
+
+def _add_images(group: argparse._ArgumentGroup) -> None:
+    names = ", ".join(IMAGES)
+    group.add_argument(
+        "--image-size",
+        type=integer(1),
+        metavar="N",
+        help=f"{names}: height and width to which images are resized (default: {DataSource.image_size})",
+    )
+    group.add_argument(
+        "--colour-distortion",
+        action="store_true",
+        default=None,
+        help=f"{names}: change brightness, saturation, hue and contrast of training images at random",
     )
 
 
@@ -212,12 +234,9 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
         belongs = f"belongs to --dataset {' or '.join(others)}"
         raise ConfigurationError(f"--data-directory {belongs}; {options.dataset}: {known.summary}")
     shape = known.image_shape or defaults.image_shape
-    sizes = {field: getattr(defaults, field, default) for field, default, _ in SYNTHETIC_SIZES.values()}
+    sizes: dict[str, Any] = {field: getattr(defaults, field, default) for field, default, _ in SYNTHETIC_SIZES.values()}
     if options.dataset != SYNTHETIC:
         sizes["number_of_classes"] = known.number_of_classes
-    if options.dataset == BATCH_FILES:
-        data = stored_batches(options.data_directory)
-        shape, sizes["number_of_classes"] = data.image_shape, data.number_of_classes
     if SYNTHETIC in defaults.epochs:
         given = those_given(options, ["image_shape", *SYNTHETIC_SIZES])
         if options.dataset != SYNTHETIC:
@@ -226,4 +245,14 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
                 raise refuse_idle(f"--{name.replace('_', '-')} {text}", f"with --dataset {options.dataset}")
         shape = given.pop("image_shape", shape)
         sizes |= {SYNTHETIC_SIZES[name][0]: size for name, size in given.items()}
-    return DataSource(options.dataset, options.data_directory, shape, **sizes)
+    images = those_given(options, IMAGE_OPTIONS)
+    if options.dataset not in IMAGES:
+        for name, value in images.items():
+            text = "" if value is True else f" {value}"
+            raise refuse_idle(f"--{name.replace('_', '-')}{text}", f"with --dataset {options.dataset}")
+    source = DataSource(options.dataset, options.data_directory, shape, **sizes, **images)
+    if options.dataset not in OF_FILES:
+        return source
+    data = source.load()
+    assert data.number_of_classes is not None
+    return replace(source, image_shape=data.image_shape, number_of_classes=data.number_of_classes, loaded=data)

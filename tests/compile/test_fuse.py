@@ -48,7 +48,7 @@ from tests.combinations import in_turn
 from tests.compile.checker import check_memory
 from tests.compile.execution import Execution, Numbers, compile_network, draw, draw_labels, run_without_sharing
 from tests.dataflow.networks import Square, chain, convolution, inner_product, node
-from tests.support import FAST
+from tests.support import FAST, NEEDS_ONEDNN
 
 EVERYTHING = (BatchNormTraining, ConvolutionForward, InnerProductForward, WeightedSum)
 IMAGES = (4, 3, 9, 9)
@@ -375,6 +375,7 @@ def test_fused_checking_gives_the_numbers_of_the_specification(
     compare(outputs(made), outputs(reference), 2e-5)
 
 
+@NEEDS_ONEDNN
 @pytest.mark.parametrize("kernels", [FAST])
 @pytest.mark.parametrize(("network", "batch", "relus", "elsewhere"), NETWORKS)
 def test_fused_programs_are_native(
@@ -510,7 +511,7 @@ def test_hand_wired_gradients_of_a_pooling_for_two() -> None:
 def test_the_derivative_of_the_pooled_values_is_that_of_their_sources(
     options: dict[str, Any], window: tuple[int, int, int], kernels: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library = fast() if kernels == "onednn" else Reference(np.float64)
+    library = fast() if kernels != "reference" else Reference(np.float64)
 
     def network() -> DataflowNode:
         return behind(pool=biggest("max", *window), **options)
@@ -556,7 +557,7 @@ BOTH = pytest.mark.parametrize("kernels", ["reference", FAST])
 
 
 def library_of(kernels: str) -> KernelLibrary:
-    return fast() if kernels == "onednn" else Reference(np.float64)
+    return fast() if kernels != "reference" else Reference(np.float64)
 
 
 def check_alone(made: Execution) -> None:

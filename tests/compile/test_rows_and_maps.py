@@ -13,7 +13,7 @@ from crossbow.ops import Accuracy, Classify, Flatten, Gaussian, InnerProduct, Ma
 from tests.compile.execution import Numbers, draw
 from tests.compile.test_gradients import check_gradients, execution
 from tests.dataflow.networks import chain, convolution, node
-from tests.support import FAST
+from tests.support import FAST, NEEDS_ONEDNN
 
 Network = tuple[DataflowNode, Numbers, Numbers]
 """The head, a batch and its labels."""
@@ -71,6 +71,7 @@ def test_gradients_are_those_of_finite_differences(network: Callable[[], Network
     check_gradients(execution(*network()))
 
 
+@NEEDS_ONEDNN
 @pytest.mark.parametrize("kernels", [FAST])
 @NETWORKS
 def test_fast_kernels_agree_and_leave_no_work_to_python(network: Callable[[], Network], kernels: str) -> None:

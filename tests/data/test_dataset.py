@@ -147,6 +147,7 @@ GOOD = (images(), labels())
 BAD: dict[str, tuple[Any, Any, dict[str, Any], list[str]]] = {
     # case: train, check, options, what the message says
     "not a pair": (images(), None, {}, ["train", "pair (x_train, y_train)", "ndarray"]),
+    "a number": (3, None, {}, ["train", "pair (x_train, y_train)", "Received: int"]),
     "three arrays": ((*GOOD, labels()), None, {}, ["train", "tuple of 3"]),
     "check not a pair": (GOOD, (images(),), {}, ["check", "(x_check, y_check)", "tuple of 1"]),
     "different lengths": ((images(6), labels(5)), None, {}, ["y_train", "6 labels", "Received: 5"]),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from crossbow.data import decode_image, images
-from crossbow.data.images import decode_pixels
+from crossbow.data.images import Scratch, decode_pixels, looks_like_an_image
 from crossbow.types import DataError
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is not installed")
@@ -141,6 +141,49 @@ def test_kinds_of_bytes(convert: Callable[[bytes], Any]) -> None:
 def test_rows_of_pixels_are_as_in_files() -> None:
     assert decode_pixels(encoded()).shape == (13, 21, 3)
     np.testing.assert_array_equal(decode_pixels(encoded()).transpose(2, 0, 1), decode_image(encoded()))
+
+
+def test_images_are_decoded_to_given_memory() -> None:
+    pytest.importorskip("simplejpeg", reason="Pillow allocates its images")
+    scratch = Scratch()
+    large = scratch.array(2000)
+    decoded = decode_pixels(encoded(), scratch=scratch)
+    assert np.shares_memory(decoded, large)
+    np.testing.assert_array_equal(decoded, decode_pixels(encoded()))
+    png = decode_pixels(encoded(format="PNG"), scratch=scratch)
+    np.testing.assert_array_equal(png, PHOTO)
+
+
+def test_scratch_memory_grows_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Scratch, "LARGEST_KEPT", 1000)
+    scratch = Scratch()
+    assert [scratch.array(count).shape for count in (0, 10, 5)] == [(0,), (10,), (5,)]
+    first = scratch.array(10)
+    assert np.shares_memory(scratch.array(3), first)
+    grown = scratch.array(11)
+    assert not np.shares_memory(grown, first)
+    assert np.shares_memory(scratch.array(20), grown)  # it at least doubles
+    assert scratch.array(1001).shape == (1001,)
+    assert np.shares_memory(scratch.array(20), grown)  # larger memory was not kept
+    assert scratch.array(1000).shape == (1000,)
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        (b"\xff\xd8\xff\xe0\x00\x10JFIF", True),
+        (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR", True),
+        (b"GIF89a", True),
+        (b"BM\x36\x03\x00\x00\x00\x00\x00\x00\x36\x00", True),
+        (b"BM is what this text", False),
+        (b"RIFF\x24\x00\x00\x00WEBPVP8L", True),
+        (b"RIFF\x24\x00\x00\x00WAVEfmt ", False),
+        (b"\xff\xd8", False),
+        (b"", False),
+    ],
+)
+def test_files_are_known_by_their_first_bytes(start: bytes, expected: bool) -> None:
+    assert looks_like_an_image(start) is expected
 
 
 # What is no image

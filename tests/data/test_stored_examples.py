@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from crossbow import Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.data import BatchFiles, batch_files, sequence
 from crossbow.data.encoding import Encoding, encode
-from crossbow.data.examples import Examples, Selection
+from crossbow.data.examples import BadExample, Examples, Selection
 from crossbow.types import DataError
 from models.logistic_regression import logistic_regression
 
@@ -293,3 +294,38 @@ def test_computed_images_train_as_arrays_do() -> None:
 def test_examples_that_no_network_takes(examples: Computed, message: str) -> None:
     with pytest.raises(DataError, match=message):
         Dataset(examples)
+
+
+# Bad examples and files
+
+
+class Damaged(Computed):
+    """Every fifth image is bad."""
+
+    def write_images(self, selection: Selection, images: np.ndarray) -> None:
+        for position, index in enumerate(selection.indices.tolist()):
+            if index % 5 == 4:
+                raise BadExample(index, f"file {index}", "expected an image. Received: none")
+            images[position] = index
+
+
+def test_a_bad_example_of_a_part_has_the_index_in_the_part() -> None:
+    part = Dataset(Damaged(30)).shard(stride=(1, 3)).shard(fraction=(0.2, 1)).train  # examples 7, 10, 13, 16, 19, …
+    images = np.full((4, 1, 6, 6), -1, np.float32)
+    with pytest.raises(BadExample, match=r"^file 19: expected an image\. Received: none$") as caught:
+        part.write_images(Selection.of(np.array([1, 0, 4, 2])), images)
+    assert (caught.value.index, caught.value.source) == (4, "file 19")
+    assert images[:, 0, 0, 0].tolist() == [10, 7, -1, -1]  # the images before it are written
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.index) == (str(caught.value), 4)
+
+
+def test_the_files_that_store_examples(tmp_path: Path) -> None:
+    data = batch_files(files(tmp_path)[0])
+    paths = sorted(tmp_path.glob("small-train.examples.*"), key=lambda path: int(path.suffix[1:]))
+    assert len(paths) == 4  # of two batches of 5 examples, a page each; the last batch is filled
+    expected = np.arange(37) // 10
+    np.testing.assert_array_equal(data.train.groups, expected)
+    np.testing.assert_array_equal(data.shard(stride=(2, 5)).train.groups, expected[2::5])
+    assert sequence([GOOD]).train.groups is None
+    assert sequence([GOOD, GOOD]).shard(stride=(0, 2)).train.groups is None

@@ -15,9 +15,9 @@ from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import Kernel
 from crossbow.scripts.model_script import ModelScript
 from crossbow.types import Phase, Shape
-from tests.support import WHY_NOT_FAST
+from tests.support import NEEDS_ONEDNN
 
-NEEDS_FAST = pytest.mark.skipif(WHY_NOT_FAST is not None, reason=f"no fast kernels: {WHY_NOT_FAST}")
+NEEDS_FAST = NEEDS_ONEDNN
 
 
 def kernels(dataflow: Dataflow) -> dict[str, Kernel]:

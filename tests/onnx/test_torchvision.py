@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.torchvision_import import import_torchvision
 from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, ModelConf, Operator, SubGraph, SystemConf
 from crossbow.onnx import load
 from crossbow.ops import SoftMax, SoftMaxLoss
@@ -24,18 +25,8 @@ CLASSES = 10
 
 @pytest.fixture(scope="module")
 def models() -> Any:
-    """The architectures. torchvision's compiled operators need CUDA's libraries, even to be imported, where it was
-    built for GPUs: those that it looks for then are declared instead. No classifier uses them."""
-    import torch
-
-    try:
-        import torchvision
-    except (ImportError, RuntimeError):
-        library = torch.library.Library("torchvision", "DEF")
-        for name in ("nms", "qnms"):
-            library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        import torchvision
-    return torchvision.models
+    """The architectures."""
+    return import_torchvision("models")
 
 
 @pytest.mark.parametrize("kernels", [FAST])

@@ -230,7 +230,7 @@ def test_a_network_in_which_nothing_is_left_learns_the_last_bias(middle: Sequenc
     images, labels = generator.random((16, 3, 8, 8), np.float32), np.arange(16) % 2
     network = training(CONV, First(), *middle, InnerProduct(number_of_outputs=2))
     with context(network, data=Dataset((images, labels)), kernels=kernels, learners=1) as running:
-        if kernels == "onednn":
+        if kernels != "reference":
             assert "(fallback: no elements in a tensor of shape (4, 0, 8, 8))" in running.describe()
         running.train(4, TrainingUnit.TASKS)
         predicted = running.predict(images)

@@ -155,6 +155,7 @@ def test_no_output() -> None:
     [
         (lambda inputs, variables: inputs[0], r"Broken.backward: expected \(a sequence .* Received: ndarray"),
         (lambda inputs, variables: (inputs[0], variables), r"expected \(a sequence .* Received: \(ndarray, dict\)"),
+        (lambda inputs, variables: (inputs, [1.0]), r"expected \(a sequence .* Received: \(\w+, list\)"),
         (
             lambda inputs, variables: ([], variables),
             "Broken.backward: expected a gradient of input 0, because .* Received: None",

@@ -2,13 +2,15 @@
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from crossbow import ConfigurationError, DataError, Dataset
-from crossbow.data import synthetic
+from crossbow.data import Record, synthetic, write_records
+from crossbow.data.batch_metadata import Metadata, write_metadata
 from crossbow.data.encoding import ENCODINGS, encode
 from crossbow.scripts.data_sources import KNOWN, DataSource, Known
 from crossbow.scripts.parser import new_parser
@@ -30,9 +32,10 @@ def test_the_first_data_set_is_the_default() -> None:
     text = " ".join(new_parser("example", "Trains an example.", PICTURES)[0].format_help().split())
     for part in (
         "Trains an example. Without options: CIFAR-10, SMA, one learner per core.",
-        "--dataset {cifar10,mnist,synthetic,batch_files}",
+        "--dataset {cifar10,mnist,synthetic,batch_files,image_folder,records}",
         "cifar10: 60,000 colour images, downloaded once; mnist: 70,000, downloaded once; synthetic: random images",
         "files lie: CIFAR-10: its binaries, its Python archive, or an .npz of JPEG files; or MNIST's four IDX files",
+        "image_folder, records: height and width to which images are resized (default: 224)",
         "synthetic: channels, height and width of an image (default: 3,32,32)",
         "synthetic: number of training examples (default: 2,048)",
         "(default: 7 with cifar10, 5 with mnist, 2 with synthetic)",
@@ -69,12 +72,14 @@ def test_what_is_known_of_a_data_set_is_so(
         write(tmp_path, binaries_100())
     if name == "batch_files":
         encode(synthetic((2, 5, 5), training=30, check=20), ENCODINGS["digits"], tmp_path, 7)
+    if name in ("image_folder", "records"):
+        {"image_folder": folders, "records": record_set}[name](tmp_path)
     directories = {"mnist": SHARED / "mnist", "cifar10": SHARED}
     directory = directories.get(name, tmp_path if known.files else None)
-    shape = known.image_shape or (2, 5, 5)
-    data = DataSource(name, directory, shape, known.number_of_classes, 30, 20).load()
+    shape = known.image_shape or ((3, 9, 9) if name in ("image_folder", "records") else (2, 5, 5))
+    data = DataSource(name, directory, shape, known.number_of_classes, 30, 20, image_size=9).load()
     assert data.image_shape == shape
-    assert data.number_of_classes == known.number_of_classes
+    assert data.number_of_classes == (2 if name in ("image_folder", "records") else known.number_of_classes)
 
 
 @pytest.mark.parametrize(
@@ -83,10 +88,12 @@ def test_what_is_known_of_a_data_set_is_so(
         ("--classes 7", "--classes does nothing with --dataset cifar10. Received: --classes 7"),
         ("--dataset mnist --image-shape 1,28,28", "--image-shape does nothing with --dataset mnist"),
         ("--training-examples 10", "--training-examples does nothing"),
+        ("--image-size 32", "--image-size does nothing with --dataset cifar10. Received: --image-size 32"),
+        ("--dataset mnist --colour-distortion", "--colour-distortion does nothing with --dataset mnist"),
         ("--image-shape 3,4,4", "--image-shape does nothing with --dataset cifar10. Received: --image-shape 3,4,4"),
         (
             "--dataset synthetic --data-directory x",
-            "--data-directory belongs to --dataset cifar10 or mnist or batch_files; synthetic",
+            "--data-directory belongs to --dataset cifar10 or mnist or batch_files or image_folder or records; synth",
         ),
     ],
 )
@@ -111,7 +118,7 @@ def test_the_shape_and_the_classes_of_batch_files_are_read(tmp_path: Path) -> No
     assert (len(data.train), len(data.check), data.scale) == (30, 20, 1.0)
     for path in tmp_path.glob("digits-test.*"):
         path.unlink()
-    assert source.load().check is None
+    assert confs(f"--dataset batch_files --data-directory {tmp_path}", PICTURES).data.load().check is None
     assert PICTURES.epochs_with("batch_files") == PICTURES.epochs_with("cifar10") == 7
 
 
@@ -135,3 +142,57 @@ def test_a_script_trains_on_batch_files(tmp_path: Path, capsys: pytest.CaptureFi
     arguments = f"--dataset batch_files --data-directory {tmp_path} --epochs 2 --output-directory {tmp_path / 'out'}"
     assert logistic_regression.main(arguments.split()) == 0
     assert "batch_files, 64 training and 20 test images 1×28×28" in capsys.readouterr().out
+
+
+# Images in folders and records
+
+
+def images(count: int) -> list[bytes]:
+    """Small JPEG files, dark or bright in turns."""
+    from tests.data.test_images import encoded
+
+    noise = np.random.default_rng(0).integers(0, 100, (count, 14, 17, 3))
+    return [encoded((pixels + n % 2 * 150).astype(np.uint8)) for n, pixels in enumerate(noise)]
+
+
+def folders(directory: Path, count: int = 40) -> None:
+    for n, content in enumerate(images(count)):
+        folder = directory / ("dark", "light")[n % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{n}.jpg").write_bytes(content)
+
+
+def record_set(directory: Path, count: int = 40) -> None:
+    directory.mkdir(exist_ok=True)
+    boxes = np.zeros((0, 4), np.float32)
+    made = [Record(n % 2, boxes, 14, 17, content) for n, content in enumerate(images(count))]
+    for phase, part in (("train", made[4:]), ("test", made[:4])):
+        write_records(directory / f"small-{phase}.records.1", part)
+        prefix = f"small-{phase}.records"
+        shapes = ((3, 224, 224), (1,))
+        write_metadata(
+            directory / f"small-{phase}.metadata", Metadata(prefix, prefix, 1, len(part), 1, *shapes, "float", "int")
+        )
+
+
+@pytest.mark.parametrize(("dataset", "write_files"), [("image_folder", folders), ("records", record_set)])
+def test_a_script_trains_on_image_files(
+    dataset: str, write_files: Callable[[Path], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is not installed")
+    write_files(tmp_path / "data")
+    arguments = (
+        f"--dataset {dataset} --data-directory {tmp_path / 'data'} --image-size 12 --colour-distortion --epochs 2"
+    )
+    assert logistic_regression.main(f"{arguments} --output-directory {tmp_path / 'out'}".split()) == 0
+    assert f"{dataset}, 36 training and 4 test images 3×12×12" in capsys.readouterr().out
+
+
+def test_image_files_are_read_once_for_a_script(tmp_path: Path) -> None:
+    folders(tmp_path)
+    source = confs(f"--dataset image_folder --data-directory {tmp_path} --image-size 12", PICTURES).data
+    assert (source.image_shape, source.number_of_classes) == ((3, 12, 12), 2)
+    assert source.load() is source.load()
+    for dataset in ("image_folder", "records"):
+        with pytest.raises(DataError, match=f"^--dataset {dataset}: expected --data-directory. Received: none$"):
+            confs(f"--dataset {dataset}", PICTURES)

@@ -217,12 +217,12 @@ def _read_before_written(assignments: Sequence[Assignment], signs: Mapping[str, 
 
 
 def _sum(products: Sequence[tuple[str, str]]) -> str:
-    """The sum of products from left to right, as an expression."""
+    """The sum of one or more products from left to right, as an expression."""
     total = ""
     for factor, value in products:
         product = f"times({factor}, {value})"
         total = f"plus({total}, {product})" if total else product
-    return total or "(real)0"
+    return total
 
 
 def _check_coefficients(coefficients: Array, expected: int) -> None:

@@ -39,15 +39,6 @@ from crossbow.kernels.requests.element_wise import (
     SoftmaxForward,
     WeightedSum,
 )
-from crossbow.kernels.requests.engine import (
-    CheckFinite,
-    ClipCoefficients,
-    LinearCombination,
-    LoadBatch,
-    Signal,
-    SquaredNorm,
-    Wait,
-)
 from crossbow.kernels.requests.losses import (
     EuclideanLossBackward,
     EuclideanLossForward,
@@ -66,6 +57,8 @@ from crossbow.kernels.requests.products import (
     MatrixProductGeometry,
 )
 from crossbow.kernels.requests.request import Request, RequestType
+from crossbow.kernels.requests.task import CheckFinite, LoadBatch, Signal, Wait
+from crossbow.kernels.requests.vectors import ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.kernels.requests.windows import (
     ConvolutionBackwardData,
     ConvolutionBackwardWeights,

@@ -127,7 +127,7 @@ class Turns:
 
     def __init__(self, device: int) -> None:
         self.results: Array = api().pinned(2 * 8 * TURNS).view(np.float64).reshape(TURNS, 2)
-        """Loss and accuracy of each turn, which kernels write (`kernels.cuda.engine.store_results`)."""
+        """Loss and accuracy of each turn, which kernels write (`kernels.cuda.task.store_results`)."""
         self.done = [Event(device) for _ in range(TURNS)]
         self._free: queue.SimpleQueue[int] = queue.SimpleQueue()
         for turn in range(TURNS):

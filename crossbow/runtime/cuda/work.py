@@ -11,8 +11,8 @@ from typing import Literal
 from crossbow.compile import BoundStep, Memory
 from crossbow.dataflow.graph import losses, measures
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import current
+from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.runtime.assembly import Assembly, Pipeline
 from crossbow.runtime.cuda.memory import CudaLearnerMemory, Input

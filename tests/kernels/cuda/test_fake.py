@@ -16,8 +16,8 @@ import pytest
 from crossbow.kernels.cuda import cublas
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.cublas import CublasMatrix, matrix_product
-from crossbow.kernels.cuda.engine import store_results
 from crossbow.kernels.cuda.launch import CudaKernel, Stream, on
+from crossbow.kernels.cuda.task import store_results
 from crossbow.kernels.cuda.transfer import to_device, to_host
 from crossbow.runtime.cuda.learner import CudaLearner
 from crossbow.runtime.cuda.stream import CudaStream, Event

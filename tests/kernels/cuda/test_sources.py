@@ -208,7 +208,7 @@ def test_combinations_move_16_bytes_at_once(dtype: Any, lanes: int) -> None:
 
 
 def test_kernels_know_the_positions_in_the_task_state() -> None:
-    (text,) = re.findall(r"enum \{ (TASK = .*) \};", source_of("engine"))
+    (text,) = re.findall(r"enum \{ (TASK = .*) \};", source_of("task"))
     named = {name: value for name, value in vars(State).items() if name.isupper() and name != "SIZE"}
     assert text == ", ".join(f"{name} = {value}" for name, value in named.items())
 

@@ -13,7 +13,8 @@ from crossbow.kernels.cpu.onednn import shared_library
 
 
 @pytest.fixture(autouse=True)
-def _asked_anew() -> Iterator[None]:
+def _asked_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(shared_library.HIDING, raising=False)
     shared_library.why_unusable.cache_clear()
     yield
     shared_library.why_unusable.cache_clear()

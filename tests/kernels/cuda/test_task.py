@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.engine import SEARCH_BLOCKS, store_results
 from crossbow.kernels.cuda.launch import BLOCK, Stream, on
 from crossbow.kernels.cuda.library import Cuda
+from crossbow.kernels.cuda.task import SEARCH_BLOCKS, store_results
 from crossbow.kernels.cuda.transfer import to_device
 from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.reference import Reference

@@ -1,5 +1,5 @@
-// Kernels of the engine: load a batch from its slot, store results in the host's memory, and find numbers that are not
-// finite.
+// Kernels of a task outside its operators: load the batch, store results in the host's memory, and find numbers that
+// are not finite.
 
 // Load x, in its memory order, from the slot's (images, channels, positions), and labels as 32-bit words.
 template <class T>

@@ -1,4 +1,4 @@
-"""The engine's own kernels: they load a batch, store results, and search for numbers that are not finite."""
+"""Kernels of a task outside its operators: load the batch, store results, find numbers that are not finite."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load_batch(request: LoadBatch) -> PreparedKernel:
         raise ValueError(f"expected slots of {', '.join(LOADERS)}. Received: {slots.dtype}")
     if slot_labels.dtype != labels.dtype or labels.nbytes % WORD:
         raise ValueError(f"expected labels of the slots' type, {slot_labels.dtype}. Received: {labels.dtype}")
-    kernel = CudaKernel("engine", LOADERS[slots.dtype.name], x.dtype)
+    kernel = CudaKernel("task", LOADERS[slots.dtype.name], x.dtype)
     channels, positions = 1, x.elements
     if not x.in_logical_order:
         channels, positions = x.shape[1], x.shape[2] * x.shape[3]
@@ -57,7 +57,7 @@ def store_results(loss: Array | None, accuracy: Array | None, state: Array, resu
     types = [value.dtype for value in (loss, accuracy) if value is not None]
     if len(set(types)) != 1:
         raise ValueError(f"expected a loss and an accuracy of one type. Received: {', '.join(map(str, types))}")
-    return CudaKernel("engine", "store_results", types[0]).blocks(1, loss, accuracy, state, results, threads=32)
+    return CudaKernel("task", "store_results", types[0]).blocks(1, loss, accuracy, state, results, threads=32)
 
 
 @CUDA.kernel(CheckFinite)
@@ -74,7 +74,7 @@ def check_finite(request: CheckFinite) -> PreparedKernel:
         layout = Layout.CHANNELS_LAST if channels_last else Layout.PLAIN
         shape, kernel = (
             four(Tensor(value.shape, value.dtype, layout)),
-            CudaKernel("engine", "find_not_finite", value.dtype),
+            CudaKernel("task", "find_not_finite", value.dtype),
         )
         search = kernel.blocks(blocks, value, shape, np.int64(value.size), found, shared=8 * BLOCK)
         return (BoundFiniteCheck(search, found, what, value.shape),)

@@ -1,4 +1,4 @@
-"""Requests of the engine: batches, numeric checks, the arithmetic of solvers and rules, and waiting for learners."""
+"""Requests for the arithmetic of solvers and rules on vectors."""
 
 from __future__ import annotations
 
@@ -8,32 +8,6 @@ import numpy as np
 
 from crossbow.kernels.requests.request import Request, Roles
 from crossbow.solver.update import Assignment
-from crossbow.types import Tensor
-
-
-@dataclass(frozen=True)
-class LoadBatch(Request):
-    """input, labels = slot state[SLOT], converted, with images multiplied by `scale`.
-
-    slots: (S, N, C, H, W) or (S, N, features), plain, uint8 or floating point; slot_labels: (S, …).
-    """
-
-    slots: Tensor
-    x: Tensor
-    slot_labels: Tensor
-    labels: Tensor
-    scale: float
-
-    reads, writes = ("slots", "slot_labels", "state"), ("input", "labels")
-
-
-@dataclass(frozen=True)
-class CheckFinite(Request):
-    """Writes nothing. The call raises NonFiniteError, which names `what`, if a number is NaN or infinite."""
-
-    what: str
-
-    reads, writes = ("value",), ()
 
 
 @dataclass(frozen=True)
@@ -88,21 +62,3 @@ class ClipCoefficients(Request):
     clipped: tuple[bool, ...]
 
     reads, writes = ("squares", "coefficients"), ("clipped_coefficients",)
-
-
-@dataclass(frozen=True)
-class Wait(Request):
-    """The call returns once every flag ≥ state[TICK]; before that, it raises `Aborted` if abort[0] ≠ 0. Only libraries
-    whose calls run on the host's threads have such kernels.
-
-    flags: 1-D int64; abort: int64 of shape (1,).
-    """
-
-    reads, writes = ("flags", "abort", "state"), ()
-
-
-@dataclass(frozen=True)
-class Signal(Request):
-    """flag (int64 of shape (1,)) = state[TICK], after everything before it in the list. On the host only."""
-
-    reads, writes = ("state",), ("flag",)

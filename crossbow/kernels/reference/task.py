@@ -1,4 +1,4 @@
-"""Kernels of the engine: loading a batch, numeric checks, waiting for learners, and signalling them."""
+"""Kernels of a task outside its operators: load the batch, check numbers, wait for learners and signal them."""
 
 from __future__ import annotations
 

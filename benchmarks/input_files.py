@@ -1,0 +1,71 @@
+"""The image files of `benchmarks.input`: folders of classes and a record file with the same JPEG files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from crossbow.data import Record, decode_image, write_records
+from crossbow.types import DataError
+
+HEIGHT, WIDTH = 321, 481
+CLASSES = 10
+QUALITY = 95
+"""Of JPEG files that are made; they have about 75 KB each, as many as photographs of this size."""
+
+
+def photographs(directory: Path) -> list[bytes]:
+    """The JPEG files in a directory and below. Raises DataError if there are none."""
+    found = [
+        path for path in sorted(directory.rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg") and path.is_file()
+    ]
+    if not found:
+        raise DataError(f"{directory}: expected a directory with JPEG files. Received: none")
+    return [path.read_bytes() for path in found]
+
+
+def made_photographs(count: int) -> list[bytes]:
+    """JPEG files of random images whose details have all sizes, as those of photographs."""
+    import simplejpeg
+
+    random = np.random.default_rng(0)
+    return [simplejpeg.encode_jpeg(_clouds(random), QUALITY, colorsubsampling="420") for _ in range(count)]
+
+
+def _clouds(random: np.random.Generator) -> np.ndarray:
+    """Noise with amplitudes in proportion to the size of its cells."""
+    total = np.full((HEIGHT, WIDTH, 3), 128.0)
+    for cell in (128, 64, 32, 16, 8, 4, 2, 1):
+        rows, columns = np.arange(HEIGHT) // cell, np.arange(WIDTH) // cell
+        noise = random.standard_normal((rows[-1] + 1, columns[-1] + 1, 3))
+        total += 5 * cell**0.5 * noise[rows[:, None], columns[None, :]]
+    return total.clip(0, 255).astype(np.uint8)
+
+
+def write_folders(contents: list[bytes], directory: Path) -> Path:
+    """Write the files to a folder for each of `CLASSES` classes."""
+    for number, content in enumerate(contents):
+        folder = directory / f"class {number % CLASSES}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{number:06}.jpg").write_bytes(content)
+    return directory
+
+
+def write_record_file(contents: list[bytes], path: Path) -> Path:
+    """Write the files to a record file, without bounding boxes."""
+    boxes = np.zeros((0, 4), np.float32)
+
+    def record(number: int, content: bytes) -> Record:
+        _, height, width = decode_image(content).shape
+        return Record(number % CLASSES, boxes, height, width, content)
+
+    write_records(path, (record(number, content) for number, content in enumerate(contents)))
+    return path
+
+
+def resident_bytes() -> int | None:
+    """Memory of this process; None if unknown."""
+    path = Path("/proc/self/statm")
+    return int(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.is_file() else None

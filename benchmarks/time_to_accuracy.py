@@ -1,0 +1,410 @@
+"""Seconds of training to a test accuracy: Crossbow with SMA and two learners, and PyTorch with one model on two
+threads.
+
+    python -m benchmarks.time_to_accuracy --data-directory DIR --output DIR
+
+Both systems choose their batch size and learning rate: each combination of `--batches` and the network's learning rates
+is trained with the first seed, and the fastest one is trained with all seeds, in turns. PyTorch trains from tensors
+that are converted in advance, channels-last, with foreach SGD. Only training counts: both systems pause the clock while
+they test, every quarter of an epoch. Momentum, weight decay, data and augmentation are the same, and the learning rate
+is constant.
+
+Each run is a process of its own and writes a file to DIR. Runs with a file are not repeated, so the command can be
+interrupted and continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import describe_machine
+from benchmarks.networks import NETWORKS, torch_resnet
+from benchmarks.output import write_json
+from benchmarks.report import markdown
+from crossbow import (
+    Dataflow,
+    Dataset,
+    ExecutionContext,
+    ModelConf,
+    Monitor,
+    Record,
+    SolverConf,
+    SystemConf,
+    TrainingUnit,
+)
+from crossbow.data import cifar10, mnist
+from crossbow.files import make_directory, write_whole
+from crossbow.ops import DataTransform
+from crossbow.scripts.values import expanded_path
+from crossbow.types import DataError, NonFiniteError, NonFiniteLossError, TaskError
+from models.lenet import lenet
+from models.resnet import resnet
+
+SYSTEMS = ("crossbow", "pytorch")
+MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
+TESTS_PER_EPOCH = 4
+LIMIT = 1e4
+"""Maximum number of seconds of training of a run."""
+PADDING = 4
+"""Pixels around an image before it is cropped, for networks with augmentation."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network, its data and the accuracy to reach."""
+
+    data: Callable[[Path | None], Dataset]
+    target: float
+    """Test accuracy, in (0, 1]."""
+    build: Callable[[], Dataflow]
+    torch: Callable[[], Any]
+    """The same network as a PyTorch module."""
+    augmented: bool
+    """Whether training images are cropped at random from padded ones, and half of them mirrored."""
+    rates: Mapping[str, Mapping[int, Sequence[float]]]
+    """By system and batch size: three learning rates."""
+    max_epochs: int
+
+
+def _lenet_rates(factor: float, batches: Sequence[int]) -> Mapping[int, Sequence[float]]:
+    """Three learning rates by batch size, in proportion to its square root."""
+    return {b: tuple(round(factor * step * math.sqrt(b / 64), 5) for step in (0.5, 1.0, 2.0)) for b in batches}
+
+
+TASKS = {
+    "lenet": Task(
+        data=mnist,
+        target=0.99,
+        build=lambda: lenet("caffe"),
+        torch=lambda: NETWORKS["lenet-caffe"].torch(),
+        augmented=False,
+        rates={
+            "crossbow": _lenet_rates(0.05, (8, 16, 32, 64)),
+            "pytorch": _lenet_rates(0.03, (16, 32, 64, 128, 256)),
+        },
+        max_epochs=10,
+    ),
+    "resnet-20": Task(
+        data=cifar10,
+        target=0.85,
+        build=lambda: resnet(
+            20, transform=DataTransform(crop_size=32, padding=PADDING, mirror=True, mean=0.5, scale=2.0)
+        ),
+        torch=lambda: torch_resnet(20, projection=False),
+        augmented=True,
+        rates={
+            "crossbow": dict.fromkeys((16, 32, 64), (0.05, 0.1, 0.2)),
+            "pytorch": dict.fromkeys((32, 64, 128), (0.025, 0.05, 0.1)),
+        },
+        max_epochs=40,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run."""
+
+    network: str
+    system: str
+    batch: int
+    rate: float
+    seed: int
+    limit: float
+    """Maximum number of seconds of training."""
+    purpose: str
+    """"selection" or "measurement"."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.purpose}-{self.network}-{self.system}-batch-{self.batch}-rate-{self.rate:g}-seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A test."""
+
+    epoch: float
+    seconds: float
+    """Seconds of training since the start of the run."""
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: all its tests, up to the first one that reached the target."""
+
+    setting: Setting
+    points: tuple[Point, ...]
+
+    def reached(self) -> Point | None:
+        """The test that reached the target, if any."""
+        target = TASKS[self.setting.network].target
+        return next((point for point in self.points if point.accuracy >= target), None)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds to the target; infinite if it was not reached."""
+        point = self.reached()
+        return math.inf if point is None else point.seconds
+
+
+class _Points(Monitor):
+    """Collects the tests of a run."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def record(self, record: Record) -> None:
+        if record.test is not None and record.test.accuracy is not None:
+            self.points.append(Point(record.epoch, record.time, record.test.accuracy))
+
+
+def train_crossbow(setting: Setting, task: Task, data: Dataset) -> list[Point]:
+    """SMA with two learners of one thread each."""
+    tests = _Points()
+    context = ExecutionContext(
+        [task.build(), None],
+        data=data,
+        model=ModelConf(
+            batch_size=setting.batch,
+            test_interval=max(2, len(data.train) // setting.batch // TESTS_PER_EPOCH),
+            test_interval_unit=TrainingUnit.TASKS,
+        ),
+        solver=SolverConf(learning_rate=setting.rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY),
+        system=SystemConf(learners_per_device=2, threads_per_learner=1, seed=setting.seed),
+        monitors=[tests],
+    )
+    # If training diverges, the target is not reached.
+    with context, contextlib.suppress(NonFiniteError, NonFiniteLossError, TaskError):
+        context.train_and_test(task.max_epochs, target_accuracy=task.target, duration=setting.limit)
+    return tests.points
+
+
+def train_torch(setting: Setting, task: Task, data: Dataset) -> list[Point]:
+    """One model on two threads."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    assert data.check is not None
+    torch.set_num_threads(2)
+    torch.manual_seed(setting.seed)
+    last = torch.channels_last
+    model = task.torch().to(memory_format=last)
+    optimiser = torch.optim.SGD(
+        model.parameters(), lr=setting.rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, foreach=True
+    )
+    x, y = _tensors(data, data.train, padded=task.augmented)
+    x_check, y_check = _tensors(data, data.check, padded=False)
+    count, size = len(y), data.image_shape[-1]
+    generator = torch.Generator().manual_seed(setting.seed)
+
+    def batch_of(chosen: Any) -> Any:
+        if not task.augmented:
+            return x[chosen].contiguous(memory_format=last)
+        corners = torch.randint(0, 2 * PADDING + 1, (len(chosen), 2), generator=generator)
+        offsets = torch.arange(size)
+        columns = offsets.expand(len(chosen), size)
+        mirrored = torch.rand(len(chosen), generator=generator) < 0.5
+        columns = torch.where(mirrored[:, None], columns.flip(1), columns) + corners[:, 1:]
+        rows = offsets + corners[:, :1]
+        # Indices before and after the channels' slice: (N, size, size, C), which is channels-last.
+        return x[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+    def accuracy() -> float:
+        model.eval()
+        with torch.no_grad():
+            right = sum(
+                int((model(x_check[start : start + 500]).argmax(1) == y_check[start : start + 500]).sum())
+                for start in range(0, len(y_check), 500)
+            )
+        model.train()
+        return right / len(y_check)
+
+    points: list[Point] = []
+    seconds, done, step = 0.0, 0, max(1, count // setting.batch // TESTS_PER_EPOCH)
+    for epoch in range(task.max_epochs):
+        order, began = torch.randperm(count, generator=generator), time.perf_counter()
+        for start in range(0, count - setting.batch + 1, setting.batch):
+            chosen = order[start : start + setting.batch]
+            loss: Any = cross_entropy(model(batch_of(chosen)), y[chosen])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            done += 1
+            if done % step == 0:
+                seconds += time.perf_counter() - began
+                if not math.isfinite(loss.item()):
+                    return points
+                points.append(Point(epoch + (start + setting.batch) / count, seconds, accuracy()))
+                if points[-1].accuracy >= task.target or seconds > setting.limit:
+                    return points
+                began = time.perf_counter()
+        seconds += time.perf_counter() - began
+    return points
+
+
+def _tensors(data: Dataset, part: Any, *, padded: bool) -> tuple[Any, Any]:
+    """Images, float32 and channels-last, optionally with a border, and labels."""
+    import torch
+
+    images = torch.from_numpy(part.images).float().mul_(data.scale)
+    if data.image_shape[0] == 3:
+        images = images.sub_(0.5).mul_(2.0)
+    if padded:
+        images = torch.nn.functional.pad(images, (PADDING,) * 4, value=-1.0)
+    return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(part.labels).long()
+
+
+TRAIN = {"crossbow": train_crossbow, "pytorch": train_torch}
+
+
+class Contest:
+    """Runs settings in processes of their own, and keeps their results in files."""
+
+    def __init__(self, output: Path, data_directory: Path | None) -> None:
+        self.output, self.data_directory = output, data_directory
+        make_directory(output)
+
+    def run(self, setting: Setting) -> Run:
+        """The result of a run, from its file if there is one."""
+        file = self.output / f"{setting.name}.json"
+        if not file.is_file():
+            directory = [] if self.data_directory is None else ["--data-directory", str(self.data_directory)]
+            command = [sys.executable, "-m", "benchmarks.time_to_accuracy", "--output", str(self.output)]
+            subprocess.run([*command, *directory, "--run", json.dumps(asdict(setting))], check=True)
+        run = read(file)
+        point = run.reached()
+        text = "not reached" if point is None else f"{point.seconds:.1f} s ({point.epoch:.2f} epochs)"
+        print(f"{setting.name}: {text}", flush=True)
+        return run
+
+
+def read(file: Path) -> Run:
+    """A run from its file. Raises DataError if it is damaged."""
+    try:
+        content = json.loads(file.read_text())
+        return Run(Setting(**content["setting"]), tuple(Point(**point) for point in content["points"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{file}: expected a run of this benchmark. Received: {error}") from error
+
+
+def select(contest: Contest, network: str, system: str, batches: Sequence[int] | None, seed: int) -> Run:
+    """The fastest run with one seed, over all batch sizes and learning rates. A run ends when it is slower than the
+    fastest one so far."""
+    best: Run | None = None
+    for batch, rates in TASKS[network].rates[system].items():
+        if batches is not None and batch not in batches:
+            continue
+        for rate in rates:
+            limit = LIMIT if best is None else min(LIMIT, best.seconds)
+            run = contest.run(Setting(network, system, batch, rate, seed, round(limit, 3), "selection"))
+            if best is None or run.seconds < best.seconds:
+                best = run
+    if best is None:
+        raise DataError(f"expected batches of {list(TASKS[network].rates[system])} for {system}. Received: {batches}")
+    return best
+
+
+def report(runs: Sequence[Run]) -> str:
+    """A table of all runs of the selected settings, and the ratio of the medians."""
+    rows = []
+    for run in runs:
+        point, setting = run.reached(), run.setting
+        reached = ["–", "–"] if point is None else [f"{point.epoch:.2f}", f"{point.seconds:.1f}"]
+        rows.append(
+            [setting.network, setting.system, str(setting.batch), f"{setting.rate:g}", str(setting.seed), *reached]
+        )
+    lines = [markdown(["network", "system", "batch", "rate", "seed", "epochs", "seconds"], rows), ""]
+    for network in dict.fromkeys(run.setting.network for run in runs):
+        medians = {
+            system: statistics.median(
+                r.seconds for r in runs if (r.setting.network, r.setting.system) == (network, system)
+            )
+            for system in SYSTEMS
+        }
+        ours, theirs = (medians[system] for system in SYSTEMS)
+        target = TASKS[network].target
+        lines.append(
+            f"{network} to {target:.1%}: Crossbow {ours:.1f} s, PyTorch {theirs:.1f} s, ratio {theirs / ours:.2f}"
+        )
+    return "\n".join(lines)
+
+
+def draw(runs: Sequence[Run], directory: Path) -> None:
+    """Write a picture for each network: test accuracy over seconds of training."""
+    import io
+
+    from matplotlib.figure import Figure
+
+    for network in dict.fromkeys(run.setting.network for run in runs):
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        axes = figure.subplots()
+        for run in (run for run in runs if run.setting.network == network):
+            system = run.setting.system
+            label = f"{system}, batch {run.setting.batch}" if run.setting.seed == runs[0].setting.seed else None
+            seconds, accuracy = [p.seconds for p in run.points], [p.accuracy for p in run.points]
+            axes.plot(seconds, accuracy, color=f"C{SYSTEMS.index(system)}", label=label, marker="o", markersize=2)
+        target = TASKS[network].target
+        axes.axhline(target, color="grey", linewidth=0.8, linestyle="--")
+        axes.set_ylim(2 * target - 1 - 0.05 * (1 - target), target + 0.1 * (1 - target))
+        axes.set_xlabel("seconds of training")
+        axes.set_ylabel("test accuracy")
+        axes.set_title(f"{network}: Crossbow with two learners, PyTorch with two threads")
+        axes.legend()
+        content = io.BytesIO()
+        figure.savefig(content, format="png")
+        write_whole(directory / f"{network}.png", content.getvalue())
+
+
+def train(setting: Setting, data_directory: Path | None) -> Run:
+    """Train a run in this process."""
+    task = TASKS[setting.network]
+    return Run(setting, tuple(TRAIN[setting.system](setting, task, task.data(data_directory))))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.time_to_accuracy", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--networks", nargs="+", choices=TASKS, default=["lenet"], help="(default: %(default)s)")
+    parser.add_argument("--data-directory", type=expanded_path, help="directory of the data (default: download)")
+    parser.add_argument(
+        "--output",
+        type=expanded_path,
+        default=Path("output/time-to-accuracy"),
+        help="directory of the results (default: %(default)s)",
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="(default: %(default)s)")
+    parser.add_argument("--batches", type=int, nargs="+", help="batch sizes to select from (default: all)")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.run is not None:
+        run = train(Setting(**json.loads(options.run)), options.data_directory)
+        write_json(options.output / f"{run.setting.name}.json", asdict(run))
+        return 0
+    contest, runs = Contest(options.output, options.data_directory), list[Run]()
+    for network in options.networks:
+        chosen = [select(contest, network, system, options.batches, options.seeds[0]).setting for system in SYSTEMS]
+        for seed in options.seeds:
+            for setting in chosen:
+                runs.append(contest.run(replace(setting, seed=seed, limit=LIMIT, purpose="measurement")))
+    draw(runs, options.output)
+    print("\n".join(f"- {name}: {value}" for name, value in describe_machine().items()))
+    print(report(runs))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

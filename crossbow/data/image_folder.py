@@ -1,0 +1,179 @@
+"""Data sets of image files in folders, one folder for each class."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow.conf import is_number, plain
+from crossbow.data.dataset import Dataset
+from crossbow.data.decoded import DecodedExamples
+from crossbow.data.images import Scratch, looks_like_an_image
+from crossbow.data.preprocessing import Boxes, Pixels, Preprocessing
+from crossbow.data.reading import LARGEST_ARRAY
+from crossbow.files import checked_path, file_error
+from crossbow.types import DataError, bytes_text
+
+
+def image_folder(
+    directory: str | os.PathLike[str],
+    *,
+    image_size: int = 224,
+    colour_distortion: bool = False,
+    check_fraction: float = 0.1,
+) -> Dataset:
+    """A data set of image files in `directory/CLASS/…`: uint8 (3, S, S), S = `image_size`.
+
+    The classes are the sorted names of the folders (`class_names` of the data set). The images of a class are in its
+    folder and below, sorted by path. The content of a file determines whether it is an image that `decode_image` reads,
+    not its name. Other files, files outside of classes and hidden folders are ignored.
+
+    If the directory contains `train` and `val` with folders of classes, these are the training and check examples.
+    Otherwise the fraction `check_fraction` of the images, evenly spaced, are check examples; 0 means none.
+
+    Images are decoded and preprocessed when they are needed. In training, a random area is resized, and mirrored at
+    random (`crossbow.data.cropping.RandomWindows`); with `colour_distortion`, brightness, saturation, hue and contrast
+    are changed at random (`crossbow.data.colours.ColourDistortion`). Check examples are the centres of images, as those
+    of torchvision's `Resize(256)` and `CenterCrop(224)` for 224 pixels. Resizing is bilinear with antialiasing.
+
+    Raises DataError if there are no classes, a class has no images, or `val` has a class that `train` does not have.
+    """
+    check_fraction = plain(check_fraction)
+    if not is_number(check_fraction) or not 0 <= check_fraction < 1:
+        raise DataError(f"check_fraction: expected a number with 0 ≤ check_fraction < 1. Received: {check_fraction!r}")
+    training = Preprocessing(image_size, training=True, colour_distortion=colour_distortion)
+    testing = Preprocessing(image_size, training=False)
+    train, check = _phases(checked_path("image_folder", directory).absolute(), check_fraction)
+    data = Dataset(
+        FolderExamples(train, training),
+        None if check is None else FolderExamples(check, testing),
+        number_of_classes=len(train.classes),
+    )
+    data.class_names = train.classes
+    return data
+
+
+@dataclass(frozen=True, eq=False)
+class _Listing:
+    """The image files of a phase."""
+
+    root: Path
+    classes: tuple[str, ...]
+    paths: list[str]
+    """Relative to the root."""
+    labels: NDArray[np.int32]
+
+    def part(self, selected: NDArray[np.bool_]) -> _Listing:
+        paths = [self.paths[index] for index in np.flatnonzero(selected)]
+        return replace(self, paths=paths, labels=self.labels[selected])
+
+
+def _phases(root: Path, check_fraction: float) -> tuple[_Listing, _Listing | None]:
+    """The training and check files of a directory."""
+    folders = _folders(root)
+    if "train" in folders and _folders(root / "train"):
+        train = _list_classes(root / "train")
+        if "val" in folders:
+            return train, _list_classes(root / "val", train.classes)
+    else:
+        train = _list_classes(root)
+    if check_fraction == 0:
+        return train, None
+    checked = np.diff(np.floor(np.arange(len(train.paths) + 1) * check_fraction)) > 0
+    if not checked.any():
+        raise DataError(
+            f"{train.root}: expected at least {math.ceil(1 / check_fraction):,} images, for a check example with "
+            f"check_fraction={check_fraction}. Received: {len(train.paths):,}"
+        )
+    return train.part(~checked), train.part(checked)
+
+
+def _list_classes(root: Path, classes: tuple[str, ...] | None = None) -> _Listing:
+    """The images in the folders of a directory. classes: the folders that there may be; None: any."""
+    found = _folders(root)
+    if not found:
+        raise DataError(f"{root}: expected a folder with images for each class. Received: no folders")
+    classes = tuple(found) if classes is None else classes
+    paths: list[str] = []
+    labels: list[int] = []
+    for name in found:
+        if name not in classes:
+            raise DataError(f"{root}: expected the classes of the training set. Received: {name!r} too")
+        images = sorted(_images(root / name))
+        if not images:
+            raise DataError(f"{root / name}: expected at least one image file in the folder of a class. Received: none")
+        paths += [os.path.join(name, image) for image in images]
+        labels += [classes.index(name)] * len(images)
+    return _Listing(root, classes, paths, np.array(labels, np.int32))
+
+
+class FolderExamples(DecodedExamples):
+    """The images of a listing."""
+
+    def __init__(self, files: _Listing, preprocessing: Preprocessing) -> None:
+        super().__init__(files.labels, preprocessing)
+        self._root, self._paths = str(files.root), files.paths
+
+    def source(self, index: int) -> str:
+        return os.path.join(self._root, self._paths[index])
+
+    def read(self, index: int, scratch: Scratch) -> tuple[Pixels, Boxes | None]:
+        path = self.source(index)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                if size > LARGEST_ARRAY:
+                    raise DataError(f"expected a file of at most {bytes_text(LARGEST_ARRAY)}. Received: {size:,} bytes")
+                content = scratch.array(size)
+                return content[: _fill(file, content)], None
+        except OSError as error:
+            raise file_error(error, Path(path), "a readable image file") from error
+
+
+def _fill(file: io.RawIOBase, content: Pixels) -> int:
+    """Read until the array is full or the file ends. Returns the number of bytes."""
+    count = 0
+    while count < len(content) and (read := file.readinto(content.data[count:])):
+        count += read
+    return count
+
+
+def _folders(directory: Path) -> list[str]:
+    """The names of the folders in a directory, sorted, without hidden ones."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise file_error(error, directory, "a directory with a folder for each class") from error
+
+
+def _images(folder: Path) -> Iterator[str]:
+    """The paths of the image files in a folder and below, relative to it."""
+
+    def fail(error: OSError) -> None:
+        raise file_error(error, folder, "a readable folder of images") from error
+
+    for where, folders, names in os.walk(folder, onerror=fail):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in names:
+            path = os.path.join(where, name)
+            if _is_image(path):
+                yield path[len(os.path.join(folder, "")) :]
+
+
+def _is_image(path: str) -> bool:
+    # A pipe would block, so that only regular files are opened.
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb", buffering=0) as file:
+            return looks_like_an_image(file.read(16) or b"")
+    except OSError as error:
+        raise file_error(error, Path(path), "a readable file") from error

@@ -1,0 +1,163 @@
+"""Data sets of image files in folders: classes, phases, and what is no image."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
+from crossbow.data import image_folder
+from crossbow.data.decoded import DecodedExamples
+from crossbow.data.examples import Examples
+from crossbow.types import DataError
+from models.logistic_regression import logistic_regression
+from tests.data.picture_files import picture, write_folder
+
+SIZE = 8
+
+
+def small(directory: Path, **options: Any) -> Dataset:
+    return image_folder(directory, **{"image_size": SIZE, "check_fraction": 0, **options})
+
+
+def names(examples: Examples | None) -> list[str]:
+    assert isinstance(examples, DecodedExamples)
+    return [Path(examples.source(index)).name for index in range(len(examples))]
+
+
+def test_classes_are_the_sorted_folders(tmp_path: Path) -> None:
+    files = {"zebra/2.jpg": picture(0), "zebra/1.jpg": picture(1), "Ant/x.jpg": picture(2), "bee/1.jpg": picture(3)}
+    data = small(write_folder(tmp_path, files))
+    assert data.class_names == ("Ant", "bee", "zebra")
+    assert data.number_of_classes == 3
+    assert data.train.labels.tolist() == [0, 1, 2, 2]
+    assert names(data.train) == ["x.jpg", "1.jpg", "1.jpg", "2.jpg"]
+    assert (data.image_shape, data.train.image_dtype.name, data.scale) == ((3, SIZE, SIZE), "uint8", 1 / 255)
+    assert data.train.groups is None
+    assert image_folder(tmp_path, check_fraction=0).image_shape == (3, 224, 224)
+
+
+def test_files_are_known_by_their_content(tmp_path: Path) -> None:
+    """Also in folders of folders, by links, and not in hidden folders."""
+    files = {
+        "a/0.png": picture(0),
+        "a/1": picture(1, format="PNG"),
+        "a/2.txt": picture(2, format="GIF"),
+        "a/3.jpg": picture(3, format="BMP"),
+        "a/deeper/still/4.jpg": picture(4, format="WEBP"),
+        "a/notes.jpg": b"BMW, and other notes",
+        "a/sound.jpg": b"RIFF\x24\x00\x00\x00WAVEfmt ",
+        "a/empty.jpg": b"",
+        "a/Thumbs.db": b"\xd0\xcf\x11\xe0",
+        "a/.hidden/5.jpg": picture(5),
+        ".git/6.jpg": picture(6),
+        "loose.jpg": picture(7),
+        "elsewhere.txt": b"no image",
+    }
+    write_folder(tmp_path / "data", files)
+    os.symlink(write_folder(tmp_path / "other", {"8.jpg": picture(8)}), tmp_path / "data" / "b")
+    os.symlink(tmp_path / "other" / "8.jpg", tmp_path / "data" / "a" / "link")
+    os.mkfifo(tmp_path / "data" / "a" / "pipe")
+    data = small(tmp_path / "data")
+    assert data.class_names == ("a", "b")
+    assert names(data.train) == ["0.png", "1", "2.txt", "3.jpg", "4.jpg", "link", "8.jpg"]
+
+
+def test_train_and_val(tmp_path: Path) -> None:
+    files = {f"{phase}/{name}/1.jpg": picture(0) for phase in ("train", "val") for name in "ab"}
+    data = small(write_folder(tmp_path, {**files, "train/c/1.jpg": picture(1), "test/d/1.jpg": picture(2)}))
+    assert data.class_names == ("a", "b", "c")
+    assert data.check is not None
+    assert (data.train.labels.tolist(), data.check.labels.tolist()) == ([0, 1, 2], [0, 1])
+    write_folder(tmp_path, {"val/e/1.jpg": picture(0)})
+    with pytest.raises(DataError, match=r"val: expected the classes of the training set\. Received: 'e' too"):
+        small(tmp_path)
+
+
+def test_train_alone_is_divided(tmp_path: Path) -> None:
+    data = small(write_folder(tmp_path, {f"train/a/{n}.jpg": picture(n) for n in range(4)}), check_fraction=0.25)
+    assert data.class_names == ("a",)
+    assert (names(data.train), names(data.check)) == (["0.jpg", "1.jpg", "2.jpg"], ["3.jpg"])
+
+
+def test_classes_may_be_called_train_and_val(tmp_path: Path) -> None:
+    data = small(write_folder(tmp_path, {"car/1.jpg": picture(0), "train/1.jpg": picture(1), "val/1.jpg": picture(2)}))
+    assert data.class_names == ("car", "train", "val")
+    assert data.check is None
+
+
+@pytest.mark.parametrize(
+    ("fraction", "check"), [(0.1, [9, 19]), (0.25, [3, 7, 11, 15, 19]), (0.5, list(range(1, 20, 2))), (0.05, [19])]
+)
+def test_a_fraction_is_for_checks(tmp_path: Path, fraction: float, check: list[int]) -> None:
+    write_folder(tmp_path, {f"{'ab'[n // 10]}/{n:02}.jpg": picture(0) for n in range(20)})
+    data = small(tmp_path, check_fraction=fraction)
+    assert data.check is not None
+    assert names(data.check) == [f"{n:02}.jpg" for n in check]
+    assert sorted(names(data.train) + names(data.check)) == [f"{n:02}.jpg" for n in range(20)]
+    assert data.check.labels.tolist() == [n // 10 for n in check]
+
+
+def test_it_trains_and_predicts(tmp_path: Path) -> None:
+    """Dark and bright images are told apart."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is not installed")
+    for n in range(60):
+        folder = tmp_path / ("dark", "light")[n % 2]
+        folder.mkdir(exist_ok=True)
+        pixels = np.random.default_rng(n).integers(0, 60, (20, 25, 3)) + n % 2 * 190
+        image.fromarray(pixels.astype(np.uint8)).save(folder / f"{n}.jpg")
+    data = small(tmp_path, check_fraction=0.2)
+    with ExecutionContext(
+        [logistic_regression(number_of_outputs=2), None],
+        data=data,
+        model=ModelConf(batch_size=6),
+        solver=SolverConf(learning_rate=0.1),
+        system=SystemConf(devices="cpu", learners_per_device=2, threads_per_learner=1),
+    ) as context:
+        context.train(40)
+        assert context.test().accuracy == 1
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "expected a folder with images for each class. Received: no folders"),
+        ({"1.jpg": b"\xff\xd8\xff"}, "expected a folder with images for each class. Received: no folders"),
+        (
+            {"a/1.jpg": b"\xff\xd8\xff", "b/1.jpg": b"text"},
+            "/b: expected at least one image file in the folder of a class. Received: none",
+        ),
+        (
+            {"a/1.jpg": b"\xff\xd8\xff"},
+            "expected at least 10 images, for a check example with check_fraction=0.1. Received: 1",
+        ),
+    ],
+    ids=["empty", "no folder", "an empty class", "too few"],
+)
+def test_directories_that_are_no_data_sets(files: dict[str, bytes], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=re.escape(message)) as caught:
+        small(write_folder(tmp_path, files), check_fraction=0.1)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"nowhere: expected a directory with a folder for each class\. Received: No"):
+        small(tmp_path / "nowhere")
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(DataError, match=r"file: expected a directory with a folder for each class\. Received: Not a"):
+        small(tmp_path / "file")
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1, 1.5, float("nan"), "a", None])
+def test_fractions_that_are_none(fraction: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^check_fraction: expected a number with 0 ≤ check_fraction < 1\. Received: "):
+        small(tmp_path, check_fraction=fraction)
