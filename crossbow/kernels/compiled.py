@@ -50,12 +50,12 @@ def _checksum(folder: Path) -> str:
 
 
 _SALT = _checksum(Path(__file__).parent)
-"""numba's cache looks only at the file of a pass itself, but a pass contains code and constants of others."""
+"""Part of a pass's key in numba's cache, which only checks the pass's own file; passes contain code of other files."""
 
 
 @functools.cache
 def _warn_of_cache(why: str) -> None:
-    """Say, once, before it takes long, why it will."""
+    """Warn once, before a long compilation."""
     warnings.warn(
         f"compiled kernels cannot be kept on disk ({why}): every process compiles them again, which may "
         "take a minute. Set NUMBA_CACHE_DIR to a directory that can be written",
@@ -132,15 +132,15 @@ def native_pass(arguments: Arguments) -> Callable[[Pass], NativeFunction]:
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: make a function that passes call. A division by zero in it is no error, as in NumPy (a loop that had
-    to look for one would not become vector code). Only passes call it: wrappers for other callers are not compiled."""
+    """Decorator: make a function that passes call. Division by zero is no error, as in NumPy (a check would prevent
+    vector code). Wrappers for callers other than passes are not compiled."""
     options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     made: Callable[..., Any] = numba.njit(**options)(function)
     return made
 
 
 def in_any_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: `inlined`, for a function whose sums may be formed in any order, as the lanes of vectors do it."""
+    """Decorator: `inlined`, for a function whose sums may be computed in any order, for example by lanes of vectors."""
     made: Callable[..., Any] = numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})(function)
     return made
 
@@ -157,8 +157,8 @@ def prepared_pass(
 ) -> PreparedKernel:
     """A prepared kernel that is one pass.
 
-    arguments: the pass's; addresses are given as roles of the request, or "workspace".
-    explain: raises what is to be said of buffers with which the pass failed (`NativeCall.explain`).
+    arguments: the pass's; addresses are given as roles of the request, or "workspace". workspace, nbytes_kept: bytes.
+    explain: raises an exception that explains a failed call, from its buffers (`NativeCall.explain`).
     """
     function.address  # noqa: B018 - compile while preparing, not while binding
     function.check(arguments)

@@ -64,8 +64,11 @@ class Steps:
         return offset
 
     def add_pass(self, name: str, function: NativeFunction, /, *values: Value, **arguments: Value) -> None:
-        """Append a compiled pass. arguments: the pass's; an address is given as the place of an operand, or as an array
-        or a compiled function."""
+        """Append a compiled pass.
+
+        arguments: the pass's; an address is given as the place of an operand, or as an array or a compiled function.
+        values: the same in the order of their declaration: a sequence of places, then numbers.
+        """
         if values and function.arguments is not None:
             places, *numbers = values
             arguments = dict(zip(function.arguments.names, (*places, *numbers), strict=True))

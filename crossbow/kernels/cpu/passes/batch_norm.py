@@ -1,12 +1,10 @@
-"""Batch normalisation: passes of our own, with the ReLU behind in the same ones, and with the running statistics.
+"""Batch normalisation with the running statistics, and with a ReLU after it in the same passes.
 
 oneDNN's primitive adds a channel's values one after the other in float32, so that its error grows with their number.
-These sums are those of `rows.py`, of deviations from a number near the mean, so that what all values have in common is
-gone before anything is rounded.
+These passes add deviations from a number near the mean, as in `rows.py`: a large common offset costs no digits.
 
-What is kept for the gradient: the batch's mean, weights / σ and the bias for every column of the grid, and 1 / σ for
-every channel. This one is in float64: where the terms of a gradient cancel, as they do with few values, an error of its
-square is what is left.
+Kept for the gradient: the batch's mean, weights / σ and the bias of each column of the grid, and 1 / σ of each channel.
+The latter is float64: with few values the terms of a gradient cancel, and the error of 1 / σ² remains.
 """
 
 from __future__ import annotations
@@ -39,11 +37,11 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormTraining
 
 MEAN, SCALE, SHIFT, COMMON, SLOPE = range(5)
-"""The columns' numbers, as far as a pass has them: y = (x − mean) · scale + shift, and
+"""Indices of the columns' numbers: y = (x − mean) · scale + shift, and
 dx = (dy − common − (x − mean) · slope) · scale."""
 
 STREAMED = 2**22
-"""Bytes from which a gradient that is not in place is written past the cache, which its operands need."""
+"""Minimum bytes of a gradient that is written past the cache, which its operands need, unless it is in place."""
 
 
 WORKSPACE: dict[str, Any] = dict.fromkeys(("channel_sums", "channel_numbers", "column_sums", "column_numbers"), Address)
@@ -219,8 +217,8 @@ def _rectified(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> 
 
 
 def _of_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    """dy times the derivative of a ReLU: 0 where the normalised value is ≤ 0, else 1. A product, so that what is not
-    finite is not hidden."""
+    """dy times the derivative of a ReLU: 0 if the normalised value is ≤ 0, else 1. A product, so that non-finite
+    gradients propagate."""
     builder, zero, one = code.builder, code.constant(0.0), code.constant(1.0)
     flat = builder.fcmp_ordered("<=", _normalised(code, values, numbers), zero)
     return builder.fmul(values[1], builder.select(flat, zero, one))

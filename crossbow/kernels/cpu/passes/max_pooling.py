@@ -1,13 +1,13 @@
-"""Two-dimensional max pooling and its gradient: passes over vectors of channels, which lie side by side.
+"""Two-dimensional max pooling and its gradient: passes over vectors of channels, which are contiguous.
 
-oneDNN's primitives overlook NaN and minus infinity. What is kept for the gradient is the number of the position in the
-window, u · kw + v, that each output came from.
+oneDNN's primitives ignore NaN and minus infinity. Kept for the gradient is the number of the position in the window,
+u · kw + v, of each output.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,21 +27,31 @@ from crossbow.types import Phase, Tensor
 LANES = 16
 """Channels of a vector."""
 WRITTEN_OUT = 9
-"""Elements of a window up to which a pass is compiled for its size."""
+"""Maximum number of positions of a window for whose size a pass is compiled."""
 
 
 class _Form(NamedTuple):
-    """What a pass is compiled for."""
+    """The parameters for which a pass is compiled."""
 
     kept: int
     """Bytes of the number of a position: 0, 1 or 4."""
     masked: bool
     """Whether there are fewer channels than a vector has."""
     rows: int
-    """Of a window; 0 where it is large."""
+    """Size of the window; 0 if it is large."""
     columns: int
     disjoint: bool
     """Gradients: whether no element is in two windows."""
+
+    @property
+    def code(self) -> int:
+        """The form as a number, which compiled functions have as a literal; its digits are the fields."""
+        return int("".join(str(int(field)) for field in self))
+
+    @staticmethod
+    def of(code: int) -> _Form:
+        kept, masked, rows, columns, disjoint = map(int, f"{code:05}")
+        return _Form(kept, bool(masked), rows, columns, bool(disjoint))
 
 
 @PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "max"))
@@ -126,116 +136,108 @@ class _Windows(Emitter):
 
 
 _PART = [types.int64] * 7
-"""The part of a window that lies on the image: its rows and columns, the number of its first position, the columns of
-the window, where the first position lies, and the bytes between rows and between columns."""
+"""The part of a window on the image: its rows and columns, the number of its first position, the columns of the window,
+the address of the first position, and the bytes between rows and between columns."""
 
 
-@functools.cache
-def _largest_whole(form: _Form) -> Any:
-    """The largest of a window and the number of its position, unless there is NaN: whether there is."""
+def _whole(result: Any, emit: Callable[..., Any]) -> Any:
+    """The instruction for whole windows of a form, given by its code. emit: (builder, form, arguments)."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start, row, column, y, kept, count = arguments
-        vectors = _Windows(builder, form.kept, count if form.masked else None)
-        if not form.rows:
-            return vectors.word(1)
-        values = [(number, vectors.load(place)) for number, place in vectors.whole(form, start, row, column)]
-        first, largest = values[0]
-        for number, value in values[1:]:
-            larger = builder.fcmp_ordered(">", value, largest)
-            largest = builder.select(larger, value, largest)
-            first = builder.select(larger, number, first)
-        vectors.store(largest, y)
-        if form.kept:
-            vectors.store_numbers(first, kept)
-        pairs = [(values[at][1], values[min(at + 1, len(values) - 1)][1]) for at in range(0, len(values), 2)]
-        unordered = [builder.fcmp_unordered("uno", one, other) for one, other in pairs]
-        return builder.zext(builder.bitcast(functools.reduce(builder.or_, unordered), ir.IntType(LANES)), vectors.word)
-
-    def largest_whole(typing: Any, start: Any, row: Any, column: Any, y: Any, kept: Any, count: Any) -> Any:
-        return types.int64(*[types.int64] * 6), generate
-
-    return instruction(largest_whole)
-
-
-@functools.cache
-def _largest_part(form: _Form) -> Any:
-    """The largest of a part of a window, where NaN is larger than everything, and the last one than all."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *window, y, kept, count = arguments
-        vectors = _Windows(builder, form.kept, count if form.masked else None)
-        largest = _register(builder, vectors.load(window[4]))
-        first = _register(builder, vectors.splat(builder.trunc(window[2], vectors.lane)))
-        for number, place in vectors.part(window):
-            old, new = builder.load(largest), vectors.load(place)
-            larger = builder.or_(builder.fcmp_ordered(">", new, old), builder.fcmp_unordered("uno", new, new))
-            builder.store(builder.select(larger, new, old), largest)
-            builder.store(builder.select(larger, number, builder.load(first)), first)
-        vectors.store(builder.load(largest), y)
-        if form.kept:
-            vectors.store_numbers(builder.load(first), kept)
-        return context.get_dummy_value()
-
-    def largest_part(
-        typing: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
-        y: Any, kept: Any, count: Any,
+    @instruction
+    def whole(
+        typing: Any, form: Any, start: Any, row: Any, column: Any, values: Any, kept: Any, last: Any
     ) -> Any:  # fmt: skip
-        return types.void(*_PART, *[types.int64] * 3), generate
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return emit(builder, _Form.of(form.literal_value), *arguments[1:]) or context.get_dummy_value()
 
-    return instruction(largest_part)
+        return (result(form, *[types.int64] * 6), generate) if isinstance(form, types.IntegerLiteral) else None
+
+    return whole
 
 
-def _shares(vectors: _Windows, form: _Form, dy: Any, kept: Any, skipped: Any) -> Callable[[Any], Any]:
-    """What of dy belongs to the position of a number. skipped: the first lanes, which have been there before."""
+def _part(emit: Callable[..., Any]) -> Any:
+    """The instruction for parts of windows."""
+
+    @instruction
+    def part(
+        typing: Any, form: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
+        values: Any, kept: Any, last: Any,
+    ) -> Any:  # fmt: skip
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            emit(builder, _Form.of(form.literal_value), arguments[1:8], *arguments[8:])
+            return context.get_dummy_value()
+
+        known = isinstance(form, types.IntegerLiteral)
+        return (types.void(form, *_PART, *[types.int64] * 3), generate) if known else None
+
+    return part
+
+
+def _emit_largest(builder: Any, form: _Form, start: Any, row: Any, column: Any, y: Any, kept: Any, count: Any) -> Any:
+    vectors = _Windows(builder, form.kept, count if form.masked else None)
+    if not form.rows:
+        return vectors.word(1)
+    values = [(number, vectors.load(place)) for number, place in vectors.whole(form, start, row, column)]
+    first, largest = values[0]
+    for number, value in values[1:]:
+        larger = builder.fcmp_ordered(">", value, largest)
+        largest = builder.select(larger, value, largest)
+        first = builder.select(larger, number, first)
+    vectors.store(largest, y)
+    if form.kept:
+        vectors.store_numbers(first, kept)
+    pairs = [(values[at][1], values[min(at + 1, len(values) - 1)][1]) for at in range(0, len(values), 2)]
+    unordered = [builder.fcmp_unordered("uno", one, other) for one, other in pairs]
+    return builder.zext(builder.bitcast(functools.reduce(builder.or_, unordered), ir.IntType(LANES)), vectors.word)
+
+
+def _emit_largest_part(builder: Any, form: _Form, window: Sequence[Any], y: Any, kept: Any, count: Any) -> None:
+    vectors = _Windows(builder, form.kept, count if form.masked else None)
+    largest = _register(builder, vectors.load(window[4]))
+    first = _register(builder, vectors.splat(builder.trunc(window[2], vectors.lane)))
+    for number, place in vectors.part(window):
+        old, new = builder.load(largest), vectors.load(place)
+        larger = builder.or_(builder.fcmp_ordered(">", new, old), builder.fcmp_unordered("uno", new, new))
+        builder.store(builder.select(larger, new, old), largest)
+        builder.store(builder.select(larger, number, builder.load(first)), first)
+    vectors.store(builder.load(largest), y)
+    if form.kept:
+        vectors.store_numbers(builder.load(first), kept)
+
+
+def _emit_scatter(builder: Any, form: _Form, start: Any, row: Any, column: Any, dy: Any, kept: Any, last: Any) -> None:
+    vectors = _Windows(builder, form.kept, last if form.masked else None)
+    _add_shares(vectors, form, vectors.whole(form, start, row, column), dy, kept, last)
+
+
+def _emit_scatter_part(builder: Any, form: _Form, window: Sequence[Any], dy: Any, kept: Any, last: Any) -> None:
+    vectors = _Windows(builder, form.kept, last if form.masked else None)
+    _add_shares(vectors, form, vectors.part(window), dy, kept, last)
+
+
+def _add_shares(
+    vectors: _Windows, form: _Form, positions: Iterator[tuple[Any, Any]], dy: Any, kept: Any, last: Any
+) -> None:
+    """Scatter dy to the positions: dy where the position's number was kept, else 0."""
     builder, gradient, picked = vectors.builder, vectors.load(dy), vectors.load_numbers(kept)
     zero = ir.Constant(gradient.type, None)
     if not form.masked:
-        new = builder.icmp_signed(">=", vectors.indices, vectors.splat(builder.trunc(skipped, vectors.lane)))
+        new = builder.icmp_signed(">=", vectors.indices, vectors.splat(builder.trunc(last, vectors.lane)))
         gradient = gradient if form.disjoint else builder.select(new, gradient, zero)
-    return lambda number: builder.select(builder.icmp_signed("==", picked, number), gradient, zero)
+    for number, place in positions:
+        value = builder.select(builder.icmp_signed("==", picked, number), gradient, zero)
+        vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
 
 
-@functools.cache
-def _scatter_whole(form: _Form) -> Any:
-    """dy to the positions of a window: written, where windows are disjoint, else added. last: the number of channels
-    where there are few, else of those that have been there before."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start, row, column, dy, kept, last = arguments
-        vectors = _Windows(builder, form.kept, last if form.masked else None)
-        share = _shares(vectors, form, dy, kept, last)
-        for number, place in vectors.whole(form, start, row, column):
-            value = share(number)
-            vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
-        return context.get_dummy_value()
-
-    def scatter_whole(typing: Any, start: Any, row: Any, column: Any, dy: Any, kept: Any, last: Any) -> Any:
-        return types.void(*[types.int64] * 6), generate
-
-    return instruction(scatter_whole)
-
-
-@functools.cache
-def _scatter_part(form: _Form) -> Any:
-    """The same for a part of a window."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *window, dy, kept, last = arguments
-        vectors = _Windows(builder, form.kept, last if form.masked else None)
-        share = _shares(vectors, form, dy, kept, last)
-        for number, place in vectors.part(window):
-            value = share(number)
-            vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
-        return context.get_dummy_value()
-
-    def scatter_part(
-        typing: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
-        dy: Any, kept: Any, last: Any,
-    ) -> Any:  # fmt: skip
-        return types.void(*_PART, *[types.int64] * 3), generate
-
-    return instruction(scatter_part)
+_largest_whole = _whole(types.int64, _emit_largest)
+"""The largest value of a window and the number of its position, unless there is NaN; returns whether there is.
+last: the number of channels, if there are few."""
+_largest_part = _part(_emit_largest_part)
+"""The largest value of a part of a window; NaN is larger than every number, and the last NaN than all."""
+_scatter_whole = _whole(types.void, _emit_scatter)
+"""Scatter dy to the positions of a window: written if windows are disjoint, else added. last: the number of channels if
+there are few, else the number of lanes that the vector before has already scattered."""
+_scatter_part = _part(_emit_scatter_part)
 
 
 # Passes.
@@ -247,7 +249,7 @@ MAXIMA_GRADIENT = Arguments(dy=Address, kept=Address, dx=Address, windows=WINDOW
 
 @inlined
 def _inside(start: int, size: int, kernel: int, dilation: int) -> tuple[int, int]:
-    """The first position of a window on one axis that lies on the image, and how many do."""
+    """The first position of a window on one axis that is on the image, and the number of such positions."""
     if start >= 0 and start + (kernel - 1) * dilation < size:
         return 0, kernel
     first = max(0, -(start // dilation))
@@ -264,7 +266,7 @@ def _clear(place: int, count: int) -> None:
 @functools.cache
 def _maxima(form: _Form) -> NativeFunction:
     """The compiled pass of a form."""
-    whole, part = _largest_whole(form), _largest_part(form)
+    code = form.code  # an integer, as numba's cache compares closures by value
     size, few, rows, columns = form.kept, form.masked, form.rows, form.columns
 
     def maxima(block: Any) -> int:
@@ -283,13 +285,14 @@ def _maxima(form: _Form) -> NativeFunction:
                     element, number = n * w.y.n + i * w.y.h + j * w.y.w, u * w.kernel_columns + v
                     y, kept = block.y + 4 * element, block.kept + size * element
                     for start in range(0, channels, LANES):
-                        # The last vector begins inside the one before where they do not fit.
+                        # The last vector overlaps the one before if the channels are no multiple.
                         c = start if few else min(start, channels - LANES)
                         general = 1
                         if rows != 0 and high == rows and wide == columns:
-                            general = whole(x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
+                            general = _largest_whole(code, x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
                         if general != 0:
-                            part(
+                            _largest_part(
+                                code,
                                 high,
                                 wide,
                                 number,
@@ -310,7 +313,7 @@ def _maxima(form: _Form) -> NativeFunction:
 @functools.cache
 def _gradient(form: _Form) -> NativeFunction:
     """The compiled pass of a form."""
-    whole, part = _scatter_whole(form), _scatter_part(form)
+    code = form.code
     size, few, rows, columns, disjoint = form
 
     def maxima_gradient(block: Any) -> int:
@@ -334,9 +337,10 @@ def _gradient(form: _Form) -> NativeFunction:
                         c = start if few else min(start, channels - LANES)
                         last = channels if few else start - c
                         if rows != 0 and high == rows and wide == columns:
-                            whole(dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
+                            _scatter_whole(code, dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
                         else:
-                            part(
+                            _scatter_part(
+                                code,
                                 high,
                                 wide,
                                 number,

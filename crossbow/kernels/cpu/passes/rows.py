@@ -1,11 +1,11 @@
 """Passes over rows of channels: sums down the columns, and element-wise arithmetic with a number for each column.
 
 The memory of a tensor is a sequence of matrices, (outer, groups, rows, width), each followed by a partial row of `rest`
-numbers. A channels-last tensor is one matrix; a row of it is several pixels, so that few channels fill vectors, too.
-In a plain tensor (N, C, …) every channel of an example is a matrix, all of whose columns belong to that channel.
+numbers. A channels-last tensor is one matrix, whose rows have several pixels, so that few channels fill vectors, too.
+In a plain tensor (N, C, …) each channel of an example is a matrix, and all of its columns belong to that channel.
 
-Sums are exact to about the last digit of float32 however many numbers there are: blocks of at most BLOCK rows are added
-up in float32, column by column, and these sums in float64.
+Sums are exact to about the last digit of float32, for any number of terms: blocks of at most BLOCK rows are added up in
+float32, column by column, and the sums of blocks in float64.
 """
 
 from __future__ import annotations
@@ -101,12 +101,12 @@ _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
 def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, moving: bool, past_cache: bool) -> Any:
-    """Instructions for so many rows of `vectors` × `lanes` columns.
+    """Instructions for `rows` rows of `vectors` × `lanes` columns.
 
-    parameters: which rows of numbers are used, of those that lie one after the other. With sums = 0 the step's result
-    is written; else so many sums are formed and added to those in float64, which lie `wide` apart. moving: the sums are
-    Σ d and Σ d² of deviations d from the first parameter. They are added as those of deviations from the second one,
-    and the first becomes the block's mean.
+    parameters: indices of the rows of numbers that the step reads; rows are `wide` bytes apart. sums: number of sums of
+    the step's results, which are added to float64 sums 2 · `wide` bytes apart; with 0, the result is written. moving:
+    the sums are Σ d and Σ d² of deviations d from the first parameter; they are converted to deviations from the second
+    parameter before they are added, and the first parameter becomes the block's mean.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -126,8 +126,8 @@ def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, movi
             return step(code, [code.load(builder.add(base_of, at)) for base_of in (a, b)[:operands]], numbers)
 
         def together(first: Any, count: int) -> None:
-            """So many rows, their numbers added to each other in pairs before they are added to the sums. They are
-            read as they lie, which the processor foresees."""
+            """`count` rows, added pairwise before they are added to the sums. They are read in the order of memory, for
+            the prefetcher."""
             open_pairs: list[list[tuple[int, Sequence[Any]]]] = [[] for _ in places]
             for number in range(count):
                 row = builder.add(first, word(number))
@@ -180,7 +180,7 @@ def _added(builder: Any, left: Sequence[Any], right: Sequence[Any]) -> list[Any]
 
 
 def _moved(code: Emitter, count: Any, numbers: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Σ d and Σ d² of `count` deviations from one number as those from another; and the mean that they mean."""
+    """Σ d and Σ d² of `count` deviations from one number, converted to deviations from another; and the mean."""
     builder, (near, origin) = code.builder, map(code.widened, numbers)
     distance, (first, second) = builder.fsub(near, origin), values
     moved = builder.fadd(builder.fmul(count, distance), first)
@@ -198,9 +198,9 @@ def over(
     moving: bool = False,
     past_cache: bool = False,
 ) -> Any:
-    """The function (a, b, out, rows, width, height, parameters, wide, totals) that does the step with a matrix, in
-    blocks of rows and vectors of columns. b, out and totals may be 0 where they are not used; parameters lie `wide`
-    bytes apart, sums twice as far. past_cache: what is written, at multiples of 64 bytes, goes to memory at once."""
+    """The function (a, b, out, rows, width, height, parameters, wide, totals) that applies the step to a matrix, in
+    blocks of rows and vectors of columns. Unused addresses are 0. Rows of parameters are `wide` bytes apart, sums twice
+    as far. past_cache: results, at multiples of 64 bytes, are written directly to memory."""
     code = _block(operands, parameters, step, sums, moving, past_cache)
 
     def run(

@@ -41,7 +41,7 @@ CONVOLUTION = Arguments(
 
 @dataclass(frozen=True)
 class PaddedImages:
-    """Images of (height, width, channels), and the padding that a kernel wants around them: (before, behind)."""
+    """Images of (height, width, channels), with padding (before, after) on both axes."""
 
     images: int
     height: int
@@ -62,7 +62,7 @@ class PaddedImages:
         return dict(zip(IMAGES.names, sizes, strict=True))
 
     def reserve(self, steps: Steps) -> int | None:
-        """Room for one image with its padding, where there is any."""
+        """Reserve workspace for one image with its padding; None if there is no padding."""
         height, width = self.padded
         if (height, width) == (self.height, self.width):
             return None
@@ -108,7 +108,7 @@ Convolution = ConvolutionForward | ConvolutionBackwardData | ConvolutionBackward
 
 
 def own_sizes(request: Convolution) -> ImageConvolution | None:
-    """The sizes of a convolution for kernels of our own, where these take the weights as they lie, or may choose."""
+    """The sizes of a convolution that our own kernels support, with these weights; None if they do not."""
     if isinstance(request, ConvolutionForward):
         x, y = request.x, request.y
     else:
@@ -119,14 +119,14 @@ def own_sizes(request: Convolution) -> ImageConvolution | None:
 
 
 def known_sizes(request: Convolution) -> ImageConvolution:
-    """The same, once it is settled that there are such kernels."""
+    """`own_sizes` of a supported request."""
     sizes = own_sizes(request)
     assert sizes is not None
     return sizes
 
 
 def chosen_storage(request: ConvolutionForward) -> dict[str, Storage]:
-    """How the weights shall lie for kernels of our own, where it is for the forward kernel to say."""
+    """The storage of the weights for our own kernels, unless it is already determined."""
     weights = request.weights
     if weights.storage is not None:
         return {}
@@ -134,7 +134,7 @@ def chosen_storage(request: ConvolutionForward) -> dict[str, Storage]:
 
 
 def image_convolution(x: Tensor, y: Tensor, geometry: ConvolutionGeometry) -> ImageConvolution | None:
-    """The sizes of a convolution that our own kernels can do on this thread, else None."""
+    """The sizes of a convolution; None if our own kernels do not support it with this number of threads."""
     if len(x.shape) != 4 or geometry.groups != 1 or geometry.dilation[1] != 1:
         return None
     if max_threads() != 1:

@@ -2,15 +2,15 @@
 
 The library pads 20 → 50 channels to 32 → 64, twice the work. In channels-last order a row of a window, kw pixels of C
 channels, is contiguous, and so is the same row of the next window, sw · C elements on. So a row of the output is, for
-each row u of the kernel, the product of a matrix of overlapping rows and one of weights, and tiles (`tile.py`) take the
-edges in smaller vectors. With the weights as (kh, kw · C, O):
+each row u of the kernel, the product of a matrix of overlapping rows and a matrix of weights. Tiles (`tile.py`) have
+smaller vectors for the edges. With the weights as (kh, kw · C, O):
 
     y[i, j]      = b + Σ_u  x[i·sh + u, j·sw …] · w[u]
     dw[u]        = Σ_{n, i, j}  x[i·sh + u, j·sw …]ᵀ · dy[n, i, j]
     dx[i·sh + u, j·sw …]  +=  dy[i, j] · w[u]ᵀ
 
-All others take this way too where oneDNN is not installed, or refuses. One thread only; with padding, images pass
-through a padded copy.
+Other convolutions use these passes, too, if oneDNN is not installed or rejects them. One thread only; images with
+padding are copied.
 """
 
 from __future__ import annotations
@@ -39,24 +39,23 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward
 
 WASTE = 1.3
-"""How many times the work the library has to do, in whole vectors of inputs and outputs, that this gains
-(`python -m benchmarks.pieces`)."""
+"""Minimum ratio of the library's work, in whole vectors of channels, to the actual work for which these passes are
+faster (`python -m benchmarks.pieces`)."""
 FEW = 4
-"""Input channels up to which the library does not fill them up to a vector. With a single one its weight gradient is
-slower all the same."""
+"""Maximum number of input channels that the library does not pad to a vector. With one channel, its weight gradient is
+slower nevertheless."""
 SUMMED = 1024
-"""Positions whose products are added up before the sum is added to the weight gradient: the rounding error of one sum
-grows with their number."""
+"""Number of positions that are summed before the sum is added to the weight gradient, to bound rounding errors."""
 
 
 def gains(sizes: ImageConvolution) -> bool:
-    """Whether such a convolution is faster here than with the library."""
+    """Whether these passes are faster than the library for such a convolution."""
     filled = _whole(sizes.outputs) * (_whole(sizes.channels) if sizes.channels > FEW else sizes.channels)
     return processor.measured() and filled >= WASTE * sizes.outputs * sizes.channels
 
 
 def gains_in_weights(sizes: ImageConvolution) -> bool:
-    """Whether its weight gradient is."""
+    """Whether they are faster for its weight gradient."""
     return gains(sizes) or (processor.measured() and sizes.channels == 1)
 
 

@@ -57,17 +57,17 @@ from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward
 
 TILES = {3: (4, 2), 5: (2,)}
-"""For a kernel, the tiles that are tried; larger ones would lose digits. 4×4 outputs of a 3×3 kernel take 1.2 to 1.5
-times as long in tiles of 2×2, with a third of the error (`python -m benchmarks.winograd_tiles`)."""
+"""Candidate outputs in a row of a tile, by kernel size; larger tiles would lose digits. 4×4 outputs of a 3×3 kernel
+take 1.2 to 1.5 times as long in tiles of 2×2, with a third of the error (`python -m benchmarks.winograd_tiles`)."""
 BLOCK = 64
 """Approximate number of tiles in a block: enough for products that are worth their calls, few enough for the cache."""
 
 
 TRANSFORM = 6
-"""Products that take as long as the transform of a number of input or output to, or from, a point."""
+"""Cost of the transform of a number of the input or output to or from a point, in products."""
 CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
-"""Bytes of a core's cache; products that take as long as the transform of a weight to a point, and reading it there:
-where all of them lie in the cache, and where not."""
+"""Bytes of a core's cache; cost of the transform of a weight to a point and of reading it, in products, if all points
+of the weights are in the cache, and if not."""
 GAIN = 1.15
 """Minimum estimated gain before Winograd is chosen."""
 LARGER_GAIN = 1.2
@@ -80,7 +80,7 @@ class Tiling:
 
     sizes: ImageConvolution
     outputs: int
-    """Of a tile, in a row."""
+    """Number of outputs in a row of a tile."""
 
     @property
     def kernel(self) -> int:
@@ -101,7 +101,7 @@ class Tiling:
 
     @property
     def rows(self) -> int:
-        """Of tiles, in all images."""
+        """Rows of tiles, in all images."""
         return self.sizes.input.images * self.down
 
     @property
@@ -112,19 +112,19 @@ class Tiling:
 
     @property
     def in_cache(self) -> bool:
-        """Whether the weights' points are."""
+        """Whether the weights' points fit in the cache."""
         return 4 * self.side**2 * self.sizes.channels * self.sizes.outputs <= CACHE
 
     @property
     def work(self) -> float:
-        """In products of two numbers."""
+        """Estimated work, in products of two numbers."""
         c, o, tiles = self.sizes.channels, self.sizes.outputs, self.rows * self.across
         weights = IN_CACHE if self.in_cache else IN_MEMORY
         return self.side**2 * (tiles * (c * o + TRANSFORM * (c + o)) + weights * c * o)
 
 
 def gains(sizes: ImageConvolution) -> bool:
-    """Whether such a convolution is faster here than with the library."""
+    """Whether Winograd is estimated to be faster than the library."""
     return processor.measured() and _tiling(sizes) is not None
 
 
@@ -140,7 +140,7 @@ def larger_tiles_pay(tiling: Tiling, smallest: Tiling) -> bool:
 
 @functools.cache
 def _tiling(sizes: ImageConvolution) -> Tiling | None:
-    """The tiles with the least work, where that is less than the library's."""
+    """The tiles with the least work, or None if the library has less."""
     (kernel, width), around = sizes.kernel, max(map(max, sizes.input.padding))
     if kernel != width or kernel not in TILES or sizes.stride != (1, 1) or sizes.dilation != 1 or around >= kernel:
         return None
@@ -153,7 +153,7 @@ def _tiling(sizes: ImageConvolution) -> Tiling | None:
 
 
 def _library_work(sizes: ImageConvolution) -> int:
-    """Products with windows, in whole vectors of channels, without those of padding."""
+    """Number of products of a direct convolution, in whole vectors of channels, without products of padding."""
     x = sizes.input
     taps = x.images
     for size, count, kernel, (before, _) in zip(
@@ -243,7 +243,7 @@ def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
 
 
 def _chosen(sizes: ImageConvolution) -> Tiling:
-    """The tiles that gain, or, where none do, the smallest."""
+    """The fastest tiles, or the smallest if none are faster than the library."""
     return _tiling(sizes) or Tiling(sizes, TILES[sizes.kernel[0]][-1])
 
 
