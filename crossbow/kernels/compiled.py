@@ -1,10 +1,9 @@
 """Passes over memory, written in Python, compiled by numba, and callable by address.
 
-A pass is a function `int32 f(uintp, uintp, uintp, uintp)` that returns 0. Most take the address of one *argument
-block*: 8-byte slots that hold addresses, integers, or floats (read through `float64_at`). Inside a pass, memory is
-block*: 8-byte slots with addresses, integers, or floats (read through `float64_at`). Inside a pass, memory is accessed
-through typed pointers: `x = float32_at(block[0])`, then `x[i]`. There are no checks: the code that binds a pass is
-responsible for sizes.
+A pass is a function `int32 f(uintp, uintp, uintp, uintp)` that returns 0. Most take the address of an *argument block*,
+which they declare and read by names (`crossbow.kernels.arguments`). Inside a pass, memory is accessed through typed
+pointers: `x = float32_at(block.source)`, then `x[i]`. There are no checks: the code that binds a pass is responsible
+for sizes.
 
 Passes are compiled when their address is first requested, and cached on disk by numba (next to the source, or in the
 user's cache directory if that is not writable, or not at all if neither is).
@@ -17,7 +16,7 @@ import platform
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,18 +28,20 @@ from numba import types
 from numba.extending import intrinsic
 
 from crossbow.files import reason
+from crossbow.kernels.arguments import Arguments, Value
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel, State
 from crossbow.kernels.native import ARGUMENTS, NativeCall
 from crossbow.kernels.random import ROUNDS
 from crossbow.kernels.requests import Request
-from crossbow.types import Array, address
+from crossbow.types import address
 
 SIGNATURE = types.int32(*[types.uintp] * ARGUMENTS)
 
 TASK, SLOT, EXAMPLES, TICK = State.TASK, State.SLOT, State.EXAMPLES, State.TICK
 """The positions in the task state, as constants that compiled code can see."""
 
-Pass = Callable[[int, int, int, int], int]
+Pass = Callable[..., int]
+"""Four addresses or numbers, or an argument block."""
 
 
 def _checksum(folder: Path) -> str:
@@ -49,12 +50,12 @@ def _checksum(folder: Path) -> str:
 
 
 _SALT = _checksum(Path(__file__).parent)
-"""numba's cache looks only at the file of a pass itself, but a pass contains code and constants of others."""
+"""Part of a pass's key in numba's cache, which only checks the pass's own file; passes contain code of other files."""
 
 
 @functools.cache
 def _warn_of_cache(why: str) -> None:
-    """Say, once, before it takes long, why it will."""
+    """Warn once, before a long compilation."""
     warnings.warn(
         f"compiled kernels cannot be kept on disk ({why}): every process compiles them again, which may "
         "take a minute. Set NUMBA_CACHE_DIR to a directory that can be written",
@@ -66,9 +67,13 @@ def _warn_of_cache(why: str) -> None:
 class NativeFunction:
     """A compiled pass. `address` compiles it, or loads it from disk."""
 
-    def __init__(self, function: Pass) -> None:
+    def __init__(self, function: Pass, arguments: Arguments | None = None) -> None:
+        """arguments: the declaration of the function's argument block, if it takes one."""
         self.name = function.__name__
+        self.arguments = arguments
         self._function = function
+        # A block is passed by address. Callers pass four arguments; a function may ignore the last ones.
+        self._signature = SIGNATURE if arguments is None else types.int32(arguments.block)
         self._compiled: Any = None
         self._lock = threading.Lock()
 
@@ -87,82 +92,86 @@ class NativeFunction:
     def _compile(self) -> Any:
         self._function.__qualname__ = f"{self.name}_{_SALT}"
         try:
-            return numba.cfunc(SIGNATURE, cache=True)(self._function)
+            return numba.cfunc(self._signature, cache=True)(self._function)
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
             _warn_of_cache("no directory for them can be written")
         except OSError as error:  # a full disk
             _warn_of_cache(reason(error))
-        return numba.cfunc(SIGNATURE)(self._function)
+        return numba.cfunc(self._signature)(self._function)
 
-    def call(self, name: str, *slots: int | float, references: Sequence[object] = ()) -> NativeCall:
-        """The call on an argument block of these slots."""
-        block = argument_block(*slots)
-        return NativeCall(name, self.address, (address(block),), (block, *references))
+    @property
+    def _block(self) -> Arguments:
+        assert self.arguments is not None, f"{self.name} takes no argument block"
+        return self.arguments
+
+    def check(self, arguments: Iterable[str]) -> None:
+        """Raise TypeError unless these are the names of the declared arguments."""
+        self._block.check_names(self.name, tuple(arguments))
+
+    def located(self, arguments: Mapping[str, Value], locate: Callable[[Value], Value]) -> dict[str, Value]:
+        """The arguments, with `locate` applied to the values of addresses."""
+        return self._block.located(arguments, locate)
+
+    def call(self, name: str, /, *, references: Sequence[object] = (), **arguments: Value) -> NativeCall:
+        """The call on a block of these arguments. name: for profiles and errors. references: objects, besides the
+        arrays among the arguments, that must live as long as the call."""
+        block, arrays = self._block.pack(self.name, arguments)
+        return NativeCall(name, self.address, (address(block),), (block, *arrays, *references))
 
 
 def native(function: Pass) -> NativeFunction:
-    """Decorator: make a pass of a function."""
+    """Decorator: make a pass of a function of four numbers or addresses."""
     return NativeFunction(function)
 
 
+def native_pass(arguments: Arguments) -> Callable[[Pass], NativeFunction]:
+    """Decorator: make a pass of a function of an argument block."""
+    return lambda function: NativeFunction(function, arguments)
+
+
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: make a function that passes call. A division by zero in it is no error, as in NumPy (a loop that had
-    to look for one would not become vector code). Only passes call it: wrappers for other callers are not compiled."""
+    """Decorator: make a function that passes call. Division by zero is no error, as in NumPy (a check would prevent
+    vector code). Wrappers for callers other than passes are not compiled."""
     options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     made: Callable[..., Any] = numba.njit(**options)(function)
     return made
 
 
 def in_any_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: `inlined`, for a function whose sums may be formed in any order, as the lanes of vectors do it."""
+    """Decorator: `inlined`, for a function whose sums may be computed in any order, for example by lanes of vectors."""
     made: Callable[..., Any] = numba.njit(error_model="numpy", fastmath={"reassoc", "contract"})(function)
     return made
-
-
-def argument_block(*slots: int | float) -> Array:
-    """8-byte slots, each an integer or the bits of a float64."""
-    block = np.zeros(len(slots), np.int64)
-    floats = block.view(np.float64)
-    for index, slot in enumerate(slots):
-        if isinstance(slot, float):
-            floats[index] = slot
-        else:
-            block[index] = slot
-    return block
-
-
-def pass_call(
-    function: NativeFunction, name: str, buffers: Buffers, roles: Sequence[str], *slots: int | float
-) -> NativeCall:
-    """The call of a pass whose block starts with the addresses of `roles`, followed by `slots`."""
-    arrays = [buffers[role] for role in roles]
-    return function.call(name, *map(address, arrays), *slots, references=arrays)
 
 
 def prepared_pass(
     request: Request,
     function: NativeFunction,
-    *slots: int | float,
+    *,
     explain: Callable[[Buffers], object] | None = None,
     workspace: int = 0,
-    kept: int = 0,
+    nbytes_kept: int = 0,
     in_place: bool = True,
+    **arguments: Value,
 ) -> PreparedKernel:
-    """A prepared kernel that is one pass. Its block holds the addresses of what is read, of what is written, of the
-    workspace where there is one, then `slots`.
+    """A prepared kernel that is one pass.
 
-    explain: raises what is to be said of buffers with which the pass failed (`NativeCall.explain`).
+    arguments: the pass's; addresses are given as roles of the request, or "workspace". workspace, nbytes_kept: bytes.
+    explain: raises an exception that explains a failed call, from its buffers (`NativeCall.explain`).
     """
     function.address  # noqa: B018 - compile while preparing, not while binding
-    roles = (*request.reads, *request.writes, *(("workspace",) if workspace else ()))
+    function.check(arguments)
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        call = pass_call(function, request.label, buffers, roles, *slots)
+        call = function.call(request.label, **function.located(arguments, lambda place: _buffer(place, buffers)))
         return (call if explain is None else replace(call, explain=functools.partial(explain, buffers)),)
 
-    return request.prepared("numba", bind, workspace=workspace, kept=kept, in_place=in_place)
+    return request.prepared("numba", bind, workspace=workspace, kept=nbytes_kept, in_place=in_place)
+
+
+def _buffer(place: Value, buffers: Buffers) -> Value:
+    return buffers[place] if isinstance(place, str) else place
 
 
 # Typed pointers and indirect calls.
@@ -193,6 +202,26 @@ uint32_at = _pointer_to(types.uint32)
 uint8_at = _pointer_to(types.uint8)
 float32_at = _pointer_to(types.float32)
 float64_at = _pointer_to(types.float64)
+
+
+@instruction
+def address_of(typing_context: Any, block: Any) -> Any:
+    """The address of an argument block, or of a group of its fields."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ptrtoint(arguments[0], ir.IntType(64))
+
+    return types.int64(block), generate
+
+
+@instruction
+def tail(typing_context: Any, block: Any) -> Any:
+    """The address of the integers after the fields of an argument block."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.add(builder.ptrtoint(arguments[0], ir.IntType(64)), ir.IntType(64)(block.size))
+
+    return types.int64(block), generate
 
 
 @instruction

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from crossbow.kernels.arguments import Value
 from crossbow.kernels.compiled import NativeFunction
-from crossbow.kernels.cpu.passes.team import TEAM_SLOTS, THREADS, run_team, team_slots
+from crossbow.kernels.cpu.passes.team import run_team, team_arguments
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.requests import Request
@@ -16,29 +17,34 @@ from crossbow.types import address
 ALIGNMENT = 64
 
 Place = str | int | tuple[str, int] | None
-"""The place of an operand: a buffer's role, optionally with an offset in bytes, or an offset in the workspace. None is
+"""Where an operand is: a buffer's role, optionally with an offset in bytes, or an offset in the workspace. None is
 address 0."""
 
 
 @dataclass(frozen=True)
 class _PassStep:
-    """A pass with the places and numbers of its block."""
+    """A pass with its arguments; addresses are places."""
 
     name: str
     function: NativeFunction
-    places: tuple[Place, ...]
-    slots: tuple[int | float, ...]
-    references: tuple[object, ...]
-    team: bool = False
+    arguments: Mapping[str, Value]
 
     def bind(self, label: str, buffers: Buffers, workspace: int) -> NativeCall:
-        locations = [location(place, buffers, workspace) for place in self.places]
-        references, name = (*self.references, *buffers.values()), f"{label} {self.name}"
-        if self.team:
-            function = self.function if self.slots[THREADS] == 1 else run_team
-            slots = (*self.slots[:TEAM_SLOTS], *locations, *self.slots[TEAM_SLOTS:])
-            return function.call(name, *slots, references=references)
-        return self.function.call(name, *locations, *self.slots, references=references)
+        def locate(value: Value) -> Value:
+            is_place = value is None or isinstance(value, str | int | tuple)
+            return location(value, buffers, workspace) if is_place else value
+
+        arguments = self.function.located(self.arguments, locate)
+        return self.function.call(f"{label} {self.name}", references=tuple(buffers.values()), **arguments)
+
+
+@dataclass(frozen=True)
+class _TeamPassStep(_PassStep):
+    """A pass that several threads run."""
+
+    def bind(self, label: str, buffers: Buffers, workspace: int) -> NativeCall:
+        call = super().bind(label, buffers, workspace)
+        return call if self.arguments["team"]["threads"] == 1 else replace(call, function=run_team.address)
 
 
 class Steps:
@@ -57,33 +63,27 @@ class Steps:
         self._reserved += -(-size // ALIGNMENT) * ALIGNMENT
         return offset
 
-    def add_pass(
-        self,
-        name: str,
-        function: NativeFunction,
-        places: Sequence[Place],
-        *slots: int | float,
-        references: Sequence[object] = (),
-    ) -> None:
-        """Append a compiled pass, whose block holds the addresses of the places, then `slots`."""
-        function.address  # noqa: B018 - compile while preparing
-        self.implementations.append("numba")
-        self._steps.append(_PassStep(name, function, tuple(places), slots, tuple(references)))
+    def add_pass(self, name: str, function: NativeFunction, /, *values: Value, **arguments: Value) -> None:
+        """Append a compiled pass.
 
-    def add_team_pass(
-        self,
-        name: str,
-        function: NativeFunction,
-        threads: int,
-        places: Sequence[Place],
-        *slots: int | float,
-        references: Sequence[object] = (),
-    ) -> None:
-        """Append a pass that several threads run; its block begins with `team_slots`."""
+        arguments: the pass's; an address is given as the place of an operand, or as an array or a compiled function.
+        values: the same in the order of their declaration: a sequence of places, then numbers.
+        """
+        if values and function.arguments is not None:
+            places, *numbers = values
+            arguments = dict(zip(function.arguments.names, (*places, *numbers), strict=True))
+        self._add(_PassStep(name, function, arguments))
+
+    def add_team_pass(self, name: str, function: NativeFunction, threads: int, /, **arguments: Value) -> None:
+        """Append a pass that several threads run; its argument `team` is added."""
         run_team.address  # noqa: B018 - compile while preparing
+        self._add(_TeamPassStep(name, function, {"team": team_arguments(function, threads), **arguments}))
+
+    def _add(self, step: _PassStep) -> None:
+        step.function.check(step.arguments)
+        step.function.address  # noqa: B018 - compile while preparing
         self.implementations.append("numba")
-        team = team_slots(function.address, threads)
-        self._steps.append(_PassStep(name, function, tuple(places), (*team, *slots), tuple(references), team=True))
+        self._steps.append(step)
 
     @property
     def workspace(self) -> int:

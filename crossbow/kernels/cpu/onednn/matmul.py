@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, int64_at, native_pass
 from crossbow.kernels.cpu.onednn import binding as dnnl
 from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, plain
 from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps
@@ -15,7 +17,7 @@ from crossbow.kernels.cpu.rooms import ONEDNN
 from crossbow.kernels.cpu.steps import Place
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import MatmulBackward, MatmulForward, MatrixProductGeometry
-from crossbow.types import Shape, Tensor, address
+from crossbow.types import Shape, Tensor
 
 WORTH_ROWS = 16
 """Minimum number of products in a row for which a matrix and a vector are multiplied row by row, with smaller
@@ -123,18 +125,28 @@ def _sum(steps: PrimitiveSteps, whole: Shape, parts: Place, shape: Shape, place:
     matrix, matrices = math.prod(shape[-2:]), math.prod(shape[:-2])
     numbers = np.arange(matrices, dtype=np.int64).reshape(shape[:-2])
     table = np.ascontiguousarray(np.broadcast_to(numbers, whole[:-2]) * matrix).reshape(-1)
-    slots = (matrix, table.size, matrix * matrices, address(table))
-    steps.add_pass("sum", add_matrices, (parts, place), *slots, references=(table,))
+    steps.add_pass(
+        "sum",
+        add_matrices,
+        stack=parts,
+        sums=place,
+        size=matrix,
+        matrices=table.size,
+        length=matrix * matrices,
+        starts=table,
+    )
 
 
-@native
-def add_matrices(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: stack, sums, elements of a matrix, matrices, elements of all sums, place of each matrix's sum."""
-    block = int64_at(arguments)
-    source, sums, size, places = float32_at(block[0]), float32_at(block[1]), block[2], int64_at(block[5])
-    for index in range(block[4]):
+ADD_MATRICES = Arguments(stack=Address, sums=Address, size=int, matrices=int, length=int, starts=Address)
+"""size: of a matrix; length: of all sums; starts: for each matrix of the stack the index of its sum."""
+
+
+@native_pass(ADD_MATRICES)
+def add_matrices(block: Any) -> int:
+    source, sums, size, places = float32_at(block.stack), float32_at(block.sums), block.size, int64_at(block.starts)
+    for index in range(block.length):
         sums[index] = np.float32(0)
-    for number in range(block[3]):
+    for number in range(block.matrices):
         start, place = number * size, places[number]
         for index in range(size):
             sums[place + index] += source[start + index]

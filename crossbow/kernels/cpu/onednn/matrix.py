@@ -10,7 +10,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from crossbow.kernels.compiled import instruction, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import instruction, native_pass
 from crossbow.kernels.cpu.onednn.binding import function_address
 from crossbow.kernels.native import NativeCall
 
@@ -57,11 +58,39 @@ def _dnnl_sgemm(
     return types.int32(*[types.int64] * arguments), generate
 
 
-@native
-def multiply(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: dnnl_sgemm, whether a and b are transposed, m, n, k, a, its row, b, its row, c, its row."""
-    x = int64_at(arguments)
-    status: int = _dnnl_sgemm(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], x[8], x[9], x[10], x[11])
+PRODUCT = Arguments(
+    function=Address,
+    a=Address,
+    a_row=int,
+    a_transposed=int,
+    b=Address,
+    b_row=int,
+    b_transposed=int,
+    c=Address,
+    c_row=int,
+    m=int,
+    n=int,
+    k=int,
+)
+"""function: `dnnl_sgemm`; the operands as `Matrix`; c is (m, n)."""
+
+
+@native_pass(PRODUCT)
+def multiply(block: Any) -> int:
+    status: int = _dnnl_sgemm(
+        block.function,
+        block.a_transposed,
+        block.b_transposed,
+        block.m,
+        block.n,
+        block.k,
+        block.a,
+        block.a_row,
+        block.b,
+        block.b_row,
+        block.c,
+        block.c_row,
+    )
     return status
 
 
@@ -74,5 +103,20 @@ def product_call(
     name: str, sizes: tuple[int, int, int], a: Matrix, b: Matrix, c: Matrix, references: Sequence[object]
 ) -> NativeCall:
     """c (m × n) ← a (m × k) · b (k × n), sizes = (m, n, k)."""
-    slots = (_sgemm(), int(a.transposed), int(b.transposed), *sizes, a.address, a.row, b.address, b.row)
-    return multiply.call(name, *slots, c.address, c.row, references=references)
+    m, n, k = sizes
+    return multiply.call(
+        name,
+        function=_sgemm(),
+        a=a.address,
+        a_row=a.row,
+        a_transposed=int(a.transposed),
+        b=b.address,
+        b_row=b.row,
+        b_transposed=int(b.transposed),
+        c=c.address,
+        c_row=c.row,
+        m=m,
+        n=n,
+        k=k,
+        references=references,
+    )

@@ -1,12 +1,10 @@
-"""Batch normalisation: passes of our own, with the ReLU behind in the same ones, and with the running statistics.
+"""Batch normalisation with the running statistics, and with a ReLU after it in the same passes.
 
 oneDNN's primitive adds a channel's values one after the other in float32, so that its error grows with their number.
-These sums are those of `rows.py`, of deviations from a number near the mean, so that what all values have in common is
-gone before anything is rounded.
+These passes add deviations from a number near the mean, as in `rows.py`: a large common offset costs no digits.
 
-What is kept for the gradient: the batch's mean, weights / σ and the bias for every column of the grid, and 1 / σ for
-every channel. This one is in float64: where the terms of a gradient cancel, as they do with few values, an error of its
-square is what is left.
+Kept for the gradient: the batch's mean, weights / σ and the bias of each column of the grid, and 1 / σ of each channel.
+The latter is float64: with few values the terms of a gradient cancel, and the error of 1 / σ² remains.
 """
 
 from __future__ import annotations
@@ -17,18 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, native_pass
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.passes import rows
 from crossbow.kernels.cpu.passes.rows import (
-    CHANNELS,
-    GRID_SLOTS,
-    GROUPS,
-    HEIGHT,
-    INNER,
-    MATRIX,
-    OUTER,
-    ROWS,
-    WIDTH,
+    GRID,
     Grid,
     clear,
     column_moments,
@@ -38,35 +30,106 @@ from crossbow.kernels.cpu.passes.rows import (
     share,
     spread,
 )
-from crossbow.kernels.cpu.passes.team import TEAM_SLOTS, team_barrier, team_size, team_thread, threads_for
+from crossbow.kernels.cpu.passes.team import TEAM, team_barrier, team_size, team_thread, threads_for
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.cpu.steps import Place, Steps
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import BatchNormBackward, BatchNormInference, BatchNormTraining
 
 MEAN, SCALE, SHIFT, COMMON, SLOPE = range(5)
-"""The columns' numbers, as far as a pass has them: y = (x − mean) · scale + shift, and
+"""Indices of the columns' numbers: y = (x − mean) · scale + shift, and
 dx = (dy − common − (x − mean) · slope) · scale."""
 
 STREAMED = 2**22
-"""Bytes from which a gradient that is not in place is written past the cache, which its operands need."""
+"""Minimum bytes of a gradient that is written past the cache, which its operands need, unless it is in place."""
+
+
+WORKSPACE: dict[str, Any] = dict.fromkeys(("channel_sums", "channel_numbers", "column_sums", "column_numbers"), Address)
+"""Two float64 sums and three numbers of each channel; for each thread, two float64 sums of each column; numbers of each
+column."""
+TRAINING = Arguments(
+    team=TEAM,
+    x=Address,
+    y=Address,
+    weights=Address,
+    bias=Address,
+    kept=Address,
+    inverse=Address,
+    **WORKSPACE,
+    running_mean=Address,
+    running_variance=Address,
+    tasks=Address,
+    running_mean_next=Address,
+    running_variance_next=Address,
+    tasks_next=Address,
+    grid=GRID,
+    count=int,
+    first=int,
+    relu=int,
+    epsilon=float,
+    factor=float,
+)
+"""kept, inverse: the columns' numbers and 1 / σ of each channel. count: numbers of a channel; first: distance between
+the first numbers of two channels. factor: the batch's share in the next running statistics."""
+INFERENCE = Arguments(
+    team=TEAM,
+    x=Address,
+    y=Address,
+    weights=Address,
+    bias=Address,
+    column_numbers=Address,
+    channel_numbers=Address,
+    running_mean=Address,
+    running_variance=Address,
+    grid=GRID,
+    relu=int,
+    epsilon=float,
+)
+GRADIENT = Arguments(
+    team=TEAM,
+    x=Address,
+    dy=Address,
+    dx=Address,
+    weights_gradient=Address,
+    bias_gradient=Address,
+    kept=Address,
+    inverse=Address,
+    **WORKSPACE,
+    grid=GRID,
+    count=int,
+    relu=int,
+    streams=int,
+)
+"""streams: whether dx is written past the cache, unless it is in place."""
 
 
 @PASSES.kernel(BatchNormTraining)
 def training(request: BatchNormTraining) -> PreparedKernel:
     x, setting = request.x, request.setting
-    steps, cut = Steps(request), rows.grid(x)
-    following = tuple(f"{name}_next" for name in setting.observed)
-    places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None, "kept"]
-    places += [("kept", _inverse(cut)), *_room(steps, cut, threads_for(x.nbytes), moving=True)]
-    count: list[Place] = [] if setting.fraction is None else [None]
-    places += [*setting.observed, *count, *following, *count]
-    factor = -1.0 if setting.fraction is None else 1 - setting.fraction
-    # Where each channel's first number lies: in channels-last order beside the one before.
-    first = 1 if cut.inner == cut.channels else cut.matrix
-    numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, first, int(setting.relu))
+    steps, cut, counts = Steps(request), rows.grid(x), setting.fraction is None
     steps.add_team_pass(
-        "pass", training_pass, threads_for(x.nbytes), places, *cut.slots, *numbers, setting.epsilon, factor
+        "pass",
+        training_pass,
+        threads_for(x.nbytes),
+        x="input0",
+        y="output",
+        weights="weights",
+        bias="bias" if setting.bias else None,
+        kept="kept",
+        inverse=("kept", _inverse(cut)),
+        **_workspace(steps, cut, threads_for(x.nbytes), moving=True),
+        running_mean="running_mean",
+        running_variance="running_variance",
+        tasks="count" if counts else None,
+        running_mean_next="running_mean_next",
+        running_variance_next="running_variance_next",
+        tasks_next="count_next" if counts else None,
+        grid=cut.arguments,
+        count=_count(cut),
+        first=1 if cut.inner == cut.channels else cut.matrix,  # 1 in channels-last order
+        relu=int(setting.relu),
+        epsilon=setting.epsilon,
+        factor=-1.0 if setting.fraction is None else 1 - setting.fraction,
     )
     return steps.prepared(kept=_inverse(cut) + 8 * cut.channels)
 
@@ -75,11 +138,21 @@ def training(request: BatchNormTraining) -> PreparedKernel:
 def inference(request: BatchNormInference) -> PreparedKernel:
     x, setting = request.x, request.setting
     steps, cut = Steps(request), rows.grid(x)
-    places: list[Place] = ["input0", "output", "weights", "bias" if setting.bias else None]
-    places += [steps.reserve(3 * 4 * cut.columns), steps.reserve(3 * 4 * cut.channels)]
-    places += ["running_mean", "running_variance"]
     steps.add_team_pass(
-        "pass", inference_pass, threads_for(x.nbytes), places, *cut.slots, int(setting.relu), setting.epsilon
+        "pass",
+        inference_pass,
+        threads_for(x.nbytes),
+        x="input0",
+        y="output",
+        weights="weights",
+        bias="bias" if setting.bias else None,
+        column_numbers=steps.reserve(3 * 4 * cut.columns),
+        channel_numbers=steps.reserve(3 * 4 * cut.channels),
+        running_mean="running_mean",
+        running_variance="running_variance",
+        grid=cut.arguments,
+        relu=int(setting.relu),
+        epsilon=setting.epsilon,
     )
     return steps.prepared()
 
@@ -88,13 +161,29 @@ def inference(request: BatchNormInference) -> PreparedKernel:
 def backward(request: BatchNormBackward) -> PreparedKernel:
     x, dx, setting = request.x, request.dx, request.setting
     steps, cut = Steps(request), rows.grid(x)
-    places: list[Place] = ["input0", "output_gradient", "input_gradient" if dx is not None else None]
-    places += ["weights_gradient", "bias_gradient" if setting.bias else None, "kept", ("kept", _inverse(cut))]
-    places += _room(steps, cut, threads_for(x.nbytes), moving=False)
-    streams = x.nbytes >= STREAMED and cut.matrix % rows.LANES == 0
-    numbers = (cut.outer * cut.groups * cut.matrix // cut.channels, int(setting.relu), int(streams))
-    steps.add_team_pass("pass", backward_pass, threads_for(x.nbytes), places, *cut.slots, *numbers)
+    steps.add_team_pass(
+        "pass",
+        backward_pass,
+        threads_for(x.nbytes),
+        x="input0",
+        dy="output_gradient",
+        dx="input_gradient" if dx is not None else None,
+        weights_gradient="weights_gradient",
+        bias_gradient="bias_gradient" if setting.bias else None,
+        kept="kept",
+        inverse=("kept", _inverse(cut)),
+        **_workspace(steps, cut, threads_for(x.nbytes), moving=False),
+        grid=cut.arguments,
+        count=_count(cut),
+        relu=int(setting.relu),
+        streams=int(x.nbytes >= STREAMED and cut.matrix % rows.LANES == 0),
+    )
     return steps.prepared()
+
+
+def _count(cut: Grid) -> int:
+    """How many numbers a channel has."""
+    return cut.outer * cut.groups * cut.matrix // cut.channels
 
 
 def _inverse(cut: Grid) -> int:
@@ -102,53 +191,55 @@ def _inverse(cut: Grid) -> int:
     return -(-3 * 4 * cut.columns // 8) * 8
 
 
-def _room(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> Sequence[Place]:
-    """Room for two sums of every channel, for three numbers of it, and, for each thread, sums of every column and the
-    numbers that they need (training), or the columns' numbers (the gradient)."""
-    own = 4 * cut.columns * (4 * threads)
-    more = 4 * cut.columns * (2 * threads if moving else 5)
-    return [steps.reserve(size) for size in (2 * 8 * cut.channels, 3 * 4 * cut.channels, own, more)]
+def _workspace(steps: Steps, cut: Grid, threads: int, *, moving: bool) -> dict[str, Place]:
+    """Reserve the workspace. moving: whether `column_moments` needs two numbers of each column and thread; else the
+    gradient needs five of each column."""
+    sizes = {
+        "channel_sums": 2 * 8 * cut.channels,
+        "channel_numbers": 3 * 4 * cut.channels,
+        "column_sums": 4 * cut.columns * (4 * threads),
+        "column_numbers": 4 * cut.columns * (2 * threads if moving else 5),
+    }
+    return {name: steps.reserve(size) for name, size in sizes.items()}
 
 
 # Steps of the passes; see `rows.py`.
 
 
-def _normalised(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _normalised(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
     builder = code.builder
     return builder.fadd(builder.fmul(builder.fsub(values[0], numbers[0]), numbers[1]), numbers[2])
 
 
-def _rectified(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _rectified(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
     normalised = _normalised(code, values, numbers)
-    # "Less than" is false of what is not a number, which stays what it is.
-    return code.builder.select(code.below(normalised), code.number(code.single, 0.0), normalised)
+    return code.floored(normalised, code.constant(0.0))
 
 
-def _of_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
-    """dy times the derivative of a ReLU: 0 where the normalised value is ≤ 0, else 1. A product, so that what is not
-    finite is not hidden."""
-    derivative = (code.number(code.single, value) for value in (0.0, 1.0))
-    return code.builder.fmul(
-        values[1], code.builder.select(code.not_above(_normalised(code, values, numbers)), *derivative)
-    )
+def _of_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+    """dy times the derivative of a ReLU: 0 if the normalised value is ≤ 0, else 1. A product, so that non-finite
+    gradients propagate."""
+    builder, zero, one = code.builder, code.constant(0.0), code.constant(1.0)
+    flat = builder.fcmp_ordered("<=", _normalised(code, values, numbers), zero)
+    return builder.fmul(values[1], builder.select(flat, zero, one))
 
 
-def _products(code: Any, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> tuple[Any, ...]:
+def _products(code: Emitter, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> tuple[Any, ...]:
     gradient = _of_relu(code, values, numbers) if relu else values[1]
     return gradient, code.builder.fmul(gradient, code.builder.fsub(values[0], numbers[0]))
 
 
-def _products_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _products_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
     return _products(code, values, numbers, relu=True)
 
 
-def _gradient(code: Any, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> Any:
+def _gradient(code: Emitter, values: Sequence[Any], numbers: Sequence[Any], relu: bool = False) -> Any:
     builder, gradient = code.builder, _of_relu(code, values, numbers) if relu else values[1]
     along = builder.fmul(builder.fsub(values[0], numbers[MEAN]), numbers[SLOPE])
     return builder.fmul(builder.fsub(builder.fsub(gradient, numbers[COMMON]), along), numbers[SCALE])
 
 
-def _gradient_relu(code: Any, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
+def _gradient_relu(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> Any:
     return _gradient(code, values, numbers, relu=True)
 
 
@@ -169,201 +260,191 @@ _stream_everywhere, _stream_relu_everywhere = everywhere(_stream), everywhere(_s
 _moments_everywhere = everywhere(column_moments)
 
 
-# The passes. Their blocks begin with the slots of the team; what follows is counted from there.
+# The passes.
 
 
 @inlined
-def _moments(sizes: int, thread: int, threads: int, x: int, first: int, known: int, totals: int) -> None:
+def _moments(grid: Any, thread: int, threads: int, x: int, first: int, known: int, totals: int) -> None:
     """A thread's Σ (x − origin) and Σ (x − origin)² for every column; the origin is the channel's first number.
 
     known: room for the columns' numbers near the mean, and their origins. The former are moved along, from block to
     block; so that the first one is near too, it is added up twice.
     """
-    s, values = int64_at(sizes), float32_at(x)
-    wide, height = 4 * s[GROUPS] * s[WIDTH], s[HEIGHT]
+    values = float32_at(x)
+    wide, height = 4 * grid.groups * grid.width, grid.height
     near, origin = float32_at(known), float32_at(known + wide)
-    for group in range(s[GROUPS]):
-        for index in range(s[WIDTH]):
-            column = group * s[WIDTH] + index
-            near[column] = origin[column] = values[(group + index % s[INNER]) * first]
-    start = share(s[OUTER], thread, threads) * s[GROUPS] * s[MATRIX]
-    count = s[ROWS]
-    if s[OUTER] == 1:
-        start = share(s[ROWS], thread, threads) * s[WIDTH]
-        count = share(s[ROWS], thread + 1, threads) - share(s[ROWS], thread, threads)
-    if count > 0 and start < s[OUTER] * s[GROUPS] * s[MATRIX]:
-        for group in range(s[GROUPS]):
-            column = group * s[WIDTH]
-            at = x + 4 * (start + group * s[MATRIX])
+    for group in range(grid.groups):
+        for index in range(grid.width):
+            column = group * grid.width + index
+            near[column] = origin[column] = values[(group + index % grid.inner) * first]
+    start = share(grid.outer, thread, threads) * grid.groups * grid.matrix
+    count = grid.rows
+    if grid.outer == 1:
+        start = share(grid.rows, thread, threads) * grid.width
+        count = share(grid.rows, thread + 1, threads) - share(grid.rows, thread, threads)
+    if count > 0 and start < grid.outer * grid.groups * grid.matrix:
+        for group in range(grid.groups):
+            column = group * grid.width
+            at = x + 4 * (start + group * grid.matrix)
             column_moments(
-                at, 0, 0, min(count, height), s[WIDTH], height, known + 4 * column, wide, totals + 8 * column
+                at, 0, 0, min(count, height), grid.width, height, known + 4 * column, wide, totals + 8 * column
             )
-    clear(totals, 2 * s[GROUPS] * s[WIDTH])
-    _moments_everywhere(sizes, thread, threads, x, 0, 0, known, wide, totals)
+    clear(totals, 2 * grid.groups * grid.width)
+    _moments_everywhere(grid, thread, threads, x, 0, 0, known, wide, totals)
 
 
 @inlined
-def _statistics(b: Any, epsilon: float, channels: int, count: int, first: int) -> None:
-    """The batch's statistics from the sums of all columns: mean, factor and bias in the channels' room, 1 / σ where it
-    is kept, and the variance instead of the squares."""
-    sums, squares, part = float64_at(b[6]), float64_at(b[6] + 8 * channels), 1.0 / count
-    values, weights, bias = float32_at(b[0]), float32_at(b[2]), float32_at(b[3])
-    numbers, inverse = float32_at(b[7]), float64_at(b[5])
+def _statistics(block: Any) -> None:
+    """The batch's statistics from the sums of all columns: mean, factor and bias as the channels' numbers, 1 / σ where
+    it is kept, and mean and variance in the place of the sums."""
+    channels, first, part = block.grid.channels, block.first, 1.0 / block.count
+    sums, squares = float64_at(block.channel_sums), float64_at(block.channel_sums + 8 * channels)
+    values, weights, bias = float32_at(block.x), float32_at(block.weights), float32_at(block.bias)
+    numbers, inverse = float32_at(block.channel_numbers), float64_at(block.inverse)
     for channel in range(channels):
         distance = sums[channel] * part
         variance = (squares[channel] - sums[channel] * distance) * part
         variance = 0.0 if variance < 0 else variance  # not max(): NaN is not hidden
         numbers[channel] = np.float32(np.float64(values[channel * first]) + distance)
         squares[channel] = variance
-        inverse[channel] = 1.0 / math.sqrt(variance + epsilon)
+        inverse[channel] = 1.0 / math.sqrt(variance + block.epsilon)
         sums[channel] = np.float64(values[channel * first]) + distance
     for channel in range(channels):
         numbers[channels + channel] = np.float32(weights[channel] * inverse[channel])
-        numbers[2 * channels + channel] = bias[channel] if b[3] != 0 else np.float32(0)
+        numbers[2 * channels + channel] = bias[channel] if block.bias != 0 else np.float32(0)
 
 
 @inlined
-def _observe(b: Any, factor: float, channels: int, count: int) -> None:
-    """The next running statistics. factor: what is taken of the batch's; with a count, that of the mean of all."""
-    if b[12] != 0:
-        tasks = float32_at(b[12])[0]
+def _observe(block: Any) -> None:
+    """The next running statistics. The batch's share in them is `factor`, or, with a count of tasks, the share that
+    makes them the mean of all tasks."""
+    factor, channels, count = block.factor, block.grid.channels, block.count
+    if block.tasks != 0:
+        tasks = float32_at(block.tasks)[0]
         factor = 1.0 / (1.0 + tasks)
-        float32_at(b[15])[0] = tasks + 1
+        float32_at(block.tasks_next)[0] = tasks + 1
     unbiased = factor * count / max(count - 1, 1)
-    mean, variance = float64_at(b[6]), float64_at(b[6] + 8 * channels)
-    running_mean, running_variance = float32_at(b[10]), float32_at(b[11])
-    mean_next, variance_next = float32_at(b[13]), float32_at(b[14])
+    mean, variance = float64_at(block.channel_sums), float64_at(block.channel_sums + 8 * channels)
+    running_mean, running_variance = float32_at(block.running_mean), float32_at(block.running_variance)
+    mean_next, variance_next = float32_at(block.running_mean_next), float32_at(block.running_variance_next)
     for channel in range(channels):
         mean_next[channel] = (1 - factor) * running_mean[channel] + factor * mean[channel]
         variance_next[channel] = (1 - factor) * running_variance[channel] + unbiased * variance[channel]
 
 
 @inlined
-def _fold_threads(sizes: int, threads: int, sums: int, totals: int) -> None:
-    """The two sums of every channel from those of every column and thread."""
-    s = int64_at(sizes)
-    columns, channels = s[GROUPS] * s[WIDTH], s[CHANNELS]
+def _fold_threads(grid: Any, threads: int, sums: int, totals: int) -> None:
+    """The two sums of each channel from the sums of all columns and threads."""
+    columns, channels = grid.groups * grid.width, grid.channels
     clear(totals, 2 * channels)
     for thread in range(threads):
         for which in range(2):
-            fold(sizes, sums + 8 * columns * (2 * thread + which), totals + 8 * channels * which)
+            fold(grid, sums + 8 * columns * (2 * thread + which), totals + 8 * channels * which)
 
 
 @inlined
-def _spread_all(sizes: int, count: int, channels: int, columns: int) -> None:
-    """So many rows of numbers, from those for channels to those for columns."""
-    s = int64_at(sizes)
+def _spread_all(grid: Any, count: int, channels: int, columns: int) -> None:
+    """Copy `count` rows of numbers of channels to their columns."""
     for row in range(count):
-        spread(sizes, channels + 4 * row * s[CHANNELS], columns + 4 * row * s[GROUPS] * s[WIDTH])
+        spread(grid, channels + 4 * row * grid.channels, columns + 4 * row * grid.groups * grid.width)
 
 
 @inlined
-def _write(sizes: int, relu: int, thread: int, threads: int, x: int, y: int, columns: int) -> None:
-    wide = 4 * int64_at(sizes)[GROUPS] * int64_at(sizes)[WIDTH]
+def _write(grid: Any, relu: int, thread: int, threads: int, x: int, y: int, columns: int) -> None:
+    wide = 4 * grid.groups * grid.width
     if relu != 0:
-        _normalise_relu_everywhere(sizes, thread, threads, x, 0, y, columns, wide, 0)
+        _normalise_relu_everywhere(grid, thread, threads, x, 0, y, columns, wide, 0)
     else:
-        _normalise_everywhere(sizes, thread, threads, x, 0, y, columns, wide, 0)
+        _normalise_everywhere(grid, thread, threads, x, 0, y, columns, wide, 0)
 
 
-@native
-def training_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Addresses: x, y, weights, bias (or 0), what is kept for columns, for channels; room: channels' sums, channels'
-    numbers, columns' sums, columns' numbers; running mean, variance, count (or 0), and where the next ones go. Then the
-    grid; numbers in a channel, distance of the channels' first ones, whether there is a ReLU; ε, what is taken of the
-    new statistics."""
-    b = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS)
-    sizes, more = np.int64(arguments) + 8 * (TEAM_SLOTS + 16), np.int64(arguments) + 8 * (TEAM_SLOTS + 16 + GRID_SLOTS)
-    s, n, floats = int64_at(sizes), int64_at(more), float64_at(more)
-    thread, threads, columns = team_thread(arguments), team_size(arguments), s[GROUPS] * s[WIDTH]
-    _moments(sizes, thread, threads, b[0], n[1], b[9] + 8 * columns * thread, b[8] + 16 * columns * thread)
-    team_barrier(arguments)
+@native_pass(TRAINING)
+def training_pass(block: Any) -> int:
+    grid, thread, threads = block.grid, team_thread(block.team), team_size(block.team)
+    columns, sums = grid.groups * grid.width, block.column_sums
+    near, own = block.column_numbers + 8 * columns * thread, sums + 16 * columns * thread
+    _moments(grid, thread, threads, block.x, block.first, near, own)
+    team_barrier(block.team)
     if thread == 0:
-        _fold_threads(sizes, threads, b[8], b[6])
-        _statistics(b, floats[3], s[CHANNELS], n[0], n[1])
-        _spread_all(sizes, 3, b[7], b[4])
-        _observe(b, floats[4], s[CHANNELS], n[0])
-    team_barrier(arguments)
-    _write(sizes, n[2], thread, threads, b[0], b[1], b[4])
+        _fold_threads(grid, threads, sums, block.channel_sums)
+        _statistics(block)
+        _spread_all(grid, 3, block.channel_numbers, block.kept)
+        _observe(block)
+    team_barrier(block.team)
+    _write(grid, block.relu, thread, threads, block.x, block.y, block.kept)
     return 0
 
 
 @inlined
-def _running(b: Any, epsilon: float, channels: int) -> None:
-    """Mean, factor and bias from the running statistics, in the channels' room."""
-    weights, bias, mean, variance = float32_at(b[2]), float32_at(b[3]), float32_at(b[6]), float32_at(b[7])
-    numbers = float32_at(b[5])
+def _running(block: Any) -> None:
+    """Mean, factor and bias from the running statistics, as the channels' numbers."""
+    channels, numbers = block.grid.channels, float32_at(block.channel_numbers)
+    weights, bias = float32_at(block.weights), float32_at(block.bias)
+    mean, variance = float32_at(block.running_mean), float32_at(block.running_variance)
     for channel in range(channels):
-        inverse = 1.0 / math.sqrt(np.float64(variance[channel]) + epsilon)
+        inverse = 1.0 / math.sqrt(np.float64(variance[channel]) + block.epsilon)
         numbers[channel] = mean[channel]
         numbers[channels + channel] = np.float32(weights[channel] * inverse)
-        numbers[2 * channels + channel] = bias[channel] if b[3] != 0 else np.float32(0)
+        numbers[2 * channels + channel] = bias[channel] if block.bias != 0 else np.float32(0)
 
 
-@native
-def inference_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Addresses: x, y, weights, bias (or 0), room for columns' and for channels' numbers, running mean, variance. Then
-    the grid; whether there is a ReLU; ε."""
-    b = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS)
-    sizes, more = np.int64(arguments) + 8 * (TEAM_SLOTS + 8), np.int64(arguments) + 8 * (TEAM_SLOTS + 8 + GRID_SLOTS)
-    thread, threads = team_thread(arguments), team_size(arguments)
+@native_pass(INFERENCE)
+def inference_pass(block: Any) -> int:
+    thread, threads = team_thread(block.team), team_size(block.team)
     if thread == 0:
-        _running(b, float64_at(more)[1], int64_at(sizes)[CHANNELS])
-        _spread_all(sizes, 3, b[5], b[4])
-    team_barrier(arguments)
-    _write(sizes, int64_at(more)[0], thread, threads, b[0], b[1], b[4])
+        _running(block)
+        _spread_all(block.grid, 3, block.channel_numbers, block.column_numbers)
+    team_barrier(block.team)
+    _write(block.grid, block.relu, thread, threads, block.x, block.y, block.column_numbers)
     return 0
 
 
 @inlined
-def _variable_gradients(b: Any, channels: int, count: int) -> None:
-    """Those of weights and bias, and what all of a channel's gradients have in common: an offset and a slope."""
-    sums, products, part = float64_at(b[7]), float64_at(b[7] + 8 * channels), 1.0 / count
-    weights_gradient, bias_gradient = float32_at(b[3]), float32_at(b[4])
-    inverse, numbers = float64_at(b[6]), float32_at(b[8])
+def _variable_gradients(block: Any) -> None:
+    """Gradients of weights and bias, and what all gradients of a channel share: an offset and a slope."""
+    channels, part = block.grid.channels, 1.0 / block.count
+    sums, products = float64_at(block.channel_sums), float64_at(block.channel_sums + 8 * channels)
+    weights_gradient, bias_gradient = float32_at(block.weights_gradient), float32_at(block.bias_gradient)
+    inverse, numbers = float64_at(block.inverse), float32_at(block.channel_numbers)
     for channel in range(channels):
         along = products[channel] * inverse[channel]
         weights_gradient[channel] = np.float32(along)
         numbers[channel] = np.float32(sums[channel] * part)
         numbers[channels + channel] = np.float32(along * part * inverse[channel])
-    if b[4] != 0:
+    if block.bias_gradient != 0:
         for channel in range(channels):
             bias_gradient[channel] = np.float32(sums[channel])
 
 
-@native
-def backward_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Addresses: x, dy, dx (or 0), gradients of weights, of bias (or 0), what is kept for columns, for channels; room:
-    channels' sums, channels' numbers, columns' sums, columns' numbers. Then the grid; numbers in a channel, whether
-    there is a ReLU, whether dx is written past the cache where it is not dy."""
-    b = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS)
-    sizes, more = np.int64(arguments) + 8 * (TEAM_SLOTS + 11), np.int64(arguments) + 8 * (TEAM_SLOTS + 11 + GRID_SLOTS)
-    s, n = int64_at(sizes), int64_at(more)
-    thread, threads, columns = team_thread(arguments), team_size(arguments), s[GROUPS] * s[WIDTH]
-    own, wide = b[9] + 16 * columns * thread, 4 * columns
+@native_pass(GRADIENT)
+def backward_pass(block: Any) -> int:
+    grid, thread, threads = block.grid, team_thread(block.team), team_size(block.team)
+    x, dy, dx, kept, numbers = block.x, block.dy, block.dx, block.kept, block.column_numbers
+    columns = grid.groups * grid.width
+    own, wide = block.column_sums + 16 * columns * thread, 4 * columns
     clear(own, 2 * columns)
-    if n[1] != 0:
-        _products_relu_everywhere(sizes, thread, threads, b[0], b[1], 0, b[5], wide, own)
+    if block.relu != 0:
+        _products_relu_everywhere(grid, thread, threads, x, dy, 0, kept, wide, own)
     else:
-        _products_everywhere(sizes, thread, threads, b[0], b[1], 0, b[5], wide, own)
-    team_barrier(arguments)
+        _products_everywhere(grid, thread, threads, x, dy, 0, kept, wide, own)
+    team_barrier(block.team)
     if thread == 0:
-        _fold_threads(sizes, threads, b[9], b[7])
-        _variable_gradients(b, s[CHANNELS], n[0])
-        kept, numbers = float32_at(b[5]), float32_at(b[10])
+        _fold_threads(grid, threads, block.column_sums, block.channel_sums)
+        _variable_gradients(block)
+        source, target = float32_at(kept), float32_at(numbers)
         for index in range(3 * columns):
-            numbers[index] = kept[index]
-        _spread_all(sizes, 2, b[8], b[10] + 3 * wide)
-    team_barrier(arguments)
-    if b[2] == 0:
+            target[index] = source[index]
+        _spread_all(grid, 2, block.channel_numbers, numbers + 3 * wide)
+    team_barrier(block.team)
+    if dx == 0:
         return 0
-    streams = n[2] != 0 and b[1] != b[2]
-    if n[1] != 0 and streams:
-        _stream_relu_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
-    elif n[1] != 0:
-        _gradients_relu_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
+    streams = block.streams != 0 and dy != dx
+    if block.relu != 0 and streams:
+        _stream_relu_everywhere(grid, thread, threads, x, dy, dx, numbers, wide, 0)
+    elif block.relu != 0:
+        _gradients_relu_everywhere(grid, thread, threads, x, dy, dx, numbers, wide, 0)
     elif streams:
-        _stream_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
+        _stream_everywhere(grid, thread, threads, x, dy, dx, numbers, wide, 0)
     else:
-        _gradients_everywhere(sizes, thread, threads, b[0], b[1], b[2], b[10], wide, 0)
+        _gradients_everywhere(grid, thread, threads, x, dy, dx, numbers, wide, 0)
     return 0

@@ -1,11 +1,13 @@
-"""Tensors one behind the other along an axis: copies of rows."""
+"""Concatenation along an axis, as copies of rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from crossbow.kernels.compiled import float32_at, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, native_pass
 from crossbow.kernels.cpu.rooms import PASSES, one_layout
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import ConcatBackward, ConcatForward
@@ -25,8 +27,17 @@ def forward(request: ConcatForward) -> PreparedKernel:
         place = address(y)
         for role, length in zip(request.reads, lengths, strict=True):
             x = buffers[role]
-            slots = (address(x), place, rows, length, length, sum(lengths))
-            calls.append(copy_rows.call(request.label, *slots, references=(x, y)))
+            call = copy_rows.call(
+                request.label,
+                source=x,
+                target=place,
+                rows=rows,
+                length=length,
+                source_row=length,
+                target_row=sum(lengths),
+                references=(y,),
+            )
+            calls.append(call)
             place += 4 * length
         return calls
 
@@ -42,25 +53,37 @@ def backward(request: ConcatBackward) -> PreparedKernel:
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         source, target = buffers["output_gradient"], buffers["input_gradient"]
-        slots = (address(source) + skipped, address(target), rows, length, whole, length)
-        return (copy_rows.call(request.label, *slots, references=(source, target)),)
+        call = copy_rows.call(
+            request.label,
+            source=address(source) + skipped,
+            target=target,
+            rows=rows,
+            length=length,
+            source_row=whole,
+            target_row=length,
+            references=(source,),
+        )
+        return (call,)
 
     return request.prepared("numba", bind)
 
 
 def _rows(tensor: Tensor, axis: int) -> tuple[int, int]:
-    """The tensor's memory as so many rows of so many elements, each with all that lies along and below the axis."""
+    """Number and length of rows of the tensor's memory, of which each has all elements from the axis on."""
     axes = axes_in_memory(tensor)
     outer = math.prod(tensor.shape[dimension] for dimension in axes[: axes.index(axis)])
     return outer, tensor.elements // outer
 
 
-@native
-def copy_rows(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: source, target, rows, elements of a row, elements from one row to the next in source and in target."""
-    b = int64_at(arguments)
-    for row in range(b[2]):
-        source, target = float32_at(b[0] + 4 * row * b[4]), float32_at(b[1] + 4 * row * b[5])
-        for i in range(b[3]):
+COPY_ROWS = Arguments(source=Address, target=Address, rows=int, length=int, source_row=int, target_row=int)
+"""length: of a row; source_row, target_row: distances between rows; all in elements."""
+
+
+@native_pass(COPY_ROWS)
+def copy_rows(block: Any) -> int:
+    for row in range(block.rows):
+        source = float32_at(block.source + 4 * row * block.source_row)
+        target = float32_at(block.target + 4 * row * block.target_row)
+        for i in range(block.length):
             target[i] = source[i]
     return 0

@@ -1,4 +1,4 @@
-"""Images into what a network is trained on: compiled passes that pick what the reference kernels pick, bit for bit."""
+"""Windows of images, normalised and mirrored: passes with the same random choices as the reference kernels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.compiled import SLOT, NativeFunction, float32_at, inlined, int64_at, native, philox
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import SLOT, NativeFunction, float32_at, inlined, int64_at, native_pass, philox
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.requests import ImageWindows
-from crossbow.types import Layout, address
+from crossbow.types import Layout
 
 _LOW = 0xFFFFFFFF
 
@@ -26,35 +27,53 @@ def at_random(request: ImageWindows) -> PreparedKernel:
     x, y, transform, seed, key = request.x, request.y, request.transform, request.seed, request.key
     assert seed is not None
     rows, columns = transform.choices(x.shape, y.shape)
-    numbers = (transform.padding, rows, columns, int(transform.mirror), key, seed & _LOW, (seed >> 32) & _LOW)
-    return _prepared(request, pick_windows, *numbers)
+    return _prepared(
+        request,
+        pick_windows,
+        padding=transform.padding,
+        tops=rows,
+        lefts=columns,
+        mirror=int(transform.mirror),
+        key=key,
+        seed_low=seed & _LOW,
+        seed_high=(seed >> 32) & _LOW,
+    )
 
 
 @PASSES.kernel(ImageWindows, lambda request: _takes(request) and request.seed is None)
 def centred(request: ImageWindows) -> PreparedKernel:
     x, y, transform = request.x, request.y, request.transform
     top, left = (start - transform.padding for start in transform.centre(x.shape, y.shape))
-    return _prepared(request, middle_windows, top, left)
+    return _prepared(request, middle_windows, top=top, left=left)
 
 
-def _prepared(request: ImageWindows, function: NativeFunction, *more: int) -> PreparedKernel:
-    """The pass on a block of: output, what is read, x's N, C, H, W, y's H, W, mean, elements from one row of it to the
-    next, scale, border, `more`."""
+def _prepared(request: ImageWindows, function: NativeFunction, **more: int) -> PreparedKernel:
+    """The pass with the arguments of both passes, and `more`."""
     function.address  # noqa: B018 - compile while preparing
     (n, channels, height, width), (rows, columns), transform = request.x.shape, request.y.shape[2:], request.transform
     mean, border_mean, scale = (v.astype(np.float32) for v in (transform.mean, transform.border_mean, transform.scale))
-    # Along a row of memory: for every column its channels.
+    # Rows of memory: the channels of each column.
     means = _rows(np.broadcast_to(mean, (channels, mean.shape[1], width)))
     scales = _rows(np.broadcast_to(scale, (channels, 1, columns)))
     border = _rows(np.broadcast_to((np.float32(0) - border_mean) * scale, (channels, 1, columns)))
-    stride = width * channels if len(means) > 1 else 0
-    shape = (n, channels, height, width, rows, columns)
+    window: dict[str, Value] = {
+        "channels": channels,
+        "height": height,
+        "width": width,
+        "rows": rows,
+        "columns": columns,
+        "mean": means,
+        "mean_row": width * channels if len(means) > 1 else 0,
+        "scale": scales,
+        "border": border,
+    }
+    places: dict[str, str] = {"x": "input0", "y": "output"}
+    if request.seed is not None:
+        places |= {"state": "state", "positions": "slot_positions"}
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        constants, arrays = (means, scales, border), [buffers[role] for role in (*request.writes, *request.reads)]
-        places = (address(means), stride, address(scales), address(border))
-        slots = (*map(address, arrays), *shape, *places, *more)
-        return (function.call(request.label, *slots, references=(*constants, *arrays)),)
+        arguments: dict[str, Value] = {name: buffers[role] for name, role in places.items()}
+        return (function.call(request.label, **arguments | more, images=n, window=window),)
 
     return request.prepared("numba", bind)
 
@@ -64,15 +83,29 @@ def _rows(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(values.transpose(1, 2, 0)).reshape(values.shape[1], -1)
 
 
-# The passes. A window begins at (top, left) of the image, outside of it where there is padding.
+# The passes. A window begins at (top, left) of the image, which may be in the padding.
+
+WINDOW = Arguments(
+    channels=int,
+    height=int,
+    width=int,
+    rows=int,
+    columns=int,
+    mean=Address,
+    mean_row=int,
+    scale=Address,
+    border=Address,
+)
+"""Sizes of image and window. mean, scale, border: numbers of a row of memory; mean_row: from one row of means to the
+next, in elements, or 0 if all rows have the same."""
 
 
 @inlined
-def _transform(image: int, target: int, block: Any, top: int, left: int, mirrored: bool) -> None:
-    """One image's window. Block: C, H, W, y's H, W, mean, stride of its rows, scale, border."""
-    channels, height, width, rows, columns = block[0], block[1], block[2], block[3], block[4]
-    scale, border = float32_at(block[7]), float32_at(block[8])
-    # Columns of the window that are the image's. Whole windows may lie in the padding.
+def _transform(image: int, target: int, window: Any, top: int, left: int, mirrored: bool) -> None:
+    """Copy one image's window."""
+    channels, height, width, rows, columns = window.channels, window.height, window.width, window.rows, window.columns
+    scale, border = float32_at(window.scale), float32_at(window.border)
+    # Columns of the window on the image. A whole window may be in the padding.
     first = min(max(0, -left), columns)
     last = max(first, min(columns, width - left))
     before, behind = (columns - last, columns - first) if mirrored else (first, last)
@@ -84,7 +117,7 @@ def _transform(image: int, target: int, block: Any, top: int, left: int, mirrore
                 y[t] = border[t]
             continue
         x = float32_at(image + 4 * (row * width + left) * channels)
-        mean = float32_at(block[5] + 4 * (row * block[6] + left * channels))
+        mean = float32_at(window.mean + 4 * (row * window.mean_row + left * channels))
         for t in range(before * channels):
             y[t] = border[t]
         for t in range(behind * channels, length):
@@ -105,31 +138,47 @@ def _transform(image: int, target: int, block: Any, top: int, left: int, mirrore
                     y[place + c] = (x[t + c] - mean[t + c]) * scale[t + c]
 
 
-@native
-def pick_windows(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: y, x, state, slot positions, N, as `_transform`, padding, numbers of tops and of lefts, whether to mirror,
-    key, seed low, seed high."""
-    a = int64_at(arguments)
-    size, windows = a[5] * a[6] * a[7], a[5] * a[8] * a[9]
+PICK = Arguments(
+    x=Address,
+    y=Address,
+    state=Address,
+    positions=Address,
+    images=int,
+    window=WINDOW,
+    padding=int,
+    tops=int,
+    lefts=int,
+    mirror=int,
+    key=int,
+    seed_low=int,
+    seed_high=int,
+)
+"""positions: epoch and index of each example in each slot. tops, lefts: numbers of choices."""
+
+
+@native_pass(PICK)
+def pick_windows(block: Any) -> int:
+    window = block.window
+    size = window.channels * window.height * window.width
+    windows = window.channels * window.rows * window.columns
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    positions = int64_at(a[3] + 16 * int64_at(a[2])[SLOT] * a[4])
-    for n in range(a[4]):
+    key, seed_low, seed_high = np.uint64(block.key), np.uint64(block.seed_low), np.uint64(block.seed_high)
+    positions = int64_at(block.positions + 16 * int64_at(block.state)[SLOT] * block.images)
+    for n in range(block.images):
         epoch, index = np.uint64(positions[2 * n]), np.uint64(positions[2 * n + 1])
-        words: Any = philox(
-            index & low, np.uint64(a[18]), epoch & low, index >> half, np.uint64(a[19]), np.uint64(a[20])
-        )
-        top = np.int64((words[0] * np.uint64(a[15])) >> half) - a[14]
-        left = np.int64((words[1] * np.uint64(a[16])) >> half) - a[14]
-        mirrored = a[17] != 0 and (words[2] >> np.uint64(31)) != 0
-        _transform(a[1] + 4 * n * size, a[0] + 4 * n * windows, int64_at(arguments + 40), top, left, mirrored)
+        words: Any = philox(index & low, key, epoch & low, index >> half, seed_low, seed_high)
+        top = np.int64((words[0] * np.uint64(block.tops)) >> half) - block.padding
+        left = np.int64((words[1] * np.uint64(block.lefts)) >> half) - block.padding
+        mirrored = block.mirror != 0 and (words[2] >> np.uint64(31)) != 0
+        _transform(block.x + 4 * n * size, block.y + 4 * n * windows, window, top, left, mirrored)
     return 0
 
 
-@native
-def middle_windows(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: y, x, N, as `_transform`, top, left."""
-    a = int64_at(arguments)
-    size, windows = a[3] * a[4] * a[5], a[3] * a[6] * a[7]
-    for n in range(a[2]):
-        _transform(a[1] + 4 * n * size, a[0] + 4 * n * windows, int64_at(arguments + 24), a[12], a[13], False)
+@native_pass(Arguments(x=Address, y=Address, images=int, window=WINDOW, top=int, left=int))
+def middle_windows(block: Any) -> int:
+    window = block.window
+    size = window.channels * window.height * window.width
+    windows = window.channels * window.rows * window.columns
+    for n in range(block.images):
+        _transform(block.x + 4 * n * size, block.y + 4 * n * windows, window, block.top, block.left, False)
     return 0

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from crossbow.kernels.compiled import TASK, float32_at, float64_at, int64_at, native, prepared_pass, uint32_at
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import TASK, float32_at, int64_at, native_pass, prepared_pass, uint32_at
 from crossbow.kernels.cpu.rooms import PASSES, alike
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.random import ROUNDS, threshold
@@ -12,48 +15,76 @@ from crossbow.kernels.requests import DropoutBackward, DropoutForward
 from crossbow.types import Layout, Tensor
 
 CHUNK = 4096
-"""Elements whose random words are drawn together: 16 KB, so that they stay in the first-level cache."""
+"""Number of elements whose random words are drawn together: 16 KB, which stay in the first-level cache."""
 
 _LOW = 0xFFFFFFFF
 
 
 @PASSES.kernel(DropoutForward, lambda request: alike(request.x, request.y))
 def forward(request: DropoutForward) -> PreparedKernel:
-    return _prepared(request, request.x)
+    return _prepared(request, request.x, "input0", "output")
 
 
 @PASSES.kernel(DropoutBackward, lambda request: alike(request.dy, request.dx))
 def backward(request: DropoutBackward) -> PreparedKernel:
-    return _prepared(request, request.dy)
+    return _prepared(request, request.dy, "output_gradient", "input_gradient")
 
 
-def _prepared(request: DropoutForward | DropoutBackward, x: Tensor) -> PreparedKernel:
+def _prepared(request: DropoutForward | DropoutBackward, x: Tensor, read: str, write: str) -> PreparedKernel:
     scale = float(np.float32(1 / (1 - request.ratio)))
     channels, positions = 1, 1
     if x.layout is Layout.CHANNELS_LAST:
         _, channels, height, width = x.shape
         positions = height * width
-    numbers = (x.elements, channels, positions, threshold(request.ratio), scale, request.key)
-    seed = (request.seed & _LOW, (request.seed >> 32) & _LOW)
-    return prepared_pass(request, drop, *numbers, *seed, workspace=4 * CHUNK)
+    return prepared_pass(
+        request,
+        drop,
+        workspace=4 * CHUNK,
+        x=read,
+        state="state",
+        y=write,
+        words="workspace",
+        elements=x.elements,
+        channels=channels,
+        positions=positions,
+        threshold=threshold(request.ratio),
+        scale=scale,
+        key=request.key,
+        seed_low=request.seed & _LOW,
+        seed_high=(request.seed >> 32) & _LOW,
+    )
 
 
-@native
-def drop(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, state, y, words (room), elements, C and H·W where channels are last (else 1, 1), threshold, scale, key,
-    seed low, seed high."""
-    block = int64_at(arguments)
-    x, y, words = float32_at(block[0]), float32_at(block[2]), uint32_at(block[3])
-    elements, channels, positions = block[4], block[5], block[6]
-    least, scale = np.uint32(block[7]), np.float32(float64_at(arguments)[8])
-    task = int64_at(block[1])[TASK]
-    # Philox4x32-10, spelt out in 64-bit integers so that the loop over counters becomes vector code.
+DROP = Arguments(
+    x=Address,
+    state=Address,
+    y=Address,
+    words=Address,
+    elements=int,
+    channels=int,
+    positions=int,
+    threshold=int,
+    scale=float,
+    key=int,
+    seed_low=int,
+    seed_high=int,
+)
+"""words: workspace for CHUNK words. channels, positions: C and H·W of channels-last images, else 1 and 1."""
+
+
+@native_pass(DROP)
+def drop(block: Any) -> int:
+    x, y, words = float32_at(block.x), float32_at(block.y), uint32_at(block.words)
+    elements, channels, positions = block.elements, block.channels, block.positions
+    least, scale = np.uint32(block.threshold), np.float32(block.scale)
+    task = int64_at(block.state)[TASK]
+    # Philox4x32-10, written out in 64-bit integers so that the loop over counters becomes vector code.
     low = np.uint64(0xFFFFFFFF)
-    first_key, second_key = np.uint64(block[10]), np.uint64(block[11])
+    first_key, second_key = np.uint64(block.seed_low), np.uint64(block.seed_high)
     for start in range(0, elements, CHUNK):
         stop = min(start + CHUNK, elements)
         for counter in range((stop - start + 3) // 4):
-            c0, c1 = np.uint64(start // 4 + counter) & low, np.uint64(block[9]) & low
+            c0, c1 = np.uint64(start // 4 + counter) & low, np.uint64(block.key) & low
             c2, c3 = np.uint64(task) & low, np.uint64(task) >> np.uint64(32)
             k0, k1 = first_key, second_key
             for _ in range(ROUNDS):

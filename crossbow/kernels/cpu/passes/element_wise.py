@@ -1,4 +1,4 @@
-"""Tensors, element by element: sums by the vector pass with coefficients that never change, products and maxima."""
+"""Element-wise sums, by the vector pass with constant coefficients, products and maxima."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, int64_at, native, uint8_at
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import (
+    NativeFunction,
+    float32_at,
+    inlined,
+    int64_at,
+    native_pass,
+    prepared_pass,
+    tail,
+    uint8_at,
+)
 from crossbow.kernels.cpu.passes.vector import CHUNK, combination_call, combine
 from crossbow.kernels.cpu.rooms import PASSES, alike
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
@@ -34,7 +44,7 @@ def scale(request: ScaledGradient) -> PreparedKernel:
 
 
 def combination(request: Request, coefficients: Sequence[float], relu: bool = False) -> PreparedKernel:
-    """What is written = Σ coefficient × what is read (relu: max(…, 0)), over the buffers' memory."""
+    """Write Σ coefficient × buffer over all buffers that are read (relu: max(…, 0)), in the order of memory."""
     combine.address  # noqa: B018 - compile while preparing
     constants, reads, (write,) = np.array(coefficients, np.float64), request.reads, request.writes
 
@@ -47,41 +57,51 @@ def combination(request: Request, coefficients: Sequence[float], relu: bool = Fa
 
 @PASSES.kernel(ProductForward, lambda request: alike(*request.xs, request.y))
 def product_forward(request: ProductForward) -> PreparedKernel:
-    return _prepared(request, multiply, request.y)
+    return _prepared(request, multiply, request.y, request.reads)
 
 
 @PASSES.kernel(ProductBackward, lambda request: alike(*request.xs, request.dy))
 def product_backward(request: ProductBackward) -> PreparedKernel:
-    return _prepared(request, multiply, request.dy)
+    return _prepared(request, multiply, request.dy, request.reads)
 
 
 @PASSES.kernel(MaximumForward, lambda request: alike(*request.xs, request.y))
 def maximum_forward(request: MaximumForward) -> PreparedKernel:
     if request.phase is Phase.CHECK:
-        return _prepared(request, largest, request.y)
-    return _prepared(request, first_largest, request.y, kept=request.y.elements)
+        return _prepared(request, largest, request.y, request.reads)
+    return _prepared(request, first_largest, request.y, request.reads, kept="kept")
 
 
 @PASSES.kernel(MaximumBackward, lambda request: alike(*request.xs, request.dy))
 def maximum_backward(request: MaximumBackward) -> PreparedKernel:
-    return _prepared(request, select, request.dy, request.index)
+    places: dict[str, Any] = {"dy": "output_gradient", "first": "kept", "dx": "input_gradient"}
+    return prepared_pass(request, select, **places, length=request.dy.elements, number=request.index)
 
 
-def _prepared(request: Request, function: NativeFunction, y: Tensor, *numbers: int, kept: int = 0) -> PreparedKernel:
-    """The pass on a block of its length, the addresses of what is written, the number of what is read and its
-    addresses, and `numbers`."""
+def _prepared(
+    request: Request, function: NativeFunction, y: Tensor, terms: Sequence[str], **kept: Value
+) -> PreparedKernel:
+    """A pass over terms of y's shape. kept: the role of the buffer for the number of each element's term, if any."""
     function.address  # noqa: B018 - compile while preparing
+    target = request.writes[0]
 
     def bind(buffers: Buffers) -> Sequence[Call]:
-        targets, sources = ([address(buffers[role]) for role in roles] for roles in (request.writes, request.reads))
-        slots = (y.elements, *targets, len(sources), *sources, *numbers)
-        return (function.call(request.label, *slots, references=tuple(buffers.values())),)
+        call = function.call(
+            request.label,
+            length=y.elements,
+            target=buffers[target],
+            **{name: buffers[role] for name, role in kept.items()},
+            count=len(terms),
+            terms=[address(buffers[role]) for role in terms],
+            references=tuple(buffers.values()),
+        )
+        return (call,)
 
-    return request.prepared("numba", bind, kept=kept)
+    return request.prepared("numba", bind, kept=y.elements if kept else 0)
 
 
-# Chunk by chunk: the first term is copied, and what follows works on a chunk that is in the cache. So one code serves
-# in place too, and the compiler has no overlap to fear.
+# Chunk by chunk: the first term is copied, and the others are applied to the chunk in the cache. So the same code works
+# in place, and the compiler need not check for overlap.
 
 
 @inlined
@@ -91,49 +111,49 @@ def _copy(source: Any, target: Any, start: int, stop: int) -> None:
             float32_at(target)[i] = float32_at(source)[i]
 
 
-@native
-def multiply(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, target, number of terms, these."""
-    block = int64_at(arguments)
-    target = float32_at(block[1])
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        _copy(block[3], block[1], start, stop)
-        for number in range(1, block[2]):
-            term = float32_at(block[3 + number])
+TERMS = Arguments(length=int, target=Address, count=int, tail="terms")
+"""terms: the addresses of `count` operands."""
+
+
+@native_pass(TERMS)
+def multiply(block: Any) -> int:
+    target, terms = float32_at(block.target), int64_at(tail(block))
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        _copy(terms[0], block.target, start, stop)
+        for number in range(1, block.count):
+            term = float32_at(terms[number])
             for i in range(start, stop):
                 target[i] *= term[i]
     return 0
 
 
-@native
-def largest(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, target, number of terms, these. NaN is larger than everything."""
-    block = int64_at(arguments)
-    target = float32_at(block[1])
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        _copy(block[3], block[1], start, stop)
-        for number in range(1, block[2]):
-            term = float32_at(block[3 + number])
+@native_pass(TERMS)
+def largest(block: Any) -> int:
+    """NaN is larger than every number."""
+    target, terms = float32_at(block.target), int64_at(tail(block))
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        _copy(terms[0], block.target, start, stop)
+        for number in range(1, block.count):
+            term = float32_at(terms[number])
             for i in range(start, stop):
                 old, new = target[i], term[i]
                 target[i] = new if (new > old) | (new != new) & (old == old) else old
     return 0
 
 
-@native
-def first_largest(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, target, where to keep which term it was, number of terms, these."""
-    block = int64_at(arguments)
-    target, first = float32_at(block[1]), uint8_at(block[2])
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        _copy(block[4], block[1], start, stop)
+@native_pass(Arguments(length=int, target=Address, kept=Address, count=int, tail="terms"))
+def first_largest(block: Any) -> int:
+    """kept: the number of the term that each element comes from."""
+    target, first, terms = float32_at(block.target), uint8_at(block.kept), int64_at(tail(block))
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        _copy(terms[0], block.target, start, stop)
         for i in range(start, stop):
             first[i] = np.uint8(0)
-        for number in range(1, block[3]):
-            term = float32_at(block[4 + number])
+        for number in range(1, block.count):
+            term = float32_at(terms[number])
             for i in range(start, stop):
                 old, new = target[i], term[i]
                 larger = (new > old) | (new != new) & (old == old)
@@ -142,14 +162,13 @@ def first_largest(arguments: int, _1: int, _2: int, _3: int) -> int:
     return 0
 
 
-@native
-def select(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, dx, 2, dy, which term an element came from, the term that dx belongs to."""
-    block = int64_at(arguments)
-    dx, first, number = float32_at(block[1]), uint8_at(block[4]), np.uint8(block[5])
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        _copy(block[3], block[1], start, stop)
+@native_pass(Arguments(dy=Address, first=Address, dx=Address, length=int, number=int))
+def select(block: Any) -> int:
+    """dx = dy for the elements that came from the term of this number, else 0."""
+    dx, first, number = float32_at(block.dx), uint8_at(block.first), np.uint8(block.number)
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        _copy(block.dy, block.dx, start, stop)
         for i in range(start, stop):
             dx[i] = dx[i] if first[i] == number else np.float32(0)
     return 0

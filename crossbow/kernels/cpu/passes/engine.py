@@ -1,17 +1,20 @@
-"""The engine's own kernel: a batch from its slot into the learner's memory, converted and reordered."""
+"""Copies a batch from its slot into the learner's memory, converted and reordered."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import (
     SLOT,
     NativeFunction,
     float32_at,
-    float64_at,
+    inlined,
     int32_at,
     int64_at,
-    native,
+    native_pass,
     prepared_pass,
     uint8_at,
 )
@@ -25,7 +28,7 @@ WORD = 4
 
 
 def _takes(request: LoadBatch) -> bool:
-    """Whether the passes know these types."""
+    """Whether the passes support these types."""
     same_labels = request.slot_labels.dtype == request.labels.dtype and request.labels.dtype.itemsize == WORD
     known = request.slots.dtype in (np.dtype(np.uint8), np.dtype(np.float32))
     return known and request.x.dtype == np.float32 and same_labels
@@ -38,46 +41,69 @@ def load_batch(request: LoadBatch) -> PreparedKernel:
     images, channels, positions = 1, 1, x.elements
     if x.layout is Layout.CHANNELS_LAST and x.shape[1] > 1:
         images, channels, positions = x.shape[0], x.shape[1], x.shape[2] * x.shape[3]
-    numbers = (images, channels, positions, labels.elements, float(np.float32(scale)))
-    return prepared_pass(request, function, *numbers)
+    places: dict[str, Any] = {role: role for role in request.roles}
+    return prepared_pass(
+        request,
+        function,
+        **places,
+        images=images,
+        channels=channels,
+        positions=positions,
+        count=labels.elements,
+        scale=float(np.float32(scale)),
+    )
 
 
-# Block of both: slots, slot labels, state, input, labels, images, channels, positions, number of labels, scale.
+LOAD = Arguments(
+    slots=Address,
+    slot_labels=Address,
+    state=Address,
+    input=Address,
+    labels=Address,
+    images=int,
+    channels=int,
+    positions=int,
+    count=int,
+    scale=float,
+)
+"""A slot has `images` images of (channels, positions) and `count` labels. The input is channels-last."""
 
 
-@native
-def load_bytes(arguments: int, _1: int, _2: int, _3: int) -> int:
-    block = int64_at(arguments)
-    slot = int64_at(block[2])[SLOT]
-    images, channels, positions, count = block[5], block[6], block[7], block[8]
-    scale, target = np.float32(float64_at(arguments)[9]), float32_at(block[3])
-    source = uint8_at(block[0] + slot * images * channels * positions)
+@native_pass(LOAD)
+def load_bytes(block: Any) -> int:
+    slot = int64_at(block.state)[SLOT]
+    images, channels, positions, count = block.images, block.channels, block.positions, block.count
+    scale, target = np.float32(block.scale), float32_at(block.input)
+    source = uint8_at(block.slots + slot * images * channels * positions)
     for n in range(images):
         for c in range(channels):
             start = (n * channels + c) * positions
             place = n * channels * positions + c
             for index in range(positions):
                 target[place + index * channels] = np.float32(source[start + index]) * scale
-    labels, slot_labels = int32_at(block[4]), int32_at(block[1] + 4 * slot * count)
-    for index in range(count):
-        labels[index] = slot_labels[index]
+    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
     return 0
 
 
-@native
-def load_floats(arguments: int, _1: int, _2: int, _3: int) -> int:
-    block = int64_at(arguments)
-    slot = int64_at(block[2])[SLOT]
-    images, channels, positions, count = block[5], block[6], block[7], block[8]
-    scale, target = np.float32(float64_at(arguments)[9]), float32_at(block[3])
-    source = float32_at(block[0] + 4 * slot * images * channels * positions)
+@native_pass(LOAD)
+def load_floats(block: Any) -> int:
+    slot = int64_at(block.state)[SLOT]
+    images, channels, positions, count = block.images, block.channels, block.positions, block.count
+    scale, target = np.float32(block.scale), float32_at(block.input)
+    source = float32_at(block.slots + 4 * slot * images * channels * positions)
     for n in range(images):
         for c in range(channels):
             start = (n * channels + c) * positions
             place = n * channels * positions + c
             for index in range(positions):
                 target[place + index * channels] = source[start + index] * scale
-    labels, slot_labels = int32_at(block[4]), int32_at(block[1] + 4 * slot * count)
+    _copy_labels(block.slot_labels + 4 * slot * count, block.labels, count)
+    return 0
+
+
+@inlined
+def _copy_labels(source: int, target: int, count: int) -> None:
+    """Copy labels of any type of 4 bytes."""
+    slot_labels, labels = int32_at(source), int32_at(target)
     for index in range(count):
         labels[index] = slot_labels[index]
-    return 0

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import (
     EXAMPLES,
+    NativeFunction,
     float32_at,
-    float64_at,
     in_any_order,
     inlined,
     int64_at,
-    native,
+    native_pass,
     prepared_pass,
 )
 from crossbow.kernels.cpu.rooms import PASSES
@@ -25,29 +26,44 @@ from crossbow.kernels.requests import FactorisationBackward, FactorisationForwar
 
 @PASSES.kernel(FactorisationForward, lambda request: request.labels.dtype == np.float32)
 def forward(request: FactorisationForward) -> PreparedKernel:
-    return prepared_pass(request, squared_errors, *_numbers(request), explain=_explain)
+    return _prepared(request, squared_errors, loss="output")
 
 
 @PASSES.kernel(FactorisationBackward, lambda request: request.labels.dtype == np.float32)
 def backward(request: FactorisationBackward) -> PreparedKernel:
-    return prepared_pass(request, squared_errors_gradient, *_numbers(request), explain=_explain)
+    return _prepared(request, squared_errors_gradient, users_gradient="users_gradient", items_gradient="items_gradient")
 
 
-def _numbers(request: FactorisationForward | FactorisationBackward) -> tuple[int | float, ...]:
-    """Rows of users, rows of items, latents, λ."""
-    users, items = request.users.shape, request.items.shape
-    return users[0], items[0], users[1], float(request.regularisation)
+def _prepared(
+    request: FactorisationForward | FactorisationBackward, function: NativeFunction, **written: Any
+) -> PreparedKernel:
+    (user_rows, latents), item_rows = request.users.shape, request.items.shape[0]
+    return prepared_pass(
+        request,
+        function,
+        explain=_explain,
+        x="input0",
+        labels="labels",
+        state="state",
+        users="users",
+        items="items",
+        **written,
+        user_rows=user_rows,
+        item_rows=item_rows,
+        latents=latents,
+        decay=float(request.regularisation),
+    )
 
 
 def _explain(buffers: Buffers) -> None:
-    """Raise what the reference kernel raises where a number is no row."""
+    """Raise the exception of the reference kernel for a number that is not a row."""
     named_rows(**{role: buffers[role] for role in ("input0", "state", "users", "items")})
 
 
 @inlined
 def _row(number: Any, rows: int) -> Any:
-    """The row that a floating-point number names, or −1."""
-    if not (number >= 0 and number < rows):  # so that what is not a number is none
+    """The row of a floating-point number, or −1 if it is not a row."""
+    if not (number >= 0 and number < rows):  # true of NaN
         return -1
     row = np.int64(number)
     return row if np.float32(row) == number else -1
@@ -55,22 +71,27 @@ def _row(number: Any, rows: int) -> Any:
 
 @in_any_order
 def _error(rating: Any, users: Any, u: int, items: Any, v: int, latents: int) -> Any:
-    """rating − u · v, of the rows that start at these places."""
+    """rating − u · v, for the rows that start at these indices."""
     product = np.float32(0)
     for k in range(latents):
         product += users[u + k] * items[v + k]
     return rating - product
 
 
-@native
-def squared_errors(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, labels, state, users, items, loss, rows of users, rows of items, latents, λ."""
-    block = int64_at(arguments)
-    x, labels, examples = float32_at(block[0]), float32_at(block[1]), int64_at(block[2])[EXAMPLES]
-    users, items, latents, decay = float32_at(block[3]), float32_at(block[4]), block[8], float64_at(arguments)[9]
+SHARED: dict[str, Any] = {
+    **dict.fromkeys(("x", "labels", "state", "users", "items"), Address),
+    **dict.fromkeys(("user_rows", "item_rows", "latents"), int),
+    "decay": float,
+}
+
+
+@native_pass(Arguments(**SHARED, loss=Address))
+def squared_errors(block: Any) -> int:
+    x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
+    users, items, latents = float32_at(block.users), float32_at(block.items), block.latents
     total, squares = 0.0, 0.0
     for n in range(examples):
-        row, column = _row(x[2 * n], block[6]), _row(x[2 * n + 1], block[7])
+        row, column = _row(x[2 * n], block.user_rows), _row(x[2 * n + 1], block.item_rows)
         if row < 0 or column < 0:
             return BAD_INDEX
         u, v = row * latents, column * latents
@@ -78,24 +99,22 @@ def squared_errors(arguments: int, _1: int, _2: int, _3: int) -> int:
         total += error * error
         for k in range(latents):
             squares += np.float64(users[u + k]) ** 2 + np.float64(items[v + k]) ** 2
-    float32_at(block[5])[0] = np.float32(total + decay * squares)
+    float32_at(block.loss)[0] = np.float32(total + block.decay * squares)
     return 0
 
 
-@native
-def squared_errors_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, labels, state, users, items, their gradients, rows of users, rows of items, latents, λ."""
-    block = int64_at(arguments)
-    x, labels, examples = float32_at(block[0]), float32_at(block[1]), int64_at(block[2])[EXAMPLES]
-    users, items, latents = float32_at(block[3]), float32_at(block[4]), block[9]
-    users_gradient, items_gradient = float32_at(block[5]), float32_at(block[6])
-    decay = np.float32(float64_at(arguments)[10])
-    for index in range(block[7] * latents):
+@native_pass(Arguments(**SHARED, users_gradient=Address, items_gradient=Address))
+def squared_errors_gradient(block: Any) -> int:
+    x, labels, examples = float32_at(block.x), float32_at(block.labels), int64_at(block.state)[EXAMPLES]
+    users, items, latents = float32_at(block.users), float32_at(block.items), block.latents
+    users_gradient, items_gradient = float32_at(block.users_gradient), float32_at(block.items_gradient)
+    decay = np.float32(block.decay)
+    for index in range(block.user_rows * latents):
         users_gradient[index] = np.float32(0)
-    for index in range(block[8] * latents):
+    for index in range(block.item_rows * latents):
         items_gradient[index] = np.float32(0)
     for n in range(examples):
-        row, column = _row(x[2 * n], block[7]), _row(x[2 * n + 1], block[8])
+        row, column = _row(x[2 * n], block.user_rows), _row(x[2 * n + 1], block.item_rows)
         if row < 0 or column < 0:
             return BAD_INDEX
         u, v = row * latents, column * latents

@@ -1,4 +1,4 @@
-"""Waiting for other learners, and telling them how far one is."""
+"""Waiting for other learners, and signalling one's own progress to them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ import ctypes
 import functools
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import TICK, call_address, int64_at, load_acquire, native, pause, store_release
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import (
+    TICK,
+    call_address,
+    int64_at,
+    load_acquire,
+    native,
+    native_pass,
+    pause,
+    store_release,
+)
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Call, PreparedKernel
 from crossbow.kernels.native import ABORTED, NativeCall
@@ -17,27 +28,31 @@ from crossbow.kernels.requests import Signal, Wait
 from crossbow.types import Array, address
 
 SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
-"""A wait spins some microseconds, then offers its core for about a millisecond, then sleeps between looks. A sleep
-lasts at least twice as long as it says, and learners wait for each other at every tick."""
+"""A wait spins for some microseconds, then yields its core for about a millisecond, then sleeps between checks. A sleep
+lasts at least twice as long as requested, and learners wait for each other at every tick."""
 
 
-@native
-def wait_for_flags(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: flags, their number, bytes between them, abort, state, sched_yield, usleep."""
-    block = int64_at(arguments)
-    target = int64_at(block[4])[TICK]
+WAIT = Arguments(
+    flags=Address, count=int, stride=int, abort=Address, state=Address, sched_yield=Address, usleep=Address
+)
+"""stride: bytes between flags."""
+
+
+@native_pass(WAIT)
+def wait_for_flags(block: Any) -> int:
+    target = int64_at(block.state)[TICK]
     rounds = 0
-    for index in range(block[1]):
-        while load_acquire(block[0] + index * block[2]) < target:
-            if load_acquire(block[3]) != 0:
+    for index in range(block.count):
+        while load_acquire(block.flags + index * block.stride) < target:
+            if load_acquire(block.abort) != 0:
                 return ABORTED
             rounds += 1
             if rounds <= SPINS:
                 pause()
             elif rounds <= SPINS + YIELDS:
-                call_address(block[5], 0, 0, 0, 0)
+                call_address(block.sched_yield, 0, 0, 0, 0)
             else:
-                call_address(block[6], SLEEP_MICROSECONDS, 0, 0, 0)
+                call_address(block.usleep, SLEEP_MICROSECONDS, 0, 0, 0)
     return 0
 
 
@@ -49,7 +64,7 @@ def signal_flag(state: int, flag: int, _2: int, _3: int) -> int:
 
 @functools.cache
 def _resting_functions() -> tuple[int, int]:
-    """Those that offer the core to others, and that sleep for some microseconds."""
+    """Functions that yield the core to other threads, and that sleep for some microseconds."""
     if sys.platform == "win32":
         rest = ctypes.windll.kernel32.SwitchToThread
         functions = (rest, rest)
@@ -68,9 +83,18 @@ def wait(request: Wait) -> PreparedKernel:
 
     def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
         flags, abort, state = (buffers[role] for role in request.reads)
-        slots = (address(flags), flags.size, flags.strides[0], address(abort), address(state))
-        references = (flags, abort, state)
-        return (wait_for_flags.call("wait", *slots, *_resting_functions(), references=references),)
+        sched_yield, usleep = _resting_functions()
+        call = wait_for_flags.call(
+            "wait",
+            flags=flags,
+            count=flags.size,
+            stride=flags.strides[0],
+            abort=abort,
+            state=state,
+            sched_yield=sched_yield,
+            usleep=usleep,
+        )
+        return (call,)
 
     return request.prepared("numba", bind)
 

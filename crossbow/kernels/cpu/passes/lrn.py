@@ -7,34 +7,72 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native, prepared_pass
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import float32_at, inlined, native_pass, prepared_pass
 from crossbow.kernels.cpu.rooms import PASSES, alike
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import LRNBackward, LRNForward, ResponseGeometry
 from crossbow.types import Layout, Shape, Tensor
 
 THREE_QUARTERS = 0.75
-"""The usual β, for which two square roots do."""
+"""The usual β, for which two square roots suffice."""
 
 
 @PASSES.kernel(LRNForward, lambda request: alike(request.x, request.y))
 def forward(request: LRNForward) -> PreparedKernel:
-    return prepared_pass(request, normalise, *_numbers(request.x, request.geometry))
+    return prepared_pass(request, normalise, x="input0", y="output", setting=_setting(request.x, request.geometry))
 
 
 @PASSES.kernel(LRNBackward, lambda request: alike(request.x, request.dy, request.dx))
 def backward(request: LRNBackward) -> PreparedKernel:
     (_, height, width, inner), _ = _images(request.x, request.geometry)
     room = 4 * (2 * height * width * inner + inner)
-    return prepared_pass(request, normalise_gradient, *_numbers(request.x, request.geometry), workspace=room)
+    return prepared_pass(
+        request,
+        normalise_gradient,
+        workspace=room,
+        x="input0",
+        dy="output_gradient",
+        dx="input_gradient",
+        room="workspace",
+        setting=_setting(request.x, request.geometry),
+    )
 
 
-def _numbers(x: Tensor, geometry: ResponseGeometry) -> tuple[int | float, ...]:
-    """The tensor's memory as images of rows of elements that lie side by side, none of whose windows leaves its image:
-    four sizes; how far windows reach before an element on the last three axes, and behind it; share, β, κ."""
-    sizes, windows = _images(x, geometry)
-    before, after = ([reach * extends for extends in windows] for reach in (geometry.before, geometry.after))
-    return (*sizes, *before, *after, geometry.share, geometry.beta, geometry.kappa)
+REACH = Arguments(rows=int, columns=int, inner=int)
+"""How far windows reach beyond an element on each axis of an image."""
+SETTING = Arguments(
+    images=int,
+    height=int,
+    width=int,
+    inner=int,
+    before=REACH,
+    after=REACH,
+    share=float,
+    beta=float,
+    kappa=float,
+)
+"""The tensor's memory as images of (height, width, inner), to whose insides all windows are clipped."""
+
+
+def _setting(x: Tensor, geometry: ResponseGeometry) -> dict[str, Value]:
+    """The fields of `SETTING`."""
+    (images, height, width, inner), windows = _images(x, geometry)
+    before, after = (
+        dict(zip(REACH.names, (reach * extends for extends in windows), strict=True))
+        for reach in (geometry.before, geometry.after)
+    )
+    return {
+        "images": images,
+        "height": height,
+        "width": width,
+        "inner": inner,
+        "before": before,
+        "after": after,
+        "share": geometry.share,
+        "beta": geometry.beta,
+        "kappa": geometry.kappa,
+    }
 
 
 def _images(x: Tensor, geometry: ResponseGeometry) -> tuple[Shape, tuple[bool, bool, bool]]:
@@ -48,10 +86,6 @@ def _images(x: Tensor, geometry: ResponseGeometry) -> tuple[Shape, tuple[bool, b
     if x.layout is Layout.CHANNELS_LAST:
         return (n, height, width, channels), (True, True, False)
     return (n * channels, height, width, 1), (True, True, False)
-
-
-HEIGHT, WIDTH, INNER, BEFORE, AFTER, SHARE, BETA, KAPPA = 1, 2, 3, 4, 7, 10, 11, 12
-"""Where these are in `_numbers`."""
 
 
 @inlined
@@ -69,62 +103,61 @@ def _quotient(number: Any, divisor: Any) -> Any:
 
 
 @inlined
-def _sum_windows(total: Any, values: Any, squared: bool, h: int, w: int, g: Any, before: int, after: int) -> None:
+def _sum_windows(total: Any, values: Any, squared: bool, h: int, w: int, g: Any, before: Any, after: Any) -> None:
     """total[i] = Σ values, or their squares, in the window of element i in row (h, w) of an image."""
-    for i in range(g[INNER]):
+    for i in range(g.inner):
         total[i] = np.float32(0)
-    for u in range(max(h - g[before], 0), min(h + g[after] + 1, g[HEIGHT])):
-        for v in range(max(w - g[before + 1], 0), min(w + g[after + 1] + 1, g[WIDTH])):
-            row = (u * g[WIDTH] + v) * g[INNER]
-            for d in range(-g[before + 2], g[after + 2] + 1):
-                for i in range(max(0, -d), min(g[INNER], g[INNER] - d)):
+    for u in range(max(h - before.rows, 0), min(h + after.rows + 1, g.height)):
+        for v in range(max(w - before.columns, 0), min(w + after.columns + 1, g.width)):
+            row = (u * g.width + v) * g.inner
+            for d in range(-before.inner, after.inner + 1):
+                for i in range(max(0, -d), min(g.inner, g.inner - d)):
                     value = values[row + i + d]
                     total[i] += value * value if squared else value
 
 
-@native
-def normalise(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, y, `_numbers`."""
-    b, numbers = int64_at(arguments), np.int64(arguments) + 16
-    g, f = int64_at(numbers), float64_at(numbers)
-    share, beta, kappa = np.float32(f[SHARE]), np.float32(f[BETA]), np.float32(f[KAPPA])
-    inner, size = g[INNER], g[HEIGHT] * g[WIDTH] * g[INNER]
-    for image in range(g[0]):
-        x = float32_at(b[0] + 4 * image * size)
-        for h in range(g[HEIGHT]):
-            for w in range(g[WIDTH]):
-                row = (h * g[WIDTH] + w) * inner
-                y = float32_at(b[1] + 4 * (image * size + row))
-                _sum_windows(y, x, True, h, w, g, BEFORE, AFTER)
+@native_pass(Arguments(x=Address, y=Address, setting=SETTING))
+def normalise(block: Any) -> int:
+    g = block.setting
+    share, beta, kappa = np.float32(g.share), np.float32(g.beta), np.float32(g.kappa)
+    inner, size = g.inner, g.height * g.width * g.inner
+    for image in range(g.images):
+        x = float32_at(block.x + 4 * image * size)
+        for h in range(g.height):
+            for w in range(g.width):
+                row = (h * g.width + w) * inner
+                y = float32_at(block.y + 4 * (image * size + row))
+                _sum_windows(y, x, True, h, w, g, g.before, g.after)
                 for i in range(inner):
                     y[i] = x[row + i] * _power(kappa + share * y[i], beta)
     return 0
 
 
-@native
-def normalise_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, dy, dx, workspace (dy · s^−β and dy · x · s^(−β−1) of an image, a row), `_numbers`."""
-    b, numbers = int64_at(arguments), np.int64(arguments) + 32
-    g, f = int64_at(numbers), float64_at(numbers)
-    share, beta, kappa = np.float32(f[SHARE]), np.float32(f[BETA]), np.float32(f[KAPPA])
-    inner, size, factor = g[INNER], g[HEIGHT] * g[WIDTH] * g[INNER], np.float32(2 * f[SHARE] * f[BETA])
-    direct, felt, total = float32_at(b[3]), float32_at(b[3] + 4 * size), float32_at(b[3] + 8 * size)
-    for image in range(g[0]):
+@native_pass(Arguments(x=Address, dy=Address, dx=Address, room=Address, setting=SETTING))
+def normalise_gradient(block: Any) -> int:
+    """room: for dy · s^−β and dy · x · s^(−β−1) of an image, and for a row."""
+    g = block.setting
+    share, beta, kappa = np.float32(g.share), np.float32(g.beta), np.float32(g.kappa)
+    inner, size, factor = g.inner, g.height * g.width * g.inner, np.float32(2 * g.share * g.beta)
+    direct, felt = float32_at(block.room), float32_at(block.room + 4 * size)
+    total = float32_at(block.room + 8 * size)
+    for image in range(g.images):
         skipped = 4 * image * size
-        x, dy, dx = float32_at(b[0] + skipped), float32_at(b[1] + skipped), float32_at(b[2] + skipped)
-        for h in range(g[HEIGHT]):
-            for w in range(g[WIDTH]):
-                row = (h * g[WIDTH] + w) * inner
-                _sum_windows(total, x, True, h, w, g, BEFORE, AFTER)
+        x, dy = float32_at(block.x + skipped), float32_at(block.dy + skipped)
+        dx = float32_at(block.dx + skipped)
+        for h in range(g.height):
+            for w in range(g.width):
+                row = (h * g.width + w) * inner
+                _sum_windows(total, x, True, h, w, g, g.before, g.after)
                 for i in range(inner):
                     strength = kappa + share * total[i]
                     direct[row + i] = dy[row + i] * _power(strength, beta)
                     felt[row + i] = _quotient(direct[row + i] * x[row + i], strength)
-        # dy has been read: dx may lie where it was.
-        for h in range(g[HEIGHT]):
-            for w in range(g[WIDTH]):
-                row = (h * g[WIDTH] + w) * inner
-                _sum_windows(total, felt, False, h, w, g, AFTER, BEFORE)
+        # dy has been read; dx may share its memory.
+        for h in range(g.height):
+            for w in range(g.width):
+                row = (h * g.width + w) * inner
+                _sum_windows(total, felt, False, h, w, g, g.after, g.before)
                 for i in range(inner):
                     dx[row + i] = direct[row + i] - factor * x[row + i] * total[i]
     return 0

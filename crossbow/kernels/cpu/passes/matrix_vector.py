@@ -8,14 +8,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.kernels.compiled import float32_at, in_any_order, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, in_any_order, int64_at, native_pass
 from crossbow.kernels.cpu.passes.rows import share
-from crossbow.kernels.cpu.passes.team import TEAM_SLOTS, team_size, team_thread, threads_for
+from crossbow.kernels.cpu.passes.team import TEAM, team_size, team_thread, threads_for
 from crossbow.kernels.cpu.steps import Place, Steps
-from crossbow.types import Shape, address
+from crossbow.types import Shape
 
 BLOCK = 2**11
-"""Products that are added up in float32, in as many sums as vectors have numbers; the sums of blocks in float64."""
+"""Number of products that are added up in float32, in one sum per lane; sums of blocks are added in float64."""
+
+
+ROW_PRODUCTS = Arguments(
+    team=TEAM,
+    matrices=Address,
+    vectors=Address,
+    products=Address,
+    count=int,
+    rows=int,
+    length=int,
+    starts=Address,
+)
+"""starts: for each of `count` matrices, the index of its start and of its vector's. rows, length: of a matrix."""
 
 
 def add_row_products(
@@ -25,13 +39,22 @@ def add_row_products(
 
     matrices, vectors: shapes (…, rows, length) and (…, length), whose first axes are broadcast to `stack`.
     """
-    (shape, place), (vector, beside) = matrices, vectors
+    (shape, place), (vector, vector_place) = matrices, vectors
     (rows, length), count = shape[-2:], math.prod(stack)
     starts = [_numbers(shape[:-2], stack) * rows * length, _numbers(vector[:-1], stack) * length]
     table = np.stack(starts, axis=1)
-    slots = (count, rows, length, address(table))
-    threads = threads_for(4 * count * rows * length)
-    steps.add_team_pass("rows", row_products, threads, (place, beside, target), *slots, references=(table,))
+    steps.add_team_pass(
+        "rows",
+        row_products,
+        threads_for(4 * count * rows * length),
+        matrices=place,
+        vectors=vector_place,
+        products=target,
+        count=count,
+        rows=rows,
+        length=length,
+        starts=table,
+    )
 
 
 def _numbers(own: Shape, stack: Shape) -> NDArray[np.int64]:
@@ -49,16 +72,14 @@ def _block(a: int, b: int, count: int) -> Any:
     return total
 
 
-@native
-def row_products(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Addresses: matrices, vectors, products. Then how many matrices, their rows, the length of a row, and the table
-    of their starts: of matrix and vector."""
-    b = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS)
-    thread, threads, products, table = team_thread(arguments), team_size(arguments), float32_at(b[2]), int64_at(b[6])
-    rows, length = b[4], b[5]
-    for number in range(share(b[3] * rows, thread, threads), share(b[3] * rows, thread + 1, threads)):
+@native_pass(ROW_PRODUCTS)
+def row_products(block: Any) -> int:
+    thread, threads, rows, length = team_thread(block.team), team_size(block.team), block.rows, block.length
+    products, starts = float32_at(block.products), int64_at(block.starts)
+    for number in range(share(block.count * rows, thread, threads), share(block.count * rows, thread + 1, threads)):
         matrix, row = number // rows, number % rows
-        left, right = b[0] + 4 * (table[2 * matrix] + row * length), b[1] + 4 * table[2 * matrix + 1]
+        left = block.matrices + 4 * (starts[2 * matrix] + row * length)
+        right = block.vectors + 4 * starts[2 * matrix + 1]
         total = 0.0
         for first in range(0, length, BLOCK):
             total += _block(left + 4 * first, right + 4 * first, min(BLOCK, length - first))

@@ -1,13 +1,13 @@
-"""Two-dimensional max pooling and its gradient: passes over vectors of channels, which lie side by side.
+"""Two-dimensional max pooling and its gradient: passes over vectors of channels, which are contiguous.
 
-oneDNN's primitives overlook NaN and minus infinity. What is kept for the gradient is the number of the position in the
-window, u · kw + v, that each output came from.
+oneDNN's primitives ignore NaN and minus infinity. Kept for the gradient is the number of the position in the window,
+u · kw + v, of each output.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,16 +15,10 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import (
-    NativeFunction,
-    float32_at,
-    inlined,
-    instruction,
-    int64_at,
-    native,
-    prepared_pass,
-)
-from crossbow.kernels.cpu.passes.windows import slides, window_slots
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import NativeFunction, float32_at, inlined, instruction, native_pass, prepared_pass
+from crossbow.kernels.cpu.emitter import Emitter
+from crossbow.kernels.cpu.passes.windows import WINDOWS, slides, windows
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
@@ -33,29 +27,45 @@ from crossbow.types import Phase, Tensor
 LANES = 16
 """Channels of a vector."""
 WRITTEN_OUT = 9
-"""Elements of a window up to which a pass is compiled for its size."""
+"""Maximum number of positions of a window for whose size a pass is compiled."""
 
 
 class _Form(NamedTuple):
-    """What a pass is compiled for."""
+    """The parameters for which a pass is compiled."""
 
     kept: int
     """Bytes of the number of a position: 0, 1 or 4."""
     masked: bool
     """Whether there are fewer channels than a vector has."""
     rows: int
-    """Of a window; 0 where it is large."""
+    """Size of the window; 0 if it is large."""
     columns: int
     disjoint: bool
     """Gradients: whether no element is in two windows."""
+
+    @property
+    def code(self) -> int:
+        """The form as a number, which compiled functions have as a literal; its digits are the fields."""
+        return int("".join(str(int(field)) for field in self))
+
+    @staticmethod
+    def of(code: int) -> _Form:
+        kept, masked, rows, columns, disjoint = map(int, f"{code:05}")
+        return _Form(kept, bool(masked), rows, columns, bool(disjoint))
 
 
 @PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "max"))
 def forward(request: PoolingForward) -> PreparedKernel:
     x, y, geometry, phase = request.x, request.y, request.geometry, request.phase
-    form, slots = _form(x, geometry, phase), window_slots(x, y, geometry)
-    function = _maxima(form._replace(disjoint=False))
-    return prepared_pass(request, function, *slots, kept=form.kept * y.elements)
+    form = _form(x, geometry, phase)
+    places: dict[str, Any] = {"x": "input0", "y": "output", "kept": "kept" if form.kept else None}
+    return prepared_pass(
+        request,
+        _maxima(form._replace(disjoint=False)),
+        nbytes_kept=form.kept * y.elements,
+        **places,
+        windows=windows(x, y, geometry),
+    )
 
 
 @PASSES.kernel(PoolingBackward, lambda request: slides(request.dx, request.geometry, "max"))
@@ -67,8 +77,15 @@ def backward(request: PoolingBackward) -> PreparedKernel:
             dx.shape[2:], dy.shape[2:], geometry.stride, geometry.padding, strict=True
         )
     )
-    form, slots = _form(dx, geometry, Phase.TRAIN), (*window_slots(dx, dy, geometry), int(covered))
-    return prepared_pass(request, _gradient(form), *slots)
+    return prepared_pass(
+        request,
+        _gradient(_form(dx, geometry, Phase.TRAIN)),
+        dy="output_gradient",
+        kept="kept",
+        dx="input_gradient",
+        windows=windows(dx, dy, geometry),
+        covered=int(covered),
+    )
 
 
 def _form(x: Tensor, geometry: PoolingGeometry, phase: Phase) -> _Form:
@@ -81,64 +98,25 @@ def _form(x: Tensor, geometry: PoolingGeometry, phase: Phase) -> _Form:
 
 # Instructions on vectors of channels.
 
-_declare: Callable[[Any, Any, str], Any] = cgutils.get_or_insert_function
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once_value
 
 
-class _Vectors:
-    """Writes instructions on vectors of LANES channels, or on the first `count` of them."""
-
-    word, lane, single = ir.IntType(64), ir.IntType(32), ir.FloatType()
+class _Windows(Emitter):
+    """Emits instructions on vectors of LANES channels, or on the first `count` of them."""
 
     def __init__(self, builder: Any, kept: int, count: Any | None) -> None:
-        self.builder, self.number, self.mask = builder, ir.IntType(8 * kept or 32), None
-        self.lanes = ir.Constant(self.vector(self.lane), list(range(LANES)))
-        if count is not None:
-            self.mask = builder.icmp_signed("<", self.lanes, self.splat(builder.trunc(count, self.lane)))
-
-    def vector(self, element: Any) -> Any:
-        return ir.VectorType(element, LANES)
-
-    def splat(self, value: Any) -> Any:
-        undefined = ir.Constant(self.vector(value.type), ir.Undefined)
-        first = self.builder.insert_element(undefined, value, self.lane(0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(self.vector(self.lane), None))
-
-    def load(self, place: Any) -> Any:
-        return self._load(place, self.single, 4, "f32")
+        super().__init__(builder, LANES, count)
+        self.number = ir.IntType(8 * kept or 32)
 
     def load_numbers(self, place: Any) -> Any:
         """Numbers of positions."""
-        size = self.number.width
-        return self.builder.zext(self._load(place, self.number, size // 8, f"i{size}"), self.vector(self.lane))
-
-    def store(self, value: Any, place: Any) -> None:
-        self._store(value, place, 4, "f32")
+        return self.builder.zext(self.load(place, self.number), self.vector(self.lane))
 
     def store_numbers(self, value: Any, place: Any) -> None:
-        size = self.number.width
-        self._store(self.builder.trunc(value, self.vector(self.number)), place, size // 8, f"i{size}")
-
-    def _load(self, place: Any, element: Any, align: int, name: str) -> Any:
-        kind = self.vector(element)
-        pointer = self.builder.inttoptr(place, kind.as_pointer())
-        if self.mask is None:
-            return self.builder.load(pointer, align=align)
-        signature = ir.FunctionType(kind, [pointer.type, self.lane, self.mask.type, kind])
-        function = _declare(self.builder.module, signature, f"llvm.masked.load.v{LANES}{name}.p0v{LANES}{name}")
-        return self.builder.call(function, [pointer, self.lane(align), self.mask, ir.Constant(kind, None)])
-
-    def _store(self, value: Any, place: Any, align: int, name: str) -> None:
-        pointer = self.builder.inttoptr(place, value.type.as_pointer())
-        if self.mask is None:
-            self.builder.store(value, pointer, align=align)
-            return
-        signature = ir.FunctionType(ir.VoidType(), [value.type, pointer.type, self.lane, self.mask.type])
-        function = _declare(self.builder.module, signature, f"llvm.masked.store.v{LANES}{name}.p0v{LANES}{name}")
-        self.builder.call(function, [value, pointer, self.lane(align), self.mask])
+        self.store(self.builder.trunc(value, self.vector(self.number)), place)
 
     def whole(self, form: _Form, start: Any, row: Any, column: Any) -> Iterator[tuple[Any, Any]]:
-        """Every position of a window of the form's size, written out: its number and where it lies."""
+        """All positions of a window of the form's size, unrolled: their numbers and addresses."""
         builder = self.builder
         for u in range(form.rows):
             line = builder.add(start, builder.mul(row, self.word(u)))
@@ -147,7 +125,7 @@ class _Vectors:
                 yield number, builder.add(line, builder.mul(column, self.word(v)))
 
     def part(self, window: Any) -> Iterator[tuple[Any, Any]]:
-        """The same of a part, in loops; window: as `_Part` has it."""
+        """The positions of a part of a window, in loops. window: the values of `_PART`."""
         builder, (rows, columns, number, width, start, row, column) = self.builder, window
         with cgutils.for_range(builder, rows) as outer:
             first = builder.add(number, builder.mul(outer.index, width))
@@ -158,124 +136,120 @@ class _Vectors:
 
 
 _PART = [types.int64] * 7
-"""The part of a window that lies on the image: its rows and columns, the number of its first position, the columns of
-the window, where the first position lies, and the bytes between rows and between columns."""
+"""The part of a window on the image: its rows and columns, the number of its first position, the columns of the window,
+the address of the first position, and the bytes between rows and between columns."""
 
 
-@functools.cache
-def _largest_whole(form: _Form) -> Any:
-    """The largest of a window and the number of its position, unless there is NaN: whether there is."""
+def _whole(result: Any, emit: Callable[..., Any]) -> Any:
+    """The instruction for whole windows of a form, given by its code. emit: (builder, form, arguments)."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start, row, column, y, kept, count = arguments
-        vectors = _Vectors(builder, form.kept, count if form.masked else None)
-        if not form.rows:
-            return vectors.word(1)
-        values = [(number, vectors.load(place)) for number, place in vectors.whole(form, start, row, column)]
-        first, largest = values[0]
-        for number, value in values[1:]:
-            larger = builder.fcmp_ordered(">", value, largest)
-            largest = builder.select(larger, value, largest)
-            first = builder.select(larger, number, first)
-        vectors.store(largest, y)
-        if form.kept:
-            vectors.store_numbers(first, kept)
-        pairs = [(values[at][1], values[min(at + 1, len(values) - 1)][1]) for at in range(0, len(values), 2)]
-        unordered = [builder.fcmp_unordered("uno", one, other) for one, other in pairs]
-        return builder.zext(builder.bitcast(functools.reduce(builder.or_, unordered), ir.IntType(LANES)), vectors.word)
-
-    def largest_whole(typing: Any, start: Any, row: Any, column: Any, y: Any, kept: Any, count: Any) -> Any:
-        return types.int64(*[types.int64] * 6), generate
-
-    return instruction(largest_whole)
-
-
-@functools.cache
-def _largest_part(form: _Form) -> Any:
-    """The largest of a part of a window, where NaN is larger than everything, and the last one than all."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *window, y, kept, count = arguments
-        vectors = _Vectors(builder, form.kept, count if form.masked else None)
-        largest = _register(builder, vectors.load(window[4]))
-        first = _register(builder, vectors.splat(builder.trunc(window[2], vectors.lane)))
-        for number, place in vectors.part(window):
-            old, new = builder.load(largest), vectors.load(place)
-            larger = builder.or_(builder.fcmp_ordered(">", new, old), builder.fcmp_unordered("uno", new, new))
-            builder.store(builder.select(larger, new, old), largest)
-            builder.store(builder.select(larger, number, builder.load(first)), first)
-        vectors.store(builder.load(largest), y)
-        if form.kept:
-            vectors.store_numbers(builder.load(first), kept)
-        return context.get_dummy_value()
-
-    def largest_part(
-        typing: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
-        y: Any, kept: Any, count: Any,
+    @instruction
+    def whole(
+        typing: Any, form: Any, start: Any, row: Any, column: Any, values: Any, kept: Any, last: Any
     ) -> Any:  # fmt: skip
-        return types.void(*_PART, *[types.int64] * 3), generate
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            return emit(builder, _Form.of(form.literal_value), *arguments[1:]) or context.get_dummy_value()
 
-    return instruction(largest_part)
+        return (result(form, *[types.int64] * 6), generate) if isinstance(form, types.IntegerLiteral) else None
+
+    return whole
 
 
-def _shares(vectors: _Vectors, form: _Form, dy: Any, kept: Any, skipped: Any) -> Callable[[Any], Any]:
-    """What of dy belongs to the position of a number. skipped: the first lanes, which have been there before."""
+def _part(emit: Callable[..., Any]) -> Any:
+    """The instruction for parts of windows."""
+
+    @instruction
+    def part(
+        typing: Any, form: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
+        values: Any, kept: Any, last: Any,
+    ) -> Any:  # fmt: skip
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            emit(builder, _Form.of(form.literal_value), arguments[1:8], *arguments[8:])
+            return context.get_dummy_value()
+
+        known = isinstance(form, types.IntegerLiteral)
+        return (types.void(form, *_PART, *[types.int64] * 3), generate) if known else None
+
+    return part
+
+
+def _emit_largest(builder: Any, form: _Form, start: Any, row: Any, column: Any, y: Any, kept: Any, count: Any) -> Any:
+    vectors = _Windows(builder, form.kept, count if form.masked else None)
+    if not form.rows:
+        return vectors.word(1)
+    values = [(number, vectors.load(place)) for number, place in vectors.whole(form, start, row, column)]
+    first, largest = values[0]
+    for number, value in values[1:]:
+        larger = builder.fcmp_ordered(">", value, largest)
+        largest = builder.select(larger, value, largest)
+        first = builder.select(larger, number, first)
+    vectors.store(largest, y)
+    if form.kept:
+        vectors.store_numbers(first, kept)
+    pairs = [(values[at][1], values[min(at + 1, len(values) - 1)][1]) for at in range(0, len(values), 2)]
+    unordered = [builder.fcmp_unordered("uno", one, other) for one, other in pairs]
+    return builder.zext(builder.bitcast(functools.reduce(builder.or_, unordered), ir.IntType(LANES)), vectors.word)
+
+
+def _emit_largest_part(builder: Any, form: _Form, window: Sequence[Any], y: Any, kept: Any, count: Any) -> None:
+    vectors = _Windows(builder, form.kept, count if form.masked else None)
+    largest = _register(builder, vectors.load(window[4]))
+    first = _register(builder, vectors.splat(builder.trunc(window[2], vectors.lane)))
+    for number, place in vectors.part(window):
+        old, new = builder.load(largest), vectors.load(place)
+        larger = builder.or_(builder.fcmp_ordered(">", new, old), builder.fcmp_unordered("uno", new, new))
+        builder.store(builder.select(larger, new, old), largest)
+        builder.store(builder.select(larger, number, builder.load(first)), first)
+    vectors.store(builder.load(largest), y)
+    if form.kept:
+        vectors.store_numbers(builder.load(first), kept)
+
+
+def _emit_scatter(builder: Any, form: _Form, start: Any, row: Any, column: Any, dy: Any, kept: Any, last: Any) -> None:
+    vectors = _Windows(builder, form.kept, last if form.masked else None)
+    _add_shares(vectors, form, vectors.whole(form, start, row, column), dy, kept, last)
+
+
+def _emit_scatter_part(builder: Any, form: _Form, window: Sequence[Any], dy: Any, kept: Any, last: Any) -> None:
+    vectors = _Windows(builder, form.kept, last if form.masked else None)
+    _add_shares(vectors, form, vectors.part(window), dy, kept, last)
+
+
+def _add_shares(
+    vectors: _Windows, form: _Form, positions: Iterator[tuple[Any, Any]], dy: Any, kept: Any, last: Any
+) -> None:
+    """Scatter dy to the positions: dy where the position's number was kept, else 0."""
     builder, gradient, picked = vectors.builder, vectors.load(dy), vectors.load_numbers(kept)
     zero = ir.Constant(gradient.type, None)
     if not form.masked:
-        new = builder.icmp_signed(">=", vectors.lanes, vectors.splat(builder.trunc(skipped, vectors.lane)))
+        new = builder.icmp_signed(">=", vectors.indices, vectors.splat(builder.trunc(last, vectors.lane)))
         gradient = gradient if form.disjoint else builder.select(new, gradient, zero)
-    return lambda number: builder.select(builder.icmp_signed("==", picked, number), gradient, zero)
+    for number, place in positions:
+        value = builder.select(builder.icmp_signed("==", picked, number), gradient, zero)
+        vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
 
 
-@functools.cache
-def _scatter_whole(form: _Form) -> Any:
-    """dy to the positions of a window: written, where windows are disjoint, else added. last: the number of channels
-    where there are few, else of those that have been there before."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        start, row, column, dy, kept, last = arguments
-        vectors = _Vectors(builder, form.kept, last if form.masked else None)
-        share = _shares(vectors, form, dy, kept, last)
-        for number, place in vectors.whole(form, start, row, column):
-            value = share(number)
-            vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
-        return context.get_dummy_value()
-
-    def scatter_whole(typing: Any, start: Any, row: Any, column: Any, dy: Any, kept: Any, last: Any) -> Any:
-        return types.void(*[types.int64] * 6), generate
-
-    return instruction(scatter_whole)
-
-
-@functools.cache
-def _scatter_part(form: _Form) -> Any:
-    """The same for a part of a window."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        *window, dy, kept, last = arguments
-        vectors = _Vectors(builder, form.kept, last if form.masked else None)
-        share = _shares(vectors, form, dy, kept, last)
-        for number, place in vectors.part(window):
-            value = share(number)
-            vectors.store(value if form.disjoint else builder.fadd(vectors.load(place), value), place)
-        return context.get_dummy_value()
-
-    def scatter_part(
-        typing: Any, rows: Any, columns: Any, number: Any, width: Any, start: Any, row: Any, column: Any,
-        dy: Any, kept: Any, last: Any,
-    ) -> Any:  # fmt: skip
-        return types.void(*_PART, *[types.int64] * 3), generate
-
-    return instruction(scatter_part)
+_largest_whole = _whole(types.int64, _emit_largest)
+"""The largest value of a window and the number of its position, unless there is NaN; returns whether there is.
+last: the number of channels, if there are few."""
+_largest_part = _part(_emit_largest_part)
+"""The largest value of a part of a window; NaN is larger than every number, and the last NaN than all."""
+_scatter_whole = _whole(types.void, _emit_scatter)
+"""Scatter dy to the positions of a window: written if windows are disjoint, else added. last: the number of channels if
+there are few, else the number of lanes that the vector before has already scattered."""
+_scatter_part = _part(_emit_scatter_part)
 
 
 # Passes.
 
+MAXIMA = Arguments(x=Address, y=Address, kept=Address, windows=WINDOWS)
+MAXIMA_GRADIENT = Arguments(dy=Address, kept=Address, dx=Address, windows=WINDOWS, covered=int)
+"""covered: whether disjoint windows cover the image, so that it need not be cleared."""
+
 
 @inlined
 def _inside(start: int, size: int, kernel: int, dilation: int) -> tuple[int, int]:
-    """The first position of a window on one axis that lies on the image, and how many do."""
+    """The first position of a window on one axis that is on the image, and the number of such positions."""
     if start >= 0 and start + (kernel - 1) * dilation < size:
         return 0, kernel
     first = max(0, -(start // dilation))
@@ -291,69 +265,94 @@ def _clear(place: int, count: int) -> None:
 
 @functools.cache
 def _maxima(form: _Form) -> NativeFunction:
-    """The compiled pass. Block: x, y[, kept], then as `window_slots`."""
-    whole, part = _largest_whole(form), _largest_part(form)
+    """The compiled pass of a form."""
+    code = form.code  # an integer, as numba's cache compares closures by value
     size, few, rows, columns = form.kept, form.masked, form.rows, form.columns
 
-    def maxima(arguments: int, _1: int, _2: int, _3: int) -> int:
-        a = int64_at(arguments)
-        b = int64_at(arguments + (8 if size else 0))  # the sizes begin at 2
-        channels, row, column = b[11], 4 * b[24] * b[4], 4 * b[25] * b[5]
-        for n in range(b[10]):
-            for i in range(b[14]):
-                top = i * b[18] - b[20]
-                u, high = _inside(top, b[12], b[16], b[24])
-                for j in range(b[15]):
-                    left = j * b[19] - b[21]
-                    v, wide = _inside(left, b[13], b[17], b[25])
-                    x = a[0] + 4 * (n * b[2] + (top + u * b[24]) * b[4] + (left + v * b[25]) * b[5])
-                    element, number = n * b[6] + i * b[8] + j * b[9], u * b[17] + v
-                    y, kept = a[1] + 4 * element, a[2] + size * element if size else 0
+    def maxima(block: Any) -> int:
+        w = block.windows
+        channels, row, column = w.channels, 4 * w.row_dilation * w.x.h, 4 * w.column_dilation * w.x.w
+        for n in range(w.images):
+            for i in range(w.rows):
+                top = i * w.row_stride - w.top
+                u, high = _inside(top, w.height, w.kernel_rows, w.row_dilation)
+                for j in range(w.columns):
+                    left = j * w.column_stride - w.left
+                    v, wide = _inside(left, w.width, w.kernel_columns, w.column_dilation)
+                    x = block.x + 4 * (
+                        n * w.x.n + (top + u * w.row_dilation) * w.x.h + (left + v * w.column_dilation) * w.x.w
+                    )
+                    element, number = n * w.y.n + i * w.y.h + j * w.y.w, u * w.kernel_columns + v
+                    y, kept = block.y + 4 * element, block.kept + size * element
                     for start in range(0, channels, LANES):
-                        # The last vector begins inside the one before where they do not fit.
+                        # The last vector overlaps the one before if the channels are no multiple.
                         c = start if few else min(start, channels - LANES)
                         general = 1
                         if rows != 0 and high == rows and wide == columns:
-                            general = whole(x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
+                            general = _largest_whole(code, x + 4 * c, row, column, y + 4 * c, kept + size * c, channels)
                         if general != 0:
-                            part(
-                                high, wide, number, b[17], x + 4 * c, row, column, y + 4 * c, kept + size * c, channels
+                            _largest_part(
+                                code,
+                                high,
+                                wide,
+                                number,
+                                w.kernel_columns,
+                                x + 4 * c,
+                                row,
+                                column,
+                                y + 4 * c,
+                                kept + size * c,
+                                channels,
                             )
         return 0
 
     maxima.__name__ = "maxima_" + "_".join(str(int(each)) for each in form)
-    return native(maxima)
+    return native_pass(MAXIMA)(maxima)
 
 
 @functools.cache
 def _gradient(form: _Form) -> NativeFunction:
-    """The compiled pass. Block: dy, kept, dx, then as `window_slots` of dx and dy, whether windows cover the image."""
-    whole, part = _scatter_whole(form), _scatter_part(form)
+    """The compiled pass of a form."""
+    code = form.code
     size, few, rows, columns, disjoint = form
 
-    def maxima_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-        a, b = int64_at(arguments), int64_at(arguments + 8)  # the sizes begin at 2
-        channels, row, column = b[11], 4 * b[24] * b[4], 4 * b[25] * b[5]
-        for n in range(b[10]):
-            if not disjoint or b[26] == 0:
-                _clear(a[2] + 4 * n * b[2], b[2])
-            for i in range(b[14]):
-                top = i * b[18] - b[20]
-                u, high = _inside(top, b[12], b[16], b[24])
-                for j in range(b[15]):
-                    left = j * b[19] - b[21]
-                    v, wide = _inside(left, b[13], b[17], b[25])
-                    dx = a[2] + 4 * (n * b[2] + (top + u * b[24]) * b[4] + (left + v * b[25]) * b[5])
-                    element, number = n * b[6] + i * b[8] + j * b[9], u * b[17] + v
-                    dy, kept = a[0] + 4 * element, a[1] + size * element
+    def maxima_gradient(block: Any) -> int:
+        w = block.windows
+        channels, row, column = w.channels, 4 * w.row_dilation * w.x.h, 4 * w.column_dilation * w.x.w
+        for n in range(w.images):
+            if not disjoint or block.covered == 0:
+                _clear(block.dx + 4 * n * w.x.n, w.x.n)
+            for i in range(w.rows):
+                top = i * w.row_stride - w.top
+                u, high = _inside(top, w.height, w.kernel_rows, w.row_dilation)
+                for j in range(w.columns):
+                    left = j * w.column_stride - w.left
+                    v, wide = _inside(left, w.width, w.kernel_columns, w.column_dilation)
+                    dx = block.dx + 4 * (
+                        n * w.x.n + (top + u * w.row_dilation) * w.x.h + (left + v * w.column_dilation) * w.x.w
+                    )
+                    element, number = n * w.y.n + i * w.y.h + j * w.y.w, u * w.kernel_columns + v
+                    dy, kept = block.dy + 4 * element, block.kept + size * element
                     for start in range(0, channels, LANES):
                         c = start if few else min(start, channels - LANES)
                         last = channels if few else start - c
                         if rows != 0 and high == rows and wide == columns:
-                            whole(dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
+                            _scatter_whole(code, dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
                         else:
-                            part(high, wide, number, b[17], dx + 4 * c, row, column, dy + 4 * c, kept + size * c, last)
+                            _scatter_part(
+                                code,
+                                high,
+                                wide,
+                                number,
+                                w.kernel_columns,
+                                dx + 4 * c,
+                                row,
+                                column,
+                                dy + 4 * c,
+                                kept + size * c,
+                                last,
+                            )
         return 0
 
     maxima_gradient.__name__ = "maxima_gradient_" + "_".join(str(int(each)) for each in form)
-    return native(maxima_gradient)
+    return native_pass(MAXIMA_GRADIENT)(maxima_gradient)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, float64_at, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, int64_at, native_pass, tail
 from crossbow.kernels.cpu.passes.element_wise import combination
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.cpu.steps import Place, Steps
@@ -122,7 +124,7 @@ def put(
 
 
 def inside(whole: Tensor, starts: Sequence[int], by: Sequence[int]) -> tuple[int, list[int]]:
-    """Where a part begins, in bytes, and the distances of its elements along each axis."""
+    """Offset of a part in bytes, and the distances of its elements along each axis."""
     own = strides(whole)
     offset = sum(start * distance for start, distance in zip(starts, own, strict=True))
     return whole.dtype.itemsize * offset, [step * distance for step, distance in zip(by, own, strict=True)]
@@ -133,41 +135,60 @@ def add_move(
 ) -> None:
     """Append a copy from one place to another, each with its strides."""
     (from_, read), (to, write) = source, target
-    axes = sorted(zip(to, from_, sizes, strict=True), reverse=True)  # in the order in which the target lies
-    slots = [number for axis in axes for number in axis]
-    steps.add_pass("move", move, (read, write), len(axes), math.prod(sizes) // axes[-1][2], *slots)
+    # In the order of the target's memory; the last axis is a row.
+    *axes, (to_step, from_step, length) = sorted(zip(to, from_, sizes, strict=True), reverse=True)
+    steps.add_pass(
+        "move",
+        move,
+        source=read,
+        target=write,
+        rows=math.prod(sizes) // length,
+        length=length,
+        source_step=from_step,
+        target_step=to_step,
+        outer_axes=len(axes),
+        axes=[number for axis in axes for number in axis],
+    )
 
 
 def add_fill(steps: Steps, place: Place, elements: int, value: float) -> None:
-    """Append: so many elements in a place become the value."""
-    steps.add_pass("fill", fill, (place,), elements, float(value))
+    """Append: `elements` numbers in a place become the value."""
+    steps.add_pass("fill", fill, target=place, length=elements, value=float(value))
 
 
-@native
-def move(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: source, target, number of axes, rows, then for each axis its strides in target and source, and its size.
-    The last axis is that of a row."""
-    b = int64_at(arguments)
-    last = 4 + 3 * (b[2] - 1)
-    for row in range(b[3]):
+MOVE = Arguments(
+    source=Address,
+    target=Address,
+    rows=int,
+    length=int,
+    source_step=int,
+    target_step=int,
+    outer_axes=int,
+    tail="axes",
+)
+"""length, steps: of a row, in elements. axes: for each other axis its strides in target and source, and its size."""
+
+
+@native_pass(MOVE)
+def move(block: Any) -> int:
+    axes = int64_at(tail(block))
+    for row in range(block.rows):
         rest, to, from_ = row, 0, 0
-        for axis in range(b[2] - 2, -1, -1):
-            size = b[6 + 3 * axis]
+        for axis in range(block.outer_axes - 1, -1, -1):
+            size = axes[3 * axis + 2]
             index = rest % size
             rest //= size
-            to += index * b[4 + 3 * axis]
-            from_ += index * b[5 + 3 * axis]
-        source, target = float32_at(b[0] + 4 * from_), float32_at(b[1] + 4 * to)
-        for i in range(b[last + 2]):
-            target[i * b[last]] = source[i * b[last + 1]]
+            to += index * axes[3 * axis]
+            from_ += index * axes[3 * axis + 1]
+        source, target = float32_at(block.source + 4 * from_), float32_at(block.target + 4 * to)
+        for i in range(block.length):
+            target[i * block.target_step] = source[i * block.source_step]
     return 0
 
 
-@native
-def fill(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: target, elements, value."""
-    b, value = int64_at(arguments), np.float32(float64_at(arguments)[2])
-    target = float32_at(b[0])
-    for i in range(b[1]):
+@native_pass(Arguments(target=Address, length=int, value=float))
+def fill(block: Any) -> int:
+    target, value = float32_at(block.target), np.float32(block.value)
+    for i in range(block.length):
         target[i] = value
     return 0

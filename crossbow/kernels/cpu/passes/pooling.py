@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, inlined, int64_at, native, prepared_pass
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, inlined, native_pass, prepared_pass
 from crossbow.kernels.cpu.passes.sums import image_averages
-from crossbow.kernels.cpu.passes.windows import slides, window_slots
+from crossbow.kernels.cpu.passes.windows import WINDOWS, slides, windows
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import PoolingBackward, PoolingForward, PoolingGeometry
@@ -21,12 +24,12 @@ from crossbow.types import Shape
         and not overhangs(request.x.shape, request.y.shape, request.geometry)
     ),
 )
-def ofwhole_images(request: PoolingForward) -> PreparedKernel:
+def global_forward(request: PoolingForward) -> PreparedKernel:
     return image_averages(request)
 
 
 def after_windows(x: Shape, y: Shape, geometry: PoolingGeometry) -> Shape:
-    """How far the last windows reach beyond the input, below and on the right; negative where they end before."""
+    """How far the last windows reach beyond the input, below and on the right; negative if they end before."""
     g = geometry
     return tuple(
         (windows - 1) * s + extent - before - size
@@ -49,67 +52,64 @@ def whole_images(x: Shape, geometry: PoolingGeometry) -> bool:
 
 @PASSES.kernel(PoolingForward, lambda request: slides(request.x, request.geometry, "average"))
 def own_forward(request: PoolingForward) -> PreparedKernel:
-    slots = (*window_slots(request.x, request.y, request.geometry), int(request.geometry.count_padding))
-    return prepared_pass(request, average_forward, *slots)
+    sizes, counts = windows(request.x, request.y, request.geometry), int(request.geometry.count_padding)
+    return prepared_pass(request, average_forward, x="input0", y="output", windows=sizes, count_padding=counts)
 
 
 @PASSES.kernel(PoolingBackward, lambda request: slides(request.dx, request.geometry, "average"))
 def own_backward(request: PoolingBackward) -> PreparedKernel:
-    slots = (*window_slots(request.dx, request.dy, request.geometry), int(request.geometry.count_padding))
-    return prepared_pass(request, average_backward, *slots)
+    sizes, counts = windows(request.dx, request.dy, request.geometry), int(request.geometry.count_padding)
+    places: dict[str, Any] = {"dy": "output_gradient", "dx": "input_gradient"}
+    return prepared_pass(request, average_backward, **places, windows=sizes, count_padding=counts)
 
 
 @inlined
 def _counted(start: int, size: int, before: int, after: int, kernel: int, dilation: int, counts: int) -> int:
-    """How many positions of a window count on one axis: those on input or padding, or, unless `counts`, on input."""
+    """Number of positions of a window on one axis that count: on input or padding, or, unless `counts`, on input."""
     if counts == 0:
         before, after = 0, 0
     first = max(0, -((start + before) // dilation))
     return max(min(kernel, (size + after - start + dilation - 1) // dilation) - first, 0)
 
 
-@native
-def average_forward(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, y, then as `window_slots`, whether padding counts."""
-    b = int64_at(arguments)
-    x, y = float32_at(b[0]), float32_at(b[1])
-    for i in range(b[14]):
-        top = i * b[18] - b[20]
-        rows = _counted(top, b[12], b[20], b[22], b[16], b[24], b[26])
-        for j in range(b[15]):
-            left = j * b[19] - b[21]
-            columns = _counted(left, b[13], b[21], b[23], b[17], b[25], b[26])
+@native_pass(Arguments(x=Address, y=Address, windows=WINDOWS, count_padding=int))
+def average_forward(block: Any) -> int:
+    w, x, y = block.windows, float32_at(block.x), float32_at(block.y)
+    for i in range(w.rows):
+        top = i * w.row_stride - w.top
+        rows = _counted(top, w.height, w.top, w.bottom, w.kernel_rows, w.row_dilation, block.count_padding)
+        for j in range(w.columns):
+            left = j * w.column_stride - w.left
+            columns = _counted(left, w.width, w.left, w.right, w.kernel_columns, w.column_dilation, block.count_padding)
             share = np.float32(rows * columns)
-            for n in range(b[10]):
-                for c in range(b[11]):
+            for n in range(w.images):
+                for c in range(w.channels):
                     total = np.float32(0)
-                    for u in range(top, top + b[16] * b[24], b[24]):
-                        for v in range(left, left + b[17] * b[25], b[25]):
-                            if 0 <= u < b[12] and 0 <= v < b[13]:
-                                total += x[n * b[2] + c * b[3] + u * b[4] + v * b[5]]
-                    y[n * b[6] + c * b[7] + i * b[8] + j * b[9]] = total / share
+                    for u in range(top, top + w.kernel_rows * w.row_dilation, w.row_dilation):
+                        for v in range(left, left + w.kernel_columns * w.column_dilation, w.column_dilation):
+                            if 0 <= u < w.height and 0 <= v < w.width:
+                                total += x[n * w.x.n + c * w.x.c + u * w.x.h + v * w.x.w]
+                    y[n * w.y.n + c * w.y.c + i * w.y.h + j * w.y.w] = total / share
     return 0
 
 
-@native
-def average_backward(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: dy, dx, then as `window_slots` of dx and dy, whether padding counts."""
-    b = int64_at(arguments)
-    dy, dx = float32_at(b[0]), float32_at(b[1])
-    for index in range(b[10] * b[11] * b[12] * b[13]):
+@native_pass(Arguments(dy=Address, dx=Address, windows=WINDOWS, count_padding=int))
+def average_backward(block: Any) -> int:
+    w, dy, dx = block.windows, float32_at(block.dy), float32_at(block.dx)
+    for index in range(w.images * w.channels * w.height * w.width):
         dx[index] = np.float32(0)
-    for i in range(b[14]):
-        top = i * b[18] - b[20]
-        rows = _counted(top, b[12], b[20], b[22], b[16], b[24], b[26])
-        for j in range(b[15]):
-            left = j * b[19] - b[21]
-            columns = _counted(left, b[13], b[21], b[23], b[17], b[25], b[26])
+    for i in range(w.rows):
+        top = i * w.row_stride - w.top
+        rows = _counted(top, w.height, w.top, w.bottom, w.kernel_rows, w.row_dilation, block.count_padding)
+        for j in range(w.columns):
+            left = j * w.column_stride - w.left
+            columns = _counted(left, w.width, w.left, w.right, w.kernel_columns, w.column_dilation, block.count_padding)
             share = np.float32(rows * columns)
-            for n in range(b[10]):
-                for c in range(b[11]):
-                    gradient = dy[n * b[6] + c * b[7] + i * b[8] + j * b[9]] / share
-                    for u in range(top, top + b[16] * b[24], b[24]):
-                        for v in range(left, left + b[17] * b[25], b[25]):
-                            if 0 <= u < b[12] and 0 <= v < b[13]:
-                                dx[n * b[2] + c * b[3] + u * b[4] + v * b[5]] += gradient
+            for n in range(w.images):
+                for c in range(w.channels):
+                    gradient = dy[n * w.y.n + c * w.y.c + i * w.y.h + j * w.y.w] / share
+                    for u in range(top, top + w.kernel_rows * w.row_dilation, w.row_dilation):
+                        for v in range(left, left + w.kernel_columns * w.column_dilation, w.column_dilation):
+                            if 0 <= u < w.height and 0 <= v < w.width:
+                                dx[n * w.x.n + c * w.x.c + u * w.x.h + v * w.x.w] += gradient
     return 0

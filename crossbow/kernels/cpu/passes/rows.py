@@ -1,11 +1,11 @@
 """Passes over rows of channels: sums down the columns, and element-wise arithmetic with a number for each column.
 
 The memory of a tensor is a sequence of matrices, (outer, groups, rows, width), each followed by a partial row of `rest`
-numbers. A channels-last tensor is one matrix; a row of it is several pixels, so that few channels fill vectors, too.
-In a plain tensor (N, C, …) every channel of an example is a matrix, all of whose columns belong to that channel.
+numbers. A channels-last tensor is one matrix, whose rows have several pixels, so that few channels fill vectors, too.
+In a plain tensor (N, C, …) each channel of an example is a matrix, and all of its columns belong to that channel.
 
-Sums are exact to about the last digit of float32 however many numbers there are: blocks of at most BLOCK rows are added
-up in float32, column by column, and these sums in float64.
+Sums are exact to about the last digit of float32, for any number of terms: blocks of at most BLOCK rows are added up in
+float32, column by column, and the sums of blocks in float64.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at
+from crossbow.kernels.arguments import Arguments
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.types import Layout, Shape, Tensor
 
 LANES = 16
-"""Numbers of a vector."""
+"""Number of lanes of a vector."""
 VECTORS = 4
-"""Vectors that are handled together: sums wait for their last addition."""
+"""Number of vectors that are processed together, because a sum waits for its previous addition."""
 BLOCK = 64
-"""Rows that are added up in float32."""
+"""Maximum number of rows that are added up in float32."""
 TOGETHER = 8
-"""Rows whose numbers are added to each other first: the fewer numbers are added to a large sum, the less is lost."""
+"""Number of rows that are added pairwise before they are added to a sum, for smaller rounding errors."""
 FIRST_LEVEL = 2**14
-"""Bytes that are read again and again, or written after they are read, one block after the other."""
+"""Bytes of a block, which is read several times or written after it is read: half a first-level cache."""
 WIDEST = 1024
-"""Columns up to which rows of several pixels are made for the sake of whole vectors."""
+"""Maximum number of columns of a row of several pixels, which fills whole vectors."""
 
-# The slots of a grid in an argument block.
-OUTER, GROUPS, ROWS, WIDTH, REST, HEIGHT, CHANNELS, INNER, MATRIX = range(9)
-GRID_SLOTS = 9
+GRID = Arguments(outer=int, groups=int, rows=int, width=int, rest=int, height=int, channels=int, inner=int, matrix=int)
+"""A `Grid` in an argument block."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,8 @@ class Grid:
         return self.rows * self.width + self.rest
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        sizes = (self.outer, self.groups, self.rows, self.width, self.rest, self.height)
-        return (*sizes, self.channels, self.inner, self.matrix)
+    def arguments(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in GRID.names}
 
 
 def grid(x: Tensor) -> Grid:
@@ -87,7 +86,7 @@ def grid(x: Tensor) -> Grid:
 
 
 def pixels(count: int, channels: int, outer: int = 1) -> Grid:
-    """Those of so many pixels of so many channels, channels last; with `outer`, of as many such images."""
+    """The matrices of `outer` channels-last images, each of `count` pixels of `channels` numbers."""
     filled = math.lcm(channels, LANES)
     together = 1
     if filled <= WIDEST:
@@ -96,83 +95,39 @@ def pixels(count: int, channels: int, outer: int = 1) -> Grid:
     return Grid(outer, 1, count // together, width, count % together * channels, channels, channels)
 
 
-class _Code:
-    """Writes instructions on vectors of LANES numbers, or on single ones (lanes = 1)."""
-
-    word = ir.IntType(64)
-
-    def __init__(self, builder: Any, lanes: int) -> None:
-        self.builder, self.lanes = builder, lanes
-        self.single: Any = ir.FloatType() if lanes == 1 else ir.VectorType(ir.FloatType(), lanes)
-        self.double: Any = ir.DoubleType() if lanes == 1 else ir.VectorType(ir.DoubleType(), lanes)
-
-    def read(self, base: Any, offset: Any, kind: Any = None) -> Any:
-        return self.builder.load(self._place(base, offset, kind or self.single), align=4)
-
-    def write(self, value: Any, base: Any, offset: Any, past_cache: bool = False) -> None:
-        stored = self.builder.store(value, self._place(base, offset, value.type), align=4)
-        if past_cache and self.lanes > 1:
-            stored.align = 4 * self.lanes
-            stored.set_metadata("nontemporal", self.builder.module.add_metadata([ir.IntType(32)(1)]))
-
-    def _place(self, base: Any, offset: Any, kind: Any) -> Any:
-        return self.builder.inttoptr(self.builder.add(base, offset), kind.as_pointer())
-
-    def wide(self, value: Any) -> Any:
-        """In double precision."""
-        return self.builder.fpext(value, self.double)
-
-    def number(self, kind: Any, value: float) -> Any:
-        return ir.Constant(kind, value if self.lanes == 1 else [value] * self.lanes)
-
-    def splat(self, value: Any) -> Any:
-        if self.lanes == 1:
-            return value
-        undefined, lane = ir.Constant(self.double, ir.Undefined), ir.IntType(32)
-        mask = ir.Constant(ir.VectorType(lane, self.lanes), None)
-        return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, lane(0)), undefined, mask)
-
-    def not_above(self, value: Any) -> Any:
-        """Whether it is ≤ 0: false of what is not a number."""
-        return self.builder.fcmp_ordered("<=", value, self.number(self.single, 0.0))
-
-    def below(self, value: Any) -> Any:
-        return self.builder.fcmp_ordered("<", value, self.number(self.single, 0.0))
-
-
-Step = Callable[[_Code, Sequence[Any], Sequence[Any]], Any]
-"""Of a number of each operand, and of the column's parameters: what is written, or what is added to each sum."""
+Step = Callable[[Emitter, Sequence[Any], Sequence[Any]], Any]
+"""From a number of each operand and the column's parameters: the number to write, or those to add to the sums."""
 _register: Callable[[Any, Any], Any] = cgutils.alloca_once
 
 
 def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, moving: bool, past_cache: bool) -> Any:
-    """Instructions for so many rows of `vectors` × `lanes` columns.
+    """Instructions for `rows` rows of `vectors` × `lanes` columns.
 
-    parameters: which rows of numbers are used, of those that lie one after the other. With sums = 0 the step's result
-    is written; else so many sums are formed and added to those in float64, which lie `wide` apart. moving: the sums are
-    Σ d and Σ d² of deviations d from the first parameter. They are added as those of deviations from the second one,
-    and the first becomes the block's mean.
+    parameters: indices of the rows of numbers that the step reads; rows are `wide` bytes apart. sums: number of sums of
+    the step's results, which are added to float64 sums 2 · `wide` bytes apart; with 0, the result is written. moving:
+    the sums are Σ d and Σ d² of deviations d from the first parameter; they are converted to deviations from the second
+    parameter before they are added, and the first parameter becomes the block's mean.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vectors, lanes = (kind.literal_value for kind in signature.args[:2])
         a, b, out, rows, stride, base, wide, totals = arguments[2:]
-        code, word = _Code(builder, lanes), ir.IntType(64)
+        code, word = Emitter(builder, lanes), Emitter.word
         places = [word(4 * lanes * number) for number in range(vectors)]
         far = {p: builder.mul(wide, word(p)) for p in parameters}
-        known = [[code.read(base, builder.add(far[p], place)) for p in parameters] for place in places]
-        found = [[_register(builder, code.single) for _ in range(sums)] for _ in places]
+        known = [[code.load(builder.add(base, builder.add(far[p], place))) for p in parameters] for place in places]
+        found = [[_register(builder, code.vector(code.single)) for _ in range(sums)] for _ in places]
         for registers in found:
             for register in registers:
-                builder.store(code.number(code.single, 0.0), register)
+                builder.store(code.constant(0.0), register)
 
         def made(row: Any, place: Any, numbers: Sequence[Any]) -> Any:
             at = builder.add(builder.mul(row, stride), place)
-            return step(code, [code.read(base_of, at) for base_of in (a, b)[:operands]], numbers)
+            return step(code, [code.load(builder.add(base_of, at)) for base_of in (a, b)[:operands]], numbers)
 
         def together(first: Any, count: int) -> None:
-            """So many rows, their numbers added to each other in pairs before they are added to the sums. They are
-            read as they lie, which the processor foresees."""
+            """`count` rows, added pairwise before they are added to the sums. They are read in the order of memory, for
+            the prefetcher."""
             open_pairs: list[list[tuple[int, Sequence[Any]]]] = [[] for _ in places]
             for number in range(count):
                 row = builder.add(first, word(number))
@@ -195,17 +150,17 @@ def _block(operands: int, parameters: Sequence[int], step: Step, sums: int, movi
             with cgutils.for_range(builder, rows) as loop:
                 for place, numbers in zip(places, known, strict=True):
                     at = builder.add(builder.mul(loop.index, stride), place)
-                    code.write(made(loop.index, place, numbers), out, at, past_cache)
+                    code.store(made(loop.index, place, numbers), builder.add(out, at), past_cache=past_cache)
         for place, numbers, registers in zip(places, known, found, strict=True):
             twice = builder.add(place, place)
-            values = [code.wide(builder.load(register)) for register in registers]
+            values = [code.widened(builder.load(register)) for register in registers]
             if moving:
-                count = code.splat(builder.sitofp(rows, ir.DoubleType()))
+                count = code.splat(builder.sitofp(rows, code.double))
                 values, mean = _moved(code, count, numbers, values)
-                code.write(mean, base, place)
+                code.store(mean, builder.add(base, place))
             for number, value in enumerate(values):
-                at = builder.add(builder.mul(wide, word(2 * number)), twice)
-                code.write(builder.fadd(code.read(totals, at, code.double), value), totals, at)
+                at = builder.add(totals, builder.add(builder.mul(wide, word(2 * number)), twice))
+                code.store(builder.fadd(code.load(at, code.double), value), at)
         return context.get_dummy_value()
 
     @instruction
@@ -224,14 +179,14 @@ def _added(builder: Any, left: Sequence[Any], right: Sequence[Any]) -> list[Any]
     return [builder.fadd(one, other) for one, other in zip(left, right, strict=True)]
 
 
-def _moved(code: _Code, count: Any, numbers: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Σ d and Σ d² of `count` deviations from one number as those from another; and the mean that they mean."""
-    builder, (near, origin) = code.builder, map(code.wide, numbers)
+def _moved(code: Emitter, count: Any, numbers: Sequence[Any], values: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Σ d and Σ d² of `count` deviations from one number, converted to deviations from another; and the mean."""
+    builder, (near, origin) = code.builder, map(code.widened, numbers)
     distance, (first, second) = builder.fsub(near, origin), values
     moved = builder.fadd(builder.fmul(count, distance), first)
     squares = builder.fmul(distance, builder.fadd(moved, first))  # n D² + 2 D Σ d
     mean = builder.fadd(near, builder.fdiv(first, count))
-    return [moved, builder.fadd(squares, second)], builder.fptrunc(mean, code.single)
+    return [moved, builder.fadd(squares, second)], builder.fptrunc(mean, code.vector(code.single))
 
 
 def over(
@@ -243,9 +198,9 @@ def over(
     moving: bool = False,
     past_cache: bool = False,
 ) -> Any:
-    """The function (a, b, out, rows, width, height, parameters, wide, totals) that does the step with a matrix, in
-    blocks of rows and vectors of columns. b, out and totals may be 0 where they are not used; parameters lie `wide`
-    bytes apart, sums twice as far. past_cache: what is written, at multiples of 64 bytes, goes to memory at once."""
+    """The function (a, b, out, rows, width, height, parameters, wide, totals) that applies the step to a matrix, in
+    blocks of rows and vectors of columns. Unused addresses are 0. Rows of parameters are `wide` bytes apart, sums twice
+    as far. past_cache: results, at multiples of 64 bytes, are written directly to memory."""
     code = _block(operands, parameters, step, sums, moving, past_cache)
 
     def run(
@@ -270,25 +225,26 @@ def over(
 
 
 def everywhere(run: Any) -> Any:
-    """`over`'s function for a thread's share of a tensor, (sizes, thread, threads, a, b, out, parameters, wide,
-    totals): of the outer axis where that is longer than 1, else of the rows; the last thread has the partial row."""
+    """The function (grid, thread, threads, a, b, out, parameters, wide, totals) that applies `over`'s function to a
+    thread's share of a tensor: of the outer axis if it is longer than 1, else of the rows. The last thread also has the
+    partial row."""
 
     def walk(
-        sizes: int, thread: int, threads: int, a: int, b: int, out: int, parameters: int, wide: int, totals: int
+        grid: Any, thread: int, threads: int, a: int, b: int, out: int, parameters: int, wide: int, totals: int
     ) -> None:
-        s = int64_at(sizes)
-        width, rest = s[WIDTH], s[REST] if s[OUTER] > 1 or thread == threads - 1 else 0
-        outer, first, last = s[OUTER] > 1, 0, s[ROWS]
-        begin, end = share(s[OUTER], thread, threads), share(s[OUTER], thread + 1, threads)
+        width, rest = grid.width, grid.rest if grid.outer > 1 or thread == threads - 1 else 0
+        outer, first, last = grid.outer > 1, 0, grid.rows
+        begin, end = share(grid.outer, thread, threads), share(grid.outer, thread + 1, threads)
         if not outer:
-            begin, end, first, last = 0, 1, share(s[ROWS], thread, threads), share(s[ROWS], thread + 1, threads)
-        for number in range(begin * s[GROUPS], end * s[GROUPS]):
-            start, column = number * s[MATRIX], number % s[GROUPS] * width
+            begin, end = 0, 1
+            first, last = share(grid.rows, thread, threads), share(grid.rows, thread + 1, threads)
+        for number in range(begin * grid.groups, end * grid.groups):
+            start, column = number * grid.matrix, number % grid.groups * width
             known, sums = parameters + 4 * column, totals + 8 * column
             at = 4 * (start + first * width)
-            run(a + at, b + at, out + at, last - first, width, s[HEIGHT], known, wide, sums)
+            run(a + at, b + at, out + at, last - first, width, grid.height, known, wide, sums)
             if rest > 0:
-                at = 4 * (start + s[ROWS] * width)
+                at = 4 * (start + grid.rows * width)
                 run(a + at, b + at, out + at, 1, rest, 1, known, wide, sums)
 
     return _inlined_as(f"everywhere_{run.py_func.__name__}", walk)
@@ -302,18 +258,18 @@ def _inlined_as(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 @inlined
 def share(count: int, number: int, parts: int) -> int:
-    """Where the part of that number begins; part `parts` is the end."""
+    """Start of part `number` of `parts`; the start of part `parts` is the end."""
     return count * number // parts
 
 
 # Steps of a number x (and dy), with the parameters in order.
 
 
-def _plain_sum(code: _Code, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _plain_sum(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
     return (values[0],)
 
 
-def _deviations(code: _Code, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
+def _deviations(code: Emitter, values: Sequence[Any], numbers: Sequence[Any]) -> tuple[Any, ...]:
     """x − k and its square."""
     deviation = code.builder.fsub(values[0], numbers[0])
     return deviation, code.builder.fmul(deviation, deviation)
@@ -337,25 +293,25 @@ def clear(totals: int, count: int) -> None:
 
 
 @inlined
-def fold(sizes: int, columns: int, totals: int) -> None:
-    """Add the columns' float64 sums to those of their channels."""
-    s, source, target = int64_at(sizes), float64_at(columns), float64_at(totals)
-    for group in range(s[GROUPS]):
-        for first in range(group * s[WIDTH], (group + 1) * s[WIDTH], s[INNER]):
-            for index in range(s[INNER]):
+def fold(grid: Any, columns: int, totals: int) -> None:
+    """Add the columns' float64 sums to the sums of their channels."""
+    source, target = float64_at(columns), float64_at(totals)
+    for group in range(grid.groups):
+        for first in range(group * grid.width, (group + 1) * grid.width, grid.inner):
+            for index in range(grid.inner):
                 target[group + index] += source[first + index]
 
 
 @inlined
-def spread(sizes: int, channels: int, columns: int) -> None:
-    """A float32 number for each channel to that for each column."""
-    s, source, target = int64_at(sizes), float32_at(channels), float32_at(columns)
-    for group in range(s[GROUPS]):
-        for first in range(group * s[WIDTH], (group + 1) * s[WIDTH], s[INNER]):
-            for index in range(s[INNER]):
+def spread(grid: Any, channels: int, columns: int) -> None:
+    """Copy a float32 number of each channel to all columns of the channel."""
+    source, target = float32_at(channels), float32_at(columns)
+    for group in range(grid.groups):
+        for first in range(group * grid.width, (group + 1) * grid.width, grid.inner):
+            for index in range(grid.inner):
                 target[first + index] = source[group + index]
 
 
 def per_channel(shape: Shape) -> int:
-    """How many numbers a channel has."""
+    """Number of elements of a channel."""
     return math.prod(shape) // shape[1]

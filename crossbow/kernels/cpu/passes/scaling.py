@@ -1,58 +1,65 @@
-"""Factors and offsets that lie along some axes of a tensor: one pass over memory for any of them."""
+"""Factors and offsets along some axes of a tensor: one pass over memory for any axes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import NativeFunction, float32_at, float64_at, inlined, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, native_pass, prepared_pass
 from crossbow.kernels.cpu.rooms import PASSES, alike
-from crossbow.kernels.interface import Buffers, Call, PreparedKernel
+from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import ScalingBackward, ScalingForward
 from crossbow.kernels.strides import axes_in_memory
-from crossbow.types import Shape, Tensor, address
+from crossbow.types import Shape, Tensor
 
 Axis = tuple[int, int]
-"""A size, and the distance between the variables of neighbours (0 where they have the same)."""
+"""A size, and the distance between the variables of neighbours (0 if they share a variable)."""
+
+AXES = Arguments(outer=int, middle=int, inner=int, length=int)
+"""A number for each of four axes, in the order of memory; the last axis is a row."""
 
 
 @PASSES.kernel(ScalingForward, lambda request: alike(request.x, request.y))
 def forward(request: ScalingForward) -> PreparedKernel:
-    roles, numbers = ("input0", "output", "weights", "bias"), _numbers(request.x, request.weights.shape, request.axis)
-    return _prepared(request, scale_rows, roles, numbers)
+    sizes, steps = _axes(request.x, request.weights.shape, request.axis)
+    return prepared_pass(
+        request,
+        scale_rows,
+        x="input0",
+        y="output",
+        weights="weights",
+        bias="bias" if "bias" in request.reads else None,
+        sizes=sizes,
+        steps=steps,
+    )
 
 
 @PASSES.kernel(ScalingBackward, lambda request: alike(request.x, request.dy, request.dx or request.x))
 def backward(request: ScalingBackward) -> PreparedKernel:
-    shape = request.weights.shape
-    roles = (*request.reads, "weights_gradient", "bias_gradient", "input_gradient", "workspace")
-    numbers = (*_numbers(request.x, shape, request.axis), math.prod(shape))
-    return _prepared(request, scale_rows_gradient, roles, numbers, workspace=2 * 8 * math.prod(shape))
+    sizes, steps = _axes(request.x, request.weights.shape, request.axis)
+    variables = math.prod(request.weights.shape)
+    return prepared_pass(
+        request,
+        scale_rows_gradient,
+        workspace=2 * 8 * variables,
+        x="input0",
+        dy="output_gradient",
+        weights="weights",
+        weights_gradient="weights_gradient",
+        bias_gradient="bias_gradient" if "bias_gradient" in request.writes else None,
+        dx="input_gradient" if "input_gradient" in request.writes else None,
+        sums="workspace",
+        sizes=sizes,
+        steps=steps,
+        variables=variables,
+    )
 
 
-def _prepared(
-    request: ScalingForward | ScalingBackward,
-    function: NativeFunction,
-    roles: Sequence[str],
-    numbers: Sequence[int],
-    workspace: int = 0,
-) -> PreparedKernel:
-    """The pass on a block of the addresses of `roles`, 0 for one that the kernel does not use, and `numbers`."""
-    function.address  # noqa: B018 - compile while preparing
-    used = {*request.roles, "workspace"}
-
-    def bind(buffers: Buffers) -> Sequence[Call]:
-        places = [address(buffers[role]) if role in used else 0 for role in roles]
-        return (function.call(request.label, *places, *numbers, references=tuple(buffers.values())),)
-
-    return request.prepared("numba", bind, workspace=workspace)
-
-
-def _numbers(x: Tensor, variable: Shape, axis: int) -> tuple[int, ...]:
-    """Four sizes, outermost first, and the distances between the variables along each."""
+def _axes(x: Tensor, variable: Shape, axis: int) -> tuple[dict[str, int], dict[str, int]]:
+    """The sizes of four axes, and the distances between the variables along each, as fields of `AXES`."""
     distances = {axis + d: math.prod(variable[d + 1 :]) for d in range(len(variable))}
     axes: list[Axis] = []
     for dimension in axes_in_memory(x):
@@ -64,13 +71,13 @@ def _numbers(x: Tensor, variable: Shape, axis: int) -> tuple[int, ...]:
         else:
             axes.append((size, distance))
     axes = [(1, 0)] * (4 - len(axes)) + axes
-    sizes, between = zip(*axes, strict=True)
-    return (*sizes, *between)
+    sizes, between = (dict(zip(AXES.names, numbers, strict=True)) for numbers in zip(*axes, strict=True))
+    return sizes, between
 
 
 @inlined
 def _scale(y: Any, weights: Any, distance: int, count: int) -> None:
-    """y ← weights · y, for a row. Steps of 1 and 0 on their own: those are vector code."""
+    """y ← weights · y, for a row. Distances of 1 and 0 have loops of their own, which become vector code."""
     if distance == 1:
         for i in range(count):
             y[i] = weights[i] * y[i]
@@ -104,22 +111,21 @@ def _copy(source: Any, target: Any, count: int) -> None:
         target[i] = source[i]
 
 
-@native
-def scale_rows(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, y, weights, bias (or 0), four sizes, four distances between variables."""
-    b = int64_at(arguments)
-    row = 0
-    for i in range(b[4]):
-        for j in range(b[5]):
-            for k in range(b[6]):
-                variable = 4 * (i * b[8] + j * b[9] + k * b[10])
-                y = float32_at(b[1] + 4 * row)
-                if b[0] != b[1]:  # a row stays in the cache, and what is in place needs no look at what overlaps
-                    _copy(float32_at(b[0] + 4 * row), y, b[7])
-                _scale(y, float32_at(b[2] + variable), b[11], b[7])
-                if b[3] != 0:
-                    _shift(y, float32_at(b[3] + variable), b[11], b[7])
-                row += b[7]
+@native_pass(Arguments(x=Address, y=Address, weights=Address, bias=Address, sizes=AXES, steps=AXES))
+def scale_rows(block: Any) -> int:
+    """y = weights · x + bias. steps: distances between variables."""
+    sizes, steps, row = block.sizes, block.steps, 0
+    for i in range(sizes.outer):
+        for j in range(sizes.middle):
+            for k in range(sizes.inner):
+                variable = 4 * (i * steps.outer + j * steps.middle + k * steps.inner)
+                y = float32_at(block.y + 4 * row)
+                if block.x != block.y:  # a row stays in the cache, and in place there is no overlap to check
+                    _copy(float32_at(block.x + 4 * row), y, sizes.length)
+                _scale(y, float32_at(block.weights + variable), steps.length, sizes.length)
+                if block.bias != 0:
+                    _shift(y, float32_at(block.bias + variable), steps.length, sizes.length)
+                row += sizes.length
     return 0
 
 
@@ -155,30 +161,43 @@ def _add(total: Any, dy: Any, distance: int, count: int) -> None:
             total[i * distance] += np.float64(dy[i])
 
 
-@native
-def scale_rows_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, dy, weights, dweights, dbias (or 0), dx (or 0), workspace (float64 sums), four sizes, four distances
-    between variables, how many there are."""
-    b = int64_at(arguments)
-    sums, count, row = float64_at(b[6]), b[15], 0
+GRADIENT = Arguments(
+    x=Address,
+    dy=Address,
+    weights=Address,
+    weights_gradient=Address,
+    bias_gradient=Address,
+    dx=Address,
+    sums=Address,
+    sizes=AXES,
+    steps=AXES,
+    variables=int,
+)
+"""sums: workspace for two float64 numbers of each variable. bias_gradient, dx: may be 0."""
+
+
+@native_pass(GRADIENT)
+def scale_rows_gradient(block: Any) -> int:
+    sizes, steps = block.sizes, block.steps
+    sums, count, row = float64_at(block.sums), block.variables, 0
     for index in range(2 * count):
         sums[index] = 0.0
-    for i in range(b[7]):
-        for j in range(b[8]):
-            for k in range(b[9]):
-                variable = i * b[11] + j * b[12] + k * b[13]
-                dy = float32_at(b[1] + 4 * row)
-                _add_products(float64_at(b[6] + 8 * variable), float32_at(b[0] + 4 * row), dy, b[14], b[10])
-                if b[4] != 0:
-                    _add(float64_at(b[6] + 8 * (count + variable)), dy, b[14], b[10])
-                if b[5] != 0:
-                    dx = float32_at(b[5] + 4 * row)
-                    if b[5] != b[1]:
-                        _copy(dy, dx, b[10])
-                    _scale(dx, float32_at(b[2] + 4 * variable), b[14], b[10])
-                row += b[10]
+    for i in range(sizes.outer):
+        for j in range(sizes.middle):
+            for k in range(sizes.inner):
+                variable = i * steps.outer + j * steps.middle + k * steps.inner
+                x, dy = float32_at(block.x + 4 * row), float32_at(block.dy + 4 * row)
+                _add_products(float64_at(block.sums + 8 * variable), x, dy, steps.length, sizes.length)
+                if block.bias_gradient != 0:
+                    _add(float64_at(block.sums + 8 * (count + variable)), dy, steps.length, sizes.length)
+                if block.dx != 0:
+                    dx = float32_at(block.dx + 4 * row)
+                    if block.dx != block.dy:
+                        _copy(dy, dx, sizes.length)
+                    _scale(dx, float32_at(block.weights + 4 * variable), steps.length, sizes.length)
+                row += sizes.length
     for index in range(count):
-        float32_at(b[3])[index] = np.float32(sums[index])
-        if b[4] != 0:
-            float32_at(b[4])[index] = np.float32(sums[count + index])
+        float32_at(block.weights_gradient)[index] = np.float32(sums[index])
+        if block.bias_gradient != 0:
+            float32_at(block.bias_gradient)[index] = np.float32(sums[count + index])
     return 0

@@ -1,12 +1,14 @@
-"""Softmax and its gradient; and passes around oneDNN's primitive, which overlooks numbers that are not finite."""
+"""Softmax and its gradient; and passes before and after oneDNN's primitive, which ignores non-finite numbers."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, int64_at, native, prepared_pass, uint32_at
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, native_pass, prepared_pass, uint32_at
 from crossbow.kernels.cpu.rooms import PASSES, alike
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import SoftmaxBackward, SoftmaxForward
@@ -16,16 +18,19 @@ from crossbow.types import Tensor
 
 @PASSES.kernel(SoftmaxForward, lambda request: alike(request.x, request.y))
 def forward(request: SoftmaxForward) -> PreparedKernel:
-    return prepared_pass(request, softmax, *lines(request.x, request.axis))
+    outer, length, inner = lines(request.x, request.axis)
+    return prepared_pass(request, softmax, x="input0", y="output", outer=outer, length=length, inner=inner)
 
 
 @PASSES.kernel(SoftmaxBackward, lambda request: alike(request.y, request.dy, request.dx))
 def backward(request: SoftmaxBackward) -> PreparedKernel:
-    return prepared_pass(request, softmax_gradient, *lines(request.y, request.axis))
+    outer, length, inner = lines(request.y, request.axis)
+    places: dict[str, Any] = {"y": "output", "dy": "output_gradient", "dx": "input_gradient"}
+    return prepared_pass(request, softmax_gradient, **places, outer=outer, length=length, inner=inner)
 
 
 def lines(x: Tensor, axis: int) -> tuple[int, int, int]:
-    """How many elements lie before the axis in memory, along it, and behind it."""
+    """Number of elements before the axis in memory, along it, and after it: the sizes (outer, length, inner)."""
     axis %= len(x.shape)
     axes = axes_in_memory(x)
     outer = math.prod(x.shape[dimension] for dimension in axes[: axes.index(axis)])
@@ -33,16 +38,18 @@ def lines(x: Tensor, axis: int) -> tuple[int, int, int]:
 
 
 EXPONENT = np.uint32(0x7F800000)
-"""The bits of a float32 that are all set where it is not finite."""
+"""The bits that are all set in a float32 that is not finite."""
 
 
-@native
-def mark_rows(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, marks, the three sizes. The first mark is how many x are not finite. If there are any, there is a mark
-    for each row: 0 or, where its largest x is not finite, NaN, as x − max x is."""
-    block = int64_at(arguments)
-    bits, x, marks = uint32_at(block[0]), float32_at(block[0]), float32_at(block[1])
-    rows, length, inner = block[2], block[3], block[4]
+MARK_ROWS = Arguments(x=Address, marks=Address, outer=int, length=int, inner=int)
+"""The first mark is the number of x that are not finite. If there are any, each row has a mark, too: 0 or, if its
+largest x is not finite, NaN, as x − max x is."""
+
+
+@native_pass(MARK_ROWS)
+def mark_rows(block: Any) -> int:
+    bits, x, marks = uint32_at(block.x), float32_at(block.x), float32_at(block.marks)
+    rows, length, inner = block.outer, block.length, block.inner
     found = 0
     for i in range(rows * length * inner):
         found += 1 if (bits[i] & EXPONENT) == EXPONENT else 0
@@ -60,11 +67,11 @@ def mark_rows(arguments: int, _1: int, _2: int, _3: int) -> int:
     return 0
 
 
-@native
-def add_marks(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: y, marks, the three sizes."""
-    block = int64_at(arguments)
-    y, marks, rows, length, inner = float32_at(block[0]), float32_at(block[1]), block[2], block[3], block[4]
+@native_pass(Arguments(y=Address, marks=Address, outer=int, length=int, inner=int))
+def add_marks(block: Any) -> int:
+    """Add the marks of `mark_rows` to the rows of y."""
+    y, marks, rows = float32_at(block.y), float32_at(block.marks), block.outer
+    length, inner = block.length, block.inner
     if marks[0] == 0:
         return 0
     for row in range(rows):
@@ -74,19 +81,18 @@ def add_marks(arguments: int, _1: int, _2: int, _3: int) -> int:
     return 0
 
 
-@native
-def softmax(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: x, y, the three sizes: y = exp(x − max x) / Σ exp(x − max x)."""
-    b = int64_at(arguments)
-    length, inner = b[3], b[4]
-    for row in range(b[2]):
+@native_pass(Arguments(x=Address, y=Address, outer=int, length=int, inner=int))
+def softmax(block: Any) -> int:
+    """y = exp(x − max x) / Σ exp(x − max x)."""
+    length, inner = block.length, block.inner
+    for row in range(block.outer):
         for place in range(inner):
             start = 4 * (row * length * inner + place)
-            x, y = float32_at(b[0] + start), float32_at(b[1] + start)
+            x, y = float32_at(block.x + start), float32_at(block.y + start)
             largest = x[0]
             for i in range(1, length):
                 largest = x[i * inner] if x[i * inner] > largest else largest
-            total = 0.0  # NaN need not win above: it makes this sum NaN
+            total = 0.0  # NaN may lose above: it makes this sum NaN
             for i in range(length):
                 power = np.exp(np.float32(x[i * inner] - largest))
                 y[i * inner] = power
@@ -96,15 +102,14 @@ def softmax(arguments: int, _1: int, _2: int, _3: int) -> int:
     return 0
 
 
-@native
-def softmax_gradient(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: y, dy, dx, the three sizes: dx = y · (dy − Σ y · dy)."""
-    b = int64_at(arguments)
-    length, inner = b[4], b[5]
-    for row in range(b[3]):
+@native_pass(Arguments(y=Address, dy=Address, dx=Address, outer=int, length=int, inner=int))
+def softmax_gradient(block: Any) -> int:
+    """dx = y · (dy − Σ y · dy)."""
+    length, inner = block.length, block.inner
+    for row in range(block.outer):
         for place in range(inner):
             start = 4 * (row * length * inner + place)
-            y, dy, dx = float32_at(b[0] + start), float32_at(b[1] + start), float32_at(b[2] + start)
+            y, dy, dx = float32_at(block.y + start), float32_at(block.dy + start), float32_at(block.dx + start)
             total = 0.0
             for i in range(length):
                 total += np.float64(y[i * inner]) * np.float64(dy[i * inner])

@@ -5,57 +5,62 @@ Their errors do not grow with the number of terms (`rows.py`); oneDNN adds up on
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, float64_at, inlined, native_pass
 from crossbow.kernels.cpu.passes import rows
-from crossbow.kernels.cpu.passes.rows import (
-    CHANNELS,
-    GRID_SLOTS,
-    HEIGHT,
-    MATRIX,
-    OUTER,
-    REST,
-    ROWS,
-    WIDTH,
-    Grid,
-    clear,
-    column_sums,
-    everywhere,
-    fold,
-    share,
-)
-from crossbow.kernels.cpu.passes.team import TEAM_SLOTS, team_barrier, team_size, team_thread, threads_for
+from crossbow.kernels.cpu.passes.rows import GRID, clear, column_sums, everywhere, fold, share
+from crossbow.kernels.cpu.passes.team import TEAM, team_barrier, team_size, team_thread, threads_for
 from crossbow.kernels.cpu.steps import Place, Steps
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import PoolingForward
 
+BIAS_GRADIENT = Arguments(team=TEAM, matrix=Address, sums=Address, channel_sums=Address, column_sums=Address, grid=GRID)
+"""Matrix and result; workspace for the sums of channels, and of each thread's columns."""
+AVERAGES = Arguments(team=TEAM, x=Address, y=Address, channel_sums=Address, column_sums=Address, grid=GRID, pixels=int)
+"""The same; the workspace for channels is each thread's too. pixels: of an image."""
+
 
 def add_bias_gradient(steps: Steps, positions: int, outputs: int, output_gradient: Place = "output_gradient") -> None:
-    """Append bias_gradient = Σ output_gradient, so many positions of so many outputs, these last in memory."""
+    """Append bias_gradient = Σ output_gradient over `positions` rows of `outputs` contiguous numbers."""
     cut = rows.pixels(positions, outputs)
     threads = threads_for(4 * positions * outputs)
-    room: list[Place] = [steps.reserve(8 * cut.channels), steps.reserve(8 * cut.columns * threads)]
-    places: Sequence[Place] = (output_gradient, "bias_gradient", *room)
-    steps.add_team_pass("bias gradient", channel_sums, threads, places, *cut.slots)
+    steps.add_team_pass(
+        "bias gradient",
+        channel_sums,
+        threads,
+        matrix=output_gradient,
+        sums="bias_gradient",
+        channel_sums=steps.reserve(8 * cut.channels),
+        column_sums=steps.reserve(8 * cut.columns * threads),
+        grid=cut.arguments,
+    )
 
 
 def image_averages(request: PoolingForward) -> PreparedKernel:
     """Averages of whole images, channels last: (N, C, H, W) → (N, C, 1, 1)."""
     x = request.x
     images, channels, height, width = x.shape
-    cut: Grid = rows.pixels(height * width, channels, images)
+    cut = rows.pixels(height * width, channels, images)
     steps, threads = Steps(request, "of whole images"), threads_for(x.nbytes)
-    room: list[Place] = [steps.reserve(8 * cut.channels * threads), steps.reserve(8 * cut.columns * threads)]
-    steps.add_team_pass("average", averages, threads, ("input0", "output", *room), *cut.slots, height * width)
+    steps.add_team_pass(
+        "average",
+        averages,
+        threads,
+        x="input0",
+        y="output",
+        channel_sums=steps.reserve(8 * cut.channels * threads),
+        column_sums=steps.reserve(8 * cut.columns * threads),
+        grid=cut.arguments,
+        pixels=height * width,
+    )
     return steps.prepared()
 
 
 _sums_everywhere = everywhere(column_sums)
-_SIZES = TEAM_SLOTS + 4
-"""Where the grid begins in the passes' blocks, behind four addresses."""
 
 
 @inlined
@@ -65,36 +70,33 @@ def _rounded(source: int, target: int, count: int, factor: float) -> None:
         values[index] = np.float32(sums[index] * factor)
 
 
-@native
-def channel_sums(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Addresses: matrix, sums; room for channels' and for columns' sums. Then the grid."""
-    b, sizes = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS), np.int64(arguments) + 8 * _SIZES
-    s, thread, threads = int64_at(sizes), team_thread(arguments), team_size(arguments)
-    own = b[3] + 8 * s[WIDTH] * thread
-    clear(own, s[WIDTH])
-    _sums_everywhere(sizes, thread, threads, b[0], 0, 0, 0, 4 * s[WIDTH], own)
-    team_barrier(arguments)
+@native_pass(BIAS_GRADIENT)
+def channel_sums(block: Any) -> int:
+    grid, thread, threads = block.grid, team_thread(block.team), team_size(block.team)
+    own = block.column_sums + 8 * grid.width * thread
+    clear(own, grid.width)
+    _sums_everywhere(grid, thread, threads, block.matrix, 0, 0, 0, 4 * grid.width, own)
+    team_barrier(block.team)
     if thread == 0:
-        clear(b[2], s[CHANNELS])
+        clear(block.channel_sums, grid.channels)
         for number in range(threads):
-            fold(sizes, b[3] + 8 * s[WIDTH] * number, b[2])
-        _rounded(b[2], b[1], s[CHANNELS], 1.0)
+            fold(grid, block.column_sums + 8 * grid.width * number, block.channel_sums)
+        _rounded(block.channel_sums, block.sums, grid.channels, 1.0)
     return 0
 
 
-@native
-def averages(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Addresses: x, y; room for channels' and for columns' sums. Then the grid, and the pixels of an image."""
-    b, sizes = int64_at(np.int64(arguments) + 8 * TEAM_SLOTS), np.int64(arguments) + 8 * _SIZES
-    s, thread, threads = int64_at(sizes), team_thread(arguments), team_size(arguments)
-    own, totals = b[3] + 8 * s[WIDTH] * thread, b[2] + 8 * s[CHANNELS] * thread
-    for image in range(share(s[OUTER], thread, threads), share(s[OUTER], thread + 1, threads)):
-        x, wide = b[0] + 4 * image * s[MATRIX], 4 * s[WIDTH]
-        clear(own, s[WIDTH])
-        column_sums(x, 0, 0, s[ROWS], s[WIDTH], s[HEIGHT], 0, wide, own)
-        if s[REST] > 0:
-            column_sums(x + 4 * s[ROWS] * s[WIDTH], 0, 0, 1, s[REST], 1, 0, wide, own)
-        clear(totals, s[CHANNELS])
-        fold(sizes, own, totals)
-        _rounded(totals, b[1] + 4 * image * s[CHANNELS], s[CHANNELS], 1.0 / s[GRID_SLOTS])
+@native_pass(AVERAGES)
+def averages(block: Any) -> int:
+    grid, thread, threads = block.grid, team_thread(block.team), team_size(block.team)
+    own = block.column_sums + 8 * grid.width * thread
+    totals = block.channel_sums + 8 * grid.channels * thread
+    for image in range(share(grid.outer, thread, threads), share(grid.outer, thread + 1, threads)):
+        x, wide = block.x + 4 * image * grid.matrix, 4 * grid.width
+        clear(own, grid.width)
+        column_sums(x, 0, 0, grid.rows, grid.width, grid.height, 0, wide, own)
+        if grid.rest > 0:
+            column_sums(x + 4 * grid.rows * grid.width, 0, 0, 1, grid.rest, 1, 0, wide, own)
+        clear(totals, grid.channels)
+        fold(grid, own, totals)
+        _rounded(totals, block.y + 4 * image * grid.channels, grid.channels, 1.0 / block.pixels)
     return 0

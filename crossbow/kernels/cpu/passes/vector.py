@@ -7,11 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, instruction, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import (
+    float32_at,
+    float64_at,
+    inlined,
+    instruction,
+    int64_at,
+    native_pass,
+    tail,
+)
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.rooms import PASSES
 from crossbow.kernels.interface import Buffers, Call, PreparedKernel
 from crossbow.kernels.native import NativeCall
@@ -20,49 +29,16 @@ from crossbow.kernels.requests import ClipCoefficients, LinearCombination, Squar
 from crossbow.types import Array, address
 
 CHUNK = 1024
-"""Elements that every assignment covers before the next ones: what they share stays in the first-level cache."""
+"""Number of elements that all assignments process before the next ones: shared terms stay in the first-level cache."""
 WIDTH = 16
-"""Elements that are handled together."""
+"""Number of elements that are processed together."""
 FEW = 4
-"""Terms that are added up at once; of more, the sum so far is kept in the first-level cache."""
+"""Maximum number of terms that are added at once; partial sums of more terms stay in the first-level cache."""
 
 
-class _VectorCode:
-    """Writes instructions on vectors of 16 numbers.
-
-    Vectors, because a loop over numbers is not vectorised where the target is one of the terms. Products and sums are
-    rounded one by one, as in NumPy: nothing is fused.
-    """
-
-    word, single = ir.IntType(64), ir.FloatType()
-    vector = ir.VectorType(single, WIDTH)
-
-    def __init__(self, builder: Any) -> None:
-        self.builder = builder
-
-    def element(self, base: Any, kind: Any, index: Any) -> Any:
-        pointer = self.builder.inttoptr(base, kind.as_pointer())
-        return self.builder.load(self.builder.gep(pointer, [index]))
-
-    def splat(self, value: Any) -> Any:
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        zeros = ir.Constant(ir.VectorType(ir.IntType(32), WIDTH), None)
-        return self.builder.shuffle_vector(
-            self.builder.insert_element(undefined, value, ir.IntType(32)(0)), undefined, zeros
-        )
-
-    def place(self, base: Any, index: Any) -> Any:
-        location = self.builder.add(base, self.builder.shl(index, self.word(2)))
-        return self.builder.inttoptr(location, self.vector.as_pointer())
-
-    def read(self, base: Any, index: Any) -> Any:
-        return self.builder.load(self.place(base, index), align=4)
-
-    def write(self, value: Any, base: Any, index: Any) -> None:
-        self.builder.store(value, self.place(base, index), align=4)
-
-    def steps(self, first: Any, last: Any) -> Any:
-        return cgutils.for_range_slice(self.builder, first, last, self.word(WIDTH), self.word)
+def _place(builder: Any, base: Any, index: Any) -> Any:
+    """The address of an element."""
+    return builder.add(base, builder.shl(index, Emitter.word(2)))
 
 
 _SPAN = types.void(*[types.int64] * 6)
@@ -71,24 +47,25 @@ _SPAN = types.void(*[types.int64] * 6)
 def _span(count: int, *, carried: bool = False, relu: bool = False) -> Any:
     """Compiled code for target[i] = Σ coefficients[j] · terms[j][i] with `count` terms and first ≤ i < last.
 
-    carried: the sum goes on from carry[i]. relu: max(target, 0).
+    Vectors, because a loop over numbers is not vectorised if the target is one of the terms. Products and sums are
+    rounded one by one, as in NumPy.
+
+    carried: the sum starts at carry[i]. relu: max(target, 0).
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, carry, terms, coefficients, first, last = arguments
-        code = _VectorCode(builder)
-        sources = [code.element(terms, code.word, code.word(j)) for j in range(count)]
-        factors = [code.splat(code.element(coefficients, code.single, code.word(j))) for j in range(count)]
-        with code.steps(first, last) as (index, _):
-            total = code.read(carry, index) if carried else None
+        code = Emitter(builder, WIDTH)
+        sources = [code.element(terms, j, code.word) for j in range(count)]
+        factors = [code.splat(code.element(coefficients, j)) for j in range(count)]
+        with cgutils.for_range_slice(builder, first, last, code.word(WIDTH), code.word) as (index, _):
+            total = code.load(_place(builder, carry, index)) if carried else None
             for source, factor in zip(sources, factors, strict=True):
-                product = builder.fmul(factor, code.read(source, index))
+                product = builder.fmul(factor, code.load(_place(builder, source, index)))
                 total = product if total is None else builder.fadd(total, product)
             if relu:
-                zero = ir.Constant(code.vector, None)
-                # "Less than" is false of what is not a number, which stays what it is.
-                total = builder.select(builder.fcmp_ordered("<", total, zero), zero, total)
-            code.write(total, target, index)
+                total = code.floored(total, code.constant(0.0))
+            code.store(total, _place(builder, target, index))
         return context.get_dummy_value()
 
     @instruction
@@ -112,13 +89,12 @@ def _add_squares(typing_context: Any, sums: Any, vector: Any, last: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         sums, vector, last = arguments
-        code, wide = _VectorCode(builder), ir.VectorType(ir.DoubleType(), WIDTH)
-        place = builder.inttoptr(sums, wide.as_pointer())
-        total = _variable(builder, builder.load(place, align=8))
-        with code.steps(code.word(0), last) as (index, _):
-            value = builder.fpext(code.read(vector, index), wide)
+        code = Emitter(builder, WIDTH)
+        total = _variable(builder, code.load(sums, code.double))
+        with cgutils.for_range_slice(builder, code.word(0), last, code.word(WIDTH), code.word) as (index, _):
+            value = code.widened(code.load(_place(builder, vector, index)))
             builder.store(builder.fadd(builder.load(total), builder.fmul(value, value)), total)
-        builder.store(builder.load(total), place, align=8)
+        code.store(builder.load(total), sums)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate
@@ -172,73 +148,104 @@ def _add_up(target: int, terms: int, factors: int, count: int, room: int, start:
         result[index] = np.float32(0) if relu != 0 and total < 0 else total
 
 
-@native
-def combine(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, float64 coefficients, their number, room for them as float32, number of sums, whether targets are
-    max(sum, 0), room for sums of many terms, number of signs, number of their uses; for every sign its vector and room
-    for it; for every use the position of a term in this block, and which sign it is; then for every sum its target, its
-    number of terms, and these."""
-    block = int64_at(arguments)
-    _round(block[1], block[2], block[3])
-    signs, uses = block[7], block[8]
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        row = 9
-        for _ in range(signs):
-            vector, sign = float32_at(block[row]), float32_at(block[row + 1])
+COMBINE = Arguments(
+    length=int,
+    coefficients=Address,
+    terms=int,
+    rounded=Address,
+    sums=int,
+    relu=int,
+    room=Address,
+    signs=int,
+    uses=int,
+    tail="rows",
+)
+"""coefficients: float64, one for each of `terms` terms of `sums` sums. relu: whether targets are max(sum, 0). rounded,
+room: workspace for the coefficients as float32, and for partial sums. rows: for each of `signs` signs, its vector and
+workspace; for each of `uses` uses of a sign, the index of the term in `rows`, and the sign; then, for each sum, its
+target, its number of terms, and these."""
+
+
+@native_pass(COMBINE)
+def combine(block: Any) -> int:
+    rows = int64_at(tail(block))
+    _round(block.coefficients, block.terms, block.rounded)
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        row = 0
+        for _ in range(block.signs):
+            vector, sign = float32_at(rows[row]), float32_at(rows[row + 1])
             for index in range(start, stop):
                 value = vector[index]
                 sign[index - start] = np.float32(1) if value > 0 else np.float32(-1) if value < 0 else value
             row += 2
-        for _ in range(uses):
-            block[block[row]] = block[9 + 2 * block[row + 1] + 1] - 4 * start
+        for _ in range(block.uses):
+            rows[rows[row]] = rows[2 * rows[row + 1] + 1] - 4 * start
             row += 2
-        factors = block[3]
-        for _ in range(block[4]):
-            count, terms = block[row + 1], np.int64(arguments) + 8 * (row + 2)
-            _add_up(block[row], terms, factors, count, block[6], start, stop, block[5])
+        factors = block.rounded
+        for _ in range(block.sums):
+            count, terms = rows[row + 1], tail(block) + 8 * (row + 2)
+            _add_up(rows[row], terms, factors, count, block.room, start, stop, block.relu)
             row += 2 + count
             factors += 4 * count
     return 0
 
 
-@native
-def add_squares(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: length, float64 coefficients, their number, room for them as float32, room for sums of many terms, room
-    for a sum, room for 16 sums of squares, result; then the terms."""
-    block = int64_at(arguments)
-    _round(block[1], block[2], block[3])
-    total, squares = float32_at(block[5]), float64_at(block[6])
+ADD_SQUARES = Arguments(
+    length=int,
+    coefficients=Address,
+    count=int,
+    rounded=Address,
+    room=Address,
+    sum=Address,
+    squares=Address,
+    square=Address,
+    tail="terms",
+)
+"""The squared norm of one sum. sum, squares: workspace for a chunk of it, and for a sum of squares for each lane."""
+
+
+@native_pass(ADD_SQUARES)
+def add_squares(block: Any) -> int:
+    _round(block.coefficients, block.count, block.rounded)
+    total, squares, terms = float32_at(block.sum), float64_at(block.squares), tail(block)
     for lane in range(WIDTH):
         squares[lane] = 0.0
-    for start in range(0, block[0], CHUNK):
-        stop = min(start + CHUNK, block[0])
-        terms = np.int64(arguments) + 8 * 8
-        _add_up(block[5] - 4 * start, terms, block[3], block[2], block[4], start, stop, 0)
+    for start in range(0, block.length, CHUNK):
+        stop = min(start + CHUNK, block.length)
+        _add_up(block.sum - 4 * start, terms, block.rounded, block.count, block.room, start, stop, 0)
         last = (stop - start + WIDTH - 1) // WIDTH * WIDTH
         for index in range(stop - start, last):
             total[index] = np.float32(0)
-        _add_squares(block[6], block[5], last)
+        _add_squares(block.squares, block.sum, last)
     result = 0.0
     for lane in range(WIDTH):
         result += squares[lane]
-    float64_at(block[7])[0] = result
+    float64_at(block.square)[0] = result
     return 0
 
 
-@native
-def clip(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: squares, their number, limit, coefficients, room for the clipped ones, their number, which are clipped."""
-    block = int64_at(arguments)
-    squares, coefficients, clipped = float64_at(block[0]), float64_at(block[3]), float64_at(block[4])
-    limit, marks = float64_at(arguments)[2], int64_at(block[6])
+CLIP = Arguments(
+    squares=Address, count=int, limit=float, coefficients=Address, clipped=Address, length=int, marks=Address
+)
+"""Scales the marked ones of `length` coefficients if the norm, from `count` squares, exceeds the limit."""
+
+
+@native_pass(CLIP)
+def clip(block: Any) -> int:
+    squares, coefficients, clipped = (
+        float64_at(block.squares),
+        float64_at(block.coefficients),
+        float64_at(block.clipped),
+    )
+    limit, marks = block.limit, int64_at(block.marks)
     total, factor = 0.0, 1.0
-    for index in range(block[1]):
+    for index in range(block.count):
         total += squares[index]
     norm = math.sqrt(total)
     if not norm <= limit:  # NaN is not hidden
         factor = limit / norm
-    for index in range(block[5]):
+    for index in range(block.length):
         clipped[index] = coefficients[index] * factor if marks[index] != 0 else coefficients[index]
     return 0
 
@@ -286,21 +293,30 @@ def _combination(
     used = [sign for sign in signs if any(sign in terms for _, terms in sums)]
     places = {sign: np.zeros(CHUNK, np.float32) for sign in used}
     uses = sum(term in places for _, terms in sums for term in terms)
-    length = vectors[sums[0][0]].size
-    slots = [length, address(coefficients), expected, address(rounded), len(sums), int(relu), address(room)]
-    slots += [len(used), uses]
-    for sign in used:
-        slots += [address(vectors[signs[sign]]), address(places[sign])]
-    rows: list[int] = []
+    rows = [each for sign in used for each in (address(vectors[signs[sign]]), address(places[sign]))]
+    sums_at = len(rows) + 2 * uses
+    written: list[int] = []
     positions: list[int] = []
     for target, terms in sums:
-        rows += [address(vectors[target]), len(terms)]
+        written += [address(vectors[target]), len(terms)]
         for term in terms:
             if term in places:
-                positions += [len(slots) + 2 * uses + len(rows), used.index(term)]
-            rows.append(0 if term in places else address(vectors[term]))
-    references = (coefficients, rounded, room, *places.values(), *vectors.values())
-    return combine.call(name, *slots, *positions, *rows, references=references)
+                positions += [sums_at + len(written), used.index(term)]
+            written.append(0 if term in places else address(vectors[term]))
+    return combine.call(
+        name,
+        length=vectors[sums[0][0]].size,
+        coefficients=coefficients,
+        terms=expected,
+        rounded=rounded,
+        sums=len(sums),
+        relu=int(relu),
+        room=room,
+        signs=len(used),
+        uses=uses,
+        rows=[*rows, *positions, *written],
+        references=(*places.values(), *vectors.values()),
+    )
 
 
 @PASSES.kernel(SquaredNorm, lambda request: request.dtype == np.float32)
@@ -313,11 +329,20 @@ def squared_norm(request: SquaredNorm) -> PreparedKernel:
         length = check_lengths(dict(zip(terms, vectors, strict=True)))
         _check_coefficients(coefficients, len(terms))
         rounded, room = np.zeros(len(terms), np.float32), np.zeros((2, CHUNK), np.float32)
-        squares = np.zeros(WIDTH)
-        slots = [length, address(coefficients), len(terms), address(rounded), address(room[0]), address(room[1])]
-        slots += [address(squares), address(square), *map(address, vectors)]
-        references = (coefficients, rounded, room, squares, square, *vectors)
-        return (add_squares.call(request.label, *slots, references=references),)
+        call = add_squares.call(
+            request.label,
+            length=length,
+            coefficients=coefficients,
+            count=len(terms),
+            rounded=rounded,
+            room=room[0],
+            sum=room[1],
+            squares=np.zeros(WIDTH),
+            square=square,
+            terms=[address(vector) for vector in vectors],
+            references=tuple(vectors),
+        )
+        return (call,)
 
     return request.prepared("numba", bind)
 
@@ -332,9 +357,17 @@ def clip_coefficients(request: ClipCoefficients) -> PreparedKernel:
         squares, coefficients, target = (buffers[role] for role in request.roles)
         for array in (coefficients, target):
             _check_coefficients(array, len(marks))
-        slots = (address(squares), squares.size, float(limit), address(coefficients), address(target))
-        references = (squares, coefficients, target, marks)
-        return (clip.call(request.label, *slots, len(marks), address(marks), references=references),)
+        call = clip.call(
+            request.label,
+            squares=squares,
+            count=squares.size,
+            limit=limit,
+            coefficients=coefficients,
+            clipped=target,
+            length=len(marks),
+            marks=marks,
+        )
+        return (call,)
 
     return request.prepared("numba", bind)
 

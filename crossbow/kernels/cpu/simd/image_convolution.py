@@ -1,12 +1,14 @@
-"""Sizes of the convolutions that we have kernels of our own for, and images with padding around them."""
+"""Sizes of the convolutions that our own kernels support, and images with padding."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import float32_at, inlined, int64_at
+from crossbow.kernels.arguments import Arguments, Value
+from crossbow.kernels.compiled import float32_at, inlined
 from crossbow.kernels.cpu.steps import Steps
 from crossbow.kernels.cpu.storage import lies, outputs_last, strided_storage
 from crossbow.kernels.cpu.threads import max_threads
@@ -19,17 +21,27 @@ from crossbow.kernels.requests import (
 )
 from crossbow.types import Tensor
 
-IMAGES, HEIGHT, WIDTH, CHANNELS, TOP, LEFT, PADDED_HEIGHT, PADDED_WIDTH = range(8)
-"""Where the sizes of images lie in an argument block; padding is before, the padded sizes are with that behind."""
-IMAGE_SIZES = 8
-OUTPUTS, ROWS, COLUMNS, KERNEL_ROWS, KERNEL_COLUMNS, ROW_STRIDE, COLUMN_STRIDE, DILATION = range(8, 16)
-"""And behind those of its input the sizes of a convolution; rows and columns are the output's."""
-SIZES = 16
+IMAGES = Arguments(
+    images=int, height=int, width=int, channels=int, top=int, left=int, padded_height=int, padded_width=int
+)
+"""`PaddedImages` in an argument block. top, left: the padding before the images."""
+CONVOLUTION = Arguments(
+    input=IMAGES,
+    outputs=int,
+    rows=int,
+    columns=int,
+    kernel_rows=int,
+    kernel_columns=int,
+    row_stride=int,
+    column_stride=int,
+    dilation=int,
+)
+"""An `ImageConvolution` in an argument block."""
 
 
 @dataclass(frozen=True)
 class PaddedImages:
-    """Images of (height, width, channels), and the padding that a kernel wants around them: (before, behind)."""
+    """Images of (height, width, channels), with padding (before, after) on both axes."""
 
     images: int
     height: int
@@ -43,13 +55,14 @@ class PaddedImages:
         return self.height + top + bottom, self.width + left + right
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        """As they lie in argument blocks."""
+    def arguments(self) -> dict[str, int]:
+        """The fields of `IMAGES`."""
         (top, _), (left, _) = self.padding
-        return (self.images, self.height, self.width, self.channels, top, left, *self.padded)
+        sizes = (self.images, self.height, self.width, self.channels, top, left, *self.padded)
+        return dict(zip(IMAGES.names, sizes, strict=True))
 
     def reserve(self, steps: Steps) -> int | None:
-        """Room for one image with its padding, where there is any."""
+        """Reserve workspace for one image with its padding; None if there is no padding."""
         height, width = self.padded
         if (height, width) == (self.height, self.width):
             return None
@@ -85,16 +98,17 @@ class ImageConvolution:
         return self.input.images * self.rows * self.columns
 
     @property
-    def slots(self) -> tuple[int, ...]:
-        """As they lie in argument blocks."""
-        return (*self.input.slots, self.outputs, self.rows, self.columns, *self.kernel, *self.stride, self.dilation)
+    def arguments(self) -> dict[str, Value]:
+        """The fields of `CONVOLUTION`."""
+        sizes = (self.outputs, self.rows, self.columns, *self.kernel, *self.stride, self.dilation)
+        return dict(zip(CONVOLUTION.names, (self.input.arguments, *sizes), strict=True))
 
 
 Convolution = ConvolutionForward | ConvolutionBackwardData | ConvolutionBackwardWeights
 
 
 def own_sizes(request: Convolution) -> ImageConvolution | None:
-    """The sizes of a convolution for kernels of our own, where these take the weights as they lie, or may choose."""
+    """The sizes of a convolution that our own kernels support, with these weights; None if they do not."""
     if isinstance(request, ConvolutionForward):
         x, y = request.x, request.y
     else:
@@ -105,14 +119,14 @@ def own_sizes(request: Convolution) -> ImageConvolution | None:
 
 
 def known_sizes(request: Convolution) -> ImageConvolution:
-    """The same, once it is settled that there are such kernels."""
+    """`own_sizes` of a supported request."""
     sizes = own_sizes(request)
     assert sizes is not None
     return sizes
 
 
 def chosen_storage(request: ConvolutionForward) -> dict[str, Storage]:
-    """How the weights shall lie for kernels of our own, where it is for the forward kernel to say."""
+    """The storage of the weights for our own kernels, unless it is already determined."""
     weights = request.weights
     if weights.storage is not None:
         return {}
@@ -120,7 +134,7 @@ def chosen_storage(request: ConvolutionForward) -> dict[str, Storage]:
 
 
 def image_convolution(x: Tensor, y: Tensor, geometry: ConvolutionGeometry) -> ImageConvolution | None:
-    """The sizes of a convolution that our own kernels can do on this thread, else None."""
+    """The sizes of a convolution; None if our own kernels do not support it with this number of threads."""
     if len(x.shape) != 4 or geometry.groups != 1 or geometry.dilation[1] != 1:
         return None
     if max_threads() != 1:
@@ -133,42 +147,42 @@ def image_convolution(x: Tensor, y: Tensor, geometry: ConvolutionGeometry) -> Im
 
 
 @inlined
-def clear_image(sizes: int, image: int) -> None:
-    """An image with its padding becomes 0."""
-    s, pixels = int64_at(sizes), float32_at(image)
-    for index in range(s[PADDED_HEIGHT] * s[PADDED_WIDTH] * s[CHANNELS]):
+def clear_image(sizes: Any, image: int) -> None:
+    """Set an image with its padding to 0. sizes: `IMAGES`."""
+    pixels = float32_at(image)
+    for index in range(sizes.padded_height * sizes.padded_width * sizes.channels):
         pixels[index] = np.float32(0)
 
 
 @inlined
-def image_with_padding(sizes: int, images: int, number: int, padded: int) -> int:
-    """The address of an image with its padding: its own where `padded` is 0, else that, where it is copied to.
+def image_with_padding(sizes: Any, images: int, number: int, padded: int) -> int:
+    """The address of an image with its padding: in `images` if `padded` is 0, else `padded`, where it is copied to.
 
-    Image 0 has to be asked for first: it clears the padding, which stays clear.
+    Image 0 must be the first: for this image the padding is cleared, which stays clear.
     """
-    s = int64_at(sizes)
-    row = s[WIDTH] * s[CHANNELS]
-    own: int = images + 4 * number * s[HEIGHT] * row
+    row = sizes.width * sizes.channels
+    own: int = images + 4 * number * sizes.height * row
     if padded == 0:
         return own
     if number == 0:
         clear_image(sizes, padded)
     pixels, copy = float32_at(own), float32_at(padded)
-    start, step = (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS], s[PADDED_WIDTH] * s[CHANNELS]
-    for line in range(s[HEIGHT]):
+    start = (sizes.top * sizes.padded_width + sizes.left) * sizes.channels
+    step = sizes.padded_width * sizes.channels
+    for line in range(sizes.height):
         for index in range(row):
             copy[start + line * step + index] = pixels[line * row + index]
     return padded
 
 
 @inlined
-def image_without_padding(sizes: int, padded: int, images: int, number: int) -> None:
-    """The way back: what lies inside the padding becomes an image. Nothing where `padded` is 0."""
-    s = int64_at(sizes)
-    row = s[WIDTH] * s[CHANNELS]
+def image_without_padding(sizes: Any, padded: int, images: int, number: int) -> None:
+    """Copy the inside of the padding to an image. Nothing if `padded` is 0."""
+    row = sizes.width * sizes.channels
     if padded != 0:
-        pixels, copy = float32_at(padded), float32_at(images + 4 * number * s[HEIGHT] * row)
-        start, step = (s[TOP] * s[PADDED_WIDTH] + s[LEFT]) * s[CHANNELS], s[PADDED_WIDTH] * s[CHANNELS]
-        for line in range(s[HEIGHT]):
+        pixels, copy = float32_at(padded), float32_at(images + 4 * number * sizes.height * row)
+        start = (sizes.top * sizes.padded_width + sizes.left) * sizes.channels
+        step = sizes.padded_width * sizes.channels
+        for line in range(sizes.height):
             for index in range(row):
                 copy[line * row + index] = pixels[start + line * step + index]

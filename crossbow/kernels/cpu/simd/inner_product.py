@@ -1,21 +1,19 @@
-"""Inner product and its gradients as products of register tiles, where oneDNN is not installed, or refuses.
+"""Inner product and its gradients as products of register tiles, if oneDNN is not installed or rejects a request.
 
 A replica keeps the weights transposed: (features, outputs), the features in the order of the input's memory. The data
-gradient is computed transposed, dxᵀ = w · dyᵀ, so that the columns of all products lie side by side. One thread only.
+gradient is computed transposed, dxᵀ = w · dyᵀ, so that the columns of all products are contiguous. One thread only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
-import numpy as np
-
-from crossbow.kernels.compiled import float32_at, inlined, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, inlined, native_pass
 from crossbow.kernels.cpu.passes.sums import add_bias_gradient
 from crossbow.kernels.cpu.rooms import PASSES
-from crossbow.kernels.cpu.simd import tile
-from crossbow.kernels.cpu.simd.tile import Product, multiply_chunk
+from crossbow.kernels.cpu.simd.tile import PRODUCT, Product, multiply_chunk
 from crossbow.kernels.cpu.steps import Steps
 from crossbow.kernels.cpu.storage import lies, strided_storage
 from crossbow.kernels.cpu.threads import max_threads
@@ -24,9 +22,6 @@ from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBack
 from crossbow.types import Layout, Shape, Tensor
 
 InnerProduct = InnerProductForward | InnerProductBackwardData | InnerProductBackwardWeights
-
-_PRODUCT = 4
-"""Where the product begins in the passes' blocks."""
 
 
 def tensors(request: InnerProduct) -> tuple[Tensor, Tensor]:
@@ -37,8 +32,8 @@ def tensors(request: InnerProduct) -> tuple[Tensor, Tensor]:
 
 
 def weights_by_input(x: Tensor, y: Tensor, weights: Shape) -> tuple[Shape, tuple[int, ...]]:
-    """The weights' sizes, with the features apart where they are whole images whose memory is not in order C, H, W; and
-    the strides with which the features lie in the order of the input's memory, and the outputs side by side."""
+    """Sizes and strides of weights whose features have the order of the input's memory, and contiguous outputs.
+    If the features are images whose memory is not in order C, H, W, they have three axes."""
     outputs, features = weights
     if x.layout is Layout.CHANNELS_LAST and len(y.shape) == 2:
         _, channels, height, width = x.shape
@@ -47,7 +42,7 @@ def weights_by_input(x: Tensor, y: Tensor, weights: Shape) -> tuple[Shape, tuple
 
 
 def _in_rows(x: Tensor, y: Tensor) -> bool:
-    """Whether both are matrices as they lie. The weights follow the order in which whole examples lie."""
+    """Whether both tensors are matrices in memory. The weights have the order of an example's memory."""
     return len(y.shape) == 2 or (x.in_logical_order and y.in_logical_order)
 
 
@@ -67,11 +62,20 @@ def forward(request: InnerProductForward) -> PreparedKernel:
     if weights.storage is None:
         sizes, strides = weights_by_input(request.x, request.y, weights.shape)
         storages["weights"] = strided_storage(weights.shape, sizes, strides)
-    strides_ = {tile.OUTER: 1, tile.INNER: features, tile.A_ROW: features, tile.A_INNER: 1}
-    strides_ |= {tile.B_INNER: outputs, tile.C_ROW: outputs, tile.RELU: int(request.relu)}
+    product = Product(
+        rows,
+        outputs,
+        outer=1,
+        inner=features,
+        a_row=features,
+        a_inner=1,
+        b_inner=outputs,
+        c_row=outputs,
+        relu=int(request.relu),
+    )
     steps = Steps(request, "tiles")
-    places = ("input0", "weights", "output", "bias" if request.bias is not None else None)
-    steps.add_pass("product", multiply, places, *_slots(rows, outputs, strides_))
+    bias = "bias" if request.bias is not None else None
+    steps.add_pass("product", multiply, a="input0", b="weights", c="output", bias=bias, product=product.arguments)
     return steps.prepared(storages=storages)
 
 
@@ -79,13 +83,12 @@ def forward(request: InnerProductForward) -> PreparedKernel:
 def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
     outputs, features = request.weights.shape
     rows = math.prod(request.dy.shape[:-1])
-    strides = {tile.OUTER: 1, tile.INNER: outputs, tile.A_ROW: outputs, tile.A_INNER: 1}
-    strides |= {tile.B_INNER: rows, tile.C_ROW: rows}
+    product = Product(features, rows, outer=1, inner=outputs, a_row=outputs, a_inner=1, b_inner=rows, c_row=rows)
     steps = Steps(request, "tiles")
     gradient, result = steps.reserve(4 * rows * outputs), steps.reserve(4 * rows * features)
-    steps.add_pass("transpose", transpose, ("output_gradient", gradient), rows, outputs)
-    steps.add_pass("product", multiply, ("weights", gradient, result, None), *_slots(features, rows, strides))
-    steps.add_pass("transpose", transpose, (result, "input_gradient"), features, rows)
+    steps.add_pass("transpose", transpose, source="output_gradient", target=gradient, rows=rows, columns=outputs)
+    steps.add_pass("product", multiply, a="weights", b=gradient, c=result, bias=None, product=product.arguments)
+    steps.add_pass("transpose", transpose, source=result, target="input_gradient", rows=features, columns=rows)
     return steps.prepared()
 
 
@@ -93,26 +96,26 @@ def backward_data(request: InnerProductBackwardData) -> PreparedKernel:
 def backward_weights(request: InnerProductBackwardWeights) -> PreparedKernel:
     outputs, features = request.weights.shape
     rows = math.prod(request.dy.shape[:-1])
-    strides = {tile.OUTER: 1, tile.INNER: rows, tile.A_ROW: 1, tile.A_INNER: features}
-    strides |= {tile.B_INNER: outputs, tile.C_ROW: outputs}
+    product = Product(features, outputs, outer=1, inner=rows, a_row=1, a_inner=features, b_inner=outputs, c_row=outputs)
     steps = Steps(request, "tiles")
-    places = ("input0", "output_gradient", "weights_gradient", None)
-    steps.add_pass("product", multiply, places, *_slots(features, outputs, strides))
+    steps.add_pass(
+        "product",
+        multiply,
+        a="input0",
+        b="output_gradient",
+        c="weights_gradient",
+        bias=None,
+        product=product.arguments,
+    )
     if request.bias is not None:
         add_bias_gradient(steps, rows, outputs)
     return steps.prepared()
 
 
-def _slots(rows: int, columns: int, strides: dict[int, int]) -> Sequence[int]:
-    return Product(rows, columns, strides).slots
-
-
-@native
-def multiply(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: A, B, C, bias or 0; the product."""
-    b, product = int64_at(arguments), np.int64(arguments) + 8 * _PRODUCT
-    for chunk in range(int64_at(product)[tile.CHUNKS]):
-        multiply_chunk(product, chunk, b[0], b[1], b[2], b[3])
+@native_pass(Arguments(a=Address, b=Address, c=Address, bias=Address, product=PRODUCT))
+def multiply(block: Any) -> int:
+    for chunk in range(block.product.chunks):
+        multiply_chunk(block.product, chunk, block.a, block.b, block.c, block.bias)
     return 0
 
 
@@ -128,11 +131,10 @@ def _transpose_block(source: int, target: int, rows: int, columns: int, first: i
             y[j * rows + i] = x[i * columns + j]
 
 
-@native
-def transpose(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Block: source, target, rows, columns of the source."""
-    b = int64_at(arguments)
-    for first in range(0, b[2], BLOCK):
-        for start in range(0, b[3], BLOCK):
-            _transpose_block(b[0], b[1], b[2], b[3], first, start)
+@native_pass(Arguments(source=Address, target=Address, rows=int, columns=int))
+def transpose(block: Any) -> int:
+    """target = sourceᵀ. rows, columns: of the source."""
+    for first in range(0, block.rows, BLOCK):
+        for start in range(0, block.columns, BLOCK):
+            _transpose_block(block.source, block.target, block.rows, block.columns, first, start)
     return 0

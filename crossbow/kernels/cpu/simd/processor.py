@@ -11,7 +11,7 @@ import numba
 
 @dataclass(frozen=True)
 class Vectors:
-    """Vectors of float32, and the largest tile of sums that the registers hold beside their operands."""
+    """Vectors of float32, and the largest tile of sums that fits in the registers together with its operands."""
 
     lanes: int
     """Numbers of a vector."""
@@ -44,7 +44,7 @@ def _vectors() -> Vectors:
 
 VECTORS = _vectors()
 MEASURED_LANES = 16
-"""Vectors with which convolutions of our own were measured beside oneDNN's. With others oneDNN's come first."""
+"""Lanes of the vectors for which our own convolutions were compared with oneDNN's. With others, oneDNN's come first."""
 
 
 def measured() -> bool:

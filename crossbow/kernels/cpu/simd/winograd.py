@@ -23,16 +23,18 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import inlined, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import inlined, native_pass
 from crossbow.kernels.cpu.passes.sums import add_bias_gradient
 from crossbow.kernels.cpu.rooms import WINOGRAD
-from crossbow.kernels.cpu.simd import image_convolution as sizing
-from crossbow.kernels.cpu.simd import processor, tile
+from crossbow.kernels.cpu.simd import processor
 from crossbow.kernels.cpu.simd import winograd_transforms as transforms
 from crossbow.kernels.cpu.simd.image_convolution import (
+    IMAGES,
     Convolution,
     ImageConvolution,
     PaddedImages,
@@ -43,29 +45,33 @@ from crossbow.kernels.cpu.simd.image_convolution import (
     known_sizes,
     own_sizes,
 )
-from crossbow.kernels.cpu.simd.tile import LANES, Product, multiply_chunk
-from crossbow.kernels.cpu.simd.winograd_transforms import run_transform, transform_slots, transpose_square
+from crossbow.kernels.cpu.simd.tile import LANES, PRODUCT, Product, multiply_chunk
+from crossbow.kernels.cpu.simd.winograd_transforms import (
+    BOUND_TRANSFORM,
+    bound_transform,
+    run_transform,
+    transpose_square,
+)
 from crossbow.kernels.cpu.steps import Place, Steps
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.requests import ConvolutionBackwardData, ConvolutionBackwardWeights, ConvolutionForward
-from crossbow.types import address
 
 TILES = {3: (4, 2), 5: (2,)}
-"""For a kernel, the tiles that are tried; larger ones would lose digits. 4×4 outputs of a 3×3 kernel take 1.2 to 1.5
-times as long in tiles of 2×2, with a third of the error (`python -m benchmarks.winograd_tiles`)."""
+"""Candidate outputs in a row of a tile, by kernel size; larger tiles would lose digits. 4×4 outputs of a 3×3 kernel
+take 1.2 to 1.5 times as long in tiles of 2×2, with a third of the error (`python -m benchmarks.winograd_tiles`)."""
 BLOCK = 64
-"""Tiles of a block, about: so many that a product is worth its call, so few that the points lie in the cache."""
+"""Approximate number of tiles in a block: enough for products that are worth their calls, few enough for the cache."""
 
 
 TRANSFORM = 6
-"""Products that take as long as the transform of a number of input or output to, or from, a point."""
+"""Cost of the transform of a number of the input or output to or from a point, in products."""
 CACHE, IN_CACHE, IN_MEMORY = 2**20, 8, 40
-"""Bytes of a core's cache; products that take as long as the transform of a weight to a point, and reading it there:
-where all of them lie in the cache, and where not."""
+"""Bytes of a core's cache; cost of the transform of a weight to a point and of reading it, in products, if all points
+of the weights are in the cache, and if not."""
 GAIN = 1.15
-"""By what the work has to be less than with windows."""
+"""Minimum estimated gain before Winograd is chosen."""
 LARGER_GAIN = 1.2
-"""By what the work of larger tiles has to be less than the smallest ones'."""
+"""Minimum estimated gain of larger tiles over the smallest."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Tiling:
 
     sizes: ImageConvolution
     outputs: int
-    """Of a tile, in a row."""
+    """Number of outputs in a row of a tile."""
 
     @property
     def kernel(self) -> int:
@@ -95,7 +101,7 @@ class Tiling:
 
     @property
     def rows(self) -> int:
-        """Of tiles, in all images."""
+        """Rows of tiles, in all images."""
         return self.sizes.input.images * self.down
 
     @property
@@ -106,19 +112,19 @@ class Tiling:
 
     @property
     def in_cache(self) -> bool:
-        """Whether the weights' points are."""
+        """Whether the weights' points fit in the cache."""
         return 4 * self.side**2 * self.sizes.channels * self.sizes.outputs <= CACHE
 
     @property
     def work(self) -> float:
-        """In products of two numbers."""
+        """Estimated work, in products of two numbers."""
         c, o, tiles = self.sizes.channels, self.sizes.outputs, self.rows * self.across
         weights = IN_CACHE if self.in_cache else IN_MEMORY
         return self.side**2 * (tiles * (c * o + TRANSFORM * (c + o)) + weights * c * o)
 
 
 def gains(sizes: ImageConvolution) -> bool:
-    """Whether such a convolution is faster here than with the library."""
+    """Whether Winograd is estimated to be faster than the library."""
     return processor.measured() and _tiling(sizes) is not None
 
 
@@ -134,7 +140,7 @@ def larger_tiles_pay(tiling: Tiling, smallest: Tiling) -> bool:
 
 @functools.cache
 def _tiling(sizes: ImageConvolution) -> Tiling | None:
-    """The tiles with the least work, where that is less than the library's."""
+    """The tiles with the least work, or None if the library has less."""
     (kernel, width), around = sizes.kernel, max(map(max, sizes.input.padding))
     if kernel != width or kernel not in TILES or sizes.stride != (1, 1) or sizes.dilation != 1 or around >= kernel:
         return None
@@ -147,7 +153,7 @@ def _tiling(sizes: ImageConvolution) -> Tiling | None:
 
 
 def _library_work(sizes: ImageConvolution) -> int:
-    """Products with windows, in whole vectors of channels, without those of padding."""
+    """Number of products of a direct convolution, in whole vectors of channels, without products of padding."""
     x = sizes.input
     taps = x.images
     for size, count, kernel, (before, _) in zip(
@@ -159,14 +165,25 @@ def _library_work(sizes: ImageConvolution) -> int:
 
 @WINOGRAD.kernel(ConvolutionForward, _taken)
 def forward(request: ConvolutionForward) -> PreparedKernel:
-    sizes, bias = known_sizes(request), request.bias is not None
+    sizes = known_sizes(request)
     steps, blocks = Steps(request, "winograd"), _Blocks(_chosen(sizes))
-    places = ("input0", "weights", "output", *blocks.reserve(steps), "bias" if bias else None)
-    zeros = np.zeros(sizes.outputs, np.float32)
-    inside, outside = blocks.input_slots, blocks.output_slots(0.0 if request.relu else -np.inf)
-    products = blocks.products(sizes.channels, sizes.outputs)
-    slots = (address(zeros), *blocks.slots, *inside, *outside, *blocks.weights_slots, *products)
-    steps.add_pass("pass", forward_pass, places, *slots, references=(zeros,))
+    whole, last = blocks.products(sizes.channels, sizes.outputs)
+    steps.add_pass(
+        "pass",
+        forward_pass,
+        x="input0",
+        weights="weights",
+        y="output",
+        **blocks.workspace(steps),
+        bias="bias" if request.bias is not None else None,
+        zeros=np.zeros(sizes.outputs, np.float32),
+        **blocks.arguments,
+        input_transform=blocks.input_transform,
+        output_transform=blocks.output_transform(0.0 if request.relu else -np.inf),
+        weights_transform=blocks.weights_transform,
+        product=whole,
+        last_product=last,
+    )
     return steps.prepared(storages=chosen_storage(request))
 
 
@@ -175,10 +192,22 @@ def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
     sizes = known_sizes(request)
     steps, blocks = Steps(request, "winograd"), _Blocks(_chosen(sizes))
     transposed = steps.reserve(4 * sizes.kernel[0] ** 2 * sizes.channels * sizes.outputs)
-    places = ("output_gradient", "weights", "input_gradient", *blocks.reserve(steps), transposed)
-    inside, outside = blocks.input_gradient_slots, blocks.output_gradient_slots
-    products = blocks.products(sizes.outputs, sizes.channels)
-    steps.add_pass("pass", data_pass, places, 0, *blocks.slots, *inside, *outside, *blocks.weights_slots, *products)
+    whole, last = blocks.products(sizes.outputs, sizes.channels)
+    steps.add_pass(
+        "pass",
+        data_pass,
+        dy="output_gradient",
+        weights="weights",
+        dx="input_gradient",
+        **blocks.workspace(steps),
+        transposed=transposed,
+        **blocks.arguments,
+        input_transform=blocks.input_gradient_transform,
+        output_transform=blocks.output_gradient_transform,
+        weights_transform=blocks.weights_transform,
+        product=whole,
+        last_product=last,
+    )
     return steps.prepared()
 
 
@@ -186,181 +215,210 @@ def backward_data(request: ConvolutionBackwardData) -> PreparedKernel:
 def backward_weights(request: ConvolutionBackwardWeights) -> PreparedKernel:
     sizes = known_sizes(request)
     steps, blocks = Steps(request, "winograd"), _Blocks(_chosen(sizes))
-    places = ("input0", "output_gradient", "weights_gradient", *blocks.reserve(steps), None)
-    strides = {tile.OUTER: 1, tile.A_ROW: 1, tile.A_INNER: sizes.channels}
-    strides |= {tile.B_INNER: sizes.outputs, tile.C_ROW: sizes.outputs}
-    product = Product(sizes.channels, sizes.outputs, strides).slots
-    inside, outside = blocks.input_slots, blocks.output_gradient_slots
-    slots = (0, *blocks.slots, *inside, *outside, *blocks.weights_gradient_slots, len(product), *product)
-    steps.add_pass("pass", weights_pass, places, *slots)
+    product = Product(
+        sizes.channels,
+        sizes.outputs,
+        outer=1,
+        a_row=1,
+        a_inner=sizes.channels,
+        b_inner=sizes.outputs,
+        c_row=sizes.outputs,
+    )
+    steps.add_pass(
+        "pass",
+        weights_pass,
+        x="input0",
+        dy="output_gradient",
+        dw="weights_gradient",
+        **blocks.workspace(steps),
+        **blocks.arguments,
+        input_transform=blocks.input_transform,
+        output_transform=blocks.output_gradient_transform,
+        weights_transform=blocks.weights_gradient_transform,
+        product=product.arguments,
+    )
     if request.bias is not None:
         add_bias_gradient(steps, sizes.positions, sizes.outputs)
     return steps.prepared()
 
 
 def _chosen(sizes: ImageConvolution) -> Tiling:
-    """The tiles that gain, or, where none do, the smallest."""
+    """The fastest tiles, or the smallest if none are faster than the library."""
     return _tiling(sizes) or Tiling(sizes, TILES[sizes.kernel[0]][-1])
 
 
 class _Blocks:
-    """What the passes need to know of the tiles of a convolution."""
+    """The arguments of a convolution's passes that depend on its tiles."""
 
     def __init__(self, tiling: Tiling) -> None:
         self.tiling, sizes = tiling, tiling.sizes
         m, r, down, across, x = tiling.outputs, tiling.kernel, tiling.down, tiling.across, sizes.input
         (top, _), (left, _) = x.padding
-        # Room for whole tiles, at the lower and right edges of input and output.
+        # Room for whole tiles at the lower and right edges of input and output.
         below, beside = m * down + r - 1 - top - x.height, m * across + r - 1 - left - x.width
         self.inside = PaddedImages(x.images, x.height, x.width, x.channels, ((top, below), (left, beside)))
         rest = ((0, m * down - sizes.rows), (0, m * across - sizes.columns))
         self.outside = PaddedImages(x.images, sizes.rows, sizes.columns, sizes.outputs, rest)
         tiles = tiling.block * across
         elements = (tiles * sizes.channels, tiles * sizes.outputs, sizes.channels * sizes.outputs)
-        # Between the points is a gap: at distances of whole pages all of them would want the same place in the cache.
+        # A gap between the points: at distances of whole pages, all would map to the same lines of the cache.
         self.steps = tuple(4 * (count + LANES) for count in elements)
         counts = (tiling.rows, tiling.block, down, across, m, tiling.side**2, r**2)
-        self.slots = (*counts, *self.steps, *self.inside.slots, *self.outside.slots)
-
-    def reserve(self, steps: Steps) -> tuple[Place, ...]:
-        """Places of an image of the input with its padding and one of the output, where these have any, and of the
-        points of a block's input and output, and of the weights."""
-        points = (steps.reserve(self.tiling.side**2 * step) for step in self.steps)
-        return (self.inside.reserve(steps), self.outside.reserve(steps), *points)
-
-    def products(self, inner: int, columns: int) -> list[int]:
-        """Of a block's tiles with weights: how many slots the first has, for whole blocks, and the second, for the
-        last one."""
-        strides = {tile.OUTER: 1, tile.INNER: inner, tile.A_ROW: inner, tile.A_INNER: 1}
-        strides |= {tile.B_INNER: columns, tile.C_ROW: columns}
-        rows, block = self.tiling.rows, self.tiling.block
-        whole, last = (
-            Product(count * self.tiling.across, columns, strides).slots for count in (block, rows % block or block)
-        )
-        return [len(whole), *whole, *last]
-
-    @property
-    def input_slots(self) -> list[int | float]:
-        return self._slots(transforms.INPUT, self._pixels(self.inside, self.steps[0], reads=True))
-
-    @property
-    def input_gradient_slots(self) -> list[int | float]:
-        return self._slots(transforms.INPUT_GRADIENT, self._pixels(self.inside, self.steps[0], reads=False))
-
-    def output_slots(self, floor: float) -> list[int | float]:
-        slots = self._pixels(self.outside, self.steps[1], reads=False)
-        return self._slots(transforms.OUTPUT, {**slots, transforms.FLOOR: floor})
-
-    @property
-    def output_gradient_slots(self) -> list[int | float]:
-        return self._slots(transforms.OUTPUT_GRADIENT, self._pixels(self.outside, self.steps[1], reads=True))
-
-    @property
-    def weights_slots(self) -> list[int | float]:
-        return self._slots(transforms.WEIGHTS, self._taps(reads=True))
-
-    @property
-    def weights_gradient_slots(self) -> list[int | float]:
-        return self._slots(transforms.WEIGHTS_GRADIENT, self._taps(reads=False))
-
-    def _slots(self, which: int, slots: dict[int, int | float]) -> list[int | float]:
-        return transform_slots(which, self.tiling.outputs, self.tiling.kernel, slots)
-
-    def _pixels(self, images: PaddedImages, step: int, reads: bool) -> dict[int, int | float]:
-        """Of a transform from a row of tiles of images to points, or back."""
-        pixel = 4 * images.channels
-        tiles = (self.tiling.outputs * pixel, images.padded[1] * pixel, pixel)
-        return self._between(tiles, (pixel, self.tiling.side * step, step), reads, self.tiling.across, images.channels)
-
-    def _taps(self, reads: bool) -> dict[int, int | float]:
-        """Of a transform from weights to points, or back."""
-        elements, step = self.tiling.sizes.channels * self.tiling.sizes.outputs, self.steps[2]
-        taps = (0, self.tiling.kernel * 4 * elements, 4 * elements)
-        return self._between(taps, (0, self.tiling.side * step, step), reads, 1, elements)
-
-    @staticmethod
-    def _between(
-        grid: tuple[int, ...], points: tuple[int, ...], reads: bool, tiles: int, elements: int
-    ) -> dict[int, int | float]:
-        source, target = (grid, points) if reads else (points, grid)
-        return {
-            **dict(zip((transforms.SOURCE_TILE, transforms.SOURCE_ROW, transforms.SOURCE_COLUMN), source, strict=True)),
-            **dict(zip((transforms.TARGET_TILE, transforms.TARGET_ROW, transforms.TARGET_COLUMN), target, strict=True)),
-            transforms.TILES: tiles,
-            transforms.ELEMENTS: elements,
+        self.arguments: dict[str, Value] = {
+            "tiles": dict(zip(TILES_OF_BLOCKS.names, (*counts, *self.steps), strict=True)),
+            "input": self.inside.arguments,
+            "output": self.outside.arguments,
         }
 
+    def workspace(self, steps: Steps) -> dict[str, Place]:
+        """Reserve the fields `WORKSPACE`."""
+        points = (steps.reserve(self.tiling.side**2 * step) for step in self.steps)
+        return dict(zip(WORKSPACE, (self.inside.reserve(steps), self.outside.reserve(steps), *points), strict=True))
 
-# The passes' argument blocks. First come addresses:
-_IMAGE, _RESULT, _INSIDE, _OUTSIDE, _KERNEL, _MORE, _ZEROS = range(3, 10)
-"""Behind three operands: an image of the input with its padding or 0, one of the output or 0; the points of a block's
-input and output, and of the weights; the bias, or room for the transposed weights; zeros instead of a bias."""
-_TILES = 8 * 10
-"""And then, so many bytes behind the beginning, the tiles:"""
-_COUNT, _BLOCK, _DOWN, _ACROSS, _OUTPUTS, _POINTS, _TAPS, _INSIDE_STEP, _OUTSIDE_STEP, _KERNEL_STEP = range(10)
-"""Rows of tiles, and in a block; rows and columns of tiles in an image; a tile's outputs in a row; points; taps of the
-kernel; the bytes between two points."""
-_SIZES_INSIDE = 8 * 10
-_SIZES_OUTSIDE = _SIZES_INSIDE + 8 * sizing.IMAGE_SIZES
-_TRANSFORM_INSIDE = _SIZES_OUTSIDE + 8 * sizing.IMAGE_SIZES
-_TRANSFORM_OUTSIDE = _TRANSFORM_INSIDE + 8 * (1 + transforms.SLOTS)
-_TRANSFORM_WEIGHTS = _TRANSFORM_OUTSIDE + 8 * (1 + transforms.SLOTS)
-_PRODUCT_SLOTS = _TRANSFORM_WEIGHTS + 8 * (1 + transforms.SLOTS)
-_PRODUCT = _PRODUCT_SLOTS + 8
-"""In bytes behind the tiles: sizes of the input's and the output's images; the transforms; products."""
+    def products(self, inner: int, columns: int) -> tuple[Value, Value]:
+        """Products of a block's tiles with weights: for whole blocks, and for the last one."""
+        rows, block = self.tiling.rows, self.tiling.block
+        whole, last = (
+            Product(
+                count * self.tiling.across,
+                columns,
+                outer=1,
+                inner=inner,
+                a_row=inner,
+                a_inner=1,
+                b_inner=columns,
+                c_row=columns,
+            )
+            for count in (block, rows % block or block)
+        )
+        return whole.arguments, last.arguments
+
+    @property
+    def input_transform(self) -> dict[str, Value]:
+        return self._pixels(transforms.INPUT, self.inside, self.steps[0], reads=True)
+
+    @property
+    def input_gradient_transform(self) -> dict[str, Value]:
+        return self._pixels(transforms.INPUT_GRADIENT, self.inside, self.steps[0], reads=False)
+
+    def output_transform(self, floor: float) -> dict[str, Value]:
+        return self._pixels(transforms.OUTPUT, self.outside, self.steps[1], reads=False, floor=floor)
+
+    @property
+    def output_gradient_transform(self) -> dict[str, Value]:
+        return self._pixels(transforms.OUTPUT_GRADIENT, self.outside, self.steps[1], reads=True)
+
+    @property
+    def weights_transform(self) -> dict[str, Value]:
+        return self._taps(transforms.WEIGHTS, reads=True)
+
+    @property
+    def weights_gradient_transform(self) -> dict[str, Value]:
+        return self._taps(transforms.WEIGHTS_GRADIENT, reads=False)
+
+    def _pixels(self, which: int, images: PaddedImages, step: int, reads: bool, floor: float = 0.0) -> dict[str, Value]:
+        """A transform from a row of tiles of images to points, or back."""
+        pixel = 4 * images.channels
+        grid = (self.tiling.outputs * pixel, images.padded[1] * pixel, pixel)
+        points = (pixel, self.tiling.side * step, step)
+        return self._bound(which, grid, points, reads, tiles=self.tiling.across, elements=images.channels, floor=floor)
+
+    def _taps(self, which: int, reads: bool) -> dict[str, Value]:
+        """A transform from weights to points, or back."""
+        elements, step = self.tiling.sizes.channels * self.tiling.sizes.outputs, self.steps[2]
+        grid, points = (0, self.tiling.kernel * 4 * elements, 4 * elements), (0, self.tiling.side * step, step)
+        return self._bound(which, grid, points, reads, tiles=1, elements=elements)
+
+    def _bound(
+        self, which: int, grid: tuple[int, ...], points: tuple[int, ...], reads: bool, **more: int | float
+    ) -> dict[str, Value]:
+        """reads: from the grid to points. grid, points: distances in bytes between tiles, rows and columns."""
+        ends = {"source": grid, "target": points} if reads else {"source": points, "target": grid}
+        distances = {
+            f"{end}_{name}": distance
+            for end, values in ends.items()
+            for name, distance in zip(("tile", "row", "column"), values, strict=True)
+        }
+        return bound_transform(which, self.tiling.outputs, self.tiling.kernel, **distances, **more)
+
+
+# The passes.
+
+TILES_OF_BLOCKS = Arguments(
+    count=int,
+    block=int,
+    down=int,
+    across=int,
+    outputs=int,
+    points=int,
+    taps=int,
+    input_step=int,
+    output_step=int,
+    weights_step=int,
+)
+"""Rows of tiles, in all and in a block; rows and columns of tiles in an image; outputs in a row of a tile; numbers of
+points and of the kernel's taps; bytes between two points of the input, the output and the weights."""
+WORKSPACE = ("padded_input", "padded_output", "input_points", "output_points", "weights_points")
+"""An image of the input and one of the output with padding, or 0 without padding; the points of a block and of the
+weights."""
+_SHARED: dict[str, Value] = {
+    **dict.fromkeys(WORKSPACE, Address),
+    "tiles": TILES_OF_BLOCKS,
+    "input": IMAGES,
+    "output": IMAGES,
+    "input_transform": BOUND_TRANSFORM,
+    "output_transform": BOUND_TRANSFORM,
+    "weights_transform": BOUND_TRANSFORM,
+    "product": PRODUCT,
+}
+FORWARD = Arguments(x=Address, weights=Address, y=Address, bias=Address, zeros=Address, **_SHARED, last_product=PRODUCT)
+"""zeros: in the place of the bias if there is none. product, last_product: for whole blocks and for the last one."""
+DATA = Arguments(dy=Address, weights=Address, dx=Address, transposed=Address, **_SHARED, last_product=PRODUCT)
+"""transposed: room for the transposed weights."""
+WEIGHTS = Arguments(x=Address, dy=Address, dw=Address, **_SHARED)
 
 
 @inlined
 def _read_rows(
-    tiles: int, sizes: int, transform: int, first: int, count: int, source: int, image: int, points: int
+    tiles: Any, sizes: Any, transform: Any, first: int, count: int, source: int, image: int, points: int
 ) -> None:
-    """Points from rows of tiles of images, which pass through one with padding where `image` is not 0."""
-    t, s = int64_at(tiles), int64_at(sizes)
-    pixel, start = 4 * s[sizing.CHANNELS], image
+    """Points from rows of tiles of images, by way of an image with padding unless `image` is 0."""
+    pixel, start = 4 * sizes.channels, image
     for row in range(count):
-        number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
+        number, i = (first + row) // tiles.down, (first + row) % tiles.down
         if i == 0 or image == 0:
             start = image_with_padding(sizes, source, number, image)
-        line = start + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
-        run_transform(transform, line, points + row * t[_ACROSS] * pixel)
+        line = start + tiles.outputs * i * sizes.padded_width * pixel
+        run_transform(transform, line, points + row * tiles.across * pixel)
 
 
 @inlined
 def _write_rows(
-    tiles: int, sizes: int, transform: int, first: int, count: int, points: int, image: int, target: int, clear: bool
+    tiles: Any, sizes: Any, transform: Any, first: int, count: int, points: int, image: int, target: int, clear: bool
 ) -> None:
-    """The way back. clear: the transform adds to what is there."""
-    t, s = int64_at(tiles), int64_at(sizes)
-    pixel = 4 * s[sizing.CHANNELS]
+    """Rows of tiles of images from points. clear: the transform adds to the image, which must be 0 at first."""
+    pixel = 4 * sizes.channels
     for row in range(count):
-        number, i = (first + row) // t[_DOWN], (first + row) % t[_DOWN]
-        start = image if image != 0 else target + number * s[sizing.HEIGHT] * s[sizing.WIDTH] * pixel
+        number, i = (first + row) // tiles.down, (first + row) % tiles.down
+        start = image if image != 0 else target + number * sizes.height * sizes.width * pixel
         if clear and i == 0:
             clear_image(sizes, start)
-        line = start + t[_OUTPUTS] * i * s[sizing.PADDED_WIDTH] * pixel
-        run_transform(transform, points + row * t[_ACROSS] * pixel, line)
-        if i == t[_DOWN] - 1:
+        line = start + tiles.outputs * i * sizes.padded_width * pixel
+        run_transform(transform, points + row * tiles.across * pixel, line)
+        if i == tiles.down - 1:
             image_without_padding(sizes, image, target, number)
 
 
 @inlined
-def _multiply_points(tiles: int, product: int, a: int, a_step: int, b: int, b_step: int, c: int, c_step: int) -> None:
-    for point in range(int64_at(tiles)[_POINTS]):
-        for chunk in range(int64_at(product)[tile.CHUNKS]):
+def _multiply_points(points: int, product: Any, a: int, a_step: int, b: int, b_step: int, c: int, c_step: int) -> None:
+    for point in range(points):
+        for chunk in range(product.chunks):
             multiply_chunk(product, chunk, a + point * a_step, b + point * b_step, c + point * c_step, 0)
 
 
 @inlined
-def _product_for(tiles: int, count: int) -> int:
-    """That for so many rows of tiles."""
-    t = int64_at(tiles)
-    whole = count == t[_BLOCK]
-    return tiles + _PRODUCT if whole else tiles + _PRODUCT + 8 * int64_at(tiles + _PRODUCT_SLOTS)[0]
-
-
-@inlined
 def _transpose_taps(weights: int, target: int, taps: int, rows: int, columns: int) -> None:
-    """Matrices of columns × rows to rows × columns, in squares; the last ones begin inside those before."""
+    """Transpose matrices of columns × rows, in squares; the last squares overlap those before."""
     for tap in range(0, taps * 4 * rows * columns, 4 * rows * columns):
         for row in range(0, rows, LANES):
             r = min(row, rows - LANES)
@@ -370,54 +428,49 @@ def _transpose_taps(weights: int, target: int, taps: int, rows: int, columns: in
                 transpose_square(source, 4 * rows, target + tap + 4 * (r * columns + c), 4 * columns)
 
 
-@native
-def forward_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Operands: x, weights, y."""
-    b, tiles = int64_at(arguments), np.int64(arguments) + _TILES
-    t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
-    a_step, b_step, c_step = t[_INSIDE_STEP], t[_KERNEL_STEP], t[_OUTSIDE_STEP]
-    run_transform(tiles + _TRANSFORM_WEIGHTS, b[1], b[_KERNEL])
-    int64_at(tiles + _TRANSFORM_OUTSIDE + 8)[transforms.SHIFT] = b[_MORE] if b[_MORE] != 0 else b[_ZEROS]
-    for first in range(0, t[_COUNT], t[_BLOCK]):
-        count = min(t[_BLOCK], t[_COUNT] - first)
-        _read_rows(tiles, inside, tiles + _TRANSFORM_INSIDE, first, count, b[0], b[_IMAGE], b[_INSIDE])
-        product = _product_for(tiles, count)
-        _multiply_points(tiles, product, b[_INSIDE], a_step, b[_KERNEL], b_step, b[_OUTSIDE], c_step)
-        _write_rows(tiles, outside, tiles + _TRANSFORM_OUTSIDE, first, count, b[_OUTSIDE], b[_RESULT], b[2], False)
+@native_pass(FORWARD)
+def forward_pass(block: Any) -> int:
+    tiles, x, y = block.tiles, block.input, block.output
+    a_step, b_step, c_step = tiles.input_step, tiles.weights_step, tiles.output_step
+    run_transform(block.weights_transform, block.weights, block.weights_points)
+    block.output_transform.block.shift = block.bias if block.bias != 0 else block.zeros
+    for first in range(0, tiles.count, tiles.block):
+        count = min(tiles.block, tiles.count - first)
+        _read_rows(tiles, x, block.input_transform, first, count, block.x, block.padded_input, block.input_points)
+        product = block.product if count == tiles.block else block.last_product
+        a, b, c = block.input_points, block.weights_points, block.output_points
+        _multiply_points(tiles.points, product, a, a_step, b, b_step, c, c_step)
+        _write_rows(tiles, y, block.output_transform, first, count, c, block.padded_output, block.y, False)
     return 0
 
 
-@native
-def data_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Operands: dy, weights, dx."""
-    b, tiles = int64_at(arguments), np.int64(arguments) + _TILES
-    t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
-    a_step, b_step, c_step = t[_OUTSIDE_STEP], t[_KERNEL_STEP], t[_INSIDE_STEP]
-    channels, outputs = int64_at(inside)[sizing.CHANNELS], int64_at(outside)[sizing.CHANNELS]
-    _transpose_taps(b[1], b[_MORE], t[_TAPS], outputs, channels)
-    run_transform(tiles + _TRANSFORM_WEIGHTS, b[_MORE], b[_KERNEL])
-    for first in range(0, t[_COUNT], t[_BLOCK]):
-        count = min(t[_BLOCK], t[_COUNT] - first)
-        _read_rows(tiles, outside, tiles + _TRANSFORM_OUTSIDE, first, count, b[0], b[_RESULT], b[_OUTSIDE])
-        product = _product_for(tiles, count)
-        _multiply_points(tiles, product, b[_OUTSIDE], a_step, b[_KERNEL], b_step, b[_INSIDE], c_step)
-        _write_rows(tiles, inside, tiles + _TRANSFORM_INSIDE, first, count, b[_INSIDE], b[_IMAGE], b[2], True)
+@native_pass(DATA)
+def data_pass(block: Any) -> int:
+    tiles, dx, dy = block.tiles, block.input, block.output
+    a_step, b_step, c_step = tiles.output_step, tiles.weights_step, tiles.input_step
+    _transpose_taps(block.weights, block.transposed, tiles.taps, dy.channels, dx.channels)
+    run_transform(block.weights_transform, block.transposed, block.weights_points)
+    for first in range(0, tiles.count, tiles.block):
+        count = min(tiles.block, tiles.count - first)
+        _read_rows(tiles, dy, block.output_transform, first, count, block.dy, block.padded_output, block.output_points)
+        product = block.product if count == tiles.block else block.last_product
+        a, b, c = block.output_points, block.weights_points, block.input_points
+        _multiply_points(tiles.points, product, a, a_step, b, b_step, c, c_step)
+        _write_rows(tiles, dx, block.input_transform, first, count, c, block.padded_input, block.dx, True)
     return 0
 
 
-@native
-def weights_pass(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Operands: x, dy, dw."""
-    b, tiles = int64_at(arguments), np.int64(arguments) + _TILES
-    t, inside, outside = int64_at(tiles), tiles + _SIZES_INSIDE, tiles + _SIZES_OUTSIDE
-    a_step, b_step, c_step = t[_INSIDE_STEP], t[_OUTSIDE_STEP], t[_KERNEL_STEP]
-    product = tiles + _PRODUCT
-    for first in range(0, t[_COUNT], t[_BLOCK]):
-        count = min(t[_BLOCK], t[_COUNT] - first)
-        _read_rows(tiles, inside, tiles + _TRANSFORM_INSIDE, first, count, b[0], b[_IMAGE], b[_INSIDE])
-        _read_rows(tiles, outside, tiles + _TRANSFORM_OUTSIDE, first, count, b[1], b[_RESULT], b[_OUTSIDE])
-        int64_at(product)[tile.INNER] = count * t[_ACROSS]
-        int64_at(product)[tile.ADD] = 0 if first == 0 else 1
-        _multiply_points(tiles, product, b[_INSIDE], a_step, b[_OUTSIDE], b_step, b[_KERNEL], c_step)
-    run_transform(tiles + _TRANSFORM_WEIGHTS, b[_KERNEL], b[2])
+@native_pass(WEIGHTS)
+def weights_pass(block: Any) -> int:
+    tiles, x, dy, product = block.tiles, block.input, block.output, block.product
+    a_step, b_step, c_step = tiles.input_step, tiles.output_step, tiles.weights_step
+    a, b, c = block.input_points, block.output_points, block.weights_points
+    for first in range(0, tiles.count, tiles.block):
+        count = min(tiles.block, tiles.count - first)
+        _read_rows(tiles, x, block.input_transform, first, count, block.x, block.padded_input, a)
+        _read_rows(tiles, dy, block.output_transform, first, count, block.dy, block.padded_output, b)
+        product.tile.inner = count * tiles.across
+        product.tile.add = 0 if first == 0 else 1
+        _multiply_points(tiles.points, product, a, a_step, b, b_step, c, c_step)
+    run_transform(block.weights_transform, c, block.dw)
     return 0

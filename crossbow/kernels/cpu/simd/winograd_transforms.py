@@ -21,13 +21,15 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from crossbow.kernels.compiled import NativeFunction, call_address, float64_at, inlined, instruction, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments, Value
+from crossbow.kernels.compiled import NativeFunction, address_of, call_address, inlined, instruction, native_pass
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.cpu.simd.tile import LANES
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 POINTS = (0, 1, -1, 2, -2)
-"""The finite ones, as many as are needed. Pairs of opposite sign share half of their arithmetic."""
+"""The finite points, in the order of their use. Pairs of opposite sign share half of their arithmetic."""
 
 
 def matrices(outputs: int, kernel: int) -> Mapping[str, Matrix]:
@@ -83,40 +85,49 @@ def _matrix(which: int, outputs: int, kernel: int) -> tuple[Matrix, bool]:
     }[which]
 
 
-# The slots of a transform's argument block.
-SOURCE, SOURCE_TILE, SOURCE_ROW, SOURCE_COLUMN = range(4)
-"""Where the first tile lies, and distances in bytes: between tiles, and between the rows and columns of one."""
-TARGET, TARGET_TILE, TARGET_ROW, TARGET_COLUMN = range(4, 8)
-TILES, ELEMENTS = 8, 9
-"""How many, each of so many numbers in every place: at least LANES."""
-SHIFT, FLOOR = 10, 11
-"""Of OUTPUT: the address of as many numbers, which are added; a float: what is less becomes it (NaN stays)."""
-SLOTS = 12
+TRANSFORM = Arguments(
+    source=Address,
+    source_tile=int,
+    source_row=int,
+    source_column=int,
+    target=Address,
+    target_tile=int,
+    target_row=int,
+    target_column=int,
+    tiles=int,
+    elements=int,
+    shift=Address,
+    floor=float,
+)
+"""The first tile, and distances in bytes between tiles, and between rows and columns of a tile. elements: numbers in
+every place of a tile, at least LANES. Only OUTPUT has `shift`, an array of as many numbers that are added, and `floor`,
+a lower bound (NaN stays NaN)."""
+BOUND_TRANSFORM = Arguments(function=Address, block=TRANSFORM)
+"""A transform in a pass's argument block."""
 
 
 class _Sandwich:
-    """Writes `target ← matrix · source · matrixᵀ` for grids of vectors of LANES numbers."""
-
-    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
+    """Emits `target ← matrix · source · matrixᵀ` for grids of vectors of LANES numbers."""
 
     def __init__(self, builder: Any, matrix: Matrix, from_points: bool) -> None:
         self.builder, self.matrix, self.from_points = builder, matrix, from_points
+        self.code = Emitter(builder, LANES)
 
     def write(self, source: Sequence[Any], target: Sequence[Any], finish: Callable[[Any, Any], Any]) -> None:
-        """finish: makes of a result, and its place, what is written."""
+        """finish: maps a result and its address to the vector that is written."""
         rows, columns = len(self.matrix), len(self.matrix[0])
-        grid = [[self.builder.load(place, align=4) for place in line] for line in self._places(source, columns)]
+        grid = [[self.code.load(place) for place in line] for line in self._places(source, columns)]
         half = [self._multiply(column) for column in zip(*grid, strict=True)]
         result = [self._multiply(line) for line in zip(*half, strict=True)]
         for line, places in zip(result, self._places(target, rows), strict=True):
             for value, place in zip(line, places, strict=True):
-                self.builder.store(finish(value, place), place, align=4)
+                self.code.store(finish(value, place), place)
 
     def _places(self, start: Sequence[Any], size: int) -> list[list[Any]]:
         builder, (base, row_step, column_step) = self.builder, start
-        rows = [builder.add(base, builder.mul(row_step, self.word(row))) for row in range(size)]
-        steps = [builder.mul(column_step, self.word(column)) for column in range(size)]
-        return [[builder.inttoptr(builder.add(row, step), self.vector.as_pointer()) for step in steps] for row in rows]
+        rows = [builder.add(base, builder.mul(row_step, Emitter.word(row))) for row in range(size)]
+        steps = [builder.mul(column_step, Emitter.word(column)) for column in range(size)]
+        return [[builder.add(row, step) for step in steps] for row in rows]
 
     def _multiply(self, values: Sequence[Any]) -> list[Any]:
         """matrix · values. Points of opposite sign are taken together: sums and differences are made once for both."""
@@ -144,49 +155,30 @@ class _Sandwich:
         builder, total = self.builder, None
         terms = [(factor, value) for factor, value in zip(factors, values, strict=True) if factor]
         for factor, value in sorted(terms, key=lambda term: (abs(term[0]) != 1, term[0] < 0)):
-            constant = ir.Constant(self.vector, [float(factor)] * LANES)
+            constant = self.code.constant(float(factor))
             if abs(factor) != 1:
-                total = builder.fmul(value, constant) if total is None else self._fma(value, constant, total)
+                total = builder.fmul(value, constant) if total is None else self.code.fused(value, constant, total)
             elif total is None:
                 total = value if factor > 0 else builder.fneg(value)
             else:
                 total = builder.fadd(total, value) if factor > 0 else builder.fsub(total, value)
         return total
 
-    def _fma(self, left: Any, right: Any, total: Any) -> Any:
-        name = f"llvm.fma.v{LANES}f32"
-        function = self.builder.module.globals.get(name)
-        if function is None:
-            function = ir.Function(self.builder.module, ir.FunctionType(self.vector, [self.vector] * 3), name)
-        return self.builder.call(function, [left, right, total])
-
     def raised(self, shift: Any, floor: Any) -> Callable[[Any, Any], Any]:
-        """max(value + shift, floor), NaN kept: the address of a vector, and a number."""
-        builder = self.builder
-        added = builder.load(builder.inttoptr(shift, self.vector.as_pointer()), align=4)
-        least = self._splat(floor, self.vector)
-
-        def finish(value: Any, place: Any) -> Any:
-            value = builder.fadd(value, added)
-            return builder.select(builder.fcmp_ordered("<", value, least), least, value)
-
-        return finish
+        """max(value + shift, floor), in which NaN stays NaN. shift: the address of a vector; floor: a number."""
+        added, least = self.code.load(shift), self.code.splat(floor)
+        return lambda value, place: self.code.floored(self.builder.fadd(value, added), least)
 
     def added(self, skipped: Any) -> Callable[[Any, Any], Any]:
-        """The value added to what is there, but for the first lanes."""
-        builder, lanes = self.builder, ir.VectorType(self.word, LANES)
-        new = builder.icmp_signed(">=", ir.Constant(lanes, list(range(LANES))), self._splat(skipped, lanes))
+        """The value added to the target, except in the first `skipped` lanes."""
+        builder, code = self.builder, self.code
+        new = builder.icmp_signed(">=", code.indices, code.splat(builder.trunc(skipped, code.lane)))
 
         def finish(value: Any, place: Any) -> Any:
-            before = builder.load(place, align=4)
+            before = code.load(place)
             return builder.select(new, builder.fadd(before, value), before)
 
         return finish
-
-    def _splat(self, value: Any, kind: Any) -> Any:
-        undefined, lane = ir.Constant(kind, ir.Undefined), ir.IntType(32)
-        first = self.builder.insert_element(undefined, value, lane(0))
-        return self.builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(lane, LANES), None))
 
 
 @instruction
@@ -213,67 +205,61 @@ def _sandwich(
 
 @functools.cache
 def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
-    """The compiled transform of a row of tiles: INPUT, WEIGHTS, …, for tiles of outputs × outputs and such a kernel."""
+    """The compiled transform of a row of tiles. which: INPUT, WEIGHTS, …; outputs, kernel: their number in a row."""
 
-    def transform_pass(block: int, _1: int, _2: int, _3: int) -> int:
-        b = int64_at(block)
-        source, source_row, source_column = b[SOURCE], b[SOURCE_ROW], b[SOURCE_COLUMN]
-        target, target_row, target_column = b[TARGET], b[TARGET_ROW], b[TARGET_COLUMN]
-        shift, floor, last = b[SHIFT], np.float32(float64_at(block)[FLOOR]), b[ELEMENTS] - LANES
-        for tile in range(b[TILES]):
-            here, there = source + tile * b[SOURCE_TILE], target + tile * b[TARGET_TILE]
-            for first in range(0, b[ELEMENTS], LANES):
-                start = min(first, last)  # the last vector begins inside the one before where they do not fit
+    def transform_pass(block: Any) -> int:
+        source_row, source_column = block.source_row, block.source_column
+        target_row, target_column = block.target_row, block.target_column
+        floor, last = np.float32(block.floor), block.elements - LANES
+        for tile in range(block.tiles):
+            here, there = block.source + tile * block.source_tile, block.target + tile * block.target_tile
+            for first in range(0, block.elements, LANES):
+                start = min(first, last)  # the last vector overlaps the one before if the elements are no multiple
                 place = 4 * start
                 _sandwich(
                     which, outputs, kernel, here + place, source_row, source_column,
-                    there + place, target_row, target_column, shift + place, floor, first - start,
+                    there + place, target_row, target_column, block.shift + place, floor, first - start,
                 )  # fmt: skip
         return 0
 
     transform_pass.__name__ = f"winograd_{which}_{outputs}_{kernel}"
-    return native(transform_pass)
+    return native_pass(TRANSFORM)(transform_pass)
 
 
 @instruction
 def transpose_square(typing_context: Any, source: Any, source_row: Any, target: Any, target_row: Any) -> Any:
     """The transpose of LANES × LANES numbers: addresses, and distances in bytes between rows."""
-    word, vector = ir.IntType(64), ir.VectorType(ir.FloatType(), LANES)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def place(base: Any, step: Any, row: int) -> Any:
-            return builder.inttoptr(builder.add(base, builder.mul(step, word(row))), vector.as_pointer())
+        code = Emitter(builder, LANES)
 
-        rows = [builder.load(place(arguments[0], arguments[1], row), align=4) for row in range(LANES)]
+        def place(base: Any, step: Any, row: int) -> Any:
+            return builder.add(base, builder.mul(step, code.word(row)))
+
+        rows = [code.load(place(arguments[0], arguments[1], row)) for row in range(LANES)]
         distance = 1
         while distance < LANES:  # rows i and i + distance exchange squares of that size
             low_lanes = [lane - distance + LANES if lane & distance else lane for lane in range(LANES)]
-            masks = [
-                ir.Constant(ir.VectorType(ir.IntType(32), LANES), [lane + more for lane in low_lanes])
-                for more in (0, distance)
-            ]
+            masks = [ir.Constant(code.vector(code.lane), [lane + more for lane in low_lanes]) for more in (0, distance)]
             for low in (row for row in range(LANES) if not row & distance):
                 pair = rows[low], rows[low + distance]
                 rows[low], rows[low + distance] = (builder.shuffle_vector(*pair, mask) for mask in masks)
             distance *= 2
         for number, row in enumerate(rows):
-            builder.store(row, place(arguments[2], arguments[3], number), align=4)
+            code.store(row, place(arguments[2], arguments[3], number))
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
 
 
-def transform_slots(which: int, outputs: int, kernel: int, slots: Mapping[int, int | float]) -> list[int | float]:
-    """A transform in a pass's argument block: its address, and its own block."""
-    values: list[int | float] = [0] * SLOTS
-    for slot, value in slots.items():
-        values[slot] = value
-    return [transform(which, outputs, kernel).address, *values]
+def bound_transform(which: int, outputs: int, kernel: int, **arguments: Value) -> dict[str, Value]:
+    """The fields of `BOUND_TRANSFORM`. arguments: fields of `TRANSFORM`; the others are 0."""
+    block = {**dict.fromkeys(TRANSFORM.names, 0), **arguments}
+    return {"function": transform(which, outputs, kernel), "block": block}
 
 
 @inlined
-def run_transform(place: int, source: int, target: int) -> None:
-    """The transform at a place in an argument block, from a first tile to a first tile."""
-    slots = int64_at(place + 8)
-    slots[SOURCE], slots[TARGET] = source, target
-    call_address(int64_at(place)[0], place + 8, 0, 0, 0)
+def run_transform(transform: Any, source: int, target: int) -> None:
+    """Run a `BOUND_TRANSFORM` from a first tile to a first tile."""
+    transform.block.source, transform.block.target = source, target
+    call_address(transform.function, address_of(transform.block), 0, 0, 0)

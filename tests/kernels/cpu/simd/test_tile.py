@@ -12,7 +12,6 @@ import llvmlite.binding
 import numpy as np
 import pytest
 
-from crossbow.types import address
 from tests.kernels.cpu.running import Numbers, draw
 
 if not llvmlite.binding.get_host_cpu_features().get("avx512f"):
@@ -25,15 +24,9 @@ GUARD = np.float32(-12345.0)
 COLUMNS = tile.VECTORS * tile.LANES
 
 
-def block(rows: int, columns: int, slots: dict[int, int]) -> list[int]:
-    values = [0] * tile.SLOTS
-    for slot, value in {tile.REST: columns % tile.LANES, tile.OUTER: 1, **slots}.items():
-        values[slot] = value
-    return values
-
-
-def run(rows: int, columns: int, slots: dict[int, int], *arrays: Numbers) -> None:
-    tile.tile(rows, columns).call("tile", *block(rows, columns, slots), references=arrays)()
+def run(rows: int, columns: int, **arguments: Numbers | int) -> None:
+    given = {**dict.fromkeys(tile.TILE.names, 0), "rest": columns % tile.LANES, "outer": 1, **arguments}
+    tile.tile(rows, columns).call("tile", **given)()
 
 
 class Product:
@@ -45,29 +38,28 @@ class Product:
         self.bias, self.before = draw((columns,), 3), draw((rows, columns), 4)
         self.c = np.full((rows + 2, columns + gap), GUARD)
         self.c[1:-1, :columns] = self.before
-        self.slots = {
-            tile.A: address(self.a),
-            tile.B: address(self.b),
-            tile.C: address(self.c[1]),
-            tile.OUTER: outer,
-            tile.INNER: inner,
-            tile.A_ROW: outer * inner,
-            tile.A_OUTER: inner,
-            tile.A_INNER: 1,
-            tile.B_OUTER: inner * (columns + gap),
-            tile.B_INNER: columns + gap,
-            tile.C_ROW: columns + gap,
+        self.arguments: dict[str, Numbers | int] = {
+            "a": self.a,
+            "b": self.b,
+            "c": self.c[1],
+            "outer": outer,
+            "inner": inner,
+            "a_row": outer * inner,
+            "a_outer": inner,
+            "a_inner": 1,
+            "b_outer": inner * (columns + gap),
+            "b_inner": columns + gap,
+            "c_row": columns + gap,
         }
 
     @property
     def expected(self) -> Numbers:
         return np.einsum("roi,oic->rc", self.a.astype(np.float64), self.b[..., : self.columns].astype(np.float64))
 
-    def run(self, **options: int) -> Numbers:
+    def run(self, **options: Numbers | int) -> Numbers:
         """The result; nothing beside it may have been written."""
         self.c[1:-1, : self.columns] = self.before
-        slots = {**self.slots, **{getattr(tile, name): value for name, value in options.items()}}
-        run(self.rows, self.columns, slots, self.a, self.b, self.c, self.bias)
+        run(self.rows, self.columns, **{**self.arguments, **options})
         assert (self.c[0] == GUARD).all()
         assert (self.c[-1] == GUARD).all()
         assert (self.c[:, self.columns :] == GUARD).all()
@@ -82,13 +74,13 @@ def close(actual: Numbers, expected: Numbers) -> None:
 def test_every_size(rows: int) -> None:
     for columns in range(1, COLUMNS + 1):
         product = Product(rows, columns)
-        expected, bias = product.expected, address(product.bias)
+        expected, bias = product.expected, product.bias
         close(product.run(), expected)
-        close(product.run(ADD=1), product.before + expected)
-        close(product.run(BIAS=bias), expected + product.bias)
-        close(product.run(RELU=1), np.maximum(expected, 0))
-        close(product.run(BIAS=bias, RELU=1), np.maximum(expected + product.bias, 0))
-        assert columns < 3 or 0 < (product.run(RELU=1) == 0).sum() < rows * columns
+        close(product.run(add=1), product.before + expected)
+        close(product.run(bias=bias), expected + product.bias)
+        close(product.run(relu=1), np.maximum(expected, 0))
+        close(product.run(bias=bias, relu=1), np.maximum(expected + product.bias, 0))
+        assert columns < 3 or 0 < (product.run(relu=1) == 0).sum() < rows * columns
 
 
 @pytest.mark.parametrize("columns", [1, 4, 7, 16, 21, 25, 32, 45, 48])
@@ -97,7 +89,7 @@ def test_the_columns_in_the_guard_are_not_read(columns: int) -> None:
     product.b[..., columns:] = np.nan
     bias = np.full(columns + 3, np.nan, np.float32)
     bias[:columns] = product.bias
-    close(product.run(BIAS=address(bias)), product.expected + product.bias)
+    close(product.run(bias=bias), product.expected + product.bias)
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(1, 1), (1, 40), (7, 1), (0, 5), (5, 0)])
@@ -105,8 +97,8 @@ def test_other_loops(outer: int, inner: int) -> None:
     """Without a single term the result is the bias, or 0."""
     product = Product(8, 21, outer, inner)
     close(product.run(), product.expected)
-    close(product.run(BIAS=address(product.bias)), product.expected + product.bias)
-    close(product.run(ADD=1), product.before + product.expected)
+    close(product.run(bias=product.bias), product.expected + product.bias)
+    close(product.run(add=1), product.before + product.expected)
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(8, 48), (3, 13), (8, 20)])
@@ -114,9 +106,9 @@ def test_windows_that_overlap(rows: int, columns: int) -> None:
     """Rows of A a little further on in memory, as in a convolution: a[r, u, i] = x[2 r + 7 u + i]."""
     x, b = draw((200,)), draw((3, 9, columns))
     c = np.full((rows, columns), np.nan, np.float32)
-    slots = {tile.A: address(x), tile.B: address(b), tile.C: address(c), tile.OUTER: 3, tile.INNER: 9}
-    slots |= {tile.A_ROW: 2, tile.A_OUTER: 7, tile.A_INNER: 1, tile.C_ROW: columns}
-    run(rows, columns, slots | {tile.B_OUTER: 9 * columns, tile.B_INNER: columns}, x, b, c)
+    a_strides = {"a_row": 2, "a_outer": 7, "a_inner": 1}
+    b_strides = {"b_outer": 9 * columns, "b_inner": columns}
+    run(rows, columns, a=x, b=b, c=c, outer=3, inner=9, c_row=columns, **a_strides, **b_strides)
     r, u, i = np.ogrid[:rows, :3, :9]
     close(c, np.einsum("rui,uic->rc", x[2 * r + 7 * u + i].astype(np.float64), b.astype(np.float64)))
 
@@ -128,8 +120,7 @@ def test_rows_of_the_result_that_overlap(columns: int, step: int) -> None:
     rows, inner = 8, 6
     a, b, start = draw((rows, inner)), draw((inner, columns)), draw((8 * 21 + 60,), 2)
     c = start.copy()
-    slots = {tile.A: address(a), tile.B: address(b), tile.C: address(c), tile.INNER: inner, tile.ADD: 1}
-    run(rows, columns, slots | {tile.A_ROW: inner, tile.A_INNER: 1, tile.B_INNER: columns, tile.C_ROW: step}, a, b, c)
+    run(rows, columns, a=a, b=b, c=c, inner=inner, add=1, a_row=inner, a_inner=1, b_inner=columns, c_row=step)
     expected = start.astype(np.float64)
     for row, values in enumerate(a.astype(np.float64) @ b.astype(np.float64)):
         expected[row * step : row * step + columns] += values
@@ -142,8 +133,7 @@ def test_sums_are_rounded_once_for_each_term_and_in_order() -> None:
     value = np.float32(1 + 2**-12)
     a, b = np.array([[1, value]], np.float32), np.array([[-value * value], [value]], np.float32)
     c = np.zeros((1, 1), np.float32)
-    slots = {tile.A: address(a), tile.B: address(b), tile.C: address(c), tile.INNER: 2}
-    run(1, 1, slots | {tile.A_ROW: 2, tile.A_INNER: 1, tile.B_INNER: 1, tile.C_ROW: 1}, a, b, c)
+    run(1, 1, a=a, b=b, c=c, inner=2, a_row=2, a_inner=1, b_inner=1, c_row=1)
     assert c[0, 0] == np.float64(value) * np.float64(value) - np.float64(np.float32(value * value)) != 0
 
 
@@ -153,11 +143,11 @@ def test_what_is_not_a_number_stays_that(columns: int) -> None:
     product = Product(4, columns)
     product.b[1, 2, 1] = np.nan
     for relu in (0, 1):
-        result = product.run(RELU=relu)
+        result = product.run(relu=relu)
         assert np.isnan(result[:, 1]).all()
         assert not np.isnan(np.delete(result, 1, axis=1)).any()
     product.b[1, 2, 1] = np.inf
-    result, sign = product.run(RELU=1), product.a[:, 1, 2] > 0
+    result, sign = product.run(relu=1), product.a[:, 1, 2] > 0
     assert np.array_equal(result[:, 1], np.where(sign, np.inf, 0))
     assert sign.any()
     assert not sign.all()
@@ -168,7 +158,8 @@ def test_it_reads_and_writes_nothing_behind_the_last_column() -> None:
     script = """
         import ctypes, mmap
         import numpy as np
-        from tests.kernels.cpu.simd.test_tile import address, run, tile
+        from crossbow.types import address
+        from tests.kernels.cpu.simd.test_tile import run
 
         pages = 3 * mmap.PAGESIZE
         libc = ctypes.CDLL(None, use_errno=True)
@@ -186,11 +177,10 @@ def test_it_reads_and_writes_nothing_behind_the_last_column() -> None:
             a = np.ones((2, 3), np.float32)
             b, c, bias = at_the_end(3 * columns), at_the_end(2 * columns), at_the_end(columns)
             b[:], c[:], bias[:] = 1, 0, 5
-            slots = {tile.A: address(a), tile.B: address(b), tile.C: address(c), tile.BIAS: address(bias)}
-            slots |= {tile.INNER: 3, tile.A_ROW: 3, tile.A_INNER: 1, tile.B_INNER: columns, tile.C_ROW: columns}
-            run(2, columns, slots)
+            arguments = dict(a=a, b=b, c=c, inner=3, a_row=3, a_inner=1, b_inner=columns, c_row=columns)
+            run(2, columns, bias=bias, **arguments)
             assert (c == 8).all()
-            run(2, columns, {**slots, tile.BIAS: 0, tile.ADD: 1})
+            run(2, columns, add=1, **arguments)
             assert (c == 11).all()
         print("nothing", flush=True)
         import os
