@@ -245,7 +245,7 @@ def train_torch(setting: Setting, task: Task, data: Dataset) -> list[Point]:
             done += 1
             if done % step == 0:
                 seconds += time.perf_counter() - began
-                if not math.isfinite(float(loss)):
+                if not math.isfinite(loss.item()):
                     return points
                 points.append(Point(epoch + (start + setting.batch) / count, seconds, accuracy()))
                 if points[-1].accuracy >= task.target or seconds > setting.limit:

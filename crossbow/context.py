@@ -16,6 +16,7 @@ from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
 from crossbow.data import Dataset
 from crossbow.data.dataset import check_finite
+from crossbow.data.examples import BadExample
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
@@ -157,6 +158,12 @@ class ExecutionContext:
         """
         return self.engine.summary()
 
+    def bad_examples(self, phase: Phase = Phase.TRAIN) -> list[BadExample]:
+        """The examples of a phase that were left out, with `SystemConf(on_bad_record="skip")`, in the order in which
+        they were found."""
+        bad = self.engine.bad_examples.get(phase)
+        return [] if bad is None else bad.all()
+
     # Training
 
     def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS) -> History:
@@ -236,7 +243,7 @@ class ExecutionContext:
     # The base model
 
     def test(self) -> TestResult:
-        """Test the base model on the check set. Every example counts exactly once."""
+        """Test the base model on the check set. Every example counts exactly once, except bad ones."""
         self._check_open()
         return self.engine.test()
 

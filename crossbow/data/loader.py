@@ -1,23 +1,26 @@
-"""The loader: a thread that fills batches ahead of the learners, in memory that is allocated once."""
+"""The loader: threads that fill batches ahead of the learners, in memory that is allocated once."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 import numpy as np
 
 from crossbow.conf import is_integer
-from crossbow.data.examples import Examples, Selection
+from crossbow.data.bad_examples import BadExamples
+from crossbow.data.examples import BadExample, Examples, Indices, Selection
 from crossbow.data.order import Order
 from crossbow.data.ring import Batch, BatchRing
 from crossbow.host_memory import aligned_zeros
 from crossbow.types import Array, DataError, Shape, Tensor
 
 Source = Callable[[Selection, Array, Array], None]
-"""Function that writes the selected examples to a slot's images (B, …) and labels (B, …)."""
+"""Function that writes the selected examples to a slot's images (B, …) and labels (B, …). Several threads may call it
+at the same time, each with its own slot."""
 
 SECONDS_TO_STOP = 0.5
 
@@ -30,7 +33,8 @@ def batch_tensors(examples: Examples, batch_size: int) -> tuple[Tensor, Tensor, 
 
 
 class Loader:
-    """Loads batches of `examples` in `order`, ahead of time, in one thread; task n uses slot n mod `slots`.
+    """Loads batches of `examples` in `order`, ahead of time; task n uses slot n mod `slots`. Each of the `threads`
+    fills one batch at a time.
 
     `images` is (S, B, C, H, W) or (S, B, features) and `labels` is (S, B, …), with S slots, the order's batch size B
     and the data set's types; kernels may be bound to them. The same applies to `positions` (S, B, 2), int64: the epoch
@@ -39,7 +43,10 @@ class Loader:
 
     One thread (the scheduler's) calls `next` and receives the batches in task order; any thread that has read a batch
     calls `release`. There must be at least as many slots as batches held at the same time. `next` raises errors of the
-    source as soon as they occur. The contents of the batches depend only on the order, never on timing.
+    source as soon as they occur, that of the first failing task. The contents of the batches depend only on the order,
+    never on timing or on the number of threads.
+
+    With `bad`, examples that raise BadExample are added to it, and the order leaves them out.
 
     >>> from crossbow.data.examples import ArrayExamples
     >>> from crossbow.data.order import CheckOrder
@@ -63,11 +70,14 @@ class Loader:
         name: str = "loader",
         memory: Sequence[Array] | None = None,
         in_turn: bool = True,
+        threads: int = 1,
+        bad: BadExamples | None = None,
     ) -> None:
         """memory: arrays for images, labels and positions of the slots; by default they are allocated. in_turn: if
         False, task n uses any free slot, so that one slot in use delays no other task."""
-        if not is_integer(slots) or slots < 1:
-            raise DataError(f"slots: expected an integer ≥ 1. Received: {slots!r}")
+        for what, number in (("slots", slots), ("threads", threads)):
+            if not is_integer(number) or number < 1:
+                raise DataError(f"{what}: expected an integer ≥ 1. Received: {number!r}")
         self.order = order
         self.slots = slots
         self.name = f"crossbow-{name}"
@@ -78,8 +88,12 @@ class Loader:
         self.positions = positions.view(np.int64)
         self._in_turn = in_turn
         self._source = examples.write if source is None else source
+        self._bad = bad
+        self._number_of_threads = threads
         self._ring: BatchRing | None = None
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._ordering = threading.Lock()
+        """Held by the thread that uses the order."""
 
     def start(self, first_task: int = 0, tasks: int | None = None) -> None:
         """Start to fill the batches of `tasks` tasks (None: all tasks of the order) from `first_task` on.
@@ -94,12 +108,27 @@ class Loader:
         if tasks is not None and (tasks < 0 or (available is not None and tasks > available)):
             raise DataError(f"tasks: expected at most the {available} from task {first_task} on. Received: {tasks}")
         self.stop()
-        if self._thread is not None:
+        for thread in self._threads:
             # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.
-            self._thread.join()
-        self._ring = BatchRing(self.slots, first_task, tasks, in_turn=self._in_turn)
-        self._thread = threading.Thread(target=self._fill, args=(self._ring,), name=self.name, daemon=True)
-        self._thread.start()
+            thread.join()
+        ring = self._ring = BatchRing(self.slots, first_task, tasks, in_turn=self._in_turn)
+        several = self._number_of_threads > 1
+        self._threads = [
+            threading.Thread(
+                target=self._fill, args=(ring,), name=f"{self.name}-{number}" if several else self.name, daemon=True
+            )
+            for number in range(self._number_of_threads)
+        ]
+        for number, thread in enumerate(self._threads):
+            try:
+                thread.start()
+            except RuntimeError as error:  # Python raises this if the system cannot start another thread
+                self._threads = self._threads[:number]
+                self.stop()
+                raise DataError(
+                    f"{self.name}: expected a system that starts {self._number_of_threads} threads. "
+                    f"Received: {error}, after {number}"
+                ) from error
 
     def next(self) -> Batch:
         """The next task's (slot, task, number of real examples). Blocks until it is filled.
@@ -128,16 +157,16 @@ class Loader:
             ring.close()
 
     def stop(self) -> None:
-        """End the thread. Returns within half a second; if the source blocks, its thread ends later."""
+        """End the threads. Returns within half a second; if the source blocks, its thread ends later."""
         ring, self._ring = self._ring, None
         if ring is not None:
             ring.close()
-        if self._thread is not None:
+        deadline = time.monotonic() + SECONDS_TO_STOP
+        for thread in self._threads:
             # Ctrl-C may have interrupted `start`: an unstarted thread cannot be joined, and will find its ring closed.
             with contextlib.suppress(RuntimeError):
-                self._thread.join(SECONDS_TO_STOP)
-            if not self._thread.is_alive():
-                self._thread = None
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
 
     def __enter__(self) -> Loader:
         return self
@@ -148,26 +177,46 @@ class Loader:
         self.stop()
 
     def _fill(self, ring: BatchRing) -> None:
-        """Body of the thread: fill slots until the ring is closed, the tasks are done, or the source fails."""
+        """Body of a thread: fill slots until the ring is closed, the tasks are done, or a source fails."""
         size = self.order.batch_size
         selection = Selection(np.zeros(size, np.intp), np.zeros(size, np.int64), self.order.seed)
+        steps = np.zeros(size, np.intp)
         memory = [(self.images[slot], self.labels[slot]) for slot in range(self.slots)]
         positions = [(self.positions[slot, :, 0], self.positions[slot, :, 1]) for slot in range(self.slots)]
-        task = -1
-        try:
-            while (task := ring.wait_for_space()) >= 0:
-                more = True
-                while more:
-                    slot = ring.slot_to_fill()
-                    epochs, places = positions[slot]
-                    examples = self.order.indices(task, selection.indices, selection.epochs)
-                    epochs[...], places[...] = selection.epochs, selection.indices
-                    self._source(selection, *memory[slot])
-                    more = ring.publish(examples)
-                    task += 1
-        except BaseException as error:
-            error.add_note(f"raised in the thread {self.name!r}, while filling the batch of task {task}")
-            ring.fail(error)
+        claim = ring.claim()
+        while claim is not None:
+            task, slot = claim
+            try:
+                examples = self._write(task, selection, steps, *memory[slot])
+            except BaseException as error:
+                name = threading.current_thread().name
+                error.add_note(f"raised in the thread {name!r}, while filling the batch of task {task}")
+                ring.fail(claim, error)
+                return
+            epochs, indices = positions[slot]
+            epochs[...], indices[...] = selection.epochs, selection.indices
+            claim = ring.publish(slot, examples) or ring.claim()
+
+    def _write(self, task: int, selection: Selection, steps: Indices, images: Array, labels: Array) -> int:
+        """Select a task's examples, and write them to a slot. Returns the number of real ones."""
+        bad = self._bad
+        with self._ordering:
+            examples = self.order.indices(task, selection.indices, selection.epochs)
+            if bad:
+                steps[...] = 0
+                examples = self.order.leave_out(bad.mask, task, selection.indices, steps)
+        while True:
+            try:
+                self._source(selection, images, labels)
+            except BadExample as error:
+                if bad is None or error.index not in selection.indices:
+                    raise
+                bad.add(error)
+            else:
+                return examples
+            # The whole batch is written again. That happens once for each bad example, because they are remembered.
+            with self._ordering:
+                examples = self.order.leave_out(bad.mask, task, selection.indices, steps)
 
 
 def _zeros(shape: Shape, dtype: np.dtype[np.generic]) -> Array:

@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crossbow.data.examples import Epochs, Indices
 from crossbow.types import DataError
 
+Mask = NDArray[np.bool_]
+
 _PURPOSE = 0x6F72646572
 """Separates these random numbers ("order") from others with the same seed."""
+_PURPOSE_OF_FILES = 0x66696C6573
+"""Separates the random numbers of files ("files")."""
+
+EPOCHS_KEPT = 2
+"""Number of permutations that are kept: the tasks of several threads may lie in two epochs."""
 
 
 def permutation(number_of_examples: int, seed: int, epoch: int) -> Indices:
@@ -19,14 +27,32 @@ def permutation(number_of_examples: int, seed: int, epoch: int) -> Indices:
     Sorting words instead of shuffling with a generator gives the same order in every version of NumPy, which
     guarantees only the words. (Two equal words, with probability N² / 2⁶⁵, keep the order of their indices.)
     """
+    return np.argsort(_words(number_of_examples, seed, epoch, _PURPOSE), kind="stable")
+
+
+def permutation_by_files(files: Indices, files_together: int, seed: int, epoch: int) -> Indices:
+    """The order of the examples in an epoch, of which only a few files are read at a time.
+
+    The files are shuffled, and each `files_together` of them in turn form a group. The examples of a group are
+    shuffled, and the groups follow each other. The last group may have fewer files.
+
+    files: the file of each example (N,), as numbers from 0 without gaps.
+    """
+    shuffled = np.argsort(_words(int(files.max()) + 1, seed, epoch, _PURPOSE_OF_FILES), kind="stable")
+    group_of_file = np.empty_like(shuffled)
+    group_of_file[shuffled] = np.arange(len(shuffled)) // files_together
+    return np.lexsort((_words(len(files), seed, epoch, _PURPOSE), group_of_file[files]))
+
+
+def _words(count: int, seed: int, epoch: int, purpose: int) -> NDArray[np.uint64]:
+    """Random words of Philox4x64-10, key (seed, epoch)."""
     mask = 2**64 - 1
     key = np.array([seed & mask, epoch & mask], np.uint64)
-    words = np.random.Philox(key=key, counter=[0, 0, 0, _PURPOSE]).random_raw(number_of_examples)
-    return np.argsort(words, kind="stable")
+    return np.random.Philox(key=key, counter=[0, 0, 0, purpose]).random_raw(count)
 
 
 class Order(Protocol):
-    """Defines the examples of each task's batch. Only one thread at a time calls `indices`."""
+    """Defines the examples of each task's batch. Only one thread at a time calls its methods."""
 
     batch_size: int
     seed: int
@@ -43,11 +69,24 @@ class Order(Protocol):
         to `epochs` (batch_size,), if given.
         """
 
+    def leave_out(self, bad: Mask, task: int, out: Indices, steps: Indices) -> int:
+        """Remove the bad examples from a task's indices in `out`. Returns the number of real examples.
+
+        bad: whether each example of the data set (N,) is bad; not all of them are. steps (batch_size,): zeros when
+        `indices` has written `out`; kept for another call for the same task, with more bad examples. The result does
+        not depend on the number of calls.
+        """
+
 
 class TrainingOrder:
     """The endless sequence of the epochs' permutations; task n takes positions [n·B, (n+1)·B).
 
-    So every example occurs once per epoch, and a batch at the end of an epoch is completed from the next one.
+    So every example occurs once per epoch, and a batch at the end of an epoch is completed from the next one. The next
+    good example in the epoch's permutation takes the place of a bad one; after the last comes the first. Other places
+    do not change, so an example that is a substitute occurs twice in the epoch.
+
+    With `files` (N,), the number of the file that stores each example, the permutations are those of
+    `permutation_by_files`.
 
     >>> order = TrainingOrder(number_of_examples=5, batch_size=2, seed=0)
     >>> out = np.empty(2, np.intp)
@@ -55,7 +94,9 @@ class TrainingOrder:
     (2, 3, 5)
     """
 
-    def __init__(self, number_of_examples: int, batch_size: int, seed: int) -> None:
+    def __init__(
+        self, number_of_examples: int, batch_size: int, seed: int, files: Indices | None = None, files_together: int = 1
+    ) -> None:
         _check_sizes(number_of_examples, batch_size)
         if batch_size > number_of_examples:
             raise DataError(
@@ -65,9 +106,11 @@ class TrainingOrder:
         self.number_of_examples = number_of_examples
         self.batch_size = batch_size
         self.seed = seed
-        # The current permutation. Tasks come in order, so an epoch is not needed again once the next has begun.
-        self._epoch = -1
-        self._permutation: Indices = np.empty(0, np.intp)
+        # Without gaps, because a part of a data set may have no examples of some files.
+        self._files = None if files is None else np.unique(files, return_inverse=True)[1].astype(np.intp)
+        self._files_together = files_together
+        self._permutations: dict[int, Indices] = {}
+        """By epoch, in the order in which they were computed."""
 
     @property
     def tasks(self) -> None:
@@ -90,19 +133,40 @@ class TrainingOrder:
         position, filled = task * self.batch_size, 0
         while filled < self.batch_size:
             epoch, start = divmod(position + filled, self.number_of_examples)
-            if epoch != self._epoch:
-                self._permutation = permutation(self.number_of_examples, self.seed, epoch)
-                self._epoch = epoch
             count = min(self.batch_size - filled, self.number_of_examples - start)
-            out[filled : filled + count] = self._permutation[start : start + count]
+            out[filled : filled + count] = self._permutation(epoch)[start : start + count]
             if epochs is not None:
                 epochs[filled : filled + count] = epoch
             filled += count
         return filled
 
+    def leave_out(self, bad: Mask, task: int, out: Indices, steps: Indices) -> int:
+        for place in np.flatnonzero(bad[out]).tolist():
+            epoch, position = divmod(task * self.batch_size + place, self.number_of_examples)
+            order, step = self._permutation(epoch), int(steps[place])
+            while bad[order[(position + step) % self.number_of_examples]]:
+                step += 1
+            steps[place], out[place] = step, order[(position + step) % self.number_of_examples]
+        return self.batch_size
+
+    def _permutation(self, epoch: int) -> Indices:
+        found = self._permutations.get(epoch)
+        if found is None:
+            if self._files is None:
+                found = permutation(self.number_of_examples, self.seed, epoch)
+            else:
+                found = permutation_by_files(self._files, self._files_together, self.seed, epoch)
+            if len(self._permutations) == EPOCHS_KEPT:
+                del self._permutations[next(iter(self._permutations))]
+            self._permutations[epoch] = found
+        return found
+
 
 class CheckOrder:
     """Every example once, in the order of the data set. A short last batch is padded with the last example.
+
+    A bad example is left out: it is not replaced, as its substitute would count twice. Padding takes its place at the
+    end of the batch.
 
     >>> order, out = CheckOrder(number_of_examples=5, batch_size=2), np.empty(2, np.intp)
     >>> order.tasks, order.indices(2, out), out.tolist()
@@ -129,6 +193,13 @@ class CheckOrder:
         if epochs is not None:
             epochs[...] = 0
         return min(self.batch_size, self.number_of_examples - start)
+
+    def leave_out(self, bad: Mask, task: int, out: Indices, steps: Indices) -> int:
+        start = task * self.batch_size
+        good = start + np.flatnonzero(~bad[start : start + self.batch_size])
+        out[: len(good)] = good
+        out[len(good) :] = good[-1] if len(good) else np.argmin(bad)
+        return len(good)
 
 
 def _check_sizes(number_of_examples: int, batch_size: int) -> None:

@@ -1,4 +1,4 @@
-"""Ownership of the slots in a ring of batches: a protocol between the loader's thread and the learners' threads."""
+"""Ownership of the slots in a ring of batches: a protocol between the loader's threads and the learners' threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from crossbow.types import Aborted
 
-_FREE, _FILLED, _TAKEN = 0, 1, 2
+_FREE, _FILLING, _FILLED, _TAKEN = 0, 1, 2, 3
+
+
+Claim = tuple[int, int]
+"""A task, and the slot that one of the loader's threads fills for it."""
 
 
 class Batch(NamedTuple):
@@ -21,18 +25,18 @@ class Batch(NamedTuple):
 
 
 class BatchRing:
-    """S slots. Task n uses slot n mod S or, with `in_turn=False`, the first free slot. A slot is free, filled, taken,
-    and then free again.
+    """S slots. Task n uses slot n mod S or, with `in_turn=False`, the first free slot. A slot is free, is being filled,
+    filled, taken, and then free again.
 
     ::
 
-        loader's thread      wait_for_space ──► publish           (in task order)
-        scheduler's thread                         └──► next      (in task order; one thread)
-        learners' threads                                └──► release   (in any order) ──► wait_for_space
+        loader's threads     claim (in task order) ──► publish (in any order)
+        scheduler's thread                                └──► next      (in task order; one thread)
+        learners' threads                                       └──► release   (in any order) ──► claim
 
-    Waking a thread costs more than filling a small batch. So the loader sleeps until half of the slots are free, or
-    until a thread waits for a batch: then one free slot suffices, because two learners that wait for each other might
-    hold the others.
+    Waking a thread costs more than filling a small batch. So the loader's threads sleep until half of the slots are
+    free, or until a thread waits for a batch: then one free slot suffices, because two learners that wait for each
+    other might hold the others.
     """
 
     def __init__(self, slots: int, first_task: int, tasks: int | None, *, in_turn: bool = True) -> None:
@@ -40,12 +44,11 @@ class BatchRing:
         self.slots = slots
         self._in_turn = in_turn
         self._order: deque[int] = deque()
-        """Filled slots, in task order."""
-        self._filling: int | None = None
-        """The slot that the loader is filling."""
+        """Slots that are claimed or filled, in task order."""
         self._end = None if tasks is None else first_task + tasks
-        self._next_to_fill = self._next_to_take = first_task
+        self._next_to_claim = self._next_to_take = first_task
         self._state = bytearray(slots)
+        self._tasks = [0] * slots
         self._examples = [0] * slots
         self._number_free = slots
         self._bulk = max(1, slots // 2)
@@ -53,47 +56,45 @@ class BatchRing:
         self._lock = threading.Lock()
         self._space = threading.Condition(self._lock)
         self._filled = threading.Condition(self._lock)
-        self._loader_waits = self._taker_waits = False
+        self._sleeping = 0
+        """Number of the loader's threads that wait for space."""
+        self._taker_waits = False
         self._closed = False
-        self._failure: BaseException | None = None
+        self._failure: tuple[int, BaseException] | None = None
+        """The first task in task order whose batch could not be filled, and the error."""
 
     # The loader's side.
 
-    def wait_for_space(self) -> int:
-        """Block until enough slots are free. Returns the next task to fill, or −1 if there is nothing more to do."""
+    def claim(self) -> Claim | None:
+        """Block until enough slots are free. Returns the next task to fill with its slot, or None if there is nothing
+        more to do."""
         with self._lock:
-            while not self._closed and self._next_to_fill != self._end:
+            while not self._over():
                 if self._worth_filling():
-                    return self._next_to_fill
-                self._loader_waits = True
+                    return self._claim()
+                self._sleeping += 1
                 self._space.wait()
-                self._loader_waits = False
-            return -1
+                self._sleeping -= 1
+            return None
 
-    def slot_to_fill(self) -> int:
-        """The slot that the loader fills for the next task, until it is published."""
+    def publish(self, slot: int, examples: int) -> Claim | None:
+        """Mark a claimed slot as filled. Returns another claim if a slot can be filled at once."""
         with self._lock:
-            self._filling = self._next_slot()
-            return self._filling
-
-    def publish(self, examples: int) -> bool:
-        """Mark the next task's slot as filled. Returns whether the next slot can be filled at once."""
-        with self._lock:
-            slot = self._next_slot() if self._filling is None else self._filling
-            self._filling = None
-            self._order.append(slot)
             self._state[slot] = _FILLED
             self._examples[slot] = examples
-            self._number_free -= 1
-            self._next_to_fill += 1
-            if self._taker_waits:
+            if self._taker_waits and (self._order[0] == slot or self._failure is not None):
                 self._filled.notify()
-            return not self._closed and self._next_to_fill != self._end and self._can_fill()
+            return None if self._over() or not self._can_fill() else self._claim()
 
-    def fail(self, error: BaseException) -> None:
-        """Store the error, which `next` raises from now on, and wake all waiting threads."""
+    def fail(self, claim: Claim, error: BaseException) -> None:
+        """Store the error of a claimed task. No more tasks are claimed, and `next` raises the error of the first
+        failing task as soon as the tasks before it are filled."""
         with self._lock:
-            self._failure = error
+            task, slot = claim
+            self._state[slot] = _FREE
+            if self._failure is None or task < self._failure[0]:
+                self._failure = task, error
+            self._space.notify_all()
             self._filled.notify_all()
 
     # The learners' side.
@@ -102,33 +103,33 @@ class BatchRing:
         """The next task's batch. Blocks until it is filled. Raises the loader's error as soon as it occurs."""
         with self._lock:
             while True:
-                if self._failure is not None:
-                    raise self._failure
+                if self._failure is not None and self._is_first_failure():
+                    raise self._failure[1]
                 if self._closed:
                     raise Aborted("the loader was stopped")
-                task = self._next_to_take
-                if task != self._next_to_fill:
-                    break
-                if task == self._end:
-                    raise IndexError(f"expected a task < {self._end}, where the loader ends. Received: {task}")
+                if self._failure is None:
+                    if self._order and self._state[self._order[0]] == _FILLED:
+                        break
+                    if self._next_to_take == self._end:
+                        raise IndexError(f"expected a task < {self._end}, where the loader ends. Received: {self._end}")
                 self._wait_for_a_batch()
             self._next_to_take += 1
             slot = self._order.popleft()
             self._state[slot] = _TAKEN
-            return Batch(slot, task, self._examples[slot])
+            return Batch(slot, self._tasks[slot], self._examples[slot])
 
     def release(self, slot: int) -> None:
         """Free a slot that has been read. Any thread may call this, in any order, once for each `next`."""
         with self._lock:
             if self._state[slot] != _TAKEN:
-                state = "free" if self._state[slot] == _FREE else "filled, but not taken"
+                state = ("free", "being filled", "filled, but not taken")[self._state[slot]]
                 raise ValueError(
                     f"release: expected a slot returned by `next`. Received: slot {slot}, which is {state}"
                 )
             self._state[slot] = _FREE
             self._number_free += 1
-            if self._loader_waits and self._worth_filling():
-                self._space.notify()
+            if self._sleeping and self._worth_filling():
+                self._space.notify_all()
 
     def close(self) -> None:
         """Wake all threads permanently."""
@@ -139,6 +140,18 @@ class BatchRing:
 
     # With the lock held.
 
+    def _over(self) -> bool:
+        return self._closed or self._failure is not None or self._next_to_claim == self._end
+
+    def _claim(self) -> Claim:
+        task, slot = self._next_to_claim, self._next_slot()
+        self._next_to_claim += 1
+        self._number_free -= 1
+        self._state[slot] = _FILLING
+        self._tasks[slot] = task
+        self._order.append(slot)
+        return task, slot
+
     def _worth_filling(self) -> bool:
         return self._can_fill() and (self._taker_waits or self._number_free >= self._bulk)
 
@@ -148,13 +161,21 @@ class BatchRing:
 
     def _next_slot(self) -> int:
         """The slot of the next task to fill; −1 if any slot may be used and none is free."""
-        return self._next_to_fill % self.slots if self._in_turn else self._state.find(_FREE)
+        return self._next_to_claim % self.slots if self._in_turn else self._state.find(_FREE)
+
+    def _is_first_failure(self) -> bool:
+        """Whether no task before the failing one may still fail. Tasks are claimed in order, so all are claimed."""
+        assert self._failure is not None
+        failing = self._failure[0]
+        return not any(
+            state == _FILLING and task < failing for state, task in zip(self._state, self._tasks, strict=True)
+        )
 
     def _wait_for_a_batch(self) -> None:
         self._taker_waits = True
         try:
-            if self._loader_waits and self._worth_filling():
-                self._space.notify()
+            if self._sleeping and self._worth_filling():
+                self._space.notify_all()
             self._filled.wait()
         finally:
             self._taker_waits = False

@@ -119,6 +119,8 @@ def _proto(model: str | os.PathLike[str] | onnx.ModelProto) -> tuple[onnx.ModelP
     try:
         if not path.is_file():
             raise DataError(f"{path}: expected an ONNX model. Received: no such file")
+        if path.stat().st_size == 0:
+            raise DataError(f"{path}: expected an ONNX model. Received: an empty file")
         if path.stat().st_size > LARGEST_FILE:
             expected = f"expected an ONNX model of at most {bytes_text(LARGEST_FILE)}, the limit of the format"
             raise DataError(f"{path}: {expected}. Received: {bytes_text(path.stat().st_size)}")

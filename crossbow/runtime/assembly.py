@@ -15,7 +15,8 @@ from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.setting import RunSetting
 
 SLOTS = 8
-"""Slots of a batch ring, per learner: the loader is ahead of the scheduler, which is ahead of the learners."""
+"""Slots of a batch ring, per learner: the loader is ahead of the scheduler, which is ahead of the learners. Each
+further thread of the loader adds one."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def slots_memory(setting: RunSetting) -> dict[str, int]:
     if data.check is not None:
         batches.append((data.check, setting.check_batch_size(len(data.check))))
     examples = sum(tensor.nbytes for part, batch in batches for tensor in batch_tensors(part, batch))
-    return {"batches that wait": SLOTS * setting.learners * examples}
+    slots = SLOTS * setting.learners + setting.system.loader_threads - 1
+    return {"batches that wait": slots * examples}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from crossbow.compile import BatchSource, BoundStep
+from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
@@ -124,8 +125,10 @@ class Backend(Protocol):
     def synchronise(self) -> None:
         """Wait until assignments to a device's arrays (`memory.assign`) have arrived."""
 
-    def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
-        """Return a loader whose slots the learners can read, or copy."""
+    def new_loader(
+        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+    ) -> Loader:
+        """Return a loader whose slots the learners can read, or copy. Other arguments: see `Loader`."""
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
         """Return the source that programs read batches from."""

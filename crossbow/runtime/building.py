@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from crossbow.compile import BatchSource, ModelLayout, Program, check_memory, compile_graph
 from crossbow.data import Dataset
+from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import CheckOrder, TrainingOrder
@@ -56,7 +57,12 @@ def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend
 
 
 def new_setting(
-    data: Dataset, model: ModelConf, solver: SolverConf, system: SystemConf, backend: Backend
+    data: Dataset,
+    model: ModelConf,
+    solver: SolverConf,
+    system: SystemConf,
+    backend: Backend,
+    bad: Mapping[Phase, BadExamples],
 ) -> RunSetting:
     """Return the setting for a backend's learners. Raises ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule) else SMA()
@@ -65,7 +71,7 @@ def new_setting(
     check_local_variables(model.local_variables, rule)
     check_skip(model.skip, rule, solver)
     clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
-    return RunSetting(data, model, solver, system, given, rule, len(threads), len(backend.devices), clock)
+    return RunSetting(data, model, solver, system, given, rule, len(threads), len(backend.devices), clock, bad)
 
 
 def new_coordination(
@@ -109,13 +115,15 @@ def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSettin
 
 def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, others: dict[str, int]) -> Assembly:
     data, model = setting.data, setting.model
-    order = TrainingOrder(len(data.train), model.batch_size, setting.system.seed)
-    loader = backend.new_loader(data.train, order, "loader", in_turn=setting.barrier)
+    order = _new_order(setting)
+    loader = backend.new_loader(data.train, order, "loader", in_turn=setting.barrier, bad=setting.bad.get(Phase.TRAIN))
     program = _compile(training, loader, data.train, Phase.TRAIN, None, setting, backend)
     trained, checked, check_order = Pipeline(program, loader), None, None
     if data.check is not None:
         check_order = CheckOrder(len(data.check), setting.check_batch_size(len(data.check)))
-        check_loader = backend.new_loader(data.check, check_order, "check-loader", in_turn=setting.barrier)
+        check_loader = backend.new_loader(
+            data.check, check_order, "check-loader", in_turn=setting.barrier, bad=setting.bad.get(Phase.CHECK)
+        )
         checked = Pipeline(
             _compile(check, check_loader, data.check, Phase.CHECK, program, setting, backend), check_loader
         )
@@ -139,6 +147,20 @@ def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetti
     return Assembly(
         setting, check, order, trained, checked, check_order, bases, tuple(replicas), flags, arithmetic, needs
     )
+
+
+def _new_order(setting: RunSetting) -> TrainingOrder:
+    """The order of the training examples. Raises ConfigurationError for files that the data set does not have."""
+    examples, system, batch_size = setting.data.train, setting.system, setting.model.batch_size
+    if system.group_of_files is None:
+        return TrainingOrder(len(examples), batch_size, system.seed)
+    files = examples.groups
+    if files is None:
+        raise ConfigurationError(
+            "SystemConf: order must be 'examples' with a data set that is not stored in files of several examples. "
+            f"Received: order={system.order!r}"
+        )
+    return TrainingOrder(len(examples), batch_size, system.seed, files, system.group_of_files)
 
 
 def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from crossbow.compile import Program
 from crossbow.data import Dataset
+from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.clock import WorkClock
@@ -23,7 +24,7 @@ from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuning import Tuning
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, Rule, RuleSequence
-from crossbow.types import Array
+from crossbow.types import Array, Phase
 
 
 def new_engine(
@@ -36,9 +37,10 @@ def new_engine(
     collective: Collective | None = None,
 ) -> TrainingEngine:
     """Create the engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
+    bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
-        return Engine(training, check, data, changed_model, solver, changed_system, collective, beside)
+        return Engine(training, check, data, changed_model, solver, changed_system, collective, beside, bad)
 
     def with_rule(rule: Rule, beside: int) -> Engine:
         return make(dataclasses.replace(model, rule=rule), system, beside)
@@ -57,6 +59,13 @@ def new_engine(
         return first
     engines = Engines(counts.pop(), first, with_learners)
     return ChangingEngine(engines, Tuning(engines))
+
+
+def _new_bad_examples(data: Dataset) -> dict[Phase, BadExamples]:
+    found = {Phase.TRAIN: BadExamples(len(data.train))}
+    if data.check is not None:
+        found[Phase.CHECK] = BadExamples(len(data.check))
+    return found
 
 
 class Course(Protocol):
@@ -119,6 +128,14 @@ class ChangingEngine:
     @property
     def weights(self) -> dict[str, Array]:
         return self.now.weights
+
+    @property
+    def data_wait_seconds(self) -> float:
+        return self.now.data_wait_seconds
+
+    @property
+    def bad_examples(self) -> Mapping[Phase, BadExamples]:
+        return self.now.bad_examples
 
     def summary(self) -> RunSummary:
         return self.course.describe(self.now.summary())

@@ -32,6 +32,10 @@ class WorkClock:
     def tasks_per_tick(self) -> int:
         return self.wpc or self.learners * self.tau
 
+    def whole_ticks(self, tasks: int) -> int:
+        """The number of tasks, rounded up to whole ticks; at least 0."""
+        return max(0, -(-tasks // self.tasks_per_tick) * self.tasks_per_tick)
+
     def schedule(self, first: int) -> Iterator[ScheduledTask]:
         """The tasks of a tick that begins with task `first`, in order. They rotate over the learners, whose last
         tasks end the tick; without a barrier, they go to any free learner. An iterator, as a tick may be very long."""

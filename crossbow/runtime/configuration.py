@@ -13,6 +13,9 @@ from crossbow.domains import Choice, EnumMember, Flag, Integer, Names, Number
 from crossbow.synch import Rule, RuleSequence
 from crossbow.types import TrainingUnit
 
+FILES_TOGETHER = 8
+"""Default of `SystemConf.files_together`: ten thousand images of ImageNet, in a thousand files."""
+
 
 @configuration
 class ModelConf:
@@ -83,7 +86,7 @@ class Devices(Domain):
 
 @configuration
 class SystemConf:
-    """The devices to run on, and the arithmetic.
+    """The devices to run on, the loading of batches, and the arithmetic.
 
     Fixed from the original: the seed is used, and every accepted option has an effect.
     """
@@ -131,6 +134,24 @@ class SystemConf:
 
     Under a rule with a barrier, runs with the same seed, learners on each device and threads per learner produce the
     same bits; under a rule without one, weights also depend on timing."""
+    loader_threads: int = setting(Integer(at_least=1), default=1)
+    """Threads that load batches ahead of the learners; their number does not change results.
+
+    Each fills one batch at a time. There are as many for training as for testing; only one of the two loads at a
+    time."""
+    order: str = setting(Choice(("examples", "files")), default="examples")
+    """Order of the training examples in an epoch; examples: all are shuffled; files: files are shuffled, then the
+    examples in groups of `files_together` files, for data larger than memory on slow disks."""
+    files_together: int | None = setting(
+        Integer(at_least=1, optional=True), default=None, meaning=f"{FILES_TOGETHER}, with order files"
+    )
+    """order files: number of files whose examples are shuffled together; all of them should fit into memory."""
+    on_bad_record: str = setting(Choice(("error", "skip")), default="error")
+    """Handling of examples that cannot be decoded; error: training ends; skip: the next example of the epoch's order
+    takes the place of a bad one.
+
+    A test leaves bad examples out: they do not count in loss and accuracy. If all examples are bad, training or the
+    test ends with an error."""
     graphs: bool = setting(Flag(), default=True)
     """Whether a GPU's work is captured and launched as CUDA graphs; else call by call, with the same results."""
     check_numerics: bool = setting(Flag(), default=False)
@@ -139,6 +160,15 @@ class SystemConf:
     It checks all results of operators, in training, testing and prediction, every variable that the solver or the rule
     writes, sums over a device's learners, and the mean of running statistics. With "float16", whose gradients may
     overflow, gradients are checked as a whole, at the end of a task."""
+
+    def __post_init__(self) -> None:
+        if self.files_together is not None and self.order != "files":
+            raise refuse(self, "files_together", self.files_together, "None, except with order='files'")
+
+    @property
+    def group_of_files(self) -> int | None:
+        """Number of files whose examples are shuffled together; None if all examples are."""
+        return (self.files_together or FILES_TOGETHER) if self.order == "files" else None
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

@@ -5,11 +5,12 @@ The engine does not depend on the kind of devices, or on whether the rule has a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from crossbow.compile import Program, load_vectors
 from crossbow.data import Dataset
+from crossbow.data.bad_examples import BadExamples
 from crossbow.data.loader import Loader
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
@@ -36,7 +37,7 @@ from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
 from crossbow.solver import Schedule, SolverConf
 from crossbow.synch import Collective
-from crossbow.types import Array, NonFiniteLossError
+from crossbow.types import Array, NonFiniteLossError, Phase
 
 
 class Member(NamedTuple):
@@ -59,13 +60,15 @@ class Engine:
         system: SystemConf,
         collective: Collective | None = None,
         beside: int = 0,
+        bad: Mapping[Phase, BadExamples] | None = None,
     ) -> None:
-        """beside: bytes of the machine's memory that other engines use at the same time. Raises GraphError or
+        """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
+        phase, which may be shared with other engines; None if a bad example is an error. Raises GraphError or
         ConfigurationError, after ending all threads."""
         self.backend = new_backend(model.rule, system)
-        setting = new_setting(data, model, solver, system, self.backend)
+        setting = new_setting(data, model, solver, system, self.backend, bad or {})
         self.parts = assemble(training, check, self.backend, setting, beside)
-        reports = Reports(self.parts.loaders)
+        reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_tick)
         self.flow = Flow(reports, setting.learners, self.coordination)
@@ -139,6 +142,16 @@ class Engine:
         """The learning rate of the next tick."""
         return self.scheduler.learning_rate
 
+    @property
+    def data_wait_seconds(self) -> float:
+        """Seconds of training in which learners waited for data, as a mean over the learners."""
+        return self.flow.data_wait_seconds
+
+    @property
+    def bad_examples(self) -> Mapping[Phase, BadExamples]:
+        """The examples that were left out, by phase."""
+        return self.parts.setting.bad
+
     def summary(self) -> RunSummary:
         """A summary of the devices, the rule and the progress."""
         return summarise(self.backend, self.parts, self.position)
@@ -165,7 +178,7 @@ class Engine:
         """
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
-            self.loader.start(self.tasks)
+            self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
             with self.flow.handing_on("training", self.tasks, on_result):
                 self.scheduler.train(until, self.loader, stop, on_decision)
             if not self.recovery.is_finite(self.tick):  # the loss alone may not show it: ReLU may turn NaN into 0
@@ -176,6 +189,7 @@ class Engine:
 
     def continue_from(self, other: Engine) -> None:
         """Continue from another engine's base model and progress."""
+        self.flow.continue_from(other.flow)
         self.position.continue_from(other.tick, other.tasks, other.merges, self.coordination.merges(other.tick))
         self.load(other.weights, "the base model")
         self.coordination.begin(self.tick)

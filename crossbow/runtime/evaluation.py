@@ -12,7 +12,7 @@ from crossbow.runtime.results import SetMean, TestResult
 from crossbow.runtime.scheduler import Scheduler
 from crossbow.runtime.task import Completed
 from crossbow.runtime.usage import Usage
-from crossbow.types import Array, CrossbowError
+from crossbow.types import Array, CrossbowError, Phase
 
 
 class Evaluation:
@@ -30,12 +30,16 @@ class Evaluation:
         check, order, examples = parts.check, parts.check_order, parts.setting.data.check
         if check is None or order is None or examples is None:
             raise CrossbowError("there is no check set: give Dataset((x_train, y_train), (x_check, y_check))")
-        labels, graph = examples.labels, check.program.graph
-        loss, accuracy = SetMean(losses(graph), labels), SetMean(measures(graph), labels)
+        labels, graph, bad = examples.labels, check.program.graph, parts.setting.bad.get(Phase.CHECK)
+        loss, accuracy = SetMean(losses(graph)), SetMean(measures(graph))
+
+        def good(of: slice) -> Array:
+            """The labels of examples that are not bad."""
+            return labels[of][~bad.mask[of]] if bad else labels[of]
 
         def add(result: Completed) -> None:
             start = result.task * order.batch_size
-            of_batch = labels[start : start + result.examples]
+            of_batch = good(slice(start, start + order.batch_size))
             loss.add(result.loss, of_batch)
             accuracy.add(result.accuracy, of_batch)
 
@@ -43,8 +47,9 @@ class Evaluation:
             check.loader.start(0)
             with self._flow.handing_on("testing", 0, add):
                 self._scheduler.test(order.tasks, check.loader)
-        value = loss.value
-        return TestResult(float("nan") if value is None else value, accuracy.value, len(labels))
+        counted = good(slice(None))
+        value = loss.value(counted)
+        return TestResult(float("nan") if value is None else value, accuracy.value(counted), len(counted))
 
     def predict(self, images: Array, parity: int) -> Array:
         """The output of z in that buffer for (N, …) images."""

@@ -44,6 +44,8 @@ class Flow:
         self._early: dict[int, Completed] = {}
         self._done = 0
         self._closed = False
+        self.data_wait_seconds = 0.0
+        """Seconds of training in which learners waited for data, as a mean over the learners."""
 
     @property
     def done(self) -> int:
@@ -84,17 +86,25 @@ class Flow:
         """Make the scheduler's thread abort task `number`."""
         self._reports.put_failure(Failed(number, self._learners, "close", None))
 
+    def continue_from(self, other: Flow) -> None:
+        """Add to the time that the learners of another flow have waited."""
+        self.data_wait_seconds = other.data_wait_seconds
+
     # Batches
 
     def next_batch(self, loader: Loader) -> tuple[int, int]:
         """Slot and examples of the loader's next batch, once few enough tasks are pending. It counts as pending."""
         if self._in_flight >= self._ahead * self._learners:
             self._make_room()
+        began = time.monotonic()
         try:
             slot, _, examples = loader.next()
         except Aborted:
             while True:  # until the failure that interrupted the loader is found and raised
                 self.collect()
+        if self._doing == "training":
+            # That the scheduler waits is not enough: learners may still have tasks.
+            self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._learners
         self._in_flight += 1
         return slot, examples
 

@@ -12,9 +12,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from crossbow.console import printable
+from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.results import AnyDecision, Record
-from crossbow.types import DataError
+from crossbow.types import DataError, Phase
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -46,6 +47,9 @@ class Monitor:
 
     def record(self, record: Record) -> None:
         """Called at the end of every epoch (or stretch between tests), after its test."""
+
+    def bad_example(self, phase: Phase, example: BadExample) -> None:
+        """Called once for each example that was left out, with `SystemConf(on_bad_record="skip")`."""
 
     def decision(self, decision: AnyDecision) -> None:
         """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts

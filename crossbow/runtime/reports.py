@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -14,19 +15,24 @@ class Reports:
     """A queue with many writers and one reader. Waking a thread costs more than a small task can afford, so the reader
     sets the number of reports after which it is woken; a failure wakes it at once."""
 
-    def __init__(self, loaders: Sequence[Loader] = ()) -> None:
-        """loaders: loaders that the reader may also wait for, which are interrupted by a failure."""
+    def __init__(self, loaders: Sequence[Loader] = (), learners: int = 1) -> None:
+        """loaders: loaders that the reader may also wait for, which are interrupted by a failure. learners: number of
+        writers."""
         self._loaders = tuple(loaders)
         self._reports: deque[Completed | Failed] = deque()
         self._wanted = 1
         self._failed = False
         self._enough = threading.Event()
+        self._learners = learners
+        self._times: deque[float] = deque(maxlen=learners)
+        """The times of the last reports."""
 
     def put(self, report: Completed | Failed) -> None:
         """Add a report, from any thread."""
         failed = isinstance(report, Failed)
         if failed:
             self._failed = True
+        self._times.append(time.monotonic())
         self._reports.append(report)
         if len(self._reports) >= self._wanted or self._failed:
             self._enough.set()
@@ -50,6 +56,21 @@ class Reports:
     def take(self) -> Completed | Failed | None:
         """The oldest report, or None."""
         return self._reports.popleft() if self._reports else None
+
+    def idle_seconds(self, since: float, pending: int) -> float:
+        """Seconds that the learners were idle since then, added up over all learners. No task was submitted in the
+        meantime. pending: number of tasks that were submitted and whose reports were not taken."""
+        running = pending - len(self._reports)
+        if running >= self._learners:
+            return 0.0
+        seconds, end = 0.0, time.monotonic()
+        for began in reversed((since, *tuple(self._times))):
+            began = max(began, since)
+            seconds += (self._learners - running) * max(0.0, end - began)
+            end, running = began, running + 1  # before its report, one more task was running
+            if running >= self._learners:
+                break
+        return seconds
 
     def clear(self) -> None:
         """Forget all reports. No thread may report at the same time."""

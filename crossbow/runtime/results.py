@@ -17,7 +17,8 @@ AnyDecision = TunerDecision | Regrouping
 
 @dataclass(frozen=True)
 class TestResult:
-    """Result of testing the base model on the check set. Every example counts once."""
+    """Result of testing the base model on the check set. Every example counts once, except bad ones that are left
+    out."""
 
     __test__ = False  # pytest would take the class for a test, because of its name
 
@@ -26,6 +27,7 @@ class TestResult:
     accuracy: float | None
     """Fraction of correctly classified examples, in [0, 1]; None if the graph has no accuracy."""
     examples: int
+    """Number of examples that count."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class Record:
     images_per_second: float
     learning_rate: float
     test: TestResult | None = None
+    data_wait: float = 0.0
+    """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
+    which they waited for other learners does not count."""
 
 
 @dataclass
@@ -66,6 +71,14 @@ class History:
     def time(self) -> float:
         """Seconds of training, without tests."""
         return self.records[-1].time if self.records else 0.0
+
+    @property
+    def data_wait(self) -> float:
+        """Share of the training time in which learners waited for data, in [0, 1]."""
+        waited = before = 0.0
+        for record in self.records:
+            waited, before = waited + record.data_wait * (record.time - before), record.time
+        return waited / before if before else 0.0
 
     @property
     def loss(self) -> float:
@@ -132,10 +145,9 @@ class RunningMean:
 class SetMean:
     """The value of a loss or metric on a whole data set, from its values on batches."""
 
-    def __init__(self, vertices: Sequence[Vertex], labels: Array) -> None:
+    def __init__(self, vertices: Sequence[Vertex]) -> None:
         """vertices: the vertex of the values, or none."""
         self._kernel = vertices[0].forward if vertices else None
-        self._labels = labels
         self._sum = 0.0
 
     def add(self, value: float | None, labels: Array) -> None:
@@ -143,7 +155,6 @@ class SetMean:
         if self._kernel is not None and value is not None:
             self._sum += value * self._kernel.counts(labels)
 
-    @property
-    def value(self) -> float | None:
-        """The value; None without a vertex."""
-        return None if self._kernel is None else self._sum / max(self._kernel.counts(self._labels), 1.0)
+    def value(self, labels: Array) -> float | None:
+        """The value, given the labels of all batches; None without a vertex."""
+        return None if self._kernel is None else self._sum / max(self._kernel.counts(labels), 1.0)

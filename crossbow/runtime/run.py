@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
@@ -77,6 +78,7 @@ class TrainingRun:
         """Train to the next end of an epoch or test, and record it."""
         engine = self.engine
         first, next_test = engine.tasks, self._next_test() if self.test else math.inf
+        waited = engine.data_wait_seconds
         self.stretch_start, self.stretch_images = time.perf_counter(), 0
         rate = engine.learning_rate
         until = int(min(self._next_epoch(), next_test, self.end))
@@ -88,6 +90,7 @@ class TrainingRun:
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
         tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
+        data_wait = min(1.0, (engine.data_wait_seconds - waited) / elapsed)
         record = Record(
             epoch=self._epochs(),
             tasks=engine.tasks,
@@ -97,7 +100,9 @@ class TrainingRun:
             images_per_second=self.stretch_images / elapsed,
             learning_rate=rate,
             test=engine.test() if tested else None,
+            data_wait=data_wait,
         )
+        self._tell_bad_examples()
         self.history.records.append(record)
         self._tell(lambda monitor: monitor.record(record))
         wanted = self.limits.accuracy
@@ -115,6 +120,11 @@ class TrainingRun:
     def _decided(self, decision: AnyDecision) -> None:
         self.history.decisions.append(decision)
         self._tell(lambda monitor: monitor.decision(decision))
+
+    def _tell_bad_examples(self) -> None:
+        for phase, bad in self.engine.bad_examples.items():
+            for example in bad.take_new():
+                self._tell(methodcaller("bad_example", phase, example))
 
     def _tell(self, tell: Callable[[Monitor], None]) -> None:
         """Call every monitor. Raises CrossbowError in a process that a monitor has forked, because it cannot train."""
@@ -189,6 +199,7 @@ class TrainingRun:
     def _stop_now(self) -> bool:
         """Called by the engine at every tick boundary, and between the tasks of a long tick."""
         self._progress()
+        self._tell_bad_examples()
         limits = self.limits
         over = limits.seconds is not None and self._seconds() >= limits.seconds
         # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from crossbow.data import Dataset
+from crossbow.data.bad_examples import BadExamples
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
+from crossbow.types import Phase
 
 CHECK_BATCH_SIZE = 64
 """Default number of examples in a test batch, with which kernels are near their highest speed."""
@@ -31,6 +34,8 @@ class RunSetting:
     """Number of learners on all devices."""
     devices: int
     clock: WorkClock
+    bad: Mapping[Phase, BadExamples]
+    """The bad examples of each phase; empty if they are errors."""
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from crossbow.compile import Program
+from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.flow import OnResult
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import OnDecision, ignore_decision
 from crossbow.runtime.summary import RunSummary
-from crossbow.types import Array
+from crossbow.types import Array, Phase
 
 
 class TrainingEngine(Protocol):
@@ -47,6 +48,12 @@ class TrainingEngine(Protocol):
 
     @property
     def weights(self) -> dict[str, Array]: ...
+
+    @property
+    def data_wait_seconds(self) -> float: ...
+
+    @property
+    def bad_examples(self) -> Mapping[Phase, BadExamples]: ...
 
     def summary(self) -> RunSummary: ...
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record
+from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record, SystemConf
 from crossbow.console import run_command
 from crossbow.files import check_regular, make_directory, reason
 from crossbow.runtime.device import cores_text, parse_devices
 from crossbow.runtime.monitor import ConsoleMonitor
+from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
@@ -24,6 +25,9 @@ from crossbow.synch import has_barrier
 from crossbow.types import DataError
 
 __all__ = ["Defaults", "ModelScript"]
+
+LONG_WAIT = 0.1, 1.0
+"""Share of the time, and seconds, that learners may wait for data before a script recommends more threads."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class _Run:
         self.log = options.output_directory / "log.jsonl"
         self.picture = options.output_directory / "learning_curves.png"
         self.records = _Records()
+        self.bad = BadRecordsMonitor(options.output_directory / "bad_records.jsonl")
 
     def run(self) -> None:
         options = self.options
@@ -102,10 +107,11 @@ class _Run:
             model=confs.model,
             solver=confs.solver,
             system=confs.system,
-            monitors=[log, self.records, console],
+            monitors=[log, self.bad, self.records, console],
         ) as context:
             _print_configuration(self.script, options, context, data)
             _prepare_directory(options.output_directory, self.log, self.picture)
+            self.bad.prepare()
             log.header(_header(self.script, options, context))
             try:
                 with console:
@@ -131,8 +137,15 @@ class _Run:
         memory = "" if peak is None else f"; peak memory {peak / 1e6:,.0f} MB"
         print(
             f"{reason}trained {_count(done.epoch, 'epoch')} ({done.tasks:,} tasks) in {done.time:.1f} s; "
-            f"{images / done.time:,.0f} images/s with {_count(learners, 'learner')}{memory}"
+            f"{images / done.time:,.0f} images/s with {_count(learners, 'learner')}{memory}; "
+            f"learners waited for data {history.data_wait:.0%} of the time"
         )
+        share, seconds = LONG_WAIT
+        if history.data_wait > share and history.data_wait * done.time > seconds:
+            threads = context.system.loader_threads
+            print(f"hint: more than --loader-threads {threads} may be faster, if there are cores for them")
+        if left_out := self.bad.summary():
+            print(left_out)
         best = history.best
         if best is not None and best.test is not None and best.test.accuracy is not None:
             print(
@@ -189,6 +202,7 @@ def _print_configuration(
         ("kernels", f"{summary.library}, {context.system.precision}"),
         ("rule", _rule_text(context)),
         ("batch", f"{context.model.batch_size} images a learner; {summary.tasks_per_epoch:.4g} tasks an epoch"),
+        ("loader", _loader_text(context.system)),
         ("solver", solver_text(context.solver)),
         ("length", _length_text(options, context.system.seed)),
         ("output", str(options.output_directory)),
@@ -220,6 +234,9 @@ def _header(script: ModelScript, options: argparse.Namespace, context: Execution
         "rule": _rule_text(context),
         "batch_size": context.model.batch_size,
         "seed": system.seed,
+        "order": system.order,
+        "files_together": system.group_of_files,
+        "on_bad_record": system.on_bad_record,
     }
 
 
@@ -229,6 +246,13 @@ def _rule_text(context: ExecutionContext) -> str:
     if not has_barrier(summary.rule):
         return f"{text}; what comes of it depends on timing"
     return f"{text}, an average every {_count(summary.tasks_per_tick, 'task')}"
+
+
+def _loader_text(system: SystemConf) -> str:
+    order = "all examples shuffled"
+    if system.group_of_files is not None:
+        order = f"files shuffled, and examples in groups of {_count(system.group_of_files, 'file')}"
+    return f"{_count(system.loader_threads, 'thread')}; {order}"
 
 
 def _length_text(options: argparse.Namespace, seed: int) -> str:

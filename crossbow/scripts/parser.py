@@ -24,6 +24,7 @@ from crossbow.types import ConfigurationError, Shape
 MODEL = settings(ModelConf)
 SYSTEM = settings(SystemConf)
 LEARNERS = ("batch_size", "devices", "learners_per_device", "threads_per_learner")
+LOADING = ("loader_threads", "order", "files_together", "on_bad_record")
 TESTS = ("test_interval", "test_interval_unit", "check_batch_size")
 """Settings with their own heading in `--help`; the others of `MODEL` are with the rule, those of `SYSTEM` are last."""
 SYNTHETIC_SIZES = {
@@ -97,8 +98,9 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     model = parser.add_argument_group("model")
     _add_length(parser.add_argument_group("length of training (whichever comes first)"), defaults)
     rest = {**MODEL, **SYSTEM}
-    learners, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, TESTS))
+    learners, loading, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, LOADING, TESTS))
     add_settings(parser.add_argument_group("learners"), learners, {"batch_size": str(defaults.batch_size)})
+    add_settings(parser.add_argument_group("loading"), loading)
     rule = parser.add_argument_group("rule")
     add_rule(rule)
     add_settings(rule, {name: rest.pop(name) for name in MODEL if name in rest})
@@ -131,7 +133,8 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         type=expanded_path,
         metavar="DIR",
         default=Path("output") / name,
-        help="where log.jsonl and learning_curves.png are written; older ones are replaced (default: %(default)s)",
+        help="where log.jsonl, learning_curves.png and bad_records.jsonl (--on-bad-record skip) are written; older "
+        "ones are replaced (default: %(default)s)",
     )
 
 

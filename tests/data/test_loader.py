@@ -1,8 +1,9 @@
-"""The loader's thread: what it fills, in which order, how it fails, stops and starts again. No thread is left."""
+"""The loader's threads: what they fill, in which order, how they fail, stop and start again. No thread is left."""
 
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import queue
 import random
@@ -17,9 +18,10 @@ import numpy as np
 import pytest
 
 from crossbow.data import loader as loading
-from crossbow.data.examples import ArrayExamples, Selection
+from crossbow.data.bad_examples import BadExamples
+from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.data.loader import Loader
-from crossbow.data.order import CheckOrder, TrainingOrder
+from crossbow.data.order import CheckOrder, TrainingOrder, permutation
 from crossbow.types import Aborted, DataError, address
 from tests.support import SECONDS, until, within
 
@@ -39,8 +41,8 @@ def examples(count: int = COUNT) -> ArrayExamples:
     return ArrayExamples(images, np.arange(count, dtype=np.int32))
 
 
-def loader(slots: int = SLOTS, source: Callable[..., None] | None = None, seed: int = 3) -> Loader:
-    return Loader(examples(), TrainingOrder(COUNT, BATCH, seed), slots, source=source)
+def loader(slots: int = SLOTS, source: Callable[..., None] | None = None, seed: int = 3, threads: int = 1) -> Loader:
+    return Loader(examples(), TrainingOrder(COUNT, BATCH, seed), slots, source=source, threads=threads)
 
 
 def expected(task: int, seed: int = 3) -> list[int]:
@@ -182,7 +184,7 @@ def test_slots_released_out_of_order_by_many_threads_with_delays() -> None:
                     refilled.append(task)
                 made.release(slot)
 
-        with loader(slots=8, source=slow) as made:
+        with loader(slots=8, source=slow, threads=(1, 2, 4)[seed]) as made:
             learners = [threading.Thread(target=learn, args=(made,)) for _ in range(4)]
             for learner in learners:
                 learner.start()
@@ -236,17 +238,18 @@ def test_the_loader_sleeps_while_the_ring_is_full_and_wakes_for_several_slots() 
     made.stop()
     assert wakings <= 100 / 4 + 2
     made.start()
-    until(lambda: made._ring._loader_waits)  # type: ignore[union-attr]
+    until(lambda: made._ring._sleeping)  # type: ignore[union-attr]
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.02  # no busy waiting, which takes a core, or a share of a busy one
     made.stop()
 
 
-def test_nothing_is_allocated_batch_by_batch() -> None:
+@pytest.mark.parametrize("threads", [1, 2])
+def test_nothing_is_allocated_batch_by_batch(threads: int) -> None:
     """What a collection of garbage frees is not kept. What the loader's thread has in hand differs from one look to the
     next; the smallest object for every batch would be more."""
-    with loader() as made:
+    with loader(threads=threads) as made:
         made.start()
         take(made, 200)
         tracemalloc.start()
@@ -264,9 +267,206 @@ SMALLEST_OBJECT = 16
 
 
 def _traced(made: Loader) -> int:
-    until(lambda: made._ring._loader_waits)  # type: ignore[union-attr]
+    until(lambda: made._ring._sleeping == len(made._threads))  # type: ignore[union-attr]
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
+
+
+# Several threads.
+
+
+def hashes(threads: int, by_files: bool, in_turn: bool = True, dawdle: bool = False) -> list[str]:
+    """Of all batches in two epochs: images, labels and positions."""
+    given = examples()
+    files = np.arange(COUNT) // 7 if by_files else None
+    order = TrainingOrder(COUNT, BATCH, 3, files, files_together=2)
+    delays = random.Random(threads)
+
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
+        if dawdle:
+            time.sleep(delays.random() * 0.002)
+        given.write(selection, images, labels)
+
+    found = []
+    with Loader(given, order, SLOTS, source=source, threads=threads, in_turn=in_turn) as made:
+        made.start()
+        for slot, _, _ in made.batches(order.tasks_in_epochs(2)):
+            parts = made.images[slot], made.labels[slot], made.positions[slot]
+            found.append(hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest())
+            made.release(slot)
+    return found
+
+
+@pytest.mark.parametrize("by_files", [False, True])
+def test_batches_do_not_depend_on_the_number_of_threads(by_files: bool) -> None:
+    one = hashes(1, by_files)
+    assert len(set(one)) == len(one)
+    for threads in (1, 2, 4, 9):
+        assert hashes(threads, by_files, in_turn=threads % 2 == 0, dawdle=True) == one
+
+
+def test_threads_fill_at_the_same_time_each_its_own_slot() -> None:
+    together = threading.Barrier(3, timeout=SECONDS)
+
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
+        if selection.indices.tolist() in first_three:
+            together.wait()
+        labels[...] = selection.indices
+
+    first_three = [expected(task) for task in range(3)]
+    with loader(source=source, threads=3) as made:
+        made.start()
+        assert [thread.name for thread in made._threads] == [f"crossbow-loader-{number}" for number in range(3)]
+        read(made, 0, 30)
+
+
+def test_the_error_of_the_first_failing_task_is_raised() -> None:
+    """The second fails first, and is not raised until the first has failed too."""
+    later_failed = threading.Event()
+    first, second = expected(0), expected(1)
+
+    def source(selection: Selection, images: np.ndarray, labels: np.ndarray) -> None:
+        if selection.indices.tolist() == first:
+            assert later_failed.wait(SECONDS)
+            raise TroubleError("of task 0")
+        if selection.indices.tolist() == second:
+            raise TroubleError("of task 1")
+
+    with loader(source=source, threads=2) as made:
+        made.start()
+        until(lambda: made._ring._failure is not None)  # type: ignore[union-attr]
+        later_failed.set()
+        with pytest.raises(TroubleError, match="of task 0"):
+            within(SECONDS, made.next)
+
+
+@pytest.mark.usefixtures("patient")
+def test_stopping_ends_all_threads() -> None:
+    made = loader(threads=4)
+    for first in (0, 9):
+        made.start(first)
+        read(made, first, 3)
+        assert len(made._threads) == 4
+        assert has_stopped(made)
+
+
+def test_a_system_that_starts_no_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = threading.Thread.start, []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    made = loader(threads=4)
+    with pytest.raises(
+        DataError, match=r"expected a system that starts 4 threads. Received: can't start new thread, af"
+    ):
+        made.start()
+    until(lambda: not any(thread.is_alive() for thread in started))
+
+
+# Bad examples.
+
+
+class Spoilt(ArrayExamples):
+    """Some examples cannot be decoded."""
+
+    spoilt: frozenset[int] = frozenset()
+    writes = 0
+
+    def write_images(self, selection: Selection, images: np.ndarray) -> None:
+        type(self).writes += 1
+        for index in selection.indices.tolist():
+            if index in self.spoilt:
+                raise BadExample(index, f"file {index}", "expected an image. Received: nothing")
+        super().write_images(selection, images)
+
+
+def spoilt(indices: set[int], count: int = COUNT) -> Spoilt:
+    good = examples(count)
+    made = Spoilt(good.images, good.labels)
+    object.__setattr__(made, "spoilt", frozenset(indices))
+    return made
+
+
+def test_a_bad_example_is_an_error() -> None:
+    with Loader(spoilt({7}), TrainingOrder(COUNT, BATCH, 3), SLOTS) as made:
+        made.start()
+        with pytest.raises(BadExample, match=r"^file 7: expected an image. Received: nothing"):
+            take(made, 20)
+
+
+def test_bad_examples_are_replaced_whatever_the_threads_do() -> None:
+    indices = {0, 7, 8, 30, *permutation(COUNT, 3, 1)[-3:].tolist()}  # an epoch ends with three of them
+
+    def run(threads: int) -> tuple[list[list[int]], list[int]]:
+        bad, seen = BadExamples(COUNT), []
+        with Loader(spoilt(indices), TrainingOrder(COUNT, BATCH, 3), SLOTS, threads=threads, bad=bad) as made:
+            made.start()
+            for slot, _, real in made.batches(40):
+                assert real == BATCH
+                np.testing.assert_array_equal(made.images[slot], examples().images[made.labels[slot]])
+                np.testing.assert_array_equal(made.positions[slot, :, 1], made.labels[slot])
+                seen.append(made.labels[slot].tolist())
+                made.release(slot)
+        return seen, sorted(example.index for example in bad.all())
+
+    one = run(1)
+    assert one[1] == sorted(indices)
+    assert not indices & {index for batch in one[0] for index in batch}
+    for threads in (1, 2, 4):
+        assert run(threads) == one
+    # The rest of the order does not change.
+    for task, batch in enumerate(one[0]):
+        assert [found for found, index in zip(batch, expected(task), strict=True) if index not in indices] == [
+            index for index in expected(task) if index not in indices
+        ]
+
+
+def test_a_bad_example_is_written_once() -> None:
+    Spoilt.writes = 0
+    bad = BadExamples(COUNT)
+    with Loader(spoilt({7, 8, 9}), TrainingOrder(COUNT, BATCH, 3), 1, bad=bad) as made:
+        made.start(tasks=100)
+        take(made, 100)
+    assert Spoilt.writes == 100 + 3
+
+
+def test_checking_leaves_bad_examples_out() -> None:
+    indices = {0, 1, 2, 3, 9, COUNT - 1}
+    seen: list[int] = []
+    with Loader(spoilt(indices), CheckOrder(COUNT, BATCH), 2, bad=BadExamples(COUNT), threads=2) as made:
+        made.start()
+        for slot, _, real in made.batches(made.order.tasks or 0):
+            seen += made.labels[slot, :real].tolist()
+            assert not indices & set(made.labels[slot].tolist())
+            made.release(slot)
+    assert seen == [index for index in range(COUNT) if index not in indices]
+
+
+@pytest.mark.parametrize("order", [TrainingOrder(COUNT, BATCH, 3), CheckOrder(COUNT, BATCH)], ids=["train", "check"])
+def test_only_bad_examples(order: TrainingOrder | CheckOrder) -> None:
+    with Loader(spoilt(set(range(COUNT))), order, SLOTS, bad=BadExamples(COUNT), threads=2) as made:
+        made.start()
+        with pytest.raises(
+            DataError, match=r"expected an example that can be decoded. Received: 50 that cannot, the first: file"
+        ):
+            take(made, 1)
+
+
+def test_an_error_that_names_another_example_is_raised() -> None:
+    """Otherwise the loader would try for ever."""
+
+    def source(*arrays: object) -> None:
+        raise BadExample(COUNT + 1, "file", "reason")
+
+    with Loader(examples(), TrainingOrder(COUNT, BATCH, 3), SLOTS, source=source, bad=BadExamples(COUNT)) as made:
+        made.start()
+        with pytest.raises(BadExample):
+            within(SECONDS, made.next)
 
 
 # What goes wrong.
@@ -318,8 +518,7 @@ def test_an_error_wakes_a_scheduler_that_waits_for_the_batch() -> None:
 def test_an_error_is_raised_before_batches_that_are_filled_already() -> None:
     with loader(slots=6, source=failing_at(3, TroubleError("early"))) as made:
         made.start()
-        thread = made._thread
-        assert thread is not None
+        (thread,) = made._threads
         thread.join(SECONDS)
         with pytest.raises(TroubleError):
             made.next()
@@ -361,6 +560,8 @@ def test_bad_arguments(first: object) -> None:
         loader().start(first)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"slots: expected an integer ≥ 1. Received: 0"):
         loader(slots=0)
+    with pytest.raises(DataError, match=r"threads: expected an integer ≥ 1. Received: 0"):
+        loader(threads=0)
     with pytest.raises(RuntimeError, match="not started"):
         loader().next()
 
@@ -377,7 +578,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def has_stopped(made: Loader) -> bool:
     """Whether the thread ended when it was told to."""
     made.stop()
-    return made._thread is None
+    return not made._threads
 
 
 @pytest.mark.usefixtures("patient")
@@ -386,7 +587,7 @@ def test_stopping_while_the_ring_is_full_ends_the_thread_and_may_be_repeated() -
     made.stop()
     made.start()
     made.next()
-    until(lambda: made._ring._loader_waits)  # type: ignore[union-attr]
+    until(lambda: made._ring._sleeping)  # type: ignore[union-attr]
     assert has_stopped(made)
     assert has_stopped(made)
     made.release(0)  # a learner that was late
@@ -496,9 +697,9 @@ def test_starting_anywhere_any_number_of_times() -> None:
 def test_the_thread_is_a_named_daemon() -> None:
     with loader() as made:
         made.start()
-        assert made._thread is not None
-        assert made._thread.daemon
-        assert made._thread.name == "crossbow-loader"
+        (thread,) = made._threads
+        assert thread.daemon
+        assert thread.name == "crossbow-loader"
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="needs POSIX signals")

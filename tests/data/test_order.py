@@ -119,3 +119,90 @@ def test_checking_is_of_epoch_0() -> None:
     out, epochs = np.empty(4, np.intp), np.full(4, -1)
     assert CheckOrder(6, 4).indices(1, out, epochs) == 2
     assert epochs.tolist() == [0, 0, 0, 0]
+
+
+# Files.
+
+
+def grouped(files: np.ndarray, together: int, seed: int, batch: int = 1) -> TrainingOrder:
+    return TrainingOrder(len(files), batch, seed, files, together)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=80), st.integers(1, 12), SEEDS, st.integers(0, 3))
+def test_by_files_an_epoch_is_a_permutation_that_reads_a_group_of_files_at_a_time(
+    files: list[int], together: int, seed: int, epoch: int
+) -> None:
+    numbers = np.array(files)
+    order = stream(grouped(numbers, together, seed), range(epoch * len(files), (epoch + 1) * len(files)))
+    np.testing.assert_array_equal(np.sort(order), np.arange(len(files)))
+    left = {file: files.count(file) for file in files}
+    begun: set[int] = set()
+    for file in numbers[order].tolist():
+        begun.add(file)
+        assert len(begun) <= together
+        left[file] -= 1
+        if not any(left[each] for each in begun):
+            begun.clear()  # the group is read
+
+
+def test_files_and_their_examples_are_in_another_order_in_every_epoch() -> None:
+    files = np.repeat(np.arange(6), 10)
+    epochs = [stream(grouped(files, 1, seed=3), range(60 * epoch, 60 * (epoch + 1))) for epoch in range(4)]
+    assert len({tuple(dict.fromkeys(files[epoch].tolist())) for epoch in epochs}) == 4
+    assert len({tuple(epoch[files[epoch] == 0].tolist()) for epoch in epochs}) == 4
+    other = stream(grouped(files, 1, seed=4), range(60))
+    assert not np.array_equal(other, epochs[0])
+
+
+def test_the_order_by_files_never_changes_from_one_release_to_the_next() -> None:
+    # Recorded.
+    files = np.array([0, 0, 0, 2, 2, 7, 7, 7])  # a part of a data set may have no examples of some files
+    assert stream(grouped(files, 2, seed=0), range(8)).tolist() == [3, 5, 7, 6, 4, 2, 0, 1]
+
+
+# Bad examples.
+
+
+def without(order: TrainingOrder | CheckOrder, bad: list[int], task: int, one_by_one: bool) -> tuple[list[int], int]:
+    """A task's examples, and the number of real ones, if these examples are bad. one_by_one: they are found so."""
+    mask = np.zeros(order.number_of_examples, np.bool_)
+    out, steps = np.empty(order.batch_size, np.intp), np.zeros(order.batch_size, np.intp)
+    real = order.indices(task, out)
+    if one_by_one:
+        while (found := [index for index in out.tolist() if index in bad and not mask[index]]) != []:
+            mask[found[0]] = True
+            real = order.leave_out(mask, task, out, steps)
+    else:
+        mask[bad] = True
+        real = order.leave_out(mask, task, out, steps)
+    return out.tolist(), real
+
+
+@given(SIZES, SEEDS, st.data())
+def test_the_next_good_example_of_the_epoch_takes_the_place_of_a_bad_one(
+    sizes: tuple[int, int], seed: int, data: st.DataObject
+) -> None:
+    count, batch = sizes
+    bad = data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count - 1))
+    task = data.draw(st.integers(0, 3 * count))
+    expected = []
+    for position in range(task * batch, (task + 1) * batch):
+        epoch, place = divmod(position, count)
+        order = permutation(count, seed, epoch).tolist()
+        expected.append(next(index for index in order[place:] + order[:place] if index not in bad))
+    for one_by_one in (False, True):
+        assert without(TrainingOrder(count, batch, seed), bad, task, one_by_one) == (expected, batch)
+
+
+@given(st.integers(2, 40), st.integers(1, 50), st.data())
+def test_checking_leaves_bad_examples_out(count: int, batch: int, data: st.DataObject) -> None:
+    bad = data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=count - 1))
+    for one_by_one in (False, True):
+        order, seen = CheckOrder(count, batch), []
+        for task in range(order.tasks):
+            out, real = without(order, bad, task, one_by_one)
+            assert len(out) == batch
+            assert not set(out[:real]) & set(bad)
+            assert all(index not in bad for index in out) or one_by_one
+            seen += out[:real]
+        assert seen == [index for index in range(count) if index not in bad]

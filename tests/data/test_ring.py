@@ -9,10 +9,11 @@ from crossbow.types import Aborted
 
 
 def fill(ring: BatchRing) -> int:
-    """What the loader does when it is awake: fill until a slot is not free. Returns how many it filled."""
-    count, more = 0, True
-    while more:
-        more = ring.publish(examples=4)
+    """What one of the loader's threads does when it is awake: fill until a slot is not free. Returns how many it
+    filled."""
+    count, claim = 0, ring.claim()
+    while claim is not None:
+        claim = ring.publish(claim[1], examples=4)
         count += 1
     return count
 
@@ -26,7 +27,6 @@ def test_tasks_come_in_order_in_slot_n_mod_s() -> None:
     ring = BatchRing(3, first_task=7, tasks=None)
     taken = []
     for _ in range(3):
-        assert ring.wait_for_space() == 7 + len(taken)
         for _ in range(fill(ring)):
             taken.append(ring.next())
             ring.release(taken[-1].slot)
@@ -35,7 +35,6 @@ def test_tasks_come_in_order_in_slot_n_mod_s() -> None:
 
 def test_a_new_ring_is_filled_to_the_brim_and_not_beyond() -> None:
     ring = BatchRing(4, 0, None)
-    assert ring.wait_for_space() == 0
     assert fill(ring) == 4
     assert not worth_filling(ring)
 
@@ -47,7 +46,6 @@ def test_refilling_waits_until_half_is_free() -> None:
     assert not worth_filling(ring)
     ring.release(ring.next().slot)
     assert worth_filling(ring)
-    assert ring.wait_for_space() == 4
     assert fill(ring) == 2
 
 
@@ -74,7 +72,6 @@ def test_filling_stops_at_a_slot_that_is_held() -> None:
     assert not worth_filling(ring)
     ring.release(2)
     assert worth_filling(ring)
-    assert ring.wait_for_space() == 6
     assert fill(ring) == 2
 
 
@@ -91,7 +88,6 @@ def test_one_free_slot_is_enough_when_somebody_waits() -> None:
 def test_a_ring_of_one_slot_works() -> None:
     ring = BatchRing(1, 0, None)
     for task in range(5):
-        assert ring.wait_for_space() == task
         assert fill(ring) == 1
         assert ring.next() == (0, task, 4)
         ring.release(0)
@@ -99,14 +95,16 @@ def test_a_ring_of_one_slot_works() -> None:
 
 def test_a_finite_ring_ends() -> None:
     ring = BatchRing(4, first_task=2, tasks=3)
-    assert ring.wait_for_space() == 2
-    assert fill(ring) == 3
-    assert ring.wait_for_space() == -1
+    assert ring.claim() == (2, 2)
+    assert ring.publish(2, 4) == (3, 3)
+    assert ring.publish(3, 4) == (4, 0)
+    assert ring.publish(0, 4) is None
+    assert ring.claim() is None
     assert [ring.next().task for _ in range(3)] == [2, 3, 4]
     with pytest.raises(IndexError, match=r"task < 5, where the loader ends. Received: 5"):
         ring.next()
     empty = BatchRing(4, 2, 0)
-    assert empty.wait_for_space() == -1
+    assert empty.claim() is None
 
 
 def test_a_slot_is_released_once_and_only_after_it_was_given() -> None:
@@ -124,24 +122,66 @@ def test_a_slot_is_released_once_and_only_after_it_was_given() -> None:
 def test_a_failure_comes_before_batches_that_are_filled_already() -> None:
     ring = BatchRing(4, 0, None)
     fill(ring)
-    ring.next()
+    ring.release(ring.next().slot)
+    ring.release(ring.next().slot)
+    claim = ring.claim()
+    assert claim is not None
     error = OSError("gone")
-    ring.fail(error)
+    ring.fail(claim, error)
+    assert ring.claim() is None
     for _ in range(2):
         with pytest.raises(OSError, match="gone") as caught:
             ring.next()
         assert caught.value is error
-    ring.release(0)
 
 
 def test_closing_ends_both_sides() -> None:
     ring = BatchRing(4, 0, None)
-    ring.publish(4)
+    _, slot = ring.claim() or (-1, -1)
     ring.close()
-    assert ring.wait_for_space() == -1
-    assert not ring.publish(4)
+    assert ring.claim() is None
+    assert ring.publish(slot, 4) is None
     with pytest.raises(Aborted, match="stopped"):
         ring.next()
+
+
+# Several threads of a loader.
+
+
+def test_batches_that_are_filled_out_of_order_are_given_in_task_order() -> None:
+    ring = BatchRing(4, 0, tasks=3)
+    slots = [slot for _, slot in (ring.claim() or (-1, -1) for _ in range(3))]
+    assert slots == [0, 1, 2]
+    assert ring.claim() is None  # the last task is claimed
+    for slot in (2, 0, 1):
+        ring.publish(slot, examples=slot)
+    assert [ring.next() for _ in range(3)] == [Batch(task, task, task) for task in range(3)]
+
+
+def test_a_slot_that_is_being_filled_cannot_be_released() -> None:
+    ring = BatchRing(2, 0, None)
+    ring.claim()
+    with pytest.raises(ValueError, match="slot 0, which is being filled"):
+        ring.release(0)
+
+
+def test_the_first_failure_in_task_order_counts() -> None:
+    """It is known when no earlier task is being filled: tasks are claimed in order."""
+    ring = BatchRing(8, 0, None)
+    claims = [ring.claim() or (-1, -1) for _ in range(4)]
+    errors = [OSError(f"task {task}") for task, _ in claims]
+    ring.fail(claims[2], errors[2])
+    with ring._lock:
+        assert not ring._is_first_failure()
+    ring.publish(0, 4)
+    ring.fail(claims[3], errors[3])
+    ring.fail(claims[1], errors[1])
+    for _ in range(2):
+        with pytest.raises(OSError, match="task 1"):
+            ring.next()
+
+
+# Slots in any order.
 
 
 def test_a_ring_that_is_not_in_turn_goes_on_beside_a_slot_that_is_held() -> None:
@@ -155,24 +195,22 @@ def test_a_ring_that_is_not_in_turn_goes_on_beside_a_slot_that_is_held() -> None
         assert batch.slot != held.slot
         ring.release(batch.slot)
         if worth_filling(ring):
-            assert ring.slot_to_fill() not in (-1, held.slot)
             fill(ring)
         assert batch.task == task
     assert seen == [*range(1, 20)]
     ring.release(held.slot)
 
 
-def test_the_slot_that_is_being_filled_stays_it_when_another_becomes_free() -> None:
+def test_a_slot_that_becomes_free_does_not_replace_the_one_that_is_being_filled() -> None:
     ring = BatchRing(3, 0, None, in_turn=False)
     fill(ring)
-    first, second, _ = ring.next(), ring.next(), ring.next()
+    first, second, third = ring.next(), ring.next(), ring.next()
+    ring.release(third.slot)
     ring.release(second.slot)
-    filling = ring.slot_to_fill()
-    assert filling == second.slot
+    assert ring.claim() == (3, second.slot)
     ring.release(first.slot)  # of a lower number
-    ring.publish(4)
+    assert ring.publish(second.slot, 4) == (4, first.slot)
     assert ring.next().slot == second.slot
-    assert ring.slot_to_fill() == first.slot
 
 
 def test_no_slot_is_free() -> None:

@@ -406,6 +406,9 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("this is no model")
     with pytest.raises(DataError, match=r"text.onnx: expected an ONNX model"):
         load(tmp_path / "text.onnx")
+    (tmp_path / "empty.onnx").touch()
+    with pytest.raises(DataError, match=r"empty\.onnx: expected an ONNX model\. Received: an empty file"):
+        load(tmp_path / "empty.onnx")
 
 
 def test_what_is_not_there_is_named_at_once_though_the_checker_stops_at_the_first(tmp_path: Path) -> None:

@@ -21,6 +21,11 @@ def test_a_schedule_is_data() -> None:
     ]
 
 
+@pytest.mark.parametrize(("tasks", "rounded"), [(-7, 0), (0, 0), (1, 6), (6, 6), (7, 12)])
+def test_whole_ticks(tasks: int, rounded: int) -> None:
+    assert WorkClock(learners=2, tau=3).whole_ticks(tasks) == rounded
+
+
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 50))
 def test_task_n_goes_to_learner_n_mod_k(learners: int, tau: int, tick: int) -> None:
     schedule = list(WorkClock(learners, tau).schedule(tick * learners * tau))

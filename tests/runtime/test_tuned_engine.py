@@ -102,9 +102,9 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     original = Loader.start
 
-    def start(loader: Loader, task: int) -> None:
+    def start(loader: Loader, task: int, tasks: int | None = None) -> None:
         seen.append(task)
-        original(loader, task)
+        original(loader, task, tasks)
 
     monkeypatch.setattr(Loader, "start", start)
     return seen

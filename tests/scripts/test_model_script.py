@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import platform
@@ -9,13 +10,17 @@ import re
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from crossbow import Dataflow, JsonLinesMonitor, SolverConf
 from crossbow.data import digits
+from crossbow.data.examples import ArrayExamples, BadExample, Selection
 from crossbow.runtime.device import available_cores
+from crossbow.scripts import model_script
 from crossbow.scripts.model_script import ModelScript
 from crossbow.scripts.parser import Defaults
 from models.lenet import main
@@ -147,7 +152,11 @@ def test_a_system_that_does_not_know_the_peak(
     script = broken(perceptron(classes=10))
     assert script.main(["--output-directory", str(tmp_path), "--learners", "1"]) == 0
     trained = capsys.readouterr().out.splitlines()[-3]
-    assert re.fullmatch(r"trained 2 epochs \(\d+ tasks\) in [\d.]+ s; [\d,]+ images/s with 1 learner", trained)
+    assert re.fullmatch(
+        r"trained 2 epochs \(\d+ tasks\) in [\d.]+ s; [\d,]+ images/s with 1 learner; "
+        r"learners waited for data \d+% of the time",
+        trained,
+    )
 
 
 @pytest.mark.slow
@@ -495,3 +504,64 @@ def test_the_help_names_the_paper(script: str, paper: str, capsys: pytest.Captur
     with pytest.raises(SystemExit):
         main(["--help"])
     assert paper in " ".join(capsys.readouterr().out.split())
+
+
+# Loading
+
+
+def test_bad_records_are_skipped_listed_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = ArrayExamples.write_images
+
+    def write_images(self: ArrayExamples, selection: Selection, images: np.ndarray) -> None:
+        if 11 in selection.indices:
+            raise BadExample(11, f"{len(self)} digits, record 11", "expected an image. Received: nothing")
+        good(self, selection, images)
+
+    monkeypatch.setattr(ArrayExamples, "write_images", write_images)
+    script, listed = broken(perceptron(classes=10)), tmp_path / "bad_records.jsonl"
+    options = ["--output-directory", str(tmp_path), "--learners", "2", "--epochs", "2"]
+    assert script.main(options) == 2
+    printed = capsys.readouterr()
+    assert "digits, record 11: expected an image. Received: nothing" in printed.err
+    assert not listed.exists()
+
+    assert script.main([*options, "--on-bad-record", "skip", "--loader-threads", "2"]) == 0
+    printed = capsys.readouterr()
+    assert f"left out 1 training and 1 test examples that cannot be decoded: {listed}" in printed.out.splitlines()
+    lines = [json.loads(line) for line in listed.read_text("utf-8").splitlines()]
+    assert [(line["phase"], line["index"]) for line in lines] == [("train", 11), ("check", 11)]
+    head, *rows = (json.loads(line) for line in (tmp_path / "log.jsonl").read_text("utf-8").splitlines())
+    assert (head["run"]["on_bad_record"], head["run"]["order"]) == ("skip", "examples")
+    assert all(0 <= row["data_wait"] <= 1 for row in rows)
+    assert {row["test_examples"] for row in rows} == {295}
+
+
+def test_a_hint_for_slow_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = ArrayExamples.write_images
+
+    def slow(self: ArrayExamples, selection: Selection, images: np.ndarray) -> None:
+        time.sleep(0.02)  # much longer than a task computes, also on a busy machine
+        write(self, selection, images)
+
+    monkeypatch.setattr(ArrayExamples, "write_images", slow)
+    monkeypatch.setattr(model_script, "LONG_WAIT", (0.05, 0.05))
+    assert broken(perceptron(classes=10)).main(["--output-directory", str(tmp_path), "--learners", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.search(r"; learners waited for data [1-9]\d% of the time$", lines[-4])
+    assert lines[-3] == "hint: more than --loader-threads 1 may be faster, if there are cores for them"
+
+
+def test_no_threads_and_no_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = broken(perceptron(classes=10))
+    for options, message in (
+        (["--loader-threads", "0"], "expected an integer ≥ 1. Received: '0'"),
+        (["--order", "files"], "order must be 'examples' with a data set that is not stored in files"),
+        (["--files-together", "3"], "files_together must be None, except with order='files'"),
+    ):
+        with contextlib.suppress(SystemExit):
+            assert script.main(["--output-directory", str(tmp_path), *options]) == 2
+        assert message in capsys.readouterr().err

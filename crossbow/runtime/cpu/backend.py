@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from crossbow.compile import BatchSource, check_memory
+from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
@@ -58,6 +59,7 @@ class CpuBackend:
         ]
         self._check_threads(counts)
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
+        self._loader_threads = system.loader_threads
         self.streams: list[CpuStream] = []
         """The streams of the learners and of the synchroniser."""
 
@@ -107,9 +109,13 @@ class CpuBackend:
     def synchronise(self) -> None:
         """Do nothing: assignments take effect at once."""
 
-    def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
+    def new_loader(
+        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+    ) -> Loader:
         """Return a loader whose slots the learners read directly."""
-        return Loader(examples, order, SLOTS * len(self.device_of), name=name, in_turn=in_turn)
+        threads = self._loader_threads
+        count = SLOTS * len(self.device_of) + threads - 1
+        return Loader(examples, order, count, name=name, in_turn=in_turn, threads=threads, bad=bad)
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
         """Return the source of all slots of the loader."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from crossbow.compile import BatchSource, check_memory
+from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader, batch_tensors
 from crossbow.data.order import Order
@@ -63,6 +64,7 @@ class CudaBackend:
         counts = [device.learners(system.learners_per_device) for device in self.devices]
         self.threads = [0 for _ in self.devices]
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
+        self._loader_threads = system.loader_threads
         self.streams: list[CudaStream] = []
         """All streams: the learners' compute and copy streams, and the synchroniser's."""
         self._learner_streams: list[LearnerStreams] = []
@@ -112,11 +114,16 @@ class CudaBackend:
             with on(Stream(device.number, 0)):
                 api().runtime.deviceSynchronize()
 
-    def new_loader(self, examples: Examples, order: Order, name: str, *, in_turn: bool) -> Loader:
+    def new_loader(
+        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+    ) -> Loader:
         """Return a loader whose slots are copied to the GPUs."""
-        count = SLOTS * len(self.device_of)
+        threads = self._loader_threads
+        count = SLOTS * len(self.device_of) + threads - 1
         slots = Slots(count, batch_tensors(examples, order.batch_size))
-        loader = Loader(examples, order, count, name=name, memory=slots.batches, in_turn=in_turn)
+        loader = Loader(
+            examples, order, count, name=name, memory=slots.batches, in_turn=in_turn, threads=threads, bad=bad
+        )
         self._slots[loader] = slots
         return loader
 

@@ -1,0 +1,50 @@
+"""The list of examples that a training script left out."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+from crossbow import Monitor
+from crossbow.data.examples import BadExample
+from crossbow.files import reason
+from crossbow.types import DataError, Phase
+
+
+class BadRecordsMonitor(Monitor):
+    """Writes one JSON object for each example that was left out: phase, index, source and reason.
+
+    The file is created when there is an example. Raises DataError, which ends the training, if it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.counts: Counter[Phase] = Counter()
+        """Number of examples, by phase."""
+
+    def prepare(self) -> None:
+        """Remove the file of an earlier run. Raises DataError."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def bad_example(self, phase: Phase, example: BadExample) -> None:
+        line = {"phase": phase.value, "index": example.index, "source": example.source, "reason": example.reason}
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise self._unwritable(error) from error
+        self.counts[phase] += 1
+
+    def summary(self) -> str:
+        """The text to print at the end of training; empty without such examples."""
+        names = {Phase.TRAIN: "training", Phase.CHECK: "test"}
+        parts = [f"{self.counts[phase]:,} {name}" for phase, name in names.items() if self.counts[phase]]
+        what = "example" if self.counts.total() == 1 else "examples"
+        return f"left out {' and '.join(parts)} {what} that cannot be decoded: {self.path}" if parts else ""
+
+    def _unwritable(self, error: OSError) -> DataError:
+        return DataError(f"{self.path}: expected to write the list of bad examples. Received: {reason(error)}")

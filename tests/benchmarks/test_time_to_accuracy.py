@@ -1,0 +1,126 @@
+"""The benchmark of the time to an accuracy: selection, continuation, report, and both systems on small data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import time_to_accuracy
+from benchmarks.time_to_accuracy import TASKS, Contest, Point, Run, Setting, main, report, select, train_crossbow
+from crossbow.data import synthetic
+from crossbow.types import DataError
+
+SETTING = Setting("lenet", "crossbow", 16, 0.02, 0, 100.0, "measurement")
+
+
+class Simulated(Contest):
+    """Runs whose seconds are a function of batch size and learning rate."""
+
+    def __init__(self) -> None:
+        self.settings: list[Setting] = []
+
+    def run(self, setting: Setting) -> Run:
+        self.settings.append(setting)
+        seconds = abs(math.log2(setting.batch / 32)) + abs(math.log2(setting.rate / 0.025)) + 2
+        reached = Point(1.0, seconds, 0.995) if seconds <= setting.limit else Point(0.5, setting.limit, 0.9)
+        return Run(setting, (Point(0.25, 0.5, 0.8), reached))
+
+
+def test_the_fastest_setting_is_selected_and_others_are_cut_off() -> None:
+    contest = Simulated()
+    best = select(contest, "lenet", "pytorch", None, seed=3)
+    expected = min(
+        (abs(math.log2(batch / 32)) + abs(math.log2(rate / 0.025)), batch, rate)
+        for batch, rates in TASKS["lenet"].rates["pytorch"].items()
+        for rate in rates
+    )
+    assert (best.setting.batch, best.setting.rate) == expected[1:]
+    assert {(s.seed, s.system, s.purpose) for s in contest.settings} == {(3, "pytorch", "selection")}
+    assert len(contest.settings) == 15
+    limits = [setting.limit for setting in contest.settings]
+    assert limits == sorted(limits, reverse=True)
+    assert limits[-1] == pytest.approx(best.seconds, abs=1e-3)
+
+
+def test_batches_to_select_from() -> None:
+    contest = Simulated()
+    select(contest, "lenet", "crossbow", [16], seed=0)
+    assert {setting.batch for setting in contest.settings} == {16}
+    with pytest.raises(DataError, match=r"expected batches of \[8, 16, 32, 64\] for crossbow\. Received: \[5\]"):
+        select(contest, "lenet", "crossbow", [5], seed=0)
+
+
+def test_seconds_to_the_target() -> None:
+    points = (Point(0.5, 1.0, 0.98), Point(1.0, 2.0, 0.99), Point(1.5, 3.0, 0.97))
+    assert Run(SETTING, points).seconds == 2.0
+    assert Run(SETTING, points[:1]).seconds == math.inf
+
+
+def test_the_report_compares_medians() -> None:
+    runs = []
+    for seed, (ours, theirs) in enumerate([(2.0, 6.0), (1.0, 8.0), (4.0, 7.0)]):
+        for system, seconds in (("crossbow", ours), ("pytorch", theirs)):
+            runs.append(Run(replace(SETTING, system=system, seed=seed), (Point(1.5, seconds, 0.991),)))
+    text = report(runs)
+    assert text.endswith("lenet to 99.0%: Crossbow 2.0 s, PyTorch 7.0 s, ratio 3.50")
+    assert "| lenet   | crossbow |    16 | 0.02 |    0 |   1.50 |     2.0 |" in text
+
+
+def test_a_run_with_a_file_is_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def train(command: list[str], *, check: bool) -> None:
+        commands.append(command)
+        setting = json.loads(command[command.index("--run") + 1])
+        run = Run(Setting(**setting), (Point(1.0, 3.0, 0.99),))
+        (tmp_path / f"{run.setting.name}.json").write_text(json.dumps(asdict(run)))
+
+    monkeypatch.setattr(time_to_accuracy.subprocess, "run", train)
+    contest = Contest(tmp_path, tmp_path / "data")
+    assert contest.run(SETTING) == contest.run(SETTING)
+    assert len(commands) == 1
+    assert commands[0][commands[0].index("--data-directory") + 1] == str(tmp_path / "data")
+    (tmp_path / f"{SETTING.name}.json").write_text("{}")
+    with pytest.raises(DataError, match=r"expected a run of this benchmark\. Received: 'setting'"):
+        contest.run(SETTING)
+
+
+def small(**changes: Any) -> time_to_accuracy.Task:
+    data = synthetic((1, 28, 28), 10, training=640, check=1000)
+    return replace(TASKS["lenet"], data=lambda directory: data, max_epochs=2, target=1.0, **changes)
+
+
+def test_crossbow_is_tested_every_quarter_of_an_epoch() -> None:
+    points = train_crossbow(SETTING, small(), small().data(None))
+    quarters = [0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2]
+    assert [point.epoch for point in points] == quarters[: len(points)]
+    assert len(points) == len(quarters) or points[-1].accuracy == 1
+    assert all(earlier.seconds < later.seconds for earlier, later in itertools.pairwise(points))
+    assert points[-1].accuracy > 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("augmented", [False, True])
+def test_pytorch_is_tested_every_quarter_of_an_epoch(augmented: bool) -> None:
+    pytest.importorskip("torch", reason="PyTorch is for comparisons only")
+    task = small(augmented=augmented)
+    points = time_to_accuracy.train_torch(replace(SETTING, system="pytorch"), task, task.data(None))
+    quarters = [0.25, 0.5, 0.75, 1, 1.25, 1.5, 1.75, 2]
+    assert [point.epoch for point in points] == quarters[: len(points)]
+    assert len(points) == len(quarters) or points[-1].accuracy == 1
+    assert points[-1].accuracy > 0.2  # 0.1 without training
+
+
+@pytest.mark.slow
+def test_the_whole_contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(time_to_accuracy, "Contest", lambda output, data: Simulated())
+    assert main(["--output", str(tmp_path), "--seeds", "4", "5"]) == 0
+    assert "lenet to 99.0%" in capsys.readouterr().out
+    assert (tmp_path / "lenet.png").stat().st_size > 10_000
