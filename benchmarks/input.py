@@ -2,11 +2,11 @@
 
     python -m benchmarks.input --directory PHOTOGRAPHS
 
-Crossbow reads the same JPEG files from folders and from a record file, in threads. PyTorch reads the folders in worker
-processes (DataLoader, ImageFolder, torchvision's transforms v2), in two forms: the reference preset for training (PIL
-images, then normalised float tensors), and the fastest form that was found (uint8 tensors, not normalised; Crossbow's
-slots are uint8 too). All take turns in every round; ratios are computed round by round. CPU time includes that of the
-worker processes.
+Crossbow reads the same JPEG files from folders and from a record file, with the threads of a loader. PyTorch reads the
+folders in worker processes (DataLoader, ImageFolder, torchvision's transforms v2), in two forms: the reference preset
+for training (PIL images, then normalised float tensors), and the fastest form that was found (uint8 tensors, not
+normalised; Crossbow's slots are uint8 too). All take turns in every round; ratios are computed round by round. CPU time
+includes that of the worker processes.
 """
 
 from __future__ import annotations

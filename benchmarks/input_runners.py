@@ -1,20 +1,18 @@
-"""The contestants of `benchmarks.input`: Crossbow's preprocessing in threads, PyTorch's DataLoader in processes."""
+"""The contestants of `benchmarks.input`: Crossbow's loader with its threads, PyTorch's DataLoader with processes."""
 
 from __future__ import annotations
 
 import multiprocessing
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from benchmarks.machine import busy_seconds, process_seconds
 from benchmarks.torchvision_import import import_torchvision
-from crossbow.data.examples import Examples, Selection
+from crossbow.data.examples import Examples
+from crossbow.data.loader import Loader
 from crossbow.data.order import TrainingOrder
 
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -53,40 +51,38 @@ class Runner(Protocol):
 
 
 class CrossbowRunner:
-    """Threads that fill one slot each, with the batches of the training order."""
+    """A loader with its threads, which live until `close`."""
 
     def __init__(self, examples: Examples, batch: int, threads: int) -> None:
-        self._examples, self._batch, self._threads = examples, batch, threads
-        self._order = TrainingOrder(len(examples), batch, seed=0)
-        self._next_task = 0
-        self._lock = threading.Lock()
-        self._images = np.zeros((threads, batch, *examples.image_shape), examples.image_dtype)
-        self._labels = np.zeros((threads, batch), np.int32)
+        self._batch = batch
+        self._loader = Loader(examples, TrainingOrder(len(examples), batch, seed=0), 2 * threads, threads=threads)
+        self._loader.start()
+        self._rest()
 
     def run(self, seconds: float) -> Turn:
-        first, busy, used = self._next_task, busy_seconds(), time.process_time()
-        began = time.perf_counter()
-        threads = [
-            threading.Thread(target=self._fill, args=(number, began + seconds)) for number in range(self._threads)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        passed = time.perf_counter() - began
+        self._take(2 * self._loader.slots)  # those loaded while others had their turn, and as many again
+        busy, used, began, images = busy_seconds(), time.process_time(), time.perf_counter(), 0
+        while (passed := time.perf_counter() - began) < seconds:
+            self._take(1)
+            images += self._batch
         own = time.process_time() - used
-        return Turn((self._next_task - first) * self._batch, passed, own, _others(busy, own))
+        turn = Turn(images, passed, own, _others(busy, own))
+        self._rest()
+        return turn
 
     def close(self) -> None:
-        """There is nothing to release."""
+        self._loader.stop()
 
-    def _fill(self, number: int, end: float) -> None:
-        selection = Selection.of(np.zeros(self._batch, np.intp))
-        while time.perf_counter() < end:
-            with self._lock:
-                self._order.indices(self._next_task, selection.indices, selection.epochs)
-                self._next_task += 1
-            self._examples.write(selection, self._images[number], self._labels[number])
+    def _take(self, batches: int) -> None:
+        for slot, _, _ in self._loader.batches(batches):
+            self._loader.release(slot)
+
+    def _rest(self) -> None:
+        """Wait until the threads have filled all slots."""
+        used = -1.0
+        while (now := time.process_time()) > used + 0.01:
+            used = now
+            time.sleep(0.1)
 
 
 class TorchRunner:
