@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crossbow.data.cropping import halves
-from crossbow.kernels.compiled import float64_at, int64_at, native, philox, uint8_at
+from crossbow.data.cropping import CHOICES, halves
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float64_at, int64_at, native_pass, philox, uint8_at
 from crossbow.kernels.native import NativeCall
 from crossbow.types import address
 
@@ -28,6 +29,9 @@ _TO_RGB = np.linalg.inv(_TO_YIQ)
 Matrix = NDArray[np.float64]
 
 
+COLOURS = Arguments(image=Address, pixels=int, choices=CHOICES, amounts=Address, sums=Address, affine=Address)
+
+
 class ColourDistortion:
     """Distorts colours in place. It keeps its working memory, so only one thread at a time may use it.
 
@@ -43,22 +47,23 @@ class ColourDistortion:
     def __init__(self) -> None:
         self._amounts = np.zeros(4)
         self._sums = np.zeros(3, np.int64)
-        self._affine = np.zeros(12)
-        self._block = np.zeros(6, np.int64)
-        locations = (address(self._block), address(self._amounts), address(self._sums), address(self._affine))
-        self._measure = NativeCall("measure colours", _measure.address, locations[:3])
-        self._apply = NativeCall("distort colours", _apply.address, (locations[0], locations[3]))
+        self._affine = np.zeros((3, 4))
+        self._block = np.zeros((), COLOURS.dtype)
+        for name, array in (("amounts", self._amounts), ("sums", self._sums), ("affine", self._affine)):
+            self._block[name] = address(array)
+        self._measure = NativeCall("measure colours", _measure.address, (address(self._block),))
+        self._apply = NativeCall("distort colours", _apply.address, (address(self._block),))
 
     def distort(self, image: NDArray[np.uint8], seed: int, epoch: int, index: int) -> None:
         """Distort the colours of `image` (3, H, W), which must be contiguous."""
         count = image.size // 3
-        self._block[:] = (address(image), count, *halves(seed), epoch & 0xFFFFFFFF, index)
+        self._block["image"], self._block["pixels"] = address(image), count
+        self._block["choices"] = (*halves(seed), epoch & 0xFFFFFFFF, index)
         self._measure()
         brightness, saturation, hue, contrast = amounts(self._amounts)
         matrix = chroma_matrix(saturation, hue)
-        affine = self._affine.reshape(3, 4)
-        affine[:, :3] = contrast * matrix
-        affine[:, 3] = matrix @ (brightness + (1 - contrast) * self._sums / count)
+        self._affine[:, :3] = contrast * matrix
+        self._affine[:, 3] = matrix @ (brightness + (1 - contrast) * self._sums / count)
         self._apply()
 
 
@@ -76,28 +81,28 @@ def chroma_matrix(saturation: float, hue: float) -> Matrix:
     return matrix
 
 
-@native
-def _measure(block: int, amounts: int, sums: int, unused: int) -> int:
+@native_pass(COLOURS)
+def _measure(block: Any) -> int:
     """Four random numbers in [0, 1), and the sum of each channel."""
-    s = int64_at(block)
-    low, high = np.uint64(s[5] & 0xFFFFFFFF), np.uint64(s[5] >> 32)
-    words = philox(low, np.uint64(KEY), np.uint64(s[4]), high, np.uint64(s[2]), np.uint64(s[3]))
+    choices, count = block.choices, block.pixels
+    low, high = np.uint64(choices.index & 0xFFFFFFFF), np.uint64(choices.index >> 32)
+    seed_low, seed_high = np.uint64(choices.seed_low), np.uint64(choices.seed_high)
+    words = philox(low, np.uint64(KEY), np.uint64(choices.epoch), high, seed_low, seed_high)
     for n in range(4):
-        float64_at(amounts)[n] = np.float64(words[n]) / 2.0**32
+        float64_at(block.amounts)[n] = np.float64(words[n]) / 2.0**32
     for channel in range(3):
-        pixels, total = uint8_at(s[0] + channel * s[1]), np.int64(0)
-        for n in range(s[1]):
+        pixels, total = uint8_at(block.image + channel * count), np.int64(0)
+        for n in range(count):
             total += pixels[n]
-        int64_at(sums)[channel] = total
+        int64_at(block.sums)[channel] = total
     return 0
 
 
-@native
-def _apply(block: int, affine: int, unused: int, unused1: int) -> int:
+@native_pass(COLOURS)
+def _apply(block: Any) -> int:
     """Multiply all pixels by the matrix (3, 4)."""
-    s, m = int64_at(block), float64_at(affine)
-    count = s[1]
-    red, green, blue = uint8_at(s[0]), uint8_at(s[0] + count), uint8_at(s[0] + 2 * count)
+    m, count = float64_at(block.affine), block.pixels
+    red, green, blue = (uint8_at(block.image), uint8_at(block.image + count), uint8_at(block.image + 2 * count))
     a: Any = (m[0], m[1], m[2], m[3] + 0.5, m[4], m[5], m[6], m[7] + 0.5, m[8], m[9], m[10], m[11] + 0.5)
     for n in range(count):
         x, y, z = np.float64(red[n]), np.float64(green[n]), np.float64(blue[n])

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from crossbow.data.preprocessing import Boxes, Window
-from crossbow.kernels.compiled import float32_at, inlined, int64_at, native, philox
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import float32_at, inlined, native_pass, philox
 from crossbow.kernels.native import NativeCall
 from crossbow.types import address
 
@@ -25,6 +26,24 @@ KEY = 0x696D6700
 MIRROR_KEY = KEY + ATTEMPTS
 
 
+CHOICES = Arguments(seed_low=int, seed_high=int, epoch=int, index=int)
+"""The numbers on which random choices for an example depend; the seed in halves of 32 bits."""
+CHOICE = Arguments(
+    height=int,
+    width=int,
+    boxes=Address,
+    number_of_boxes=int,
+    choices=CHOICES,
+    # Results: by default the whole image.
+    top=int,
+    left=int,
+    rows=int,
+    columns=int,
+    mirrored=int,
+)
+RESULTS = ("top", "left", "rows", "columns", "mirrored")
+
+
 class RandomWindows:
     """Chooses windows for training. It keeps its working memory, so only one thread at a time may use it.
 
@@ -39,7 +58,7 @@ class RandomWindows:
 
     def __init__(self, size: int) -> None:
         self._resized = (size, size)
-        self._block = np.zeros(13, np.int64)
+        self._block = np.zeros((), CHOICE.dtype)
         self._call = NativeCall("choose window", _choose.address, (address(self._block),))
 
     def choose(self, height: int, width: int, boxes: Boxes | None, seed: int, epoch: int, index: int) -> Window:
@@ -49,10 +68,11 @@ class RandomWindows:
         the whole image is the box.
         """
         count, location = (0, 0) if boxes is None else (len(boxes), address(boxes))
-        self._block[:8] = (height, width, location, count, *halves(seed), epoch & 0xFFFFFFFF, index)
+        image = (height, width, location, count)
+        self._block[()] = (*image, (*halves(seed), epoch & 0xFFFFFFFF, index), 0, 0, height, width, 0)
         self._call()
-        top, left, area_height, area_width, mirrored = self._block[8:].tolist()
-        return Window(top, left, area_height, area_width, self._resized, mirrored=bool(mirrored))
+        top, left, rows, columns, mirrored = (int(self._block[name]) for name in RESULTS)
+        return Window(top, left, rows, columns, self._resized, mirrored=bool(mirrored))
 
 
 def halves(number: int) -> tuple[int, int]:
@@ -87,14 +107,13 @@ def _covers(boxes: Any, count: Any, height: Any, width: Any, top: Any, left: Any
     return not boxed and rows * columns >= LEAST_COVERAGE * height * width
 
 
-@native
-def _choose(block: int, unused: int, unused1: int, unused2: int) -> int:
-    s = int64_at(block)
-    height, width, boxes, count = s[0], s[1], float32_at(s[2]), s[3]
-    k0, k1, epoch = np.uint64(s[4]), np.uint64(s[5]), np.uint64(s[6])
-    low, high = np.uint64(s[7] & 0xFFFFFFFF), np.uint64(s[7] >> 32)
+@native_pass(CHOICE)
+def _choose(block: Any) -> int:
+    height, width, boxes, count = block.height, block.width, float32_at(block.boxes), block.number_of_boxes
+    choices = block.choices
+    k0, k1, epoch = np.uint64(choices.seed_low), np.uint64(choices.seed_high), np.uint64(choices.epoch)
+    low, high = np.uint64(choices.index & 0xFFFFFFFF), np.uint64(choices.index >> 32)
     least_area, most_area = LEAST_AREA * height * width, MOST_AREA * height * width
-    s[8], s[9], s[10], s[11] = 0, 0, height, width
     for attempt in range(ATTEMPTS):
         w0, w1, w2, w3 = philox(low, np.uint64(KEY + attempt), epoch, high, k0, k1)
         aspect = LEAST_ASPECT + (MOST_ASPECT - LEAST_ASPECT) * (np.float64(w0) / 2.0**32)
@@ -110,8 +129,8 @@ def _choose(block: int, unused: int, unused1: int, unused2: int) -> int:
             continue
         top, left = _word_below(w2, height - rows + 1), _word_below(w3, width - columns + 1)
         if _covers(boxes, count, height, width, top, left, rows, columns):
-            s[8], s[9], s[10], s[11] = top, left, rows, columns
+            block.top, block.left, block.rows, block.columns = top, left, rows, columns
             break
     word, _, _, _ = philox(low, np.uint64(MIRROR_KEY), epoch, high, k0, k1)
-    s[12] = _word_below(word, 2)
+    block.mirrored = _word_below(word, 2)
     return 0

@@ -17,13 +17,36 @@ from numba import types
 from numba.core import cgutils
 
 from crossbow.data.preprocessing import Pixels, Window
-from crossbow.kernels.compiled import inlined, instruction, int32_at, int64_at, native, uint8_at, uint32_at
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import inlined, instruction, int32_at, int64_at, native_pass, uint8_at, uint32_at
 from crossbow.kernels.native import NativeCall
 from crossbow.types import address
 
 BITS = 22
 """Fraction bits of a weight. A weighted sum of 8-bit pixels then fits into 31 bits."""
 HALF = 1 << (BITS - 1)
+
+
+WINDOW = Arguments(
+    source=Address,  # the window's first pixel
+    pitch=int,  # bytes of a row of the image
+    height=int,
+    width=int,
+    resized_height=int,
+    resized_width=int,
+    y_offset=int,
+    x_offset=int,
+    size=int,
+    mirrored=int,
+    out=Address,
+    y_starts=Address,
+    x_starts=Address,
+    y_weights=Address,
+    x_weights=Address,
+    rows=Address,
+    sums=Address,
+    last=int,  # the row that ends the image's memory, or −1
+)
 
 
 class Resampler:
@@ -35,7 +58,7 @@ class Resampler:
         self._sums = np.zeros(4 * size, np.int32)
         self._weights = np.zeros(0, np.int32)
         self._rows = np.zeros(0, np.uint8)
-        self._block = np.zeros(18, np.int64)
+        self._block = np.zeros((), WINDOW.dtype)
         self._call = NativeCall("resample", _resample.address, (address(self._block),))
 
     def resample(self, pixels: Pixels, window: Window, out: Pixels) -> None:
@@ -52,7 +75,7 @@ class Resampler:
         source = address(pixels) + 3 * (window.top * width + window.left)
         y_weights, (y_starts, x_starts) = address(self._weights), map(address, self._starts)
         x_weights = y_weights + self._weights.itemsize * size * y_taps
-        self._block[:] = (
+        self._block[()] = (
             *(source, 3 * width, *lengths, *window.resized, *window.offset, size, window.mirrored, address(out)),
             *(y_starts, x_starts, y_weights, x_weights, address(self._rows), address(self._sums)),
             window.height - 1 if ends else -1,
@@ -198,25 +221,24 @@ def _separate(sums: Any, pixels: Any, out: Any, size: Any) -> Any:
     return 0
 
 
-@native
-def _resample(block: int, unused: int, unused1: int, unused2: int) -> int:
+@native_pass(WINDOW)
+def _resample(block: Any) -> int:
     """Resized rows (S, 4) are kept in a ring of as many rows as a column's sum needs."""
-    s = int64_at(block)
-    source, pitch, size, mirrored, out = s[0], s[1], s[8], s[9], s[10]
-    y_starts, x_starts = int64_at(s[11]), int64_at(s[12])
-    y_weights, x_weights = int32_at(s[13]), int32_at(s[14])
-    rows, sums, last = s[15], int32_at(s[16]), s[17]
-    y_taps = _prepare_axis(s[2], s[4], s[6], size, y_starts, y_weights)
-    x_taps = _prepare_axis(s[3], s[5], s[7], size, x_starts, x_weights)
+    source, pitch, width, size, out = block.source, block.pitch, block.width, block.size, block.out
+    y_starts, x_starts = int64_at(block.y_starts), int64_at(block.x_starts)
+    y_weights, x_weights = int32_at(block.y_weights), int32_at(block.x_weights)
+    rows, sums, mirrored = block.rows, int32_at(block.sums), block.mirrored
+    y_taps = _prepare_axis(block.height, block.resized_height, block.y_offset, size, y_starts, y_weights)
+    x_taps = _prepare_axis(width, block.resized_width, block.x_offset, size, x_starts, x_weights)
     result = rows + y_taps * 4 * size
     ready = y_starts[0]
     for y in range(size):
         while ready < y_starts[y] + y_taps:
             pixels = source + ready * pitch
-            if ready == last:
-                pixels = _copy(pixels, 3 * s[3], result + 4 * size)
+            if ready == block.last:
+                pixels = _copy(pixels, 3 * width, result + 4 * size)
             row = uint32_at(rows + ready % y_taps * 4 * size)
-            _resize_row(pixels, x_starts, s[14], x_taps, size, mirrored, row)
+            _resize_row(pixels, x_starts, block.x_weights, x_taps, size, mirrored, row)
             ready += 1
         for x in range(4 * size):
             sums[x] = HALF

@@ -92,6 +92,14 @@ class Arguments:
         """The names that a caller passes."""
         return (*self.kinds, *(() if self.tail is None else (self.tail,)))
 
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The block without its tail as a NumPy record, for a caller that changes fields between calls."""
+        kinds = self.kinds.items()
+        return np.dtype(
+            [(n, k.dtype if isinstance(k, Arguments) else np.float64 if k is float else np.int64) for n, k in kinds]
+        )
+
     def check_names(self, owner: str, names: Sequence[str]) -> None:
         """Raise TypeError unless these are the declared names. owner: the pass or group, for the message."""
         if set(names) != set(self.names):

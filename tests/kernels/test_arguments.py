@@ -149,3 +149,14 @@ def test_names_compile_to_the_instructions_of_positions() -> None:
     by_position = _instructions(numba.cfunc(SIGNATURE)(positional))
     assert by_name == by_position
     assert len(by_name) > 50
+
+
+def test_a_block_whose_fields_the_caller_changes() -> None:
+    group = Arguments(first=int, factor=float)
+    declared = Arguments(source=Address, group=group, length=int)
+    block = np.zeros((), declared.dtype)
+    block["group"] = (3, 0.5)
+    block["length"] = 7
+    packed, _ = declared.pack("it", {"source": None, "group": {"first": 3, "factor": 0.5}, "length": 7})
+    assert block.tobytes() == packed.tobytes()
+    assert block.nbytes == declared.size
