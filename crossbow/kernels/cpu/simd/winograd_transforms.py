@@ -208,17 +208,17 @@ def transform(which: int, outputs: int, kernel: int) -> NativeFunction:
     """The compiled transform of a row of tiles. which: INPUT, WEIGHTS, …; outputs, kernel: their number in a row."""
 
     def transform_pass(block: Any) -> int:
-        source_row, source_column = block.source_row, block.source_column
-        target_row, target_column = block.target_row, block.target_column
-        floor, last = np.float32(block.floor), block.elements - LANES
+        source, source_row, source_column = block.source, block.source_row, block.source_column
+        target, target_row, target_column = block.target, block.target_row, block.target_column
+        shift, floor, last = block.shift, np.float32(block.floor), block.elements - LANES
         for tile in range(block.tiles):
-            here, there = block.source + tile * block.source_tile, block.target + tile * block.target_tile
+            here, there = source + tile * block.source_tile, target + tile * block.target_tile
             for first in range(0, block.elements, LANES):
                 start = min(first, last)  # the last vector overlaps the one before if the elements are no multiple
                 place = 4 * start
                 _sandwich(
                     which, outputs, kernel, here + place, source_row, source_column,
-                    there + place, target_row, target_column, block.shift + place, floor, first - start,
+                    there + place, target_row, target_column, shift + place, floor, first - start,
                 )  # fmt: skip
         return 0
 
