@@ -10,15 +10,17 @@ import ctypes
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import call_address, int64_at, native
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import call_address, int64_at, native_pass
 from crossbow.kernels.interface import Call
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.engine import Engine
-from crossbow.types import Array, address
+from crossbow.types import Array
 
 CLOCK_MONOTONIC = 1
 AVERAGING = ("average", "statistics", "wait", "signal")
@@ -27,15 +29,12 @@ passes, and cannot be separated from the step."""
 OUTSIDE = "outside native calls"
 
 
-@native
-def lap(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Argument block: clock_gettime, a timespec, the last reading, the total to which the elapsed time is added."""
-    block = int64_at(arguments)
-    call_address(block[0], CLOCK_MONOTONIC, block[1], 0, 0)  # type: ignore[call-arg, unused-ignore]
-    clock = int64_at(block[1])
+@native_pass(Arguments(clock_gettime=Address, timespec=Address, last=Address, total=Address))
+def lap(block: Any) -> int:
+    """Read the clock, and add the time since the last reading to the total."""
+    call_address(block.clock_gettime, CLOCK_MONOTONIC, block.timespec, 0, 0)  # type: ignore[call-arg, unused-ignore]
+    clock, last, total = int64_at(block.timespec), int64_at(block.last), int64_at(block.total)
     now = clock[0] * 1_000_000_000 + clock[1]
-    last = int64_at(block[2])
-    total = int64_at(block[3])
     total[0] += now - last[0]
     last[0] = now
     return 0
@@ -78,8 +77,8 @@ class Laps:
     def _lap(self, index: int) -> NativeCall:
         if self._function is None:
             raise OSError("clock_gettime: expected to find it in the C library")
-        places = (self._clock, self._last, self.totals[index : index + 1])
-        return lap.call("lap", self._function, *map(address, places), references=places)
+        total = self.totals[index : index + 1]
+        return lap.call("lap", clock_gettime=self._function, timespec=self._clock, last=self._last, total=total)
 
     def reset(self) -> None:
         self.totals[:] = 0

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import threading
 import time
+from typing import Any
 
 import numpy as np
 
-from crossbow.kernels.compiled import int64_at, load_acquire, native, pause, store_release
+from crossbow.kernels.arguments import Address, Arguments
+from crossbow.kernels.compiled import load_acquire, native_pass, pause, store_release
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.device import available_cores
-from crossbow.types import Array, address
+from crossbow.types import Array
 
 TURNS = 20_000
 """Number of round trips of the flag, some milliseconds."""
@@ -25,13 +27,12 @@ APART = 64
 """Elements between the two flags, so that they do not share a cache line or a prefetched pair of lines."""
 
 
-@native
-def bounce(arguments: int, _1: int, _2: int, _3: int) -> int:
-    """Argument block: own flag, the other's flag, number of turns."""
-    block = int64_at(arguments)
-    for turn in range(1, block[2] + 1):
-        store_release(block[0], turn)
-        while load_acquire(block[1]) < turn:
+@native_pass(Arguments(own=Address, other=Address, turns=int))
+def bounce(block: Any) -> int:
+    """Set the own flag to each turn's number, and wait until the other's is the same."""
+    for turn in range(1, block.turns + 1):
+        store_release(block.own, turn)
+        while load_acquire(block.other) < turn:
             pause()
     return 0
 
@@ -60,4 +61,4 @@ def handover() -> float | None:
 
 
 def _call(own: Array, other: Array) -> NativeCall:
-    return bounce.call("bounce", address(own), address(other), TURNS, references=(own, other))
+    return bounce.call("bounce", own=own, other=other, turns=TURNS)

@@ -25,9 +25,11 @@ from crossbow.ops import (
     InnerProduct,
     Pool,
     ReLU,
+    TotalLoss,
     Uniform,
     Values,
     VariableSpec,
+    Xavier,
 )
 from crossbow.ops.softmax import AlongAxis
 from crossbow.runtime.run import Limits
@@ -60,6 +62,8 @@ CONFIGURATIONS: list[Any] = [
     Uniform(minimum=-0.5, maximum=1.0),
     Gaussian(mean=0.5, std=2.0, truncate=True),
     MSRA(truncate=True),
+    Xavier(gain=2.0),
+    TotalLoss(weights=(1.0, 0.25)),
     Gradient(input=1),
     *(rule() for name, rule in RULES.items() if rule not in (Gossip, Grouping)),
     SMA(alpha=0.25, tau=2, base_momentum=0.5),

@@ -63,15 +63,12 @@ class Steps:
         self._reserved += -(-size // ALIGNMENT) * ALIGNMENT
         return offset
 
-    def add_pass(self, name: str, function: NativeFunction, /, *values: Value, **arguments: Value) -> None:
+    def add_pass(self, name: str, function: NativeFunction, /, **arguments: Value) -> None:
         """Append a compiled pass.
 
-        arguments: the pass's; an address is given as the place of an operand, or as an array or a compiled function.
-        values: the same in the order of their declaration: a sequence of places, then numbers.
+        arguments: the arguments that the pass declares. An address is the place of an operand, an array or a compiled
+        function.
         """
-        if values and function.arguments is not None:
-            places, *numbers = values
-            arguments = dict(zip(function.arguments.names, (*places, *numbers), strict=True))
         self._add(_PassStep(name, function, arguments))
 
     def add_team_pass(self, name: str, function: NativeFunction, threads: int, /, **arguments: Value) -> None:

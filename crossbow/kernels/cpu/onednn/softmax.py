@@ -17,11 +17,11 @@ def forward(request: SoftmaxForward) -> PreparedKernel:
     x, y, axis = request.x, request.y, request.axis
     steps = PrimitiveSteps(request)
     operands = {dnnl.ARG_SRC: (activation(x), "input0"), dnnl.ARG_DST: (activation(y), "output")}
-    sizes = lines(x, axis)
-    marks = steps.reserve(4 * (1 + sizes[0] * sizes[2]))
-    steps.add_pass("marks", mark_rows, ("input0", marks), *sizes)
+    outer, length, inner = lines(x, axis)
+    marks = steps.reserve(4 * (1 + outer * inner))
+    steps.add_pass("marks", mark_rows, x="input0", marks=marks, outer=outer, length=length, inner=inner)
     steps.add("softmax", _forward(x, y, axis), operands)
-    steps.add_pass("marked", add_marks, ("output", marks), *sizes)
+    steps.add_pass("marked", add_marks, y="output", marks=marks, outer=outer, length=length, inner=inner)
     return steps.prepared()
 
 
