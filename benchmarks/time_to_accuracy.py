@@ -259,12 +259,12 @@ def _tensors(data: Dataset, part: Any, *, padded: bool) -> tuple[Any, Any]:
     """Images, float32 and channels-last, optionally with a border, and labels."""
     import torch
 
-    images = torch.from_numpy(part.images.astype(np.float32)).mul_(data.scale)
+    images = torch.from_numpy(part.images.copy()).float().mul_(data.scale)
     if data.image_shape[0] == 3:
         images = images.sub_(0.5).mul_(2.0)
     if padded:
         images = torch.nn.functional.pad(images, (PADDING,) * 4, value=-1.0)
-    return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(part.labels.astype(np.int64))
+    return images.contiguous(memory_format=torch.channels_last), torch.from_numpy(part.labels.copy()).long()
 
 
 TRAIN = {"crossbow": train_crossbow, "pytorch": train_torch}
