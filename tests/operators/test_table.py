@@ -13,7 +13,7 @@ from crossbow.kernels import why_not_compiled
 from crossbow.ops import Accuracy, Classify, Kernel, ReLU, SoftMax, SoftMaxLoss
 from crossbow.testing import OperatorRun, check_gradients, run_operator
 from crossbow.types import Phase
-from tests.combinations import covering, one_in
+from tests.combinations import covering
 from tests.operators.table import CASES, TOLERANCES, WITHOUT_KERNELS, Case
 
 Array = NDArray[Any]
@@ -122,7 +122,6 @@ def test_fast_library_agrees_with_reference(case: Case, target: dict[str, Any]) 
     assert_close(tensors(run(case, **target)), tensors(exact(case)), case.tolerance)
 
 
-@one_in(2)
 @every_row
 @pytest.mark.parametrize("target", [CPU, *GPU_LAYOUTS], indirect=True)
 def test_fast_library_agrees_with_reference_when_checking(case: Case, target: dict[str, Any]) -> None:
