@@ -211,16 +211,9 @@ def train_torch(setting: Setting, task: Task, data: Dataset) -> list[Point]:
     generator = torch.Generator().manual_seed(setting.seed)
 
     def batch_of(chosen: Any) -> Any:
-        if not task.augmented:
-            return x[chosen].contiguous(memory_format=last)
-        corners = torch.randint(0, 2 * PADDING + 1, (len(chosen), 2), generator=generator)
-        offsets = torch.arange(size)
-        columns = offsets.expand(len(chosen), size)
-        mirrored = torch.rand(len(chosen), generator=generator) < 0.5
-        columns = torch.where(mirrored[:, None], columns.flip(1), columns) + corners[:, 1:]
-        rows = offsets + corners[:, :1]
-        # Indices before and after the channels' slice: (N, size, size, C), which is channels-last.
-        return x[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+        if task.augmented:
+            return _augmented(x, chosen, size, generator)
+        return x[chosen].contiguous(memory_format=last)
 
     def accuracy() -> float:
         model.eval()
@@ -253,6 +246,20 @@ def train_torch(setting: Setting, task: Task, data: Dataset) -> list[Point]:
                 began = time.perf_counter()
         seconds += time.perf_counter() - began
     return points
+
+
+def _augmented(x: Any, chosen: Any, size: int, generator: Any) -> Any:
+    """Random windows of the chosen images, which have a border, half of them mirrored."""
+    import torch
+
+    corners = torch.randint(0, 2 * PADDING + 1, (len(chosen), 2), generator=generator)
+    offsets = torch.arange(size)
+    columns = offsets.expand(len(chosen), size)
+    mirrored = torch.rand(len(chosen), generator=generator) < 0.5
+    columns = torch.where(mirrored[:, None], columns.flip(1), columns) + corners[:, 1:]
+    rows = offsets + corners[:, :1]
+    # Indices before and after the channels' slice: (N, size, size, C), which is channels-last.
+    return x[chosen[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def _tensors(data: Dataset, part: Any, *, padded: bool) -> tuple[Any, Any]:

@@ -159,7 +159,6 @@ def _defaults(
         batch_size=batch_size,
         solver=solver,
         image_shape=(3, image, image),
-        image_size=image,
         number_of_classes=1000,
     )
 
@@ -170,7 +169,7 @@ DEFAULTS = {
     "v2": _defaults(160, 128, 224, 0.1, (82, 122), 1e-4),
 }
 """Defaults of the paper of 2014 (90 epochs; steps after 25, 50 and 75 %), of bvlc_alexnet's solver (100,000 batches are
-20 epochs) and of AlexNetv2.java, which does not state the number of epochs."""
+20 epochs) and of AlexNetv2.java, which does not state the number of epochs: 160 is a choice."""
 
 SCRIPT = ModelScript(
     name="alexnet",

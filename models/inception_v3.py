@@ -184,7 +184,6 @@ SCRIPT = ModelScript(
         batch_size=32,
         solver=SolverConf(learning_rate=0.045, momentum=0.9, weight_decay=1e-4),
         image_shape=(3, 299, 299),
-        image_size=299,
         number_of_classes=1000,
     ),
     add_options=_add_options,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from crossbow import Dataflow, DataflowNode, Operator, Phase, SubGraph
+from crossbow import MSRA, Dataflow, DataflowNode, Operator, Phase, SubGraph
 from crossbow.ops import Accuracy, BatchNorm, Conv, ReLU, SoftMax, SoftMaxLoss
 from crossbow.ops.kernel import Kernel
 
@@ -37,6 +37,28 @@ def normalised_convolution(
     """A convolution, batch normalisation and, unless it is None, an activation. Returns the last node."""
     y = add(f"{name}-norm", norm, add(name, convolution, *inputs))
     return y if activation is None else add(f"{name}-relu", activation, y)
+
+
+def same_convolution(
+    name: str,
+    outputs: int,
+    size: int,
+    *inputs: DataflowNode,
+    stride: int = 1,
+    groups: int = 1,
+    activation: ReLU | None = RELU,
+) -> DataflowNode:
+    """A `normalised_convolution` that keeps the image's size, divided by the stride. Initial weights: MSRA."""
+    kernel = Conv(
+        number_of_outputs=outputs,
+        kernel_size=size,
+        stride=stride,
+        padding=size // 2,
+        groups=groups,
+        bias=False,
+        weight_initialiser=MSRA(),
+    )
+    return normalised_convolution(name, kernel, *inputs, activation=activation)
 
 
 def head_of(node: DataflowNode) -> DataflowNode:

@@ -6,19 +6,20 @@ narrows the result by another 1×1 convolution, which has no activation; if the 
 The activations are ReLUs that end at 6. 3,504,872 parameters with 1,000 classes of images 224×224.
 
 Batch, learning rate, its decrease by 2 % an epoch and the weight decay are as in section 6.1, but with momentum 0.9
-instead of RMSProp. Dropout 0.2 before the classifier is that of the authors' code.
+instead of RMSProp. Dropout 0.2 before the classifier is that of the authors' code. The paper does not state the number
+of epochs; 300 is a choice.
 """
 
 from __future__ import annotations
 
-import argparse
+import functools
 from collections.abc import Sequence
 
-from crossbow import MSRA, Dataflow, DataflowNode, Gaussian, SolverConf
-from crossbow.ops import Conv, DataTransform, Dropout, ElementWiseOp, InnerProduct, Pool, ReLU
+from crossbow import Dataflow, DataflowNode, Gaussian, SolverConf
+from crossbow.ops import DataTransform, Dropout, ElementWiseOp, InnerProduct, Pool, ReLU
 from crossbow.scripts import Defaults, ModelScript
 from models.images import add_augmentation, image_transform
-from models.layers import add, classifier, head_of, normalised_convolution
+from models.layers import add, classifier, head_of, same_convolution
 
 STAGES = (
     (1, 16, 1, 1),
@@ -32,7 +33,7 @@ STAGES = (
 """Of each stage: the factor of the widening, outputs, number of units, and stride of the first."""
 FIRST, LAST = 32, 1280
 """Outputs of the first and the last convolution."""
-RELU6 = ReLU(mode="clipped", ceiling=6.0)
+_convolution = functools.partial(same_convolution, activation=ReLU(mode="clipped", ceiling=6.0))
 
 
 def mobilenet(
@@ -69,31 +70,6 @@ def _unit(name: str, x: DataflowNode, channels: int, outputs: int, factor: int, 
     return add(f"{name}-sum", ElementWiseOp(type="sum"), y, x) if stride == 1 and channels == outputs else y
 
 
-def _convolution(
-    name: str,
-    outputs: int,
-    size: int,
-    *inputs: DataflowNode,
-    stride: int = 1,
-    groups: int = 1,
-    activation: ReLU | None = RELU6,
-) -> DataflowNode:
-    kernel = Conv(
-        number_of_outputs=outputs,
-        kernel_size=size,
-        stride=stride,
-        padding=size // 2,
-        groups=groups,
-        bias=False,
-        weight_initialiser=MSRA(),
-    )
-    return normalised_convolution(name, kernel, *inputs, activation=activation)
-
-
-def _add_options(group: argparse._ArgumentGroup) -> None:
-    add_augmentation(group)
-
-
 SCRIPT = ModelScript(
     name="mobilenet",
     title="Trains MobileNet v2 (Sandler et al., 2018: arXiv:1801.04381).",
@@ -115,7 +91,7 @@ SCRIPT = ModelScript(
         image_shape=(3, 224, 224),
         number_of_classes=1000,
     ),
-    add_options=_add_options,
+    add_options=add_augmentation,
 )
 
 

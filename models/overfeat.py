@@ -10,7 +10,6 @@ Batch, learning rate, momentum, weight decay, dropout and initial weights, N(0, 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
 from crossbow import Dataflow, Gaussian, SolverConf
@@ -57,10 +56,6 @@ def _inner_product(number: int, outputs: int) -> tuple[str, Kernel]:
     return f"ip{number}", InnerProduct(number_of_outputs=outputs, weight_initialiser=WEIGHTS)
 
 
-def _add_options(group: argparse._ArgumentGroup) -> None:
-    add_augmentation(group)
-
-
 SCRIPT = ModelScript(
     name="overfeat",
     title="Trains the fast model of OverFeat (Sermanet et al., 2013: arXiv:1312.6229).",
@@ -80,10 +75,9 @@ SCRIPT = ModelScript(
             weight_decay=1e-5,
         ),
         image_shape=(3, 231, 231),
-        image_size=231,
         number_of_classes=1000,
     ),
-    add_options=_add_options,
+    add_options=add_augmentation,
 )
 
 

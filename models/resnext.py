@@ -5,19 +5,19 @@ S. Xie, R. Girshick, P. Dollár, Z. Tu and K. He, Aggregated Residual Transforma
 32 groups of 4 in the first stage. 25,028,904 parameters with 1,000 classes of images 224×224.
 
 The stride of a unit is in its 3×3 convolution, and a shortcut that changes the shape is a 1×1 convolution with
-normalisation. Batch, learning rate and its steps are as in section 4.
+normalisation. Batch, learning rate and weight decay are as in section 4. The number of epochs, 120, and
+those of the steps are a choice.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
-from crossbow import MSRA, Dataflow, DataflowNode, Gaussian, SolverConf
-from crossbow.ops import Conv, DataTransform, ElementWiseOp, InnerProduct, Pool, ReLU
+from crossbow import Dataflow, DataflowNode, Gaussian, SolverConf
+from crossbow.ops import DataTransform, ElementWiseOp, InnerProduct, Pool, ReLU
 from crossbow.scripts import Defaults, ModelScript
 from models.images import add_augmentation, image_transform
-from models.layers import RELU, add, classifier, head_of, normalised_convolution
+from models.layers import add, classifier, head_of, same_convolution
 
 UNITS = (3, 4, 6, 3)
 """Of each stage."""
@@ -36,7 +36,7 @@ def resnext(*, number_of_outputs: int = 1000, transform: DataTransform | None = 
     ['pool1', 'unit1-1-conv1', 'unit1-1-conv1-norm', 'unit1-1-conv1-relu']
     """
     inputs = () if transform is None else (add("transform", transform),)
-    first = _convolution("conv", 64, 7, *inputs, stride=2)
+    first = same_convolution("conv", 64, 7, *inputs, stride=2)
     x = add("pool1", Pool(method="max", kernel_size=3, stride=2, padding=1, rounding="floor"), first)
     for stage, (units, width, outputs) in enumerate(zip(UNITS, WIDTHS, OUTPUTS, strict=True), start=1):
         for unit in range(1, units + 1):
@@ -48,36 +48,11 @@ def resnext(*, number_of_outputs: int = 1000, transform: DataTransform | None = 
 
 
 def _unit(name: str, x: DataflowNode, width: int, outputs: int, stride: int, *, projection: bool) -> DataflowNode:
-    y = _convolution(f"{name}-conv1", width, 1, x)
-    y = _convolution(f"{name}-conv2", width, 3, y, stride=stride, groups=GROUPS)
-    y = _convolution(f"{name}-conv3", outputs, 1, y, activation=None)
-    shortcut = _convolution(f"{name}-shortcut", outputs, 1, x, stride=stride, activation=None) if projection else x
+    y = same_convolution(f"{name}-conv1", width, 1, x)
+    y = same_convolution(f"{name}-conv2", width, 3, y, stride=stride, groups=GROUPS)
+    y = same_convolution(f"{name}-conv3", outputs, 1, y, activation=None)
+    shortcut = same_convolution(f"{name}-shortcut", outputs, 1, x, stride=stride, activation=None) if projection else x
     return add(f"{name}-relu", ReLU(), add(f"{name}-sum", ElementWiseOp(type="sum"), y, shortcut))
-
-
-def _convolution(
-    name: str,
-    outputs: int,
-    size: int,
-    *inputs: DataflowNode,
-    stride: int = 1,
-    groups: int = 1,
-    activation: ReLU | None = RELU,
-) -> DataflowNode:
-    kernel = Conv(
-        number_of_outputs=outputs,
-        kernel_size=size,
-        stride=stride,
-        padding=size // 2,
-        groups=groups,
-        bias=False,
-        weight_initialiser=MSRA(),
-    )
-    return normalised_convolution(name, kernel, *inputs, activation=activation)
-
-
-def _add_options(group: argparse._ArgumentGroup) -> None:
-    add_augmentation(group)
 
 
 SCRIPT = ModelScript(
@@ -100,7 +75,7 @@ SCRIPT = ModelScript(
         image_shape=(3, 224, 224),
         number_of_classes=1000,
     ),
-    add_options=_add_options,
+    add_options=add_augmentation,
 )
 
 

@@ -19,6 +19,7 @@ from numba.core import cgutils
 from crossbow.data.preprocessing import Pixels, Window
 from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import inlined, instruction, int32_at, int64_at, native_pass, uint8_at, uint32_at
+from crossbow.kernels.cpu.emitter import Emitter
 from crossbow.kernels.native import NativeCall
 from crossbow.types import address
 
@@ -122,36 +123,28 @@ def _prepare_axis(length: Any, resized: Any, offset: Any, size: Any, starts: Any
     return taps
 
 
-class _PixelCode:
-    """Writes instructions on a pixel: four lanes of 32 bits, for R, G, B and a byte that does not count."""
+class _PixelEmitter(Emitter):
+    """Emits instructions on a pixel: four lanes of 32 bits, for R, G, B and a byte that does not count."""
 
-    byte, word = ir.IntType(8), ir.IntType(32)
-    lanes = ir.VectorType(word, 4)
+    byte = ir.IntType(8)
 
     def __init__(self, builder: Any) -> None:
-        self.builder = builder
+        super().__init__(builder, lanes=4)
 
     def product(self, pixels: Any, weights: Any, index: Any) -> Any:
         """The product of pixel `index` and its weight."""
-        weight = self.load(self.builder.add(weights, self.builder.mul(index, index.type(4))))
-        undefined = ir.Constant(self.lanes, ir.Undefined)
-        first = self.builder.insert_element(undefined, weight, self.word(0))
-        splat = self.builder.shuffle_vector(first, undefined, ir.Constant(self.lanes, None))
-        pixel = self.load(self.builder.add(pixels, self.builder.mul(index, index.type(3))), align=1)
-        values = self.builder.bitcast(pixel, ir.VectorType(self.byte, 4))
-        return self.builder.mul(self.builder.zext(values, self.lanes), splat)
-
-    def load(self, place: Any, align: int = 4) -> Any:
-        return self.builder.load(self.builder.inttoptr(place, self.word.as_pointer()), align=align)
+        place = self.builder.add(weights, self.builder.mul(index, index.type(4)))
+        weight = self.builder.load(self.builder.inttoptr(place, self.lane.as_pointer()))
+        values = self.load(self.builder.add(pixels, self.builder.mul(index, index.type(3))), self.byte)
+        return self.builder.mul(self.builder.zext(values, self.vector(self.lane)), self.splat(weight))
 
     def rounded(self, total: Any) -> Any:
         """The four sums as bytes."""
-        shifted = self.builder.lshr(total, ir.Constant(self.lanes, [BITS] * 4))
-        return self.builder.bitcast(self.builder.trunc(shifted, ir.VectorType(self.byte, 4)), self.word)
+        shifted = self.builder.lshr(total, self.constant(BITS, self.lane))
+        return self.builder.bitcast(self.builder.trunc(shifted, self.vector(self.byte)), self.lane)
 
 
 _new_variable: Callable[..., Any] = cgutils.alloca_once_value
-_HALVES = ir.Constant(_PixelCode.lanes, [HALF] * 4)
 
 
 def _weighted_pixel(taps: int | None) -> Any:
@@ -159,13 +152,13 @@ def _weighted_pixel(taps: int | None) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pixels, weights, count = arguments
-        code = _PixelCode(builder)
+        code = _PixelEmitter(builder)
+        total = code.constant(HALF, code.lane)
         if taps is not None:
-            total = _HALVES
             for index in range(taps):
                 total = builder.add(total, code.product(pixels, weights, count.type(index)))
             return code.rounded(total)
-        variable = _new_variable(builder, _HALVES)
+        variable = _new_variable(builder, total)
         with cgutils.for_range(builder, count) as loop:
             builder.store(builder.add(builder.load(variable), code.product(pixels, weights, loop.index)), variable)
         return code.rounded(builder.load(variable))

@@ -53,8 +53,6 @@ class Defaults:
     """Shape of a synthetic example. Only that of an image, (C, H, W), is an option of the script."""
     number_of_classes: int | None = 10
     """Number of classes of synthetic examples; None if the script's labels are numbers instead of classes."""
-    image_size: int = 224
-    """Height and width to which image files are resized."""
     examples: str = "images"
     """What the synthetic examples are."""
     training: int = 2048
@@ -71,6 +69,11 @@ class Defaults:
     def datasets(self) -> tuple[str, ...]:
         """All data sets that the script supports."""
         return (*self.epochs, *(OF_FILES if self.number_of_classes is not None else (BATCH_FILES,)))
+
+    @property
+    def image_size(self) -> int:
+        """Height and width to which image files are resized: those of a synthetic image."""
+        return self.image_shape[-1]
 
     def epochs_with(self, dataset: str) -> int:
         """Number of epochs with a data set."""
@@ -275,11 +278,11 @@ def _data(options: argparse.Namespace, defaults: Defaults) -> DataSource:
         shape = given.pop("image_shape", shape)
         sizes |= {SYNTHETIC_SIZES[name][0]: size for name, size in given.items()}
     images = those_given(options, [name for name in IMAGE_OPTIONS if name in options])
-    if options.dataset not in IMAGES:
-        for name, value in images.items():
-            text = "" if value is True else f" {value}"
-            raise refuse_idle(f"--{name.replace('_', '-')}{text}", f"with --dataset {options.dataset}")
-    images.setdefault("image_size", defaults.image_size)
+    if options.dataset in IMAGES:
+        images.setdefault("image_size", defaults.image_size)
+    for name, value in images.items() if options.dataset not in IMAGES else ():
+        text = "" if value is True else f" {value}"
+        raise refuse_idle(f"--{name.replace('_', '-')}{text}", f"with --dataset {options.dataset}")
     source = DataSource(options.dataset, options.data_directory, shape, **sizes, **images)
     if options.dataset not in OF_FILES:
         return source

@@ -8,7 +8,6 @@ from crossbow import ConfigurationError, Gaussian
 from crossbow.ops import LRN, Conv, DataTransform, InnerProduct, Pool
 from models.convnet import SCRIPT, convnet, main
 from tests.models.zoo import (
-    NEEDS_FAST,
     check_descent,
     check_export,
     check_kernels,
@@ -19,6 +18,7 @@ from tests.models.zoo import (
     python_calls,
     shapes,
 )
+from tests.support import NEEDS_ONEDNN
 
 CIFAR = (2, 3, 32, 32)
 
@@ -111,7 +111,7 @@ def test_full_learns() -> None:
     check_descent(dataflow, (3, 32, 32), learning_rate=0.005, tasks=30, fraction=0.5)
 
 
-@NEEDS_FAST
+@NEEDS_ONEDNN
 def test_a_task_is_one_native_call() -> None:
     transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)
     assert python_calls(convnet(number_of_outputs=2, transform=transform), (3, 32, 32)) == []

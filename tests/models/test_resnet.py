@@ -27,7 +27,6 @@ from models.resnet import BOTTLENECK_DEPTHS, CIFAR_DEPTHS, DEPTHS, IMAGENET_UNIT
 from tests.compile.checker import check_memory
 from tests.compile.execution import compile_network
 from tests.models.zoo import (
-    NEEDS_FAST,
     check_export,
     check_kernels,
     check_learning,
@@ -37,6 +36,7 @@ from tests.models.zoo import (
     python_calls,
     shapes,
 )
+from tests.support import NEEDS_ONEDNN
 
 CIFAR, IMAGENET = (2, 3, 32, 32), (2, 3, 224, 224)
 
@@ -206,7 +206,7 @@ def test_it_learns(version: int) -> None:
     check_learning(resnet(20, version=version, number_of_outputs=2), (3, 16, 16), learning_rate=0.05, epochs=8)
 
 
-@NEEDS_FAST
+@NEEDS_ONEDNN
 @pytest.mark.parametrize(
     "options",
     [
@@ -222,7 +222,7 @@ def test_a_task_is_one_native_call(options: dict[str, Any]) -> None:
     assert python_calls(network, (3, 32, 32)) == []
 
 
-@NEEDS_FAST
+@NEEDS_ONEDNN
 @pytest.mark.parametrize(
     "transform",
     [

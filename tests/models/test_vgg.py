@@ -8,7 +8,6 @@ from crossbow import ConfigurationError, Constant, Xavier
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, ReLU
 from models.vgg import SCRIPT, VARIANTS, main, vgg
 from tests.models.zoo import (
-    NEEDS_FAST,
     check_export,
     check_kernels,
     check_learning,
@@ -18,6 +17,7 @@ from tests.models.zoo import (
     python_calls,
     shapes,
 )
+from tests.support import NEEDS_ONEDNN
 
 CIFAR, IMAGENET = (2, 3, 32, 32), (2, 3, 224, 224)
 
@@ -129,7 +129,7 @@ def test_export(variant: str, tmp_path: Path) -> None:
     check_export(vgg(variant, number_of_outputs=2, transform=DataTransform(mean=0.5)), (3, 32, 32), tmp_path)
 
 
-@NEEDS_FAST
+@NEEDS_ONEDNN
 def test_a_task_is_one_native_call() -> None:
     transform = DataTransform(padding=4, mirror=True, mean=0.5, scale=2.0)
     assert python_calls(vgg(number_of_outputs=2, transform=transform), (3, 32, 32)) == []

@@ -20,9 +20,6 @@ from crossbow.ops import Kernel
 from crossbow.scripts.model_script import ModelScript
 from crossbow.types import Phase, Shape
 from tests.onnx.models import run_onnx
-from tests.support import NEEDS_ONEDNN
-
-NEEDS_FAST = NEEDS_ONEDNN
 
 
 def kernels(dataflow: Dataflow) -> dict[str, Kernel]:

@@ -35,7 +35,7 @@ def test_the_first_data_set_is_the_default() -> None:
         "--dataset {cifar10,mnist,synthetic,batch_files,image_folder,records}",
         "cifar10: 60,000 colour images, downloaded once; mnist: 70,000, downloaded once; synthetic: random images",
         "files lie: CIFAR-10: its binaries, its Python archive, or an .npz of JPEG files; or MNIST's four IDX files",
-        "image_folder, records: height and width to which images are resized (default: 224)",
+        "image_folder, records: height and width to which images are resized (default: 32)",
         "synthetic: channels, height and width of an image (default: 3,32,32)",
         "synthetic: number of training examples (default: 2,048)",
         "(default: 7 with cifar10, 5 with mnist, 2 with synthetic)",

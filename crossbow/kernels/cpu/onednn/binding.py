@@ -172,7 +172,7 @@ PROTOTYPES: Mapping[str, tuple[Any, ...]] = {
 """Types of the arguments of every function, as declared in dnnl.h."""
 
 RESULTS: Mapping[str, type] = {"dnnl_memory_desc_get_size": c_size_t, "dnnl_primitive_desc_query_md": c_void_p}
-"""Types of results; the others return an int, which is a status unless `call` is not used."""
+"""Types of results; the other functions return an int, which is usually a status."""
 
 
 @functools.cache
