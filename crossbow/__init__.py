@@ -9,6 +9,7 @@ from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
+from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
@@ -35,6 +36,7 @@ __all__ = [
     "MSRA",
     "SMA",
     "SSGD",
+    "Checkpoints",
     "ConfigurationError",
     "Constant",
     "CrossbowError",

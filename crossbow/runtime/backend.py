@@ -35,6 +35,10 @@ class Learner(Protocol):
     @property
     def number(self) -> int: ...
 
+    @property
+    def scaling(self) -> Array | None:
+        """State of the loss scale, where kernels compute with float16; otherwise None."""
+
     def submit(self, task: Task) -> None:
         """Run a task after those submitted before. Returns at once. Errors are reported, not raised."""
 
