@@ -7,6 +7,7 @@ from crossbow import interruption
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
+from crossbow.monitors import CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
 from crossbow.runtime.configuration import ModelConf, SystemConf
@@ -21,6 +22,7 @@ from crossbow.types import (
     DataError,
     DurationUnit,
     GraphError,
+    MonitorError,
     NonFiniteLossError,
     Phase,
     TaskError,
@@ -38,11 +40,13 @@ __all__ = [
     "ConfigurationError",
     "Constant",
     "CrossbowError",
+    "CsvMonitor",
     "DataError",
     "Dataflow",
     "DataflowNode",
     "Dataset",
     "DurationUnit",
+    "EarlyStopping",
     "ExecutionContext",
     "Gaussian",
     "GraphError",
@@ -50,6 +54,7 @@ __all__ = [
     "JsonLinesMonitor",
     "ModelConf",
     "Monitor",
+    "MonitorError",
     "NonFiniteLossError",
     "Operator",
     "Phase",
@@ -60,10 +65,12 @@ __all__ = [
     "SubGraph",
     "SystemConf",
     "TaskError",
+    "TensorBoardMonitor",
     "TestResult",
     "TrainingUnit",
     "Uniform",
     "Values",
+    "WandbMonitor",
     "Xavier",
     "__version__",
 ]

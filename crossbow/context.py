@@ -24,7 +24,7 @@ from crossbow.dataflow.validate import infer_shapes
 from crossbow.files import checked_path, reason, write_whole
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.run import Limits, TrainingRun
 from crossbow.runtime.summary import RunSummary
@@ -124,10 +124,16 @@ class ExecutionContext:
         )
 
     def close(self) -> None:
-        """End all threads. The base model is lost unless it was saved before."""
+        """End all threads, and close the monitors. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
             self.engine.close()
+            try:
+                self.engine.check_process()
+            except CrossbowError:
+                return  # the files of monitors belong to the process that created them
+            for monitor in self._monitors:
+                tell(monitor, "close")
 
     def describe(self) -> str:
         """The compiled programs as text: for training and, if there is a check set, for testing.

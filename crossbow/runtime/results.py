@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from crossbow.dataflow.graph import Vertex
 from crossbow.runtime.speeds import Regrouping
@@ -50,6 +50,18 @@ class Record:
     """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
     which they waited for other learners does not count."""
 
+    def numbers(self) -> dict[str, float | None]:
+        """The record's numbers by name, those of the test as "test_loss", "test_accuracy" and "test_examples". None is
+        a number that there is not."""
+        of_test = {name: None if self.test is None else getattr(self.test, name) for name in OF_TEST}
+        own = {name: getattr(self, name) for name in COLUMNS if not name.startswith("test_")}
+        return own | {f"test_{name}": value for name, value in of_test.items()}
+
+
+OF_TEST = tuple(field.name for field in fields(TestResult))
+COLUMNS = (*(f.name for f in fields(Record) if f.name != "test"), *(f"test_{name}" for name in OF_TEST))
+"""Names of a record's numbers."""
+
 
 @dataclass
 class History:
@@ -57,7 +69,9 @@ class History:
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
-    """The reason why training ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
+    """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor" or "interrupt"."""
+    message: str = ""
+    """The reason that the monitor gave, if a monitor ended training."""
     decisions: list[AnyDecision] = field(default_factory=list)
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""

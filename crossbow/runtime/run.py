@@ -6,14 +6,13 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import methodcaller
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.runtime.configuration import ModelConf
-from crossbow.runtime.monitor import Monitor, Progress
+from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.results import AnyDecision, History, Record, RunningMean
 from crossbow.runtime.scheduler import TICKS_BEHIND
 from crossbow.runtime.task import Completed
@@ -104,10 +103,12 @@ class TrainingRun:
         )
         self._tell_bad_examples()
         self.history.records.append(record)
-        self._tell(lambda monitor: monitor.record(record))
+        self._tell("record", record)
         wanted = self.limits.accuracy
         if wanted is not None and record.test is not None and (record.test.accuracy or 0.0) >= wanted:
             self.history.stop("accuracy")
+        elif self.history.message and not self.history.stopped:
+            self.history.stop("monitor")
 
     def _add(self, result: Completed) -> None:
         self.mean.add(result.loss, result.accuracy)
@@ -119,17 +120,19 @@ class TrainingRun:
 
     def _decided(self, decision: AnyDecision) -> None:
         self.history.decisions.append(decision)
-        self._tell(lambda monitor: monitor.decision(decision))
+        self._tell("decision", decision)
 
     def _tell_bad_examples(self) -> None:
         for phase, bad in self.engine.bad_examples.items():
             for example in bad.take_new():
-                self._tell(methodcaller("bad_example", phase, example))
+                self._tell("bad_example", phase, example)
 
-    def _tell(self, tell: Callable[[Monitor], None]) -> None:
-        """Call every monitor. Raises CrossbowError in a process that a monitor has forked, because it cannot train."""
+    def _tell(self, event: str, *arguments: object) -> None:
+        """Call a method of every monitor. Raises MonitorError if one fails, and CrossbowError in a process that a
+        monitor has forked, because it cannot train."""
         for monitor in self.monitors:
-            tell(monitor)
+            reason = tell(monitor, event, *arguments)
+            self.history.message = self.history.message or reason
             self.engine.check_process()
 
     # Stop conditions
@@ -194,7 +197,7 @@ class TrainingRun:
             return "count"
         if limits.seconds is not None and self.seconds_before >= limits.seconds:
             return "duration"
-        return ""
+        return "monitor" if self.history.message else ""
 
     def _stop_now(self) -> bool:
         """Called by the engine at every tick boundary, and between the tasks of a long tick."""
@@ -205,7 +208,7 @@ class TrainingRun:
         # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
         # condition holds is known at the tick boundary, and does not change within the tick.
         reached = self.engine.tasks >= self.reached + TICKS_BEHIND * self.engine.clock.tasks_per_tick
-        return over or reached or self.interrupted
+        return over or reached or self.interrupted or bool(self.history.message)
 
     def _progress(self) -> None:
         now = time.perf_counter()
@@ -219,7 +222,7 @@ class TrainingRun:
             loss=self.mean.moving_loss,
             images_per_second=self.stretch_images / max(now - self.stretch_start, 1e-9),
         )
-        self._tell(lambda monitor: monitor.progress(progress))
+        self._tell("progress", progress)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
