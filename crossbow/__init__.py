@@ -7,6 +7,7 @@ from crossbow import interruption
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
+from crossbow.monitors import CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
 from crossbow.runtime.checkpointing import Checkpoints
@@ -22,6 +23,7 @@ from crossbow.types import (
     DataError,
     DurationUnit,
     GraphError,
+    MonitorError,
     NonFiniteLossError,
     Phase,
     TaskError,
@@ -40,11 +42,13 @@ __all__ = [
     "ConfigurationError",
     "Constant",
     "CrossbowError",
+    "CsvMonitor",
     "DataError",
     "Dataflow",
     "DataflowNode",
     "Dataset",
     "DurationUnit",
+    "EarlyStopping",
     "ExecutionContext",
     "Gaussian",
     "GraphError",
@@ -52,6 +56,7 @@ __all__ = [
     "JsonLinesMonitor",
     "ModelConf",
     "Monitor",
+    "MonitorError",
     "NonFiniteLossError",
     "Operator",
     "Phase",
@@ -62,10 +67,12 @@ __all__ = [
     "SubGraph",
     "SystemConf",
     "TaskError",
+    "TensorBoardMonitor",
     "TestResult",
     "TrainingUnit",
     "Uniform",
     "Values",
+    "WandbMonitor",
     "Xavier",
     "__version__",
 ]

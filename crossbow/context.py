@@ -27,7 +27,7 @@ from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.keeper import Found, RunKeeper, find_checkpoint, run_state
-from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
@@ -206,12 +206,18 @@ class ExecutionContext:
         )
 
     def close(self) -> None:
-        """End all threads. The base model is lost unless it was saved before."""
+        """End all threads, and close the monitors. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
             self.engine.close()
+            try:
+                self.engine.check_process()
+            except CrossbowError:
+                return  # the files of checkpoints and monitors belong to the process that created them
             if self._keeper is not None:
                 self._keeper.close()
+            for monitor in self._monitors:
+                tell(monitor, "close")
 
     def describe(self) -> str:
         """The compiled programs as text: for training and, if there is a check set, for testing.

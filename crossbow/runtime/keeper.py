@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample
 from crossbow.runtime.checkpoint import Checkpoint, checkpoint_files, read_checkpoint
 from crossbow.runtime.checkpointing import CheckpointWriter
-from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.results import Record
 from crossbow.runtime.run import RunState, TrainingRun
 from crossbow.runtime.snapshot import Snapshot
@@ -67,7 +66,7 @@ class RunKeeper:
 
     def tell(self, run: TrainingRun) -> None:
         for written in self._writer.take_news():
-            run.tell(methodcaller("checkpoint", written))
+            run.tell("checkpoint", written)
 
     def write_now(self, state: RunState | None) -> None:
         """Write a checkpoint with the state of the current or last training call, and wait for it. Raises DataError if
@@ -76,7 +75,7 @@ class RunKeeper:
         self._writer.wait()
         for written in self._writer.take_news():
             for monitor in self._monitors:
-                monitor.checkpoint(written)
+                tell(monitor, "checkpoint", written)
             if written.error:
                 raise DataError(written.error)
 

@@ -16,7 +16,7 @@ from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.results import AnyDecision, Record
-from crossbow.types import DataError, Phase
+from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -38,10 +38,20 @@ class Progress:
 
 
 class Monitor:
-    """Base class of monitors. Override the methods for the events of interest."""
+    """Base class of monitors. Override the methods for the events of interest.
+
+    An exception in a monitor ends the training. It reaches the caller as a `MonitorError`, unless it is a
+    `CrossbowError` itself.
+    """
 
     interval: float = 0.25
     """Seconds between two calls of `progress`."""
+    _request = ""
+
+    def end_training(self, reason: str) -> None:
+        """End the training: after the record or, if called in `progress`, after the tick. `History.stopped` is then
+        "monitor", and `History.message` has the reason. Call it in a monitor's own methods."""
+        self._request = reason
 
     def progress(self, progress: Progress) -> None:
         """Called when training begins, and then about every `interval` seconds."""
@@ -66,6 +76,27 @@ class Monitor:
         """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts
         a new search; and when learners have been grouped by speed (`Grouping()`)."""
 
+    def close(self) -> None:
+        """Called when the context is closed."""
+
+
+def tell(monitor: Monitor, event: str, *arguments: object) -> str:
+    """Call a monitor's method. Returns "", or why the monitor ends the training.
+
+    Raises MonitorError, which names the monitor, if the method raises; a CrossbowError keeps its type, and its note has
+    the name.
+    """
+    name = type(monitor).__name__
+    try:
+        getattr(monitor, event)(*arguments)
+    except CrossbowError as error:
+        error.add_note(f"raised by the monitor {name} in `{event}`")
+        raise
+    except Exception as error:
+        raise MonitorError(f"the monitor {name} failed in `{event}`: {type(error).__name__}: {error}") from error
+    reason, monitor._request = monitor._request, ""
+    return f"{name}: {reason}" if reason else ""
+
 
 class JsonLinesMonitor(Monitor):
     """Writes one JSON object per record or decision. Each line is flushed before the next begins. The object of a
@@ -87,10 +118,7 @@ class JsonLinesMonitor(Monitor):
         self._begin()
 
     def record(self, record: Record) -> None:
-        line = asdict(record)
-        test = line.pop("test") or {}
-        line.update({f"test_{name}": test.get(name) for name in ("loss", "accuracy", "examples")})
-        self._write(line)
+        self._write(record.numbers())
 
     def decision(self, decision: AnyDecision) -> None:
         self._write({"decision": str(decision), **asdict(decision)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,18 @@ class Record:
     """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
     which they waited for other learners does not count."""
 
+    def numbers(self) -> dict[str, float | None]:
+        """The record's numbers by name, those of the test as "test_loss", "test_accuracy" and "test_examples". None is
+        a number that there is not."""
+        of_test = {name: None if self.test is None else getattr(self.test, name) for name in OF_TEST}
+        own = {name: getattr(self, name) for name in COLUMNS if not name.startswith("test_")}
+        return own | {f"test_{name}": value for name, value in of_test.items()}
+
+
+OF_TEST = tuple(field.name for field in fields(TestResult))
+COLUMNS = (*(f.name for f in fields(Record) if f.name != "test"), *(f"test_{name}" for name in OF_TEST))
+"""Names of a record's numbers."""
+
 
 @dataclass
 class History:
@@ -61,7 +73,9 @@ class History:
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
-    """The reason why training ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
+    """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor" or "interrupt"."""
+    message: str = ""
+    """The reason that the monitor gave, if a monitor ended training."""
     decisions: list[AnyDecision] = field(default_factory=list)
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""
@@ -118,11 +132,11 @@ def history_state(history: History) -> dict[str, Any]:
 def restored_history(state: Mapping[str, Any]) -> History:
     """The history of a training call that has not ended."""
     history = History()
-    for fields in state["records"]:
-        test = fields["test"]
-        history.records.append(Record(**{**fields, "test": None if test is None else TestResult(**test)}))
-    for name, fields in state["decisions"]:
-        history.decisions.append(_DECISIONS[name](**{field: _tuples(value) for field, value in fields.items()}))
+    for values in state["records"]:
+        test = values["test"]
+        history.records.append(Record(**{**values, "test": None if test is None else TestResult(**test)}))
+    for name, values in state["decisions"]:
+        history.decisions.append(_DECISIONS[name](**{field: _tuples(value) for field, value in values.items()}))
     return history
 
 

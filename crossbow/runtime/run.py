@@ -6,16 +6,15 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from operator import methodcaller
 from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.runtime.configuration import ModelConf
-from crossbow.runtime.monitor import Monitor, Progress
+from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.results import (
     AnyDecision,
     History,
@@ -225,8 +224,10 @@ class TrainingRun:
         )
         self._tell_bad_examples()
         self.history.records.append(record)
-        self.tell(lambda monitor: monitor.record(record))
+        self.tell("record", record)
         self.history.stop(self.history.stopped or self._accuracy_reached(record))
+        if self.history.message and not self.history.stopped:
+            self.history.stop("monitor")
         if self.keeper is not None and not self.interrupted:
             epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
             self.keeper.recorded(self, record, epoch_ended=epoch_ended)
@@ -240,7 +241,8 @@ class TrainingRun:
     def _over(self) -> bool:
         """Whether the run ends here, in the middle of a stretch."""
         limits = self.limits
-        return bool(self.interrupted) or (limits.seconds is not None and self._seconds() >= limits.seconds)
+        over = limits.seconds is not None and self._seconds() >= limits.seconds
+        return over or bool(self.interrupted) or bool(self.history.message)
 
     def _add(self, result: Completed) -> None:
         assert self.stretch is not None
@@ -253,17 +255,19 @@ class TrainingRun:
 
     def _decided(self, decision: AnyDecision) -> None:
         self.history.decisions.append(decision)
-        self.tell(lambda monitor: monitor.decision(decision))
+        self.tell("decision", decision)
 
     def _tell_bad_examples(self) -> None:
         for phase, bad in self.engine.bad_examples.items():
             for example in bad.take_new():
-                self.tell(methodcaller("bad_example", phase, example))
+                self.tell("bad_example", phase, example)
 
-    def tell(self, tell: Callable[[Monitor], None]) -> None:
-        """Call every monitor. Raises CrossbowError in a process that a monitor has forked, because it cannot train."""
+    def tell(self, event: str, *arguments: object) -> None:
+        """Call a method of every monitor. Raises MonitorError if one fails, and CrossbowError in a process that a
+        monitor has forked, because it cannot train."""
         for monitor in self.monitors:
-            tell(monitor)
+            reason = tell(monitor, event, *arguments)
+            self.history.message = self.history.message or reason
             self.engine.check_process()
 
     # Stop conditions
@@ -333,7 +337,7 @@ class TrainingRun:
             return "count"
         if limits.seconds is not None and self.seconds_before >= limits.seconds:
             return "duration"
-        return ""
+        return "monitor" if self.history.message else ""
 
     def _stop_now(self) -> bool:
         """Called by the engine at every tick boundary, and between the tasks of a long tick."""
@@ -346,7 +350,7 @@ class TrainingRun:
         # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
         # condition holds is known at the tick boundary, and does not change within the tick.
         reached = self.engine.tasks >= self.reached + TICKS_BEHIND * self.engine.clock.tasks_per_tick
-        return over or reached or bool(self.interrupted)
+        return over or reached or bool(self.interrupted) or bool(self.history.message)
 
     def _pause_now(self) -> bool:
         """Called by the engine at every tick boundary."""
@@ -365,7 +369,7 @@ class TrainingRun:
             loss=self.mean.moving_loss,
             images_per_second=stretch.images / max(self._stretch_seconds(), 1e-9),
         )
-        self.tell(lambda monitor: monitor.progress(progress))
+        self.tell("progress", progress)
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record, SystemConf
+from crossbow import (
+    Dataflow,
+    Dataset,
+    EarlyStopping,
+    ExecutionContext,
+    History,
+    JsonLinesMonitor,
+    Monitor,
+    Record,
+    SystemConf,
+    WandbMonitor,
+)
 from crossbow.console import run_command
 from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.files import check_regular, make_directory, reason
@@ -20,6 +32,7 @@ from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
+from crossbow.scripts.logs import log_monitors
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
@@ -111,8 +124,16 @@ class ModelScript:
         options, defaults = self._options(arguments)
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
-        _Run(self, options, defaults).run()
+        with _silence() if options.quiet else contextlib.nullcontext():
+            _Run(self, options, defaults).run()
         return 0
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Discard standard output."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 class _Records(Monitor):
@@ -145,19 +166,26 @@ class _Run:
         data = confs.data.load() if make is None else make(options, confs.data)
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
         log = JsonLinesMonitor(self.log)
+        others = log_monitors(options.log, options.output_directory, self.script.name)
+        if options.patience is not None:
+            others.append(EarlyStopping(options.patience, "test_accuracy" if options.classes else "test_loss"))
         with ExecutionContext(
             [dataflow, None],
             data=data,
             model=confs.model,
             solver=confs.solver,
             system=confs.system,
-            monitors=[log, self.bad, self.records, console],
+            monitors=[log, *others, self.bad, self.records, console],
         ) as context:
             weights = _weights_of_losses(dataflow)
             _print_configuration(self.script, options, context, data, weights)
             _prepare_directory(options.output_directory, self.log, self.picture)
             self.bad.prepare()
-            log.header(_header(self.script, options, context) | ({"losses": weights} if weights else {}))
+            header = _header(self.script, options, context) | ({"losses": weights} if weights else {})
+            log.header(header)
+            for monitor in others:
+                if isinstance(monitor, WandbMonitor):
+                    monitor.settings.update(header)
             try:
                 with console:
                     history = context.train_and_test(
@@ -167,6 +195,7 @@ class _Run:
                 self._end(context, "interrupted: " if isinstance(error, KeyboardInterrupt) else "failed: ")
                 raise
             reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
+            reasons["monitor"] = f"{history.message}: "
             self._end(context, reasons.get(history.stopped, ""))
 
     def _end(self, context: ExecutionContext, reason: str) -> None:

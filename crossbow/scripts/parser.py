@@ -13,6 +13,7 @@ from typing import Any
 from crossbow.conf import settings
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
+from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.scripts.solver_options import add_solver, solver_conf
@@ -151,6 +152,8 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         help="where log.jsonl, learning_curves.png and bad_records.jsonl (--on-bad-record skip) are written; older "
         "ones are replaced (default: %(default)s)",
     )
+    add_log(group)
+    group.add_argument("--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
 def _add_images(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
@@ -218,6 +221,13 @@ def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         type=number(0, math.inf, above=True),
         metavar="SECONDS",
         help="end after so many seconds of training, tests not included (default: none)",
+    )
+    group.add_argument(
+        "--patience",
+        type=integer(1),
+        metavar="N",
+        help="end when the test accuracy (the test loss, if there is no accuracy) has not improved in N tests "
+        "(default: none)",
     )
 
 
