@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from types import TracebackType
 
 import numpy as np
@@ -14,8 +15,9 @@ from crossbow.dataflow.derive import derive_check
 from crossbow.dataflow.graph import build
 from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.predicting import NetworkPrediction
+from crossbow.runtime.prediction import ImageKind
 from crossbow.tracebacks import without_own_frames
-from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, Shape
+from crossbow.types import Array, ConfigurationError, CrossbowError, DataError
 
 
 class Predictor:
@@ -45,9 +47,8 @@ class Predictor:
         self._batch_size = int(batch_size)
         self._system = system or SystemConf()
         self._prediction: NetworkPrediction | None = None
-        self._made_for: tuple[Shape, object] | None = None
-        self.batch = 0
-        """Number of images for which the network is compiled."""
+        self._made_for: ImageKind | None = None
+        self._compiling = threading.Lock()
         self._process = 0
         """The process that owns the prediction's thread."""
         self._closed = False
@@ -80,12 +81,15 @@ class Predictor:
                 "images: expected (N, C, H, W) or (N, features); add the channel of grayscale images explicitly: "
                 f"images[:, None]. Received: shape {np.shape(images)}"
             )
-        made_for, batch = (given.shape[1:], given.dtype), min(self._batch_size, len(given))
-        if self._prediction is None or made_for != self._made_for or batch > self.batch:
-            self._release()
-            self._prediction = NetworkPrediction(self._graph, (batch, *given.shape[1:]), given.dtype, self._system)
-            self._made_for, self.batch, self._process = made_for, batch, os.getpid()
-        return self._prediction(given)
+        scale = 1 / 255 if given.dtype == np.uint8 else 1.0
+        kind = ImageKind(given.shape[1:], given.dtype, scale, self._batch_size)
+        with self._compiling:
+            if self._prediction is None or kind != self._made_for:
+                self._release()
+                self._prediction = NetworkPrediction(self._graph, kind, self._system)
+                self._made_for, self._process = kind, os.getpid()
+            prediction = self._prediction
+        return prediction(given)
 
     def close(self) -> None:
         """End all threads."""

@@ -42,14 +42,14 @@ BUILT_IN = _built_in()
 """The classes of `crossbow.ops` by name."""
 
 
-class NotDescribed(CrossbowError):
+class NotDescribedError(CrossbowError):
     """A dataflow contains something that has no description, as a function in a field of a user's operator."""
 
 
 def describe_dataflows(dataflows: Sequence[Dataflow]) -> tuple[Json, dict[str, Array]]:
     """Dataflows as JSON, and the arrays of their configurations by name.
 
-    Operators that several nodes share are shared in the description, too. Raises NotDescribed.
+    Operators that several nodes share are shared in the description, too. Raises NotDescribedError.
     """
     writer = _Writer()
     graphs = [writer.graph(dataflow) for dataflow in dataflows]
@@ -122,7 +122,7 @@ class _Writer:
     def _configuration(self, value: object, where: str) -> dict[str, Json]:
         kind = type(value)
         if not dataclasses.is_dataclass(kind) and kind.__init__ is not object.__init__:
-            raise NotDescribed(f"{where}: expected a class that is a @configuration. Received: {kind.__name__}")
+            raise NotDescribedError(f"{where}: expected a class that is a @configuration. Received: {kind.__name__}")
         fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
         values = {
             field.name: self._value(getattr(value, field.name), f"{where}, field {field.name!r} of {kind.__name__}")
@@ -148,11 +148,11 @@ class _Writer:
             return {"array": self._array(value)}
         if isinstance(value, DESCRIBED):
             return self._configuration(value, where)
-        raise NotDescribed(f"{where}: expected a number, a text, an array or a list of such. Received: {shown(value)}")
+        raise NotDescribedError(f"{where}: expected a number, a text, an array or a list of such. Received: {shown(value)}")
 
     def _array(self, array: Array) -> str:
         """Name of the array. Equal arrays are stored once."""
-        key = (array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array)).digest())
+        key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         if key not in self._names:
             self._names[key] = str(len(self.arrays))
             self.arrays[self._names[key]] = np.ascontiguousarray(array).reshape(array.shape)

@@ -11,7 +11,7 @@ import pytest
 
 from crossbow import Dataflow, DataflowNode, Operator, Phase, SubGraph
 from crossbow.conf import configuration
-from crossbow.dataflow.description import NotDescribed, describe_dataflows, read_dataflows
+from crossbow.dataflow.description import NotDescribedError, describe_dataflows, read_dataflows
 from crossbow.dataflow.graph import Graph
 from crossbow.ops import (
     Conv,
@@ -29,8 +29,8 @@ from crossbow.ops import (
     Uniform,
     Values,
 )
-from crossbow.types import Array, ConfigurationError, DataError
 from crossbow.scripts.parser import configurations
+from crossbow.types import Array, ConfigurationError, DataError
 from models.listing import scripts
 from tests.dataflow.networks import chain, inner_product, node, perceptron
 from tests.operators.table import CASES
@@ -48,9 +48,7 @@ def same(first: Graph, second: Graph) -> bool:
     for graph in (first, second):
         numbers: dict[int, int] = {}
         shared = [numbers.setdefault(id(vertex.operator), len(numbers)) for vertex in graph]
-        rows.append(
-            [(v.order, v.name, v.kernel, v.inputs, v.peer, at) for v, at in zip(graph, shared, strict=True)]
-        )
+        rows.append([(v.order, v.name, v.kernel, v.inputs, v.peer, at) for v, at in zip(graph, shared, strict=True)])
     return rows[0] == rows[1]
 
 
@@ -164,7 +162,9 @@ class Plain(Kernel):
 
 def test_classes_of_the_users() -> None:
     own = Power(exponent=3, steps=[1, 2], named={"a": (1, 2.5), "b": None}, table=None)
-    head = chain(node("p", own), node("plain", Plain()), node("ip", Conv(number_of_outputs=2, weight_initialiser=Ones())))
+    head = chain(
+        node("p", own), node("plain", Plain()), node("ip", Conv(number_of_outputs=2, weight_initialiser=Ones()))
+    )
     (read,) = there_and_back(flow(head), operators=[Power, Ones, Plain])
     received = read.subgraph.nodes[0].operator.kernel
     assert received == own
@@ -197,14 +197,14 @@ class WithFunction(Plain):
 
 def test_what_cannot_be_described() -> None:
     expected = r"^operator 'f', field 'function' of WithFunction: expected a number, .*\. Received: <built-in"
-    with pytest.raises(NotDescribed, match=expected):
+    with pytest.raises(NotDescribedError, match=expected):
         describe_dataflows([flow(node("f", WithFunction()))])
 
     class Stateful(Plain):
         def __init__(self, value: int) -> None:
             self.value = value
 
-    with pytest.raises(NotDescribed, match=r"expected a class that is a @configuration\. Received: Stateful"):
+    with pytest.raises(NotDescribedError, match=r"expected a class that is a @configuration\. Received: Stateful"):
         describe_dataflows([flow(node("f", Stateful(3)))])
 
 
@@ -222,7 +222,7 @@ def test_an_unknown_operator() -> None:
 def test_other_classes_are_not_made(name: str) -> None:
     description, arrays = describe_dataflows([flow(node("x", ReLU()))])
     description["operators"][0] |= {"class": name, "fields": {"std": 1.0} if name == "Gaussian" else {}}
-    with pytest.raises(DataError, match="^operator 'x': expected an operator"):
+    with pytest.raises(DataError, match=r"^operator 'x': expected an operator"):
         read_dataflows(description, arrays)
 
 
@@ -249,18 +249,24 @@ DAMAGES: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_descriptions(damage: str) -> None:
     description, arrays = describe_dataflows([flow(perceptron(), Phase.TRAIN)])
-    with pytest.raises(DataError, match="^expected the description of a graph"):
+    with pytest.raises(DataError, match=r"^expected the description of a graph"):
         read_dataflows(DAMAGES[damage](description), arrays)
 
 
 @pytest.mark.parametrize(
     ("node", "changes"),
-    [(0, {"inputs": [-1]}), (0, {"consumers": []}), (1, {"inputs": [0, 0]}), (2, {"operator": 99}), (2, {"operator": -1})],
+    [
+        (0, {"inputs": [-1]}),
+        (0, {"consumers": []}),
+        (1, {"inputs": [0, 0]}),
+        (2, {"operator": 99}),
+        (2, {"operator": -1}),
+    ],
 )
 def test_damaged_connections(node: int, changes: Any) -> None:
     description, arrays = describe_dataflows([flow(perceptron(), Phase.TRAIN)])
     description["graphs"][0]["nodes"][node] |= changes
-    with pytest.raises(DataError, match="^expected the description of a graph"):
+    with pytest.raises(DataError, match=r"^expected the description of a graph"):
         read_dataflows(description, arrays)
 
 
@@ -278,5 +284,3 @@ def replace_positions(described: Any, places: dict[int, int]) -> Any:
         "operator": described["operator"],
         **{name: [places.get(at, at) for at in described[name]] for name in ("inputs", "consumers")},
     }
-
-
