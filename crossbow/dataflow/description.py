@@ -66,6 +66,8 @@ def read_dataflows(
     reader = _Reader(arrays, _own_classes(operators))
     try:
         made = reader.operators(description["operators"])
+        if not description["graphs"]:
+            raise DataError("expected the description of a graph. Received: none")
         return [reader.graph(graph, made) for graph in description["graphs"]]
     except (ConfigurationError, GraphError) as error:
         raise DataError(f"expected the description of a graph. Received: {error}") from error
@@ -148,7 +150,9 @@ class _Writer:
             return {"array": self._array(value)}
         if isinstance(value, DESCRIBED):
             return self._configuration(value, where)
-        raise NotDescribedError(f"{where}: expected a number, a text, an array or a list of such. Received: {shown(value)}")
+        raise NotDescribedError(
+            f"{where}: expected a number, a text, an array or a list of such. Received: {shown(value)}"
+        )
 
     def _array(self, array: Array) -> str:
         """Name of the array. Equal arrays are stored once."""

@@ -7,7 +7,7 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import on_host
-from crossbow.runtime.prediction import PARTS, ImageKind, PredictionModel, StreamPrediction
+from crossbow.runtime.prediction import ImageKind, PredictionModel, StreamPrediction, most_at_once
 from crossbow.runtime.results import SetMean, TestResult
 from crossbow.runtime.scheduler import Scheduler
 from crossbow.runtime.task import Completed
@@ -63,7 +63,7 @@ class Evaluation:
         parts, setting = self._assembly, self._assembly.setting
         if self._model is None or self._prediction is None:
             data = setting.data
-            most = min(PARTS[0], setting.check_batch_size(len(data.train)))
+            most = most_at_once(setting.model.check_batch_size)
             kind = ImageKind(data.train.image_shape, data.train.image_dtype, data.scale, most)
             self._model = PredictionModel(parts.check_graph, kind, setting.system, self._backend)
             self._prediction = StreamPrediction(self._model, self._backend)

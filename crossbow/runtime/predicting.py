@@ -15,8 +15,8 @@ from crossbow.runtime.device import CpuDevice, parse_devices
 from crossbow.runtime.prediction import ImageKind, PredictionModel, StreamPrediction
 from crossbow.types import Array, CrossbowError
 
-Variables = Mapping[tuple[int, str], Array]
-"""Variables by the operator's id and their name in the operator."""
+Saved = tuple[Mapping[tuple[int, str], Array], str]
+"""Variables by the operator's id and their name in the operator, and the name of their file."""
 Begun = deque[tuple[StreamPrediction, Callable[[], None]]]
 """Parts that are computed: the stream, and the function that waits for it."""
 
@@ -28,9 +28,9 @@ class NetworkPrediction:
     the variables, and compute the parts of the images. A GPU has one stream.
     """
 
-    def __init__(self, graph: Graph, images: ImageKind, system: SystemConf, variables: Variables | None = None) -> None:
-        """variables: by default they have their initial values. Raises GraphError or ConfigurationError; no thread is
-        left then."""
+    def __init__(self, graph: Graph, images: ImageKind, system: SystemConf, variables: Saved | None = None) -> None:
+        """variables: by default they have their initial values. Raises GraphError, ConfigurationError or
+        DataError; no thread is left then."""
         self._backends: list[Backend] = []
         self._idle: queue.SimpleQueue[StreamPrediction | None] = queue.SimpleQueue()
         """None after the end."""
@@ -43,7 +43,7 @@ class NetworkPrediction:
             if variables is None:
                 model.initialise(system.seed)
             else:
-                model.set(variables)
+                model.load(*variables)
             for backend in self._backends:
                 self._idle.put(StreamPrediction(model, backend))
         except BaseException:

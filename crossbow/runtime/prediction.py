@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossbow.compile import BatchSource, Memory, Program, check_memory
+from crossbow.compile import BatchSource, Memory, ModelLayout, Program, check_memory
 from crossbow.dataflow.graph import Graph
 from crossbow.kernels.interface import State
 from crossbow.kernels.task_list import TaskList
@@ -29,6 +29,11 @@ PARTS = (64, 16, 4, 1)
 """Numbers of images that programs are compiled for."""
 LAYOUT_OF = 16
 """The largest part whose program may choose the layout of the variables, which all programs share."""
+
+
+def most_at_once(check_batch_size: int | None) -> int:
+    """Maximum number of images that a context predicts at once: a smaller test batch saves memory."""
+    return PARTS[0] if check_batch_size is None else min(PARTS[0], check_batch_size)
 
 
 def divide(images: int, most: int = PARTS[0]) -> list[slice]:
@@ -110,18 +115,27 @@ class PredictionModel:
 
     def initialise(self, seed: int) -> None:
         """Give the variables their initial values. Raises ConfigurationError."""
-        for layout, vector in zip(self._layouts, self.vectors.values(), strict=True):
-            values = layout.new_vector()
-            layout.initialise(values, seed)
-            assign(vector, values)
-        self.backend.synchronise()
+        self._assign(lambda layout, vector: layout.initialise(vector, seed))
 
     def set(self, values: Mapping[tuple[int, str], Array]) -> None:
         """Set the variables by (operator's id, name). No prediction may be running."""
+        self._assign(lambda layout, vector: layout.pack(values, vector))
+
+    def load(self, values: Mapping[tuple[int, str], Array], source: str) -> None:
+        """Set the variables to values from a file. Raises DataError if they do not fit."""
+        found = {key: values[key] for layout in self._layouts for key in layout.segments if key in values}
+
+        def load(layout: ModelLayout, vector: Array) -> None:
+            segments = layout.segments
+            layout.load({segments[key].name: value for key, value in found.items() if key in segments}, vector, source)
+
+        self._assign(load)
+
+    def _assign(self, fill: Callable[[ModelLayout, Array], None]) -> None:
         for layout, vector in zip(self._layouts, self.vectors.values(), strict=True):
-            packed = layout.new_vector()
-            layout.pack(values, packed)
-            assign(vector, packed)
+            values = layout.new_vector()
+            fill(layout, values)
+            assign(vector, values)
         self.backend.synchronise()
 
 
