@@ -8,21 +8,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-import numpy as np
-import safetensors
-import safetensors.numpy
-
 from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
 from crossbow.data import Dataset
-from crossbow.data.dataset import check_finite
+from crossbow.data.dataset import checked_like
 from crossbow.data.examples import BadExample
 from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
-from crossbow.files import checked_path, reason, write_whole
+from crossbow.files import checked_path
+from crossbow.model_file import ModelSettings, read_variables, write_model
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
@@ -40,17 +37,12 @@ from crossbow.types import (
     Array,
     ConfigurationError,
     CrossbowError,
-    DataError,
     DurationUnit,
     GraphError,
     Phase,
     Shape,
     TrainingUnit,
-    bytes_text,
 )
-
-LARGEST_HEADER = 16 << 20
-"""Maximum size of the header of a saved model, in bytes. It has about a hundred bytes per variable."""
 
 
 class ExecutionContext:
@@ -111,6 +103,7 @@ class ExecutionContext:
             )
         graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
         self.solver = _own_solver(graph) or self.solver
+        self._given_check = check
         check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
         self._training, self._check = training, check
         self.engine = new_engine(graph, check.graph, data, self.model, self.solver, self.system, collective)
@@ -382,20 +375,7 @@ class ExecutionContext:
         batch of the images.
         """
         self._check_open()
-        try:
-            images = np.asarray(images)
-        except ValueError as error:  # rows of different lengths
-            raise DataError(f"predict: expected an array of images. Received: {reason(error)}") from error
-        shape, dtype = self.data.train.image_shape, self.data.train.image_dtype
-        if images.shape[1:] != shape:
-            raise DataError(
-                f"predict: expected images of shape (N, {', '.join(map(str, shape))}). Received: {images.shape}"
-            )
-        if images.dtype != dtype and not (images.dtype.kind == "f" and dtype.kind == "f"):
-            raise DataError(f"predict: expected images of type {dtype}. Received: {images.dtype}")
-        if images.dtype.kind == "f":
-            check_finite("predict", images)
-            _check_fits(images, self.system.dtype)
+        images = checked_like(images, self.data.train.image_shape, self.data.train.image_dtype, self.system.dtype)
         return self.engine.predict(images)
 
     @property
@@ -419,16 +399,18 @@ class ExecutionContext:
         return derive_prediction(self._check.graph)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the base model with its running statistics (safetensors).
+        """Write the base model with its running statistics and its graph (safetensors); `Predictor.load` reads it.
 
-        The file is written atomically: an existing file is replaced at the end. Missing directories are created.
-        Raises DataError if the file cannot be written.
+        The file also has the shape, type and scale of the images and the names of the classes. A graph with an operator
+        that has no description, as one with a function in a field, is left out. The file is written atomically: an
+        existing file is replaced at the end. Missing directories are created. Raises DataError if the file cannot be
+        written.
         """
         self._check_open()
         self._write_model(checked_path("save", path), self.engine.weights)
 
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
-        write_whole(path, safetensors.numpy.save(dict(variables), metadata={"format": "crossbow"}))
+        write_model(path, dict(variables), self._training, self._given_check, self._settings())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a base model written by `save`, and restart all learners from it.
@@ -437,48 +419,34 @@ class ExecutionContext:
         non-finite numbers or a negative running variance.
         """
         self._check_open()
-        path = checked_path("load", path)
-        try:
-            if not path.is_file():
-                raise DataError(f"{path}: expected a saved model. Received: no such file")
-            _check_header(path)
-            program = self.engine.program
-            with safetensors.safe_open(path, framework="np") as file:
-                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
-                check_names(
-                    shapes, (program.model, program.statistics), str(path)
-                )  # before memory is allocated for them
-                variables: dict[str, Any] = {name: file.get_tensor(name) for name in shapes}
-        except DataError:
-            raise
-        except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
-            # TypeError and AttributeError: an element type that NumPy does not have, as bfloat16.
-            raise DataError(f"{path}: expected a saved model (safetensors). Received: {reason(error)}") from error
-        self.engine.load(variables, str(path))
+        path, program = checked_path("load", path), self.engine.program
+
+        def check(shapes: Mapping[str, Shape]) -> None:
+            check_names(shapes, (program.model, program.statistics), str(path))
+
+        self.engine.load(read_variables(path, check), str(path))
+
+    def _settings(self) -> ModelSettings:
+        """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""
+        data, system = self.data, self.system
+        return ModelSettings(
+            image_shape=data.image_shape,
+            image_dtype=data.train.image_dtype,
+            scale=data.scale,
+            number_of_classes=data.number_of_classes,
+            class_names=data.class_names,
+            batch_size=self.model.batch_size,
+            check_batch_size=self.model.check_batch_size,
+            kernels=system.kernels,
+            precision=system.precision,
+            winograd=system.winograd,
+            threads_per_learner=self.summary().devices[0].threads_per_learner,
+        )
 
     def _check_open(self) -> None:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
-
-
-def _check_header(path: Path) -> None:
-    """Raises DataError if a file's header, whose length comes first, is longer than any model's."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if length > LARGEST_HEADER:
-        received = f"a header of {bytes_text(length)}, more than {bytes_text(LARGEST_HEADER)}"
-        raise DataError(f"{path}: expected a saved model (safetensors). Received: {received}")
-
-
-def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
-    """Raises DataError if a finite number becomes infinite in the type of the computation."""
-    if images.dtype.itemsize > dtype.itemsize:
-        largest = np.max(np.abs(images), initial=0)
-        with np.errstate(over="ignore"):
-            fits = np.isfinite(largest.astype(dtype))
-        if not fits:
-            raise DataError(f"predict: expected numbers that {dtype} can hold. Received: {largest:g}")
 
 
 def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:

@@ -51,14 +51,6 @@ def test_images_of_other_sizes_and_types() -> None:
             np.testing.assert_allclose(predictor.predict(images), run_crossbow(network(), scaled), rtol=1e-4, atol=1e-5)
 
 
-def test_batches_are_as_large_as_the_images_that_come() -> None:
-    """One image first, then many: they are computed together."""
-    with Predictor(network(), batch_size=64) as predictor:
-        predictor.predict(X[:1])
-        predictor.predict(X)
-        assert predictor.batch == 64
-
-
 def test_on_a_gpu() -> None:
     with fake_cuda(), Predictor(network(), system=SystemConf(devices="cuda:0")) as predictor:
         np.testing.assert_allclose(predictor.predict(X), run_crossbow(network(), X), rtol=1e-5, atol=1e-5)

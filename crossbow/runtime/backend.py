@@ -123,6 +123,10 @@ class Backend(Protocol):
         """Do work on the first learner's stream and return its result. Kernels are prepared this way: for the learner's
         number of threads, or on its GPU."""
 
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Begin work on the first learner's stream. Returns a function that waits for its result, or raises its
+        exception. On a GPU the work is done when this returns."""
+
     def zeros(self, device: int) -> Zeros:
         """Return the allocator of a device's memory."""
 

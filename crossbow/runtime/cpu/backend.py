@@ -95,6 +95,10 @@ class CpuBackend:
         """Do `work` on the first learner's thread, and return its result."""
         return self.streams[0].call(work)
 
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Submit `work` to the first learner's thread. Returns a function that waits for its result."""
+        return self.streams[0].begin(work)
+
     def close(self, timeout: float) -> None:
         """End the threads, each after its current task."""
         for stream in self.streams:
