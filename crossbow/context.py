@@ -23,7 +23,7 @@ from crossbow.model_file import ModelSettings, read_variables, write_model
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.runtime.keeper import Found, RunKeeper, find_checkpoint, run_state
+from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, run_state
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
@@ -117,7 +117,11 @@ class ExecutionContext:
         self._keeper: RunKeeper | None = None
         if checkpoints is not None:
             writer = CheckpointWriter(checkpoints, self._write_model)
-            self._keeper = RunKeeper(self.engine, writer, self._about(graph), self._monitors)
+            try:
+                self._keeper = RunKeeper(self.engine, writer, self._about(graph), self._monitors)
+            except BaseException:
+                self.engine.close()
+                raise
 
     def _about(self, graph: Graph) -> dict[str, Any]:
         """The description of a run in its checkpoints."""
@@ -175,7 +179,7 @@ class ExecutionContext:
             raise
         return context
 
-    def _resume(self, found: Found) -> None:
+    def _resume(self, found: Resumable) -> None:
         assert self._keeper is not None
         before, now = found.checkpoint.state["about"], self._keeper.about
         check_same_run(before, now, str(found.path))
@@ -350,6 +354,11 @@ class ExecutionContext:
         )
         self._unfinished = None
         return self._run.run()
+
+    @property
+    def history(self) -> History:
+        """The history of the current or last training call, also if it was interrupted or failed."""
+        return History() if self._run is None else self._run.history
 
     def checkpoint(self) -> None:
         """Write a checkpoint now. `Monitor.record` may call it, too. Raises CrossbowError without

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
-import safetensors.numpy
 
 from crossbow.files import file_to_fill, reason
 from crossbow.types import Array, DataError
@@ -27,6 +27,8 @@ NO_CHECKSUM = "0" * 64
 _CHECKSUM = re.compile(rb'\\"checksum\\":\\"([0-9a-f]{64})\\"')
 """The checksum in a header, where the description is a JSON text in a JSON text."""
 _NAME = re.compile(r"\d{10}\.safetensors")
+_TYPES = {"<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32"}
+"""Names of the types in the format, by NumPy's."""
 LARGEST_HEADER = 64 << 20
 """Maximum size of the header of a checkpoint, in bytes."""
 
@@ -58,12 +60,31 @@ def write_checkpoint(path: Path, tensors: Mapping[str, Array], state: str) -> No
     described = {"version": VERSION, "checksum": NO_CHECKSUM, "state": state}
     # One entry, because safetensors writes several in random order, and equal states should be equal files.
     metadata = {"crossbow checkpoint": json.dumps(described, separators=(",", ":"))}
+    header, arrays = _header(tensors, metadata)
+    digest = hashlib.sha256()
     with file_to_fill(path) as file:
-        data = safetensors.numpy.save(dict(tensors), metadata=metadata)
-        found = _find_checksum(data)
-        file.write(data)
-        file.seek(found)
-        file.write(hashlib.sha256(data).hexdigest().encode())
+        for part in (header, *arrays):
+            digest.update(part)
+            file.write(part)
+        file.seek(_find_checksum(header))
+        file.write(digest.hexdigest().encode())
+
+
+def _header(tensors: Mapping[str, Array], metadata: Mapping[str, str]) -> tuple[bytes, list[Any]]:
+    """The beginning of a file in the format safetensors, and the arrays that follow it, which are not copied."""
+    described: dict[str, Any] = {"__metadata__": metadata}
+    arrays: list[Any] = []
+    end = 0
+    # The format wants the arrays without gaps, and its header, padded with spaces, at a multiple of 8 bytes.
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].itemsize, item[0])):
+        begin, end = end, end + tensor.nbytes
+        offsets = [begin, end]
+        described[name] = {"dtype": _TYPES[tensor.dtype.str], "shape": tensor.shape, "data_offsets": offsets}
+        if tensor.nbytes:
+            arrays.append(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8))
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, arrays
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from crossbow.conf import Domain, configuration, refuse, setting
-from crossbow.domains import Integer
-from crossbow.files import checked_path
+from crossbow.domains import Flag, Integer
+from crossbow.files import checked_path, file_error
 from crossbow.runtime.checkpoint import checkpoint_files, checkpoint_path, write_checkpoint
 from crossbow.types import Array, DataError
 
@@ -76,11 +76,14 @@ class Checkpoints:
 
     directory: str | Path = field(kw_only=False)
     """Folder of the run. It is created when it is needed."""
-    interval: str = setting(Interval(), default="auto")
+    interval: str = setting(Interval(), default="auto", option="checkpoint-interval")
     """Time between checkpoints, as 500tasks, 2epochs or 10minutes; none: no checkpoints, only models; auto: at the ends
     of epochs, but not within a minute of the last one, and every ten minutes."""
     keep: int = setting(Integer(at_least=1), default=3)
     """Number of checkpoints to keep; older ones are deleted."""
+    overwrite: bool = setting(Flag(), default=False)
+    """Whether to delete the checkpoints and models of an older run in the directory; without, it is an error to begin a
+    new run there."""
 
     def __post_init__(self) -> None:
         try:
@@ -141,6 +144,21 @@ class CheckpointWriter:
     @property
     def writes_checkpoints(self) -> bool:
         return self._unit != "none"
+
+    def prepare(self) -> None:
+        """Begin a new run in the directory. Raises DataError if it has checkpoints, unless they may be deleted."""
+        settings = self.settings
+        older = checkpoint_files(settings.checkpoint_directory)
+        if older and not settings.overwrite:
+            raise DataError(
+                f"{settings.path}: expected a directory without checkpoints, for a new run. Received: one with "
+                f"{older[0].name}; resume that run, overwrite it, or use another directory"
+            )
+        for path in (*older, settings.model_path, settings.best_path) if settings.overwrite else ():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise file_error(error, path, "a file to delete") from error
 
     def begin(self, tasks: int) -> None:
         """Count intervals from this number of tasks on, and from now on."""

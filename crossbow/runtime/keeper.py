@@ -12,6 +12,7 @@ from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample
 from crossbow.runtime.checkpoint import Checkpoint, checkpoint_files, read_checkpoint
 from crossbow.runtime.checkpointing import CheckpointWriter
+from crossbow.runtime.directory_lock import DirectoryLock
 from crossbow.runtime.monitor import Monitor, tell
 from crossbow.runtime.results import Record
 from crossbow.runtime.run import RunState, TrainingRun
@@ -40,6 +41,15 @@ class RunKeeper:
         """The base model with the best test accuracy."""
         self._last: tuple[int, int] | None = None
         """Numbers of tasks and records at the last checkpoint."""
+        self._lock = DirectoryLock(writer.settings.path)
+        self._owned = False
+        """Whether the checkpoints in the directory are those of this context."""
+
+    def begin(self, run: TrainingRun) -> None:
+        if not self._owned:
+            self._writer.prepare()
+            self._owned = True
+        self._writer.begin(self._engine.tasks)
 
     def is_due(self, run: TrainingRun) -> bool:
         return self._writer.is_due(self._engine.tasks)
@@ -71,6 +81,9 @@ class RunKeeper:
     def write_now(self, state: RunState | None) -> None:
         """Write a checkpoint with the state of the current or last training call, and wait for it. Raises DataError if
         it cannot be written."""
+        if not self._owned:
+            self._writer.prepare()
+            self._owned = True
         self._write(state, None)
         self._writer.wait()
         for written in self._writer.take_news():
@@ -118,12 +131,13 @@ class RunKeeper:
             if found is not None:
                 states.remove(found)
                 monitor.resume(found[1])
-        self._writer.begin(self._engine.tasks)
+        self._owned = True
         return whole
 
     def close(self) -> None:
-        """Write what is left, and end the thread."""
+        """Write what is left, end the thread, and unlock the directory."""
         self._writer.close()
+        self._lock.close()
 
 
 def run_state(checkpoint: Checkpoint) -> RunState | None:
@@ -133,7 +147,7 @@ def run_state(checkpoint: Checkpoint) -> RunState | None:
 
 
 @dataclass(frozen=True)
-class Found:
+class Resumable:
     """The newest checkpoint of a directory that is not damaged."""
 
     path: Path
@@ -148,12 +162,12 @@ class Found:
                 path.replace(path.with_suffix(".damaged"))
 
 
-def find_checkpoint(directory: Path) -> Found:
+def find_checkpoint(directory: Path) -> Resumable:
     """Read the newest checkpoint in a directory that is not damaged. Raises DataError if there is none."""
     damaged: list[str] = []
     for path in checkpoint_files(directory):
         try:
-            return Found(path, read_checkpoint(path), tuple(damaged))
+            return Resumable(path, read_checkpoint(path), tuple(damaged))
         except DataError as error:
             damaged.append(str(error))
     if damaged:

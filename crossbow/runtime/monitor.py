@@ -114,6 +114,10 @@ class JsonLinesMonitor(Monitor):
         """Write a line {"run": …} with a description of the run before its first record."""
         self._write({"run": dict(run)})
 
+    def note(self, **values: Any) -> None:
+        """Write a line with these values, as when a run is resumed."""
+        self._write(values)
+
     def progress(self, progress: Progress) -> None:
         self._begin()
 

@@ -27,15 +27,15 @@ class Resumption:
     """Number of tasks before it."""
     changes: tuple[str, ...]
     """Settings that differ from those of the checkpoint, as "learning_rate: 0.1 → 0.01"."""
-    whole: bool
-    """Whether everything was restored. Otherwise, because rule, learners or kernels differ, all learners begin at the
-    base model: their own weights and velocities, and the rule's state, were dropped."""
+    exact: bool
+    """Whether training continues exactly as it would have. Otherwise, because rule, learners or kernels differ, all
+    learners begin at the base model: their own weights and velocities, and the rule's state, were dropped."""
     damaged: tuple[str, ...] = ()
     """Sentences about newer checkpoints that are damaged."""
 
     def __str__(self) -> str:
         lines = [*self.damaged, f"resumed from {self.path}, after {self.tasks:,} tasks", *self.changes]
-        if not self.whole:
+        if not self.exact:
             lines.append(
                 "all learners begin at the base model: their own weights and velocities, and the state of the rule, "
                 "were dropped, because they do not fit these settings"

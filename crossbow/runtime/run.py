@@ -84,6 +84,9 @@ class Keeper(Protocol):
     def signals(self) -> Sequence[signal.Signals]:
         """Signals, besides that of Ctrl-C, that end training after a checkpoint."""
 
+    def begin(self, run: TrainingRun) -> None:
+        """Called when training begins. Raises DataError if the directory has another run's checkpoints."""
+
     def is_due(self, run: TrainingRun) -> bool:
         """Whether to write a checkpoint at this tick boundary."""
 
@@ -172,6 +175,8 @@ class TrainingRun:
     def run(self) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; the completed part is recorded, and
         KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way."""
+        if self.keeper is not None:
+            self.keeper.begin(self)
         with self._interrupts():
             if self.history.records:
                 self.history.stop(self._reason() or self._accuracy_reached(self.history.records[-1]))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from crossbow.conf import settings
+from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
 from crossbow.scripts.logs import add_log
@@ -116,6 +117,7 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     learners, loading, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, LOADING, TESTS))
     add_settings(parser.add_argument_group("learners"), learners, {"batch_size": str(defaults.batch_size)})
     add_settings(parser.add_argument_group("loading"), loading)
+    add_settings(parser.add_argument_group("checkpoints"), settings(Checkpoints))
     rule = parser.add_argument_group("rule")
     add_rule(rule)
     add_settings(rule, {name: rest.pop(name) for name in MODEL if name in rest})
@@ -149,10 +151,11 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         type=expanded_path,
         metavar="DIR",
         default=Path("output") / name,
-        help="where log.jsonl, learning_curves.png and bad_records.jsonl (--on-bad-record skip) are written; older "
-        "ones are replaced (default: %(default)s)",
+        help="directory of the run: run.json, log.jsonl, model.safetensors, best.safetensors, checkpoints and "
+        "pictures; an older run there is not replaced without --overwrite (default: %(default)s)",
     )
     add_log(group)
+    group.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # by `crossbow resume`
     group.add_argument("--quiet", action="store_true", help="print nothing but warnings and errors")
 
 

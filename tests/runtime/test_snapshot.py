@@ -80,7 +80,7 @@ def check_every_checkpoint(
         shutil.copy(file, other / "checkpoints")
         with make(resume=other) as resumed:
             assert resumed.resumed is not None
-            assert resumed.resumed.whole
+            assert resumed.resumed.exact
             same_records(expected, resumed.continue_training())
             assert same_weights(weights, resumed.variables)
 
@@ -155,7 +155,7 @@ def test_a_state_without_a_barrier_is_kept_as_it_is(name: str, tmp_path: Path) -
     (found,) = checkpoint_files(tmp_path / "checkpoints")
     with make(resume=tmp_path) as resumed:
         assert resumed.resumed is not None
-        assert resumed.resumed.whole
+        assert resumed.resumed.exact
         assert resumed.summary().tasks == 18
         before = found.read_bytes()
         found.unlink()
