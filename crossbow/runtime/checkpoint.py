@@ -125,5 +125,5 @@ def _find_checksum(data: bytes) -> int:
     quotation marks are escaped once more."""
     found = _CHECKSUM.search(data, 0, 8 + int.from_bytes(data[:8], "little"))
     if found is None:
-        raise DataError("expected a checkpoint. Received: a file without a checksum")
+        raise ValueError("a file without a checksum")
     return found.start(1)

@@ -60,12 +60,15 @@ def two_epochs(running: ExecutionContext) -> History:
     return running.train_and_test(2)
 
 
-def check_every_checkpoint(
+def check_checkpoints(
     tmp_path: Path,
     make: Callable[..., ExecutionContext],
     train: Callable[[ExecutionContext], History] = two_epochs,
+    *,
+    every: bool = False,
 ) -> None:
-    """An unbroken run, one that writes a checkpoint after every tick, and all that go on from one of these agree."""
+    """An unbroken run, one that writes a checkpoint after every tick, and those that go on from the first, the last and
+    the middle one of these, or from every one, agree."""
     with make() as unbroken:
         expected, weights = train(unbroken), unbroken.variables
     settings = Checkpoints(tmp_path / "run", interval="1task", keep=1000)
@@ -74,7 +77,7 @@ def check_every_checkpoint(
         assert same_weights(weights, watched.variables)
     files = checkpoint_files(settings.checkpoint_directory)
     assert len(files) > 2
-    for file in files:
+    for file in files if every else {files[0], files[len(files) // 2], files[-1]}:
         other = tmp_path / file.stem
         (other / "checkpoints").mkdir(parents=True)
         shutil.copy(file, other / "checkpoints")
@@ -101,24 +104,30 @@ PLACES = [("cpu", 3), ("cpu:0/2,cpu:1/2", 2)]
 WITH_BARRIER = [name for name, rule in RULES.items() if issubclass(rule, BarrierRule)]
 
 
+EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+
+
+@EVERY
 @pytest.mark.parametrize("name", RULES)
-def test_every_rule_with_one_learner(name: str, tmp_path: Path) -> None:
-    check_every_checkpoint(tmp_path, maker(made(name)))
+def test_every_rule_with_one_learner(name: str, tmp_path: Path, *, every: bool) -> None:
+    check_checkpoints(tmp_path, maker(made(name)), every=every)
 
 
+@EVERY
 @pytest.mark.parametrize("name", WITH_BARRIER)
-def test_rules_with_a_barrier_with_several_learners(name: str, tmp_path: Path) -> None:
-    check_every_checkpoint(tmp_path, maker(made(name), learners=3))
+def test_rules_with_a_barrier_with_several_learners(name: str, tmp_path: Path, *, every: bool) -> None:
+    check_checkpoints(tmp_path, maker(made(name), learners=3), every=every)
 
 
 @pytest.mark.parametrize("rule", [SMA(base_momentum=0.4), SSGD(), PolyakRuppert(alpha=0.2)], ids=str)
 def test_several_devices(rule: Any, tmp_path: Path) -> None:
-    check_every_checkpoint(tmp_path, maker(rule, learners=2, devices="cpu:0/2,cpu:1/2"))
+    check_checkpoints(tmp_path, maker(rule, learners=2, devices="cpu:0/2,cpu:1/2"))
 
 
-def test_a_sequence_of_rules(tmp_path: Path) -> None:
+@EVERY
+def test_a_sequence_of_rules(tmp_path: Path, *, every: bool) -> None:
     sequence = RuleSequence(((SMA(base_momentum=0.4), 3), (SSGD(), 2), (EASGD(), 1)))
-    check_every_checkpoint(tmp_path, maker(sequence, restart=False))
+    check_checkpoints(tmp_path, maker(sequence, restart=False), every=every)
 
 
 @pytest.mark.parametrize("kernels", ["reference", FAST])
@@ -133,7 +142,7 @@ def test_random_operators_and_statistics(kernels: str, tmp_path: Path) -> None:
         InnerProduct(number_of_outputs=3),
     )
     make = maker(SMA(), learners=2, kernels=kernels, data=pictures(examples=30), network=network)
-    check_every_checkpoint(tmp_path, make)
+    check_checkpoints(tmp_path, make)
 
 
 @pytest.mark.parametrize("limits", [{"target_loss": 0.9}, {"target_accuracy": 0.7}], ids=str)
@@ -143,7 +152,7 @@ def test_targets_are_reached_at_the_same_task(limits: dict[str, float], tmp_path
             return running.train_until_condition(0.9, 20)
         return running.train_and_test(20, **limits)
 
-    check_every_checkpoint(tmp_path, maker(SMA(), learners=2), train=train)
+    check_checkpoints(tmp_path, maker(SMA(), learners=2), train=train)
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if name not in WITH_BARRIER])
