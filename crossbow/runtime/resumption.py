@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from crossbow.ops.initialiser import Initialiser
 from crossbow.runtime.recorded import differences
 from crossbow.types import DataError
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""An object's place in memory, which may be a part of its representation."""
 FIXED = {"model": ("batch_size",), "system": ("seed", "order", "files_together")}
 """Settings that decide which examples are in a batch."""
 
@@ -60,7 +63,7 @@ def _describe(kernel: object) -> str:
         return name
     values = {field.name: plain(getattr(kernel, field.name)) for field in dataclasses.fields(kernel)}
     shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if not isinstance(value, Initialiser))
-    return f"{name}({shown})"
+    return f"{name}({_ADDRESS.sub('', shown)})"
 
 
 def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:

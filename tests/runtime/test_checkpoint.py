@@ -52,6 +52,7 @@ def test_equal_states_are_equal_files(path: Path) -> None:
 
 
 def test_a_changed_byte_at_any_place_is_found(path: Path) -> None:
+    write_checkpoint(path, {"x": TENSORS["b"]}, "{}")
     data = bytearray(path.read_bytes())
     for place in range(len(data)):
         data[place] ^= 1 << place % 8
@@ -64,6 +65,7 @@ def test_a_changed_byte_at_any_place_is_found(path: Path) -> None:
 
 
 def test_a_file_that_ends_too_early(path: Path) -> None:
+    write_checkpoint(path, {"x": TENSORS["b"]}, "{}")
     data = path.read_bytes()
     for length in range(len(data)):
         path.write_bytes(data[:length])
