@@ -20,6 +20,7 @@ from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
+from crossbow.scripts.initial_model import load_initial_model
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
@@ -154,7 +155,8 @@ class _Run:
             monitors=[log, self.bad, self.records, console],
         ) as context:
             weights = _weights_of_losses(dataflow)
-            _print_configuration(self.script, options, context, data, weights)
+            initial = load_initial_model(context, options)
+            _print_configuration(self.script, options, context, data, weights, initial)
             _prepare_directory(options.output_directory, self.log, self.picture)
             self.bad.prepare()
             log.header(_header(self.script, options, context) | ({"losses": weights} if weights else {}))
@@ -237,6 +239,7 @@ def _print_configuration(
     context: ExecutionContext,
     data: Dataset,
     weights: dict[str, float],
+    initial: list[str],
 ) -> None:
     summary = context.summary()
     words = script.variant(options)
@@ -266,6 +269,7 @@ def _print_configuration(
     ]
     for name, text in rows:
         print(f"{name:8} {text}")
+    print(*initial, sep="\n", end="\n" * bool(initial))
     print(flush=True)
 
 
