@@ -171,13 +171,13 @@ def data_of_run(path: Path) -> dict[str, Any] | None:
 def _check_data(data: Dataset, file: ModelFile) -> None:
     """Raises DataError if the model was trained on other images or classes, or if there is no test set."""
     settings = file.settings
-    for what, received, expected in (
-        ("images of shape", data.image_shape, settings.image_shape),
-        ("images of type", data.train.image_dtype, settings.image_dtype),
-        ("a number of classes", data.number_of_classes, settings.number_of_classes),
+    for text, received, expected in (
+        ("images of shape {}", data.image_shape, settings.image_shape),
+        ("images of type {}", data.train.image_dtype, settings.image_dtype),
+        ("{} classes", data.number_of_classes, settings.number_of_classes),
     ):
         if received != expected:
-            raise DataError(f"{file.path}: expected a data set with {what} {expected}. Received: {received}")
+            raise DataError(f"{file.path}: expected a data set with {text.format(expected)}. Received: {received}")
     if data.check is None:
         raise DataError(f"{file.path}: expected a data set with test examples. Received: one without")
 
@@ -219,9 +219,9 @@ def confusion_text(counts: NDArray[np.int64], names: list[str]) -> str:
 
     >>> print(confusion_text(np.array([[5, 1], [0, 7]]), ["cat", "dog"]))
          predicted
-           cat  dog
-    cat      5    1
-    dog      0    7
+         cat  dog
+    cat    5    1
+    dog    0    7
     """
     if len(names) > LARGEST_TABLE:
         wrong = np.array(counts)
