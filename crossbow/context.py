@@ -19,7 +19,8 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
 from crossbow.files import checked_path
-from crossbow.model_file import ModelSettings, read_variables, write_model
+from crossbow.matching import Matching, match
+from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
@@ -434,6 +435,23 @@ class ExecutionContext:
             check_names(shapes, (program.model, program.statistics), str(path))
 
         self.engine.load(read_variables(path, check), str(path))
+
+    def load_matching(self, path: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> Matching:
+        """Take the variables of another model that have the name and shape of this model's, and restart all learners,
+        as for fine-tuning. The other variables keep their values.
+
+        path: a file of `save`, or the directory of a run. exclude: patterns of names that are not taken, as "ip*".
+        Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
+        the file is damaged, nothing fits, or a number that would be taken is not finite; and ConfigurationError for a
+        pattern that matches nothing.
+        """
+        self._check_open()
+        if isinstance(exclude, str) or not all(isinstance(pattern, str) for pattern in exclude):
+            raise ConfigurationError(f"exclude must be a list of patterns, as ['ip*']. Received: {shown(exclude)}")
+        path = model_path(path)
+        matching, values = match(self.engine.weights, read_variables(path), exclude, str(path))
+        self.engine.load(values, str(path))
+        return matching
 
     def _settings(self) -> ModelSettings:
         """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""

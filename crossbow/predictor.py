@@ -162,6 +162,22 @@ class Predictor:
             for row, indices in zip(probabilities, order, strict=True)
         ]
 
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether the output is probabilities: whether the network ends with SoftMax."""
+        return isinstance(self.prediction_graph[-1].kernel, SoftMax)
+
+    @property
+    def prediction_graph(self) -> Graph:
+        """The graph that is computed: without loss and metrics."""
+        return derive_prediction(self._graph)
+
+    @property
+    def operator_variables(self) -> Mapping[tuple[int, str], Array] | None:
+        """The variables of a model from a file, by the operator's id and their name in the operator; None for a network
+        that is not from a file."""
+        return None if self._saved is None else self._saved.variables
+
     def close(self) -> None:
         """End all threads."""
         self._closed = True

@@ -127,6 +127,10 @@ class Backend(Protocol):
         """Begin work on the first learner's stream. Returns a function that waits for its result, or raises its
         exception. On a GPU the work is done when this returns."""
 
+    def call_here(self, work: Callable[[], T]) -> T:
+        """Do native work as on the first learner's stream and return its result; on the calling thread if possible,
+        because a change of threads takes as long as a small network."""
+
     def zeros(self, device: int) -> Zeros:
         """Return the allocator of a device's memory."""
 

@@ -55,13 +55,18 @@ class NetworkPrediction:
         result = self._model.result(len(images))
         begun: Begun = deque()
         try:
-            for task, part in enumerate(self._model.parts(len(images))):
+            parts = self._model.parts(len(images))
+            for task, part in enumerate(parts):
                 stream = self._free_stream(begun)
                 try:
-                    begun.append((stream, stream.begin(images[part], result[part], task)))
+                    if task < len(parts) - 1:
+                        begun.append((stream, stream.begin(images[part], result[part], task)))
+                        continue
+                    stream.compute(images[part], result[part], task)
                 except BaseException:
                     self._idle.put(stream)
                     raise
+                self._idle.put(stream)
         finally:
             while begun:
                 self._finish(begun)

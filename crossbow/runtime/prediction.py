@@ -152,8 +152,16 @@ class StreamPrediction:
         """The output for images (N, …). A task is a part of the images, counted from 0. Raises TaskError."""
         result = self._model.result(len(images))
         for task, part in enumerate(self._model.parts(len(images))):
-            self.begin(images[part], result[part], task)()
+            self.compute(images[part], result[part], task)
         return result
+
+    def compute(self, images: Array, out: Array, task: int) -> None:
+        """Compute the output of a part, on the calling thread if that is possible."""
+        part = self._part(len(images))
+        part.fill(images)
+        call = self._backend.call_here if part.is_native else self._backend.call
+        call(functools.partial(part.run, task))
+        out[...] = part.output()
 
     def begin(self, images: Array, out: Array, task: int) -> Callable[[], None]:
         """Begin to compute the output of a part. Returns a function that waits for it, and must be called."""
@@ -199,6 +207,8 @@ class _Part:
         memory = Memory(arena, program.model, dict(vectors), named, program.statistics, backend.to_device)
         steps = backend.call(lambda: program.bind(memory).forward)
         self._calls = TaskList([step.call for step in steps], [step.operator for step in steps])
+        self.is_native = self._calls.native_calls == len(self._calls.calls)
+        """Whether no Python code runs in it."""
         self._output = program.output(len(program.graph) - 1, memory)
 
     def fill(self, images: Array) -> None:

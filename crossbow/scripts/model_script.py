@@ -38,6 +38,7 @@ from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
+from crossbow.scripts.initial_model import load_initial_model
 from crossbow.scripts.logs import log_monitors
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
@@ -192,7 +193,8 @@ class _Run:
             monitors=[self.log, *self.others, self.bad, self.console],
         ) as context:
             weights = _weights_of_losses(dataflow)
-            _print_configuration(self.script, options, context, data, weights)
+            initial = None if options.resume else load_initial_model(context, options)
+            _print_configuration(self.script, options, context, data, weights, initial)
             self.directory.prepare()
             header = _header(self.script, options, context) | ({"losses": weights} if weights else {})
             for monitor in self.others:
@@ -328,6 +330,7 @@ def _print_configuration(
     context: ExecutionContext,
     data: Dataset,
     weights: dict[str, float],
+    initial: list[str],
 ) -> None:
     summary = context.summary()
     words = script.variant(options)
@@ -357,6 +360,7 @@ def _print_configuration(
     ]
     for name, text in rows:
         print(f"{name:8} {text}")
+    print(*initial, sep="\n", end="\n" * bool(initial))
     print(flush=True)
 
 

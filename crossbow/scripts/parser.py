@@ -14,6 +14,7 @@ from crossbow.conf import settings
 from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
+from crossbow.scripts.initial_model import add_initial_model, check_initial_model
 from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
@@ -112,6 +113,7 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     )
     _add_data(parser.add_argument_group("data and output"), name, defaults)
     model = parser.add_argument_group("model")
+    add_initial_model(model)
     _add_length(parser.add_argument_group("length of training (whichever comes first)"), defaults)
     rest = {**MODEL, **SYSTEM}
     learners, loading, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, LOADING, TESTS))
@@ -259,6 +261,7 @@ class Configurations:
 
 def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
     """The options as configurations. Raises ConfigurationError, also for an option without effect."""
+    check_initial_model(options)
     solver = solver_conf(options, defaults.solver)
     model = those_given(options, MODEL)
     if "restart" in model and solver.policy not in STEPWISE_POLICIES:

@@ -96,6 +96,10 @@ class CudaBackend:
         result = self.call(work)
         return lambda: result
 
+    def call_here(self, work: Callable[[], T]) -> T:
+        """Do work on the first learner's stream, and wait until it is done."""
+        return self.call(work)
+
     def close(self, timeout: float) -> None:
         """Destroy the streams."""
         with self._submitting:
