@@ -17,6 +17,7 @@ from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
 from crossbow.scripts.data_command import add_data_command
+from crossbow.scripts.graph_command import add_graph_command
 from crossbow.types import ConfigurationError
 
 EXTRAS = {
@@ -27,6 +28,9 @@ EXTRAS = {
         "simplejpeg": "JPEG files",
         "pillow": "image files",
     },
+    "graph": {"pygraphviz": "pictures of graphs"},
+    "tensorboard": {"tensorboard": "TensorBoardMonitor"},
+    "wandb": {"wandb": "WandbMonitor"},
 }
 """Optional packages by extra, and the purpose of each."""
 
@@ -49,6 +53,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
+    add_graph_command(commands)
     listing = commands.add_parser(
         "models", help="list the models of the zoo: command, parameters, shape of an example, and paper"
     )

@@ -33,7 +33,7 @@ from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.logs import log_monitors
-from crossbow.scripts.parser import Defaults, configurations, new_parser
+from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
 from crossbow.synch import has_barrier
@@ -100,18 +100,25 @@ class ModelScript:
 
     def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
         """The model that these options select. Nothing is read or trained."""
-        options, defaults = self._options(arguments)
-        data = configurations(options, defaults).data
-        options.image_shape, options.classes = data.image_shape, data.number_of_classes
+        options, confs, dataflow = self.network(arguments)
+        data = confs.data
         words = self.variant(options)
         given = f", {options.dataset}" if "--dataset" in arguments else ""
         return ModelDescription(
             name=f"{self.name} ({words}{given})" if words else f"{self.name}{given}",
             command=" ".join(["python -m", f"models.{self.name}", *arguments]),
-            parameters=self.build(options).parameters((1, *data.image_shape)),
+            parameters=dataflow.parameters((1, *data.image_shape)),
             input_shape=data.image_shape,
             paper=self.paper,
         )
+
+    def network(self, arguments: Sequence[str] = ()) -> tuple[argparse.Namespace, Configurations, Dataflow]:
+        """Options, configurations and training dataflow of a command line. Nothing is read, except files whose shape
+        the network depends on, and nothing is trained."""
+        options, defaults = self._options(arguments)
+        confs = configurations(options, defaults)
+        options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
+        return options, confs, self.build(options)
 
     def _options(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Defaults]:
         """The options of a command line, and the defaults that its own options select."""
