@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from crossbow.dataflow.graph import Vertex
 from crossbow.runtime.speeds import Regrouping
@@ -56,6 +59,17 @@ class Record:
         of_test = {name: None if self.test is None else getattr(self.test, name) for name in OF_TEST}
         own = {name: getattr(self, name) for name in COLUMNS if not name.startswith("test_")}
         return own | {f"test_{name}": value for name, value in of_test.items()}
+
+    @classmethod
+    def of_numbers(cls, numbers: Mapping[str, Any]) -> Record:
+        """The record with these numbers, as `numbers` returns them; others are ignored. A loss or a rate that is None
+        was not finite. Raises KeyError if a number is missing that every record has."""
+        known = {name: numbers[name] for name in numbers if name in COLUMNS and not name.startswith("test_")}
+        for name in ("epoch", "tasks", "time", "loss", "images_per_second", "learning_rate"):
+            known[name] = math.nan if numbers[name] is None else numbers[name]
+        test: dict[str, Any] = {name: numbers.get(f"test_{name}") for name in OF_TEST}
+        tested = None if test["examples"] is None else TestResult(**test)
+        return cls(**{"accuracy": None, **known, "test": tested})
 
 
 OF_TEST = tuple(field.name for field in fields(TestResult))

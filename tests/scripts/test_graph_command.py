@@ -22,9 +22,8 @@ def test_options_stand_before_and_after_the_model(tmp_path: Path, capsys: pytest
 
 def test_the_compiled_network(tmp_path: Path) -> None:
     path = tmp_path / "net.dot"
-    assert (
-        cli.main(["graph", "models.mlp", "--hidden", "8", "--kernels", "reference", "--compiled", "-o", str(path)]) == 0
-    )
+    small = ["graph", "models.mlp", "--hidden", "8", "-o", str(path)]
+    assert cli.main([*small, "--kernels", "reference", "--compiled"]) == 0
     text = path.read_text(encoding="utf-8")
     assert "inner_product_forward" in text
     assert "arena+" in text
