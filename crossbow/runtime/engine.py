@@ -14,6 +14,7 @@ from crossbow.data.bad_examples import BadExamples
 from crossbow.data.loader import Loader
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
+from crossbow.runtime.activity import Activity, distance
 from crossbow.runtime.backend import Learner
 from crossbow.runtime.building import (
     assemble,
@@ -155,6 +156,30 @@ class Engine:
     def summary(self) -> RunSummary:
         """A summary of the devices, the rule and the progress."""
         return summarise(self.backend, self.parts, self.position)
+
+    @property
+    def activities(self) -> list[Activity]:
+        """The activity of each learner; empty where it is not measured."""
+        found = [learner.activity for learner in self.coordination.learners]
+        return [activity for activity in found if activity is not None]
+
+    def distances(self, blocks: int | None = None) -> list[float | None]:
+        """‖w_i − z‖ / ‖z‖ of each learner, or an estimate from this many blocks (`activity.distance`), which may be
+        computed while tasks run if vectors are in the host's memory; None for learners that read z itself."""
+        z = on_host(self.recovery.base[0])
+        weights = [replica.weights for replica in self.parts.replicas]
+        return [None if each is None else distance(on_host(each), z, blocks) for each in weights]
+
+    @property
+    def arrivals(self) -> tuple[int, int, int] | None:
+        """Numbers of complete and of dropped contributions since the start, and the sum of their staleness; None if
+        they are not counted."""
+        return self.coordination.arrivals()
+
+    @property
+    def has_barrier(self) -> bool:
+        """Whether learners wait for each other at ticks."""
+        return self.parts.setting.barrier
 
     # Training
 

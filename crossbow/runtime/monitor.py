@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from crossbow.console import printable
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
-from crossbow.runtime.results import AnyDecision, Record
+from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ class Progress:
     """Moving mean of the training loss."""
     images_per_second: float
     """Throughput since the start of the stretch."""
+    learners: tuple[LearnerRecord, ...] = ()
+    """The learners of CPU devices in the last stretch of at least a second."""
+    doing: tuple[str, ...] = ()
+    """What each of them does now: "computing", "averaging", "waiting" (for others) or "no task"."""
 
 
 class Monitor:
@@ -107,7 +111,7 @@ class JsonLinesMonitor(Monitor):
         self._begin()
 
     def record(self, record: Record) -> None:
-        self._write(record.numbers())
+        self._write({**record.numbers(), "learners": [asdict(each) for each in record.learners]})
 
     def decision(self, decision: AnyDecision) -> None:
         self._write({"decision": str(decision), **asdict(decision)})

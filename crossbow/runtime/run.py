@@ -11,9 +11,11 @@ from contextlib import contextmanager
 from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
+from crossbow.host_memory import resident_memory
+from crossbow.runtime.activity import Stopwatch
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.monitor import Monitor, Progress, tell
-from crossbow.runtime.results import AnyDecision, History, Record, RunningMean
+from crossbow.runtime.results import AnyDecision, History, LearnerRecord, Record, RunningMean
 from crossbow.runtime.scheduler import TICKS_BEHIND
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
@@ -41,6 +43,12 @@ class Limits:
         check_number(self, "accuracy", minimum=0, maximum=1, optional=True)
 
 
+RECENT = 1.0
+"""Seconds over which the learners are measured for progress."""
+BLOCKS = 4
+"""Blocks of the vectors from which progress estimates the learners' distances from z, while tasks run."""
+
+
 class TrainingRun:
     """Runs an engine until a limit is reached, on the caller's thread."""
 
@@ -62,6 +70,11 @@ class TrainingRun:
         """Number of tasks after which the loss was small enough."""
         self.interrupted = False
         self.next_progress = 0.0
+        self.recent = Stopwatch(engine.activities)
+        self.recent_ends = 0.0
+        self.recent_waited = 0.0
+        self.learners: tuple[LearnerRecord, ...] = ()
+        """The learners in the last stretch of at least `RECENT` seconds, for progress."""
 
     def run(self) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; the completed part is recorded, and
@@ -77,8 +90,8 @@ class TrainingRun:
         """Train to the next end of an epoch or test, and record it."""
         engine = self.engine
         first, next_test = engine.tasks, self._next_test() if self.test else math.inf
-        waited = engine.data_wait_seconds
-        self.stretch_start, self.stretch_images = time.perf_counter(), 0
+        waited, arrivals, stopwatch = engine.data_wait_seconds, engine.arrivals, Stopwatch(engine.activities)
+        self.stretch_start, self.stretch_images, self.recent_ends = time.perf_counter(), 0, 0.0
         rate = engine.learning_rate
         until = int(min(self._next_epoch(), next_test, self.end))
         engine.run(until, self._stop_now, self._add, self._decided)
@@ -90,6 +103,11 @@ class TrainingRun:
         tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
         data_wait = min(1.0, (engine.data_wait_seconds - waited) / elapsed)
+        learners = stopwatch.records(
+            engine.activities, engine.distances(), data_wait, barrier=engine.has_barrier, seconds=elapsed
+        )
+        self.learners = learners
+        staleness, dropped = _arrived(arrivals, engine.arrivals)
         record = Record(
             epoch=self._epochs(),
             tasks=engine.tasks,
@@ -100,6 +118,10 @@ class TrainingRun:
             learning_rate=rate,
             test=engine.test() if tested else None,
             data_wait=data_wait,
+            staleness=staleness,
+            dropped=dropped,
+            memory=resident_memory(),
+            learners=learners,
         )
         self._tell_bad_examples()
         self.history.records.append(record)
@@ -221,8 +243,24 @@ class TrainingRun:
             time=self._seconds(),
             loss=self.mean.moving_loss,
             images_per_second=self.stretch_images / max(now - self.stretch_start, 1e-9),
+            learners=self._learners(now),
+            doing=tuple(activity.doing for activity in self.engine.activities),
         )
         self._tell("progress", progress)
+
+    def _learners(self, now: float) -> tuple[LearnerRecord, ...]:
+        """The learners, measured anew about once a second."""
+        engine = self.engine
+        if now >= self.recent_ends:
+            activities, waited = engine.activities, engine.data_wait_seconds
+            if self.recent_ends and activities:
+                seconds = now - (self.recent_ends - RECENT)
+                share = min(1.0, (waited - self.recent_waited) / seconds)
+                self.learners = self.recent.records(
+                    activities, engine.distances(BLOCKS), share, barrier=engine.has_barrier, seconds=seconds
+                )
+            self.recent, self.recent_ends, self.recent_waited = Stopwatch(activities), now + RECENT, waited
+        return self.learners
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
@@ -243,3 +281,11 @@ class TrainingRun:
             yield
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _arrived(before: tuple[int, int, int] | None, now: tuple[int, int, int] | None) -> tuple[float | None, int | None]:
+    """Mean staleness and number of dropped contributions between two counts (`Engine.arrivals`)."""
+    if before is None or now is None:
+        return None, None
+    arrivals, dropped, staleness = (max(0, later - earlier) for earlier, later in zip(before, now, strict=True))
+    return (staleness / arrivals if arrivals else None), dropped

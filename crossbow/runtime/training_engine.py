@@ -8,6 +8,7 @@ from typing import Protocol
 from crossbow.compile import Program
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
+from crossbow.runtime.activity import Activity
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.flow import OnResult
 from crossbow.runtime.results import TestResult
@@ -51,6 +52,17 @@ class TrainingEngine(Protocol):
 
     @property
     def data_wait_seconds(self) -> float: ...
+
+    @property
+    def activities(self) -> list[Activity]: ...
+
+    def distances(self, blocks: int | None = None) -> list[float | None]: ...
+
+    @property
+    def arrivals(self) -> tuple[int, int, int] | None: ...
+
+    @property
+    def has_barrier(self) -> bool: ...
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]: ...

@@ -29,6 +29,8 @@ class ExchangeState:
         self.rule, self.learners = rule, learners
         self.merges = 0
         """Merges of all learners since the beginning, without dropped contributions."""
+        self.arrivals = self.dropped = self.staleness = 0
+        """Numbers of complete and of dropped contributions since the beginning, and the sum of their staleness."""
         self._finishers: deque[int] = deque(maxlen=rule.remembers(learners))
         self.restart()
 
@@ -62,6 +64,9 @@ class ExchangeState:
         staleness = 1 + self.merges - min(self._taken[each] for each in contributors)
         arrival = Arrival(learner, self.learners, len(contributors), staleness, tuple(self._finishers))
         dropped = self.rule.omega(arrival) == 0
+        self.arrivals += 1
+        self.dropped += dropped
+        self.staleness += staleness
         self._finishers.append(learner)
         self.merges += not dropped
         return Merge(contributors, arrival, dropped)
