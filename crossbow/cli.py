@@ -20,6 +20,7 @@ from crossbow.scripts.compare_command import add_compare_command
 from crossbow.scripts.data_command import add_data_command
 from crossbow.scripts.graph_command import add_graph_command
 from crossbow.scripts.plot_command import add_plot_command
+from crossbow.scripts.watch_command import add_watch_command
 from crossbow.types import ConfigurationError
 
 EXTRAS = {
@@ -56,6 +57,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
     add_graph_command(commands)
+    add_watch_command(commands)
     add_plot_command(commands)
     add_compare_command(commands)
     listing = commands.add_parser(

@@ -11,12 +11,12 @@ from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.activity import Activity
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.engines import Engines
 from crossbow.runtime.flow import OnResult
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.phases import Phases, engines_of
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import OnDecision, ignore_decision
@@ -131,23 +131,8 @@ class ChangingEngine:
         return self.now.weights
 
     @property
-    def data_wait_seconds(self) -> float:
-        return self.now.data_wait_seconds
-
-    @property
-    def activities(self) -> list[Activity]:
-        return self.now.activities
-
-    def distances(self, blocks: int | None = None) -> list[float | None]:
-        return self.now.distances(blocks)
-
-    @property
-    def arrivals(self) -> tuple[int, int, int] | None:
-        return self.now.arrivals
-
-    @property
-    def has_barrier(self) -> bool:
-        return self.now.has_barrier
+    def observation(self) -> Observation:
+        return self.now.observation
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:

@@ -14,7 +14,6 @@ from crossbow.data.bad_examples import BadExamples
 from crossbow.data.loader import Loader
 from crossbow.data.order import TrainingOrder
 from crossbow.dataflow.graph import Graph
-from crossbow.runtime.activity import Activity, distance
 from crossbow.runtime.backend import Learner
 from crossbow.runtime.building import (
     assemble,
@@ -28,6 +27,7 @@ from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.evaluation import Evaluation
 from crossbow.runtime.flow import Flow, OnResult
 from crossbow.runtime.memory import on_host
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.position import Position
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import Replica
@@ -76,6 +76,7 @@ class Engine:
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self.scheduler = Scheduler(setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule)
+        self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
         self.recovery.restart()
@@ -144,11 +145,6 @@ class Engine:
         return self.scheduler.learning_rate
 
     @property
-    def data_wait_seconds(self) -> float:
-        """Seconds of training in which learners waited for data, as a mean over the learners."""
-        return self.flow.data_wait_seconds
-
-    @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:
         """The examples that were left out, by phase."""
         return self.parts.setting.bad
@@ -156,30 +152,6 @@ class Engine:
     def summary(self) -> RunSummary:
         """A summary of the devices, the rule and the progress."""
         return summarise(self.backend, self.parts, self.position)
-
-    @property
-    def activities(self) -> list[Activity]:
-        """The activity of each learner; empty where it is not measured."""
-        found = [learner.activity for learner in self.coordination.learners]
-        return [activity for activity in found if activity is not None]
-
-    def distances(self, blocks: int | None = None) -> list[float | None]:
-        """‖w_i − z‖ / ‖z‖ of each learner, or an estimate from this many blocks (`activity.distance`), which may be
-        computed while tasks run if vectors are in the host's memory; None for learners that read z itself."""
-        z = on_host(self.recovery.base[0])
-        weights = [replica.weights for replica in self.parts.replicas]
-        return [None if each is None else distance(on_host(each), z, blocks) for each in weights]
-
-    @property
-    def arrivals(self) -> tuple[int, int, int] | None:
-        """Numbers of complete and of dropped contributions since the start, and the sum of their staleness; None if
-        they are not counted."""
-        return self.coordination.arrivals()
-
-    @property
-    def has_barrier(self) -> bool:
-        """Whether learners wait for each other at ticks."""
-        return self.parts.setting.barrier
 
     # Training
 

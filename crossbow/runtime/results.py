@@ -120,6 +120,10 @@ class History:
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""
 
+    def explain(self, message: str) -> None:
+        """Set the reason of a monitor that ends training, unless another monitor gave one before."""
+        self.message = self.message or message
+
     def stop(self, reason: str) -> None:
         """Set the reason why training ended; "" if it continues."""
         self.stopped = reason

@@ -12,9 +12,9 @@ from types import FrameType
 
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.host_memory import resident_memory
-from crossbow.runtime.activity import Stopwatch
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.monitor import Monitor, Progress, tell
+from crossbow.runtime.observation import Stretch
 from crossbow.runtime.results import AnyDecision, History, LearnerRecord, Record, RunningMean
 from crossbow.runtime.scheduler import TICKS_BEHIND
 from crossbow.runtime.task import Completed
@@ -70,9 +70,8 @@ class TrainingRun:
         """Number of tasks after which the loss was small enough."""
         self.interrupted = False
         self.next_progress = 0.0
-        self.recent = Stopwatch(engine.activities)
+        self.recent = Stretch(engine.observation)
         self.recent_ends = 0.0
-        self.recent_waited = 0.0
         self.learners: tuple[LearnerRecord, ...] = ()
         """The learners in the last stretch of at least `RECENT` seconds, for progress."""
 
@@ -90,7 +89,7 @@ class TrainingRun:
         """Train to the next end of an epoch or test, and record it."""
         engine = self.engine
         first, next_test = engine.tasks, self._next_test() if self.test else math.inf
-        waited, arrivals, stopwatch = engine.data_wait_seconds, engine.arrivals, Stopwatch(engine.activities)
+        stretch = Stretch(engine.observation)
         self.stretch_start, self.stretch_images, self.recent_ends = time.perf_counter(), 0, 0.0
         rate = engine.learning_rate
         until = int(min(self._next_epoch(), next_test, self.end))
@@ -102,12 +101,8 @@ class TrainingRun:
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
         tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
-        data_wait = min(1.0, (engine.data_wait_seconds - waited) / elapsed)
-        learners = stopwatch.records(
-            engine.activities, engine.distances(), data_wait, barrier=engine.has_barrier, seconds=elapsed
-        )
-        self.learners = learners
-        staleness, dropped = _arrived(arrivals, engine.arrivals)
+        measured = stretch.measure(engine.observation, elapsed)
+        self.learners = measured.learners
         record = Record(
             epoch=self._epochs(),
             tasks=engine.tasks,
@@ -117,11 +112,11 @@ class TrainingRun:
             images_per_second=self.stretch_images / elapsed,
             learning_rate=rate,
             test=engine.test() if tested else None,
-            data_wait=data_wait,
-            staleness=staleness,
-            dropped=dropped,
+            data_wait=measured.data_wait,
+            staleness=measured.staleness,
+            dropped=measured.dropped,
             memory=resident_memory(),
-            learners=learners,
+            learners=measured.learners,
         )
         self._tell_bad_examples()
         self.history.records.append(record)
@@ -153,8 +148,7 @@ class TrainingRun:
         """Call a method of every monitor. Raises MonitorError if one fails, and CrossbowError in a process that a
         monitor has forked, because it cannot train."""
         for monitor in self.monitors:
-            reason = tell(monitor, event, *arguments)
-            self.history.message = self.history.message or reason
+            self.history.explain(tell(monitor, event, *arguments))
             self.engine.check_process()
 
     # Stop conditions
@@ -244,22 +238,18 @@ class TrainingRun:
             loss=self.mean.moving_loss,
             images_per_second=self.stretch_images / max(now - self.stretch_start, 1e-9),
             learners=self._learners(now),
-            doing=tuple(activity.doing for activity in self.engine.activities),
+            doing=tuple(activity.doing for activity in self.engine.observation.activities),
         )
         self._tell("progress", progress)
 
     def _learners(self, now: float) -> tuple[LearnerRecord, ...]:
         """The learners, measured anew about once a second."""
-        engine = self.engine
+        observation = self.engine.observation
         if now >= self.recent_ends:
-            activities, waited = engine.activities, engine.data_wait_seconds
-            if self.recent_ends and activities:
+            if self.recent_ends:
                 seconds = now - (self.recent_ends - RECENT)
-                share = min(1.0, (waited - self.recent_waited) / seconds)
-                self.learners = self.recent.records(
-                    activities, engine.distances(BLOCKS), share, barrier=engine.has_barrier, seconds=seconds
-                )
-            self.recent, self.recent_ends, self.recent_waited = Stopwatch(activities), now + RECENT, waited
+                self.learners = self.recent.measure(observation, seconds, BLOCKS).learners
+            self.recent, self.recent_ends = Stretch(observation), now + RECENT
         return self.learners
 
     @contextmanager
@@ -281,11 +271,3 @@ class TrainingRun:
             yield
         finally:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _arrived(before: tuple[int, int, int] | None, now: tuple[int, int, int] | None) -> tuple[float | None, int | None]:
-    """Mean staleness and number of dropped contributions between two counts (`Engine.arrivals`)."""
-    if before is None or now is None:
-        return None, None
-    arrivals, dropped, staleness = (max(0, later - earlier) for earlier, later in zip(before, now, strict=True))
-    return (staleness / arrivals if arrivals else None), dropped

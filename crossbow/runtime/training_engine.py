@@ -8,9 +8,9 @@ from typing import Protocol
 from crossbow.compile import Program
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
-from crossbow.runtime.activity import Activity
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.flow import OnResult
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import OnDecision, ignore_decision
 from crossbow.runtime.summary import RunSummary
@@ -51,18 +51,7 @@ class TrainingEngine(Protocol):
     def weights(self) -> dict[str, Array]: ...
 
     @property
-    def data_wait_seconds(self) -> float: ...
-
-    @property
-    def activities(self) -> list[Activity]: ...
-
-    def distances(self, blocks: int | None = None) -> list[float | None]: ...
-
-    @property
-    def arrivals(self) -> tuple[int, int, int] | None: ...
-
-    @property
-    def has_barrier(self) -> bool: ...
+    def observation(self) -> Observation: ...
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]: ...

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from crossbow import (
+    ConsoleMonitor,
     Dataflow,
     Dataset,
     EarlyStopping,
@@ -27,8 +28,8 @@ from crossbow import (
 from crossbow.console import run_command
 from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.files import check_regular, make_directory, reason
+from crossbow.monitors.status import StatusMonitor
 from crossbow.runtime.device import cores_text, parse_devices
-from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
@@ -36,6 +37,7 @@ from crossbow.scripts.logs import log_monitors
 from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.solver_options import solver_text
+from crossbow.scripts.watch_command import STATUS
 from crossbow.synch import has_barrier
 from crossbow.types import DataError, Shape
 
@@ -173,6 +175,7 @@ class _Run:
         data = confs.data.load() if make is None else make(options, confs.data)
         console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
         log = JsonLinesMonitor(self.log)
+        status = StatusMonitor(options.output_directory / STATUS, epochs=options.epochs, seconds=options.time_limit)
         others = log_monitors(options.log, options.output_directory, self.script.name)
         if options.patience is not None:
             others.append(EarlyStopping(options.patience, "test_accuracy" if options.classes else "test_loss"))
@@ -182,7 +185,7 @@ class _Run:
             model=confs.model,
             solver=confs.solver,
             system=confs.system,
-            monitors=[log, *others, self.bad, self.records, console],
+            monitors=[log, status, *others, self.bad, self.records, console],
         ) as context:
             weights = _weights_of_losses(dataflow)
             _print_configuration(self.script, options, context, data, weights)

@@ -31,3 +31,12 @@ def write_run(
     if description is not None:
         (directory / "run.json").write_text(json.dumps(description))
     return directory
+
+
+def append_record(directory: Path, record: Record) -> None:
+    """Append a record to the log of a run."""
+    other = directory / "appended"
+    JsonLinesMonitor(other).record(record)
+    with (directory / "log.jsonl").open("a") as log:
+        log.write(other.read_text())
+    other.unlink()

@@ -45,7 +45,11 @@ class Outcome:
         picture = (self.directory / "learning_curves.png").read_bytes()
         assert picture.startswith(PNG)
         assert picture.endswith(b"IEND\xaeB`\x82")
-        assert sorted(path.name for path in self.directory.iterdir()) == ["learning_curves.png", "log.jsonl"]
+        assert sorted(path.name for path in self.directory.iterdir()) == [
+            "learning_curves.png",
+            "log.jsonl",
+            "progress.json",
+        ]
 
 
 def command(model: str, directory: Path, options: Sequence[object]) -> list[str]:
