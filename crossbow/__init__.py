@@ -7,7 +7,7 @@ from crossbow import interruption
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
-from crossbow.monitors import CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
+from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
 from crossbow.runtime.checkpointing import Checkpoints
@@ -40,6 +40,7 @@ __all__ = [
     "SSGD",
     "Checkpoints",
     "ConfigurationError",
+    "ConsoleMonitor",
     "Constant",
     "CrossbowError",
     "CsvMonitor",

@@ -15,6 +15,7 @@ from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.engines import Engines
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.phases import Phases, engines_of
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import Callbacks
@@ -137,8 +138,8 @@ class ChangingEngine:
         return self.now.weights
 
     @property
-    def data_wait_seconds(self) -> float:
-        return self.now.data_wait_seconds
+    def observation(self) -> Observation:
+        return self.now.observation
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:

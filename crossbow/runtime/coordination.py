@@ -69,6 +69,10 @@ class Coordination(Protocol):
     def merges(self, tick: int) -> int:
         """Number of merges into z in this many ticks."""
 
+    def arrivals(self) -> tuple[int, int, int] | None:
+        """Numbers of complete and of dropped contributions since the start, and the sum of their staleness; None if
+        they are not counted."""
+
     def whole_ticks(self, tasks: int) -> int:
         """Number of ticks that completed before a failure. tasks: number of this engine's tasks with known results."""
 

@@ -27,6 +27,7 @@ from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.evaluation import Evaluation
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import on_host
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.position import Position
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import Replica
@@ -79,6 +80,7 @@ class Engine:
         self._snapshots = Snapshots(
             self.parts, self.backend, self.coordination, self.flow, self.position, self.scheduler, self.recovery
         )
+        self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
         self.recovery.restart()
@@ -145,11 +147,6 @@ class Engine:
     def learning_rate(self) -> float:
         """The learning rate of the next tick."""
         return self.scheduler.learning_rate
-
-    @property
-    def data_wait_seconds(self) -> float:
-        """Seconds of training in which learners waited for data, as a mean over the learners."""
-        return self.flow.data_wait_seconds
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:

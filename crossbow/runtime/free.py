@@ -157,6 +157,13 @@ class FreeCoordination:
         """The number of merges, which the exchange counts."""
         return self.exchange.merges
 
+    def arrivals(self) -> tuple[int, int, int] | None:
+        """What the exchange has counted, if learners contribute to a base model."""
+        if not isinstance(self.exchange, BaseExchange):
+            return None
+        progress = self.exchange.progress
+        return progress.arrivals, progress.dropped, progress.staleness
+
     def whole_ticks(self, tasks: int) -> int:
         """The number of whole ticks that these tasks fill."""
         return tasks // self._tasks_per_tick

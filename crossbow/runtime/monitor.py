@@ -5,22 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any
 
-from crossbow.console import printable
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
 from crossbow.runtime.checkpointing import Written
-from crossbow.runtime.results import AnyDecision, Record
+from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
-
-if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
-    from rich.progress import TaskID
 
 
 @dataclass(frozen=True)
@@ -35,6 +28,10 @@ class Progress:
     """Moving mean of the training loss."""
     images_per_second: float
     """Throughput since the start of the stretch."""
+    learners: tuple[LearnerRecord, ...] = ()
+    """The learners of CPU devices in the last stretch of at least a second."""
+    doing: tuple[str, ...] = ()
+    """What each of them does now: "computing", "averaging", "waiting" (for others) or "no task"."""
 
 
 class Monitor:
@@ -52,6 +49,11 @@ class Monitor:
         """End the training: after the record or, if called in `progress`, after the tick. `History.stopped` is then
         "monitor", and `History.message` has the reason. Call it in a monitor's own methods."""
         self._request = reason
+
+    def take_request(self) -> str:
+        """The reason for which the monitor ends training, once; "" if training continues."""
+        reason, self._request = self._request, ""
+        return reason
 
     def progress(self, progress: Progress) -> None:
         """Called when training begins, and then about every `interval` seconds."""
@@ -94,7 +96,7 @@ def tell(monitor: Monitor, event: str, *arguments: object) -> str:
         raise
     except Exception as error:
         raise MonitorError(f"the monitor {name} failed in `{event}`: {type(error).__name__}: {error}") from error
-    reason, monitor._request = monitor._request, ""
+    reason = monitor.take_request()
     return f"{name}: {reason}" if reason else ""
 
 
@@ -122,7 +124,7 @@ class JsonLinesMonitor(Monitor):
         self._begin()
 
     def record(self, record: Record) -> None:
-        self._write(record.numbers())
+        self._write({**record.numbers(), "learners": [asdict(each) for each in record.learners]})
 
     def decision(self, decision: AnyDecision) -> None:
         self._write({"decision": str(decision), **asdict(decision)})
@@ -170,113 +172,3 @@ class JsonLinesMonitor(Monitor):
 
     def _unwritable(self, error: OSError | ValueError) -> DataError:
         return DataError(f"{self.path}: expected to write the log of records. Received: {reason(error)}")
-
-
-class ConsoleMonitor(Monitor):
-    """Prints one line per record and, on a terminal, a progress bar with images/s and loss below them.
-
-    It is a context manager, which removes the bar and restores the cursor before anything else is printed. It has no
-    thread: `progress` draws the bar every `interval` seconds, in about a millisecond of the scheduler's time.
-    """
-
-    def __init__(
-        self, *, epochs: int | None = None, seconds: float | None = None, stream: TextIO | None = None
-    ) -> None:
-        """epochs, seconds: length of training, whichever is shorter. stream: output; None is stdout, if there is
-        one."""
-        self.epochs, self.seconds = epochs, seconds
-        self._stream: TextIO | None = sys.stdout if stream is None else stream
-        self._terminal = self._stream is not None and self._stream.isatty() and os.environ.get("TERM") != "dumb"
-        self._bar: Bar | None = None
-        self._row: TaskID | None = None
-
-    def __enter__(self) -> ConsoleMonitor:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def progress(self, progress: Progress) -> None:
-        if not self._terminal:
-            return
-        if self._bar is None:
-            self._bar, self._row = self._new_bar()
-        assert self._row is not None
-        number = min(math.floor(progress.epoch) + 1, self.epochs or math.inf)
-        known: dict[str, Any] = {}
-        if not math.isnan(progress.loss):
-            known["loss"] = f"loss {progress.loss:.4f}"
-        if progress.images_per_second:  # unknown at the start of an epoch, where the last value is kept
-            known["speed"] = f"{progress.images_per_second:,.0f} images/s"
-        self._bar.update(
-            self._row, completed=self._fraction(progress), description=f"epoch {self._epoch(number)}", **known
-        )
-        self._bar.refresh()
-
-    def record(self, record: Record) -> None:
-        self._print(self.line(record))
-
-    def decision(self, decision: AnyDecision) -> None:
-        self._print(str(decision))
-
-    def checkpoint(self, written: Written) -> None:
-        if written.error:
-            self._print(f"no checkpoint after {written.tasks:,} tasks, training goes on: {written.error}")
-
-    def _print(self, line: str) -> None:
-        if self._bar is not None:
-            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        elif self._stream is not None:
-            print(printable(line, self._stream), file=self._stream, flush=True)
-
-    def line(self, record: Record) -> str:
-        """The text printed for a record."""
-        parts = [f"epoch {self._epoch(record.epoch)}", f"loss {record.loss:.4f}"]
-        if record.test is not None:
-            parts.append(f"test loss {record.test.loss:.4f}")
-            if record.test.accuracy is not None:
-                parts.append(f"test accuracy {record.test.accuracy:.2%}")
-        parts += [f"{record.images_per_second:,.0f} images/s", f"{record.time:.1f} s"]
-        return "  ".join(parts)
-
-    def _epoch(self, number: float) -> str:
-        """An epoch's number out of the total; a fraction if the epoch is incomplete."""
-        text = f"{number:.0f}" if number == int(number) else f"{number:.2f}"
-        return text if self.epochs is None else f"{text:>{len(str(self.epochs))}}/{self.epochs}"
-
-    def _fraction(self, progress: Progress) -> float:
-        """Fraction of training that is done, in [0, 1]."""
-        done = 0.0 if self.epochs is None else progress.epoch / self.epochs
-        return min(1.0, max(done, 0.0 if self.seconds is None else progress.time / self.seconds))
-
-    def _new_bar(self) -> tuple[Bar, TaskID]:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        bar = Bar(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[speed]}"),
-            TextColumn("{task.fields[loss]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(file=self._stream),
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
-        row = bar.add_task("", total=1.0, speed="", loss="")
-        bar.start()
-        return bar, row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -34,6 +35,26 @@ class TestResult:
 
 
 @dataclass(frozen=True)
+class LearnerRecord:
+    """A learner in a stretch of training: shares of the time in [0, 1], its rate, and its distance from the average.
+
+    What the shares lack to 1 is the time without a task although there were data: the work of the scheduler.
+    """
+
+    learner: int
+    computing: float
+    averaging: float
+    """Computing averages or, without a barrier, in exchanges."""
+    waiting: float
+    """Waiting for other learners."""
+    data: float
+    """Waiting for data."""
+    images_per_second: float
+    distance: float | None
+    """‖w_i − z‖ / ‖z‖; None if it is not known."""
+
+
+@dataclass(frozen=True)
 class Record:
     """A stretch of training: an epoch, or the completed part of one."""
 
@@ -53,17 +74,38 @@ class Record:
     data_wait: float = 0.0
     """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
     which they waited for other learners does not count."""
+    staleness: float | None = None
+    """Mean staleness of the contributions in the stretch; None under rules that do not count it."""
+    dropped: int | None = None
+    """Number of contributions in the stretch that were dropped; None under rules that drop none."""
+    memory: int | None = None
+    """Memory of the process at the end of the stretch, in bytes; None if the system does not report it."""
+    learners: tuple[LearnerRecord, ...] = ()
+    """The learners of CPU devices, if their number did not change."""
 
     def numbers(self) -> dict[str, float | None]:
         """The record's numbers by name, those of the test as "test_loss", "test_accuracy" and "test_examples". None is
         a number that there is not."""
         of_test = {name: None if self.test is None else getattr(self.test, name) for name in OF_TEST}
-        own = {name: getattr(self, name) for name in COLUMNS if not name.startswith("test_")}
+        own = {name: getattr(self, name) for name in OWN}
         return own | {f"test_{name}": value for name, value in of_test.items()}
+
+    @classmethod
+    def of_numbers(cls, numbers: Mapping[str, Any]) -> Record:
+        """The record with these numbers, as `numbers` returns them; others are ignored. A loss or a rate that is None
+        was not finite. Raises KeyError if a number is missing that every record has."""
+        known = {name: numbers[name] for name in numbers if name in OWN}
+        for name in ("epoch", "tasks", "time", "loss", "images_per_second", "learning_rate"):
+            known[name] = math.nan if numbers[name] is None else numbers[name]
+        learners = tuple(LearnerRecord(**each) for each in numbers.get("learners", ()))
+        test: dict[str, Any] = {name: numbers.get(f"test_{name}") for name in OF_TEST}
+        tested = None if test["examples"] is None else TestResult(**test)
+        return cls(**{"accuracy": None, **known, "test": tested, "learners": learners})
 
 
 OF_TEST = tuple(field.name for field in fields(TestResult))
-COLUMNS = (*(f.name for f in fields(Record) if f.name != "test"), *(f"test_{name}" for name in OF_TEST))
+OWN = tuple(field.name for field in fields(Record) if field.name not in ("test", "learners"))
+COLUMNS = (*OWN, *(f"test_{name}" for name in OF_TEST))
 """Names of a record's numbers."""
 
 
@@ -79,6 +121,10 @@ class History:
     decisions: list[AnyDecision] = field(default_factory=list)
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""
+
+    def explain(self, message: str) -> None:
+        """Set the reason of a monitor that ends training, unless another monitor gave one before."""
+        self.message = self.message or message
 
     def stop(self, reason: str) -> None:
         """Set the reason why training ended; "" if it continues."""
@@ -133,8 +179,9 @@ def restored_history(state: Mapping[str, Any]) -> History:
     """The history of a training call that has not ended."""
     history = History()
     for values in state["records"]:
-        test = values["test"]
-        history.records.append(Record(**{**values, "test": None if test is None else TestResult(**test)}))
+        learners = tuple(LearnerRecord(**each) for each in values["learners"])
+        test = None if values["test"] is None else TestResult(**values["test"])
+        history.records.append(Record(**{**values, "test": test, "learners": learners}))
     for name, values in state["decisions"]:
         history.decisions.append(_DECISIONS[name](**{field: _tuples(value) for field, value in values.items()}))
     return history

@@ -13,11 +13,14 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from crossbow.conf import check_integer, check_number, configuration
+from crossbow.host_memory import resident_memory
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.monitor import Monitor, Progress, tell
+from crossbow.runtime.observation import Measurement, arrived
 from crossbow.runtime.results import (
     AnyDecision,
     History,
+    LearnerRecord,
     Record,
     RunningMean,
     history_state,
@@ -70,8 +73,10 @@ class Stretch:
     """Number of tasks before it."""
     learning_rate: float
     """At its beginning."""
-    waited: float
-    """Seconds that learners had waited for data before it."""
+    arrivals: tuple[int, int, int] | None
+    """Numbers of contributions before it; see `Observation.arrivals`."""
+    one_engine: bool = True
+    """Whether the same engine trains since its beginning."""
     images: int = 0
     seconds: float = 0.0
     """Seconds of training in it, up to the last pause."""
@@ -112,6 +117,12 @@ class Terminated(SystemExit):
         """The signal."""
 
 
+RECENT = 1.0
+"""Seconds over which the learners are measured for progress."""
+BLOCKS = 4
+"""Blocks of the vectors from which progress estimates the learners' distances from z, while tasks run."""
+
+
 class TrainingRun:
     """Runs an engine until a limit is reached, on the caller's thread."""
 
@@ -149,6 +160,10 @@ class TrainingRun:
         self.interrupted = 0
         """The signal that asked for the end."""
         self.next_progress = 0.0
+        self.recent = Measurement(engine.observation)
+        self.recent_ends = 0.0
+        self.learners: tuple[LearnerRecord, ...] = ()
+        """The learners in the last stretch of at least `RECENT` seconds, for progress."""
 
     def state(self) -> RunState:
         """Everything that determines how this call goes on. No task may be running."""
@@ -168,7 +183,9 @@ class TrainingRun:
         values = state.values
         self.start, self.seconds_before = values["start"], values["seconds"]
         self.reached = math.inf if values["reached"] is None else values["reached"]
-        self.stretch = None if values["stretch"] is None else Stretch(**values["stretch"])
+        if (stretch := values["stretch"]) is not None:
+            arrivals = stretch["arrivals"]
+            self.stretch = Stretch(**{**stretch, "arrivals": None if arrivals is None else tuple(arrivals)})
         self.history = restored_history(values["history"])
         self.mean.restore(values["mean"], state.losses)
 
@@ -194,15 +211,17 @@ class TrainingRun:
         """Train to the next end of an epoch or test, and record it."""
         engine = self.engine
         if self.stretch is None:
-            self.stretch = Stretch(engine.tasks, engine.learning_rate, engine.data_wait_seconds)
+            self.stretch = Stretch(engine.tasks, engine.learning_rate, engine.observation.arrivals)
         stretch, epochs = self.stretch, engine.order.epochs_in_tasks(self.stretch.first)
         next_test = self._next_test(stretch.first) if self.test else math.inf
         until = int(min(self._next_epoch(stretch.first), next_test, self.end))
         callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided)
+        measurement, seconds_before, self.recent_ends = Measurement(engine.observation), stretch.seconds, 0.0
         while True:
             self._began = time.perf_counter()
             engine.run(until, callbacks)
             stretch.seconds += time.perf_counter() - self._began
+            stretch.one_engine &= measurement.is_of(engine.observation)
             if not self._pause_now() or engine.tasks >= until or self._over():
                 break
             assert self.keeper is not None
@@ -216,6 +235,10 @@ class TrainingRun:
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
         tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
+        measured = measurement.measure(engine.observation, stretch.seconds - seconds_before)
+        self.learners = measured.learners
+        before = stretch.arrivals if stretch.one_engine else None
+        staleness, dropped = arrived(before, engine.observation.arrivals)
         record = Record(
             epoch=self._epochs(),
             tasks=engine.tasks,
@@ -225,7 +248,11 @@ class TrainingRun:
             images_per_second=stretch.images / stretch.seconds,
             learning_rate=stretch.learning_rate,
             test=engine.test() if tested else None,
-            data_wait=min(1.0, (engine.data_wait_seconds - stretch.waited) / stretch.seconds),
+            data_wait=measured.data_wait,
+            staleness=staleness,
+            dropped=dropped,
+            memory=resident_memory(),
+            learners=measured.learners,
         )
         self._tell_bad_examples()
         self.history.records.append(record)
@@ -271,8 +298,7 @@ class TrainingRun:
         """Call a method of every monitor. Raises MonitorError if one fails, and CrossbowError in a process that a
         monitor has forked, because it cannot train."""
         for monitor in self.monitors:
-            reason = tell(monitor, event, *arguments)
-            self.history.message = self.history.message or reason
+            self.history.explain(tell(monitor, event, *arguments))
             self.engine.check_process()
 
     # Stop conditions
@@ -373,8 +399,20 @@ class TrainingRun:
             time=self._seconds(),
             loss=self.mean.moving_loss,
             images_per_second=stretch.images / max(self._stretch_seconds(), 1e-9),
+            learners=self._learners(now),
+            doing=tuple(activity.doing for activity in self.engine.observation.activities),
         )
         self.tell("progress", progress)
+
+    def _learners(self, now: float) -> tuple[LearnerRecord, ...]:
+        """The learners, measured anew about once a second."""
+        observation = self.engine.observation
+        if now >= self.recent_ends:
+            if self.recent_ends:
+                seconds = now - (self.recent_ends - RECENT)
+                self.learners = self.recent.measure(observation, seconds, BLOCKS).learners
+            self.recent, self.recent_ends = Measurement(observation), now + RECENT
+        return self.learners
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:

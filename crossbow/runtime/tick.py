@@ -97,6 +97,9 @@ class TickCoordination:
         """Number of merges: one in every tick."""
         return tick
 
+    def arrivals(self) -> None:
+        """None: every contribution is new, and none is dropped."""
+
     def whole_ticks(self, tasks: int) -> int:
         """Number of ticks with a complete z. tasks: number of tasks with known results."""
         return self._flags.whole_ticks

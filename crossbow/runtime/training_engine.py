@@ -9,6 +9,7 @@ from crossbow.compile import Program
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.clock import WorkClock
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.snapshot import Snapshot
@@ -50,7 +51,7 @@ class TrainingEngine(Protocol):
     def weights(self) -> dict[str, Array]: ...
 
     @property
-    def data_wait_seconds(self) -> float: ...
+    def observation(self) -> Observation: ...
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]: ...

@@ -16,6 +16,7 @@ from typing import Any
 
 from crossbow import (
     Checkpoints,
+    ConsoleMonitor,
     Dataflow,
     Dataset,
     EarlyStopping,
@@ -30,9 +31,9 @@ from crossbow.console import run_command
 from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.files import reason
+from crossbow.monitors.status import StatusMonitor
 from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.runtime.device import cores_text, parse_devices
-from crossbow.runtime.monitor import ConsoleMonitor
 from crossbow.runtime.recorded import differences
 from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
@@ -40,7 +41,7 @@ from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import load_initial_model
 from crossbow.scripts.logs import log_monitors
-from crossbow.scripts.parser import Defaults, configurations, new_parser
+from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.run_directory import (
     VERSION,
@@ -55,6 +56,7 @@ from crossbow.scripts.run_directory import (
 )
 from crossbow.scripts.setting_options import those_given
 from crossbow.scripts.solver_options import solver_text
+from crossbow.scripts.watch_command import STATUS
 from crossbow.synch import has_barrier
 from crossbow.types import DataError, Shape
 
@@ -119,18 +121,25 @@ class ModelScript:
 
     def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
         """The model that these options select. Nothing is read or trained."""
-        options, defaults = self._options(arguments)
-        data = configurations(options, defaults).data
-        options.image_shape, options.classes = data.image_shape, data.number_of_classes
+        options, confs, dataflow = self.network(arguments)
+        data = confs.data
         words = self.variant(options)
         given = f", {options.dataset}" if "--dataset" in arguments else ""
         return ModelDescription(
             name=f"{self.name} ({words}{given})" if words else f"{self.name}{given}",
             command=" ".join(["python -m", f"models.{self.name}", *arguments]),
-            parameters=self.build(options).parameters((1, *data.image_shape)),
+            parameters=dataflow.parameters((1, *data.image_shape)),
             input_shape=data.image_shape,
             paper=self.paper,
         )
+
+    def network(self, arguments: Sequence[str] = ()) -> tuple[argparse.Namespace, Configurations, Dataflow]:
+        """Options, configurations and training dataflow of a command line. Nothing is read, except files whose shape
+        the network depends on, and nothing is trained."""
+        options, defaults = self._options(arguments)
+        confs = configurations(options, defaults)
+        options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
+        return options, confs, self.build(options)
 
     def _options(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Defaults]:
         """The options of a command line, and the defaults that its own options select."""
@@ -165,6 +174,9 @@ class _Run:
         self.directory = RunDirectory(options.output_directory)
         self.bad = BadRecordsMonitor(self.directory.bad_records)
         self.log = JsonLinesMonitor(self.directory.log)
+        self.status = StatusMonitor(
+            options.output_directory / STATUS, epochs=options.epochs, seconds=options.time_limit
+        )
         self.others = log_monitors(options.log, options.output_directory, script.name)
         if options.patience is not None:
             self.others.append(EarlyStopping(options.patience, "test_accuracy" if options.classes else "test_loss"))
@@ -190,10 +202,10 @@ class _Run:
             model=confs.model,
             solver=confs.solver,
             system=confs.system,
-            monitors=[self.log, *self.others, self.bad, self.console],
+            monitors=[self.log, self.status, *self.others, self.bad, self.console],
         ) as context:
             weights = _weights_of_losses(dataflow)
-            initial = None if options.resume else load_initial_model(context, options)
+            initial = [] if options.resume else load_initial_model(context, options)
             _print_configuration(self.script, options, context, data, weights, initial)
             self.directory.prepare()
             header = _header(self.script, options, context) | ({"losses": weights} if weights else {})

@@ -28,6 +28,7 @@ FILES = {
     "best.safetensors",
     "checkpoints",
     ".lock",
+    "progress.json",
 }
 """What a run leaves."""
 

@@ -60,6 +60,7 @@ class CudaLearner:
         """sends: the vector that a learner sends, by the rule. finished: called after each training task under a rule
         without a barrier."""
         self.scaling = scaling
+        self.activity = None
         self.number, self.stream, self.copies = number, streams.compute, streams.copies
         self.tasks, self.steps, self.finished = tasks, steps, finished
         self.ready = Event(self.stream.device)
