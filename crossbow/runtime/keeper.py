@@ -172,7 +172,7 @@ def find_checkpoint(directory: Path) -> Resumable:
             damaged.append(str(error))
     if damaged:
         raise DataError("; ".join(damaged))
-    raise DataError(f"{directory}: expected a directory with a checkpoint. Received: one without")
+    raise DataError(f"{directory}: expected a directory with a checkpoint. Received: one without; begin the run again")
 
 
 def _part(checkpoint: Checkpoint, prefix: str) -> dict[str, Array]:
