@@ -57,8 +57,6 @@ NETWORKS = {
 }
 """The networks by name."""
 
-LEFT_OUT = (Dropout, SoftMax, SoftMaxLoss, Accuracy)
-
 
 @dataclass(frozen=True)
 class Turn:
@@ -79,10 +77,9 @@ def bare(dataflow: Dataflow) -> Dataflow:
     nodes: dict[int, DataflowNode] = {}
     graph = build(dataflow.subgraph.nodes)
     for vertex in graph:
-        if isinstance(vertex.kernel, LEFT_OUT):
-            if not vertex.inputs[0] == BATCH and not isinstance(vertex.kernel, SoftMaxLoss | Accuracy):
-                nodes[vertex.order] = nodes[vertex.inputs[0]]
-        elif vertex.forward is not None:
+        if isinstance(vertex.kernel, Dropout | SoftMax):
+            nodes[vertex.order] = nodes[vertex.inputs[0]]
+        elif vertex.forward is not None and not isinstance(vertex.kernel, SoftMaxLoss | Accuracy):
             inputs = [nodes[source] for source in vertex.inputs if source != BATCH]
             nodes[vertex.order] = add(vertex.name, vertex.forward, *inputs)
     (first,) = (nodes[vertex.order] for vertex in graph if vertex.inputs == (BATCH,))

@@ -63,9 +63,12 @@ def contestants(network: str, batch: int, kernels: str, *, torch: bool, profile:
     made = [
         Contestant(ONE, CrossbowRunner, {**crossbow, **one}),
         Contestant(TWO, CrossbowRunner, {**crossbow, **two}),
-        Contestant(SELDOM, CrossbowRunner, {**crossbow, **two, "tau": seldom}),
-        Contestant(BARE, BareRunner, {**crossbow, **two}),
     ]
+    if not NETWORKS[network].large:
+        made += [
+            Contestant(SELDOM, CrossbowRunner, {**crossbow, **two, "tau": seldom}),
+            Contestant(BARE, BareRunner, {**crossbow, **two}),
+        ]
     if torch:
         threads, processes = TORCH_TWO
         made += [
@@ -117,7 +120,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=partial(_number, float, 0.01),
         default=1.0,
         metavar="S",
-        help="seconds counted in a turn (times 3 for networks whose tasks are long)",
+        help="seconds counted in a turn (times 3 or 15 for networks whose tasks are long)",
     )
     add(
         "--patience",

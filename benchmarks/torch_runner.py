@@ -3,14 +3,15 @@ averaging."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Any
 
 from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM, NETWORKS
 
-BATCHES = 32
-"""Number of batches that are prepared in advance, and used in turn."""
+BATCHES, BYTES = 32, 64e6
+"""Maximum number of batches that are prepared in advance, and used in turn, and their maximum size."""
 
 
 class TorchRunner:
@@ -62,8 +63,9 @@ class _Training:
         if parameters != network.parameters:
             raise ValueError(f"expected a network of {network.parameters:,} parameters. Received: {parameters:,}")
         shape = (batch, *network.image_shape)
-        self.images = [torch.rand(shape).contiguous(memory_format=last) for _ in range(BATCHES)]
-        self.labels = [torch.randint(0, CLASSES, (batch,)) for _ in range(BATCHES)]
+        count = max(2, min(BATCHES, int(BYTES / (4 * math.prod(shape)))))
+        self.images = [torch.rand(shape).contiguous(memory_format=last) for _ in range(count)]
+        self.labels = [torch.randint(0, CLASSES, (batch,)) for _ in range(count)]
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=True)
 
     def run(self, begin: float, end: float) -> float:
@@ -80,7 +82,8 @@ class _Training:
     def _step(self, number: int) -> None:
         from torch.nn.functional import cross_entropy
 
-        loss: Any = cross_entropy(self.model(self.images[number % BATCHES]), self.labels[number % BATCHES])
+        index = number % len(self.images)
+        loss: Any = cross_entropy(self.model(self.images[index]), self.labels[index])
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()

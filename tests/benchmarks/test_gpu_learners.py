@@ -20,7 +20,7 @@ from benchmarks import gpu_learners, gpu_occupancy, gpu_runner, gpu_torch_runner
 from benchmarks.contest import ContestError
 from benchmarks.gpu_host import Host, HostTime, Ready, Refused, start_process
 from benchmarks.gpu_learners import PRECISIONS, Benchmark, Case, Entry, cases, entries, main, share
-from benchmarks.gpu_networks import CASES, GPU_NETWORKS, GpuNetwork, torch_resnet50
+from benchmarks.gpu_networks import CASES, GPU_NETWORKS, GpuNetwork
 from benchmarks.gpu_occupancy import Occupancy, Sample, driver_version, parse
 from benchmarks.gpu_report import (
     CROSSBOW,
