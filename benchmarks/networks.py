@@ -38,6 +38,8 @@ class Network:
     models. At other batches: 1."""
     seconds: float = 1.0
     """Length of a turn relative to that of a small network, whose tasks take a millisecond."""
+    data: Callable[[], Dataset] | None = None
+    """The data set, if it is not one of images as `dataset` makes them."""
     large: bool = False
     """Whether all contestants together would need too much memory: those that average seldom or run in a bare loop are
     omitted."""

@@ -8,7 +8,9 @@ import threading
 import time
 from typing import Any
 
-from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM, NETWORKS
+from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM
+from benchmarks.zoo_networks import network_named
+from crossbow.scripts.model_script import peak_memory
 
 BATCHES, BYTES = 32, 64e6
 """Maximum number of batches that are prepared in advance, and used in turn, and their maximum size."""
@@ -45,6 +47,10 @@ class TorchRunner:
             raise RuntimeError("a training thread failed: its traceback was printed above")
         return sum(rates)
 
+    def peak_memory(self) -> int | None:
+        """Peak resident memory of this process in bytes; None if unknown."""
+        return peak_memory()
+
     def close(self) -> None:
         """There is nothing to release."""
 
@@ -57,7 +63,7 @@ class _Training:
 
         last = torch.channels_last
         self.batch = batch
-        network = NETWORKS[name]
+        network = network_named(name)
         self.model = network.torch().to(memory_format=last)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         if parameters != network.parameters:
@@ -83,7 +89,12 @@ class _Training:
         from torch.nn.functional import cross_entropy
 
         index = number % len(self.images)
-        loss: Any = cross_entropy(self.model(self.images[index]), self.labels[index])
+        outputs, labels = self.model(self.images[index]), self.labels[index]
+        if isinstance(outputs, list):  # of `torch_network`
+            weighted = zip(self.model.weights, outputs, strict=True)
+            loss: Any = sum(weight * cross_entropy(logits, labels) for weight, logits in weighted)
+        else:
+            loss = cross_entropy(outputs, labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()

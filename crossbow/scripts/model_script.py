@@ -7,7 +7,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +87,33 @@ class ModelScript:
 
     def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
         """The model that these options select. Nothing is read or trained."""
-        options, defaults = self._options(arguments)
-        data = configurations(options, defaults).data
-        options.image_shape, options.classes = data.image_shape, data.number_of_classes
+        options, dataflow, data = self._selected(arguments)
         words = self.variant(options)
         given = f", {options.dataset}" if "--dataset" in arguments else ""
         return ModelDescription(
             name=f"{self.name} ({words}{given})" if words else f"{self.name}{given}",
             command=" ".join(["python -m", f"models.{self.name}", *arguments]),
-            parameters=self.build(options).parameters((1, *data.image_shape)),
+            parameters=dataflow.parameters((1, *data.image_shape)),
             input_shape=data.image_shape,
             paper=self.paper,
         )
+
+    def dataflow(self, arguments: Sequence[str] = ()) -> Dataflow:
+        """The training dataflow that these options select."""
+        return self._selected(arguments)[1]
+
+    def synthetic_data(self, arguments: Sequence[str] = (), *, training: int, check: int) -> Dataset:
+        """Synthetic examples, of the shape that these options select."""
+        options, _, data = self._selected(arguments)
+        source = replace(data, name=SYNTHETIC, training=training, check=check)
+        return source.load() if self.synthetic is None else self.synthetic(options, source)
+
+    def _selected(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, Dataflow, DataSource]:
+        """The options, the model that they select, and its data set. Nothing is read."""
+        options, defaults = self._options(arguments)
+        data = configurations(options, defaults).data
+        options.image_shape, options.classes = data.image_shape, data.number_of_classes
+        return options, self.build(options), data
 
     def _options(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Defaults]:
         """The options of a command line, and the defaults that its own options select."""

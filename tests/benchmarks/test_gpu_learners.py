@@ -40,7 +40,7 @@ from benchmarks.gpu_report import (
 )
 from benchmarks.gpu_runner import CrossbowGpuRunner, LaunchClock
 from benchmarks.gpu_torch_runner import TorchGpuRunner, _AtOnce, _Replicas, _Single
-from benchmarks.networks import Network
+from benchmarks.networks import Network, torch_resnet50
 from crossbow import Dataflow
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU

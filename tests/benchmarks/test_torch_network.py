@@ -29,7 +29,6 @@ CLASSES = 10
 PARTS = {"weights": "weight", "bias": "bias", "running_mean": "running_mean", "running_variance": "running_var"}
 
 
-
 def residual() -> Dataflow:
     """A small network with a sum, a join of channels, and normalisation."""
     first = same_convolution("conv", 4, 3)
