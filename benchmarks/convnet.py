@@ -25,6 +25,7 @@ from benchmarks.output import write_json
 from benchmarks.report import Spread, disturbance, markdown, paired, spread
 from crossbow.runtime.device import available_cores
 from crossbow.scripts.values import file_to_write, integer, number
+from crossbow.types import bytes_text
 
 CROSSBOW, TORCH = "Crossbow", "PyTorch"
 PARTS = ("forward", "backward", "total")
@@ -38,6 +39,8 @@ class Outcome:
     batch: int
     turns: Mapping[str, Sequence[Turn]]
     """By system: a turn of every round."""
+    memory: Mapping[str, int | None]
+    """By system: peak resident memory in bytes; None if unknown."""
     others: float | None = None
     """Processors that other programs kept busy."""
 
@@ -78,7 +81,8 @@ def measure(
         contestants.append(Contestant(TORCH, TorchRunner, {"network": name, "batch": images, "threads": cores}))
     with Contest(contestants, patience) as contest:
         turns = contest.turns(rounds, "turn", seconds)
-        return Outcome(name, images, turns, contest.others)
+        memory = {system: contest.ask(system, "peak_memory") for system in turns}
+        return Outcome(name, images, turns, memory, contest.others)
 
 
 def totals_table(outcomes: Iterable[Outcome]) -> str:
@@ -132,11 +136,18 @@ def verdicts(outcomes: Iterable[Outcome]) -> list[str]:
     return lines
 
 
+def memory_line(outcome: Outcome) -> str:
+    """Peak memory of both systems."""
+    parts = [f"{system} {bytes_text(size)}" for system, size in outcome.memory.items() if size is not None]
+    return f"- {outcome.network}: {', '.join(parts) or 'unknown'}"
+
+
 def text(outcomes: Sequence[Outcome]) -> str:
     """The report, in Markdown."""
     parts = ["Milliseconds of a batch:", totals_table(outcomes)]
     if lines := verdicts(outcomes):
         parts.append("Targets:\n\n" + "\n".join(f"- {line}" for line in lines))
+    parts.append("Peak memory:\n\n" + "\n".join(map(memory_line, outcomes)))
     for outcome in outcomes:
         parts += [f"Layers of {outcome.network}, batch {outcome.batch}, milliseconds:", layers_table(outcome)]
     return "\n\n".join(parts)

@@ -26,6 +26,7 @@ from crossbow.kernels.task_list import TaskList
 from crossbow.ops import Accuracy, Dropout, EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.cpu.backend import CpuBackend
 from crossbow.runtime.cpu.stream import CpuStream
+from crossbow.scripts.model_script import peak_memory
 from crossbow.types import Shape, Tensor
 from models.alexnet import alexnet
 from models.googlenet import googlenet
@@ -109,7 +110,6 @@ class _Learner:
         vectors = dict(zip(("weights", "gradient"), program.model.new_vectors(2), strict=True))
         vectors["weights"][...] = weights
         arena = aligned_zeros(program.plan.arena)
-        self.nbytes = arena.nbytes + sum(vector.nbytes for vector in vectors.values())
         memory = Memory(arena, program.model, vectors, {**slots, "state": state}, program.statistics)
         parts = program.bind(memory)
         self.laps = (Laps(), Laps())
@@ -178,9 +178,9 @@ class CrossbowRunner:
                         times[part] += float(total) / 1e9 / len(self._learners) / batches
         return {name: (forward, backward) for name, (forward, backward) in found.items()}
 
-    def memory(self) -> int:
-        """Bytes of weights, gradients and intermediate results of all learners."""
-        return sum(learner.nbytes for learner in self._learners)
+    def peak_memory(self) -> int | None:
+        """Peak resident memory of this process in bytes; None if unknown."""
+        return peak_memory()
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -242,6 +242,10 @@ class TorchRunner:
         now = time.monotonic()
         self._times.setdefault(self._layer_of.get(name, name), [0.0, 0.0])[part] += now - self._last
         self._last = now
+
+    def peak_memory(self) -> int | None:
+        """Peak resident memory of this process in bytes; None if unknown."""
+        return peak_memory()
 
     def close(self) -> None:
         """There is nothing to release."""

