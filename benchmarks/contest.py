@@ -32,13 +32,17 @@ NEAR = 80e-9
 """Maximum time in seconds in which a flag travels between cores that share a cache."""
 
 
-class Runner(Protocol):
-    """Trains in one process. Contestants that are only measured by `Contest.turns` need no `run`."""
+class Closable(Protocol):
+    """Runs in one process. `Contest.turns` calls any other method by its name."""
+
+    def close(self) -> None: ...
+
+
+class Runner(Closable, Protocol):
+    """Trains in one process, as `Contest.rounds` measures."""
 
     def run(self, begin: float, end: float) -> float:
         """Train until `end`. Returns images per second since `begin`; both are times of `time.monotonic`."""
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Contestant:
     """Something to measure: `processes` equal runners, created in their own processes."""
 
     name: str
-    make: Callable[..., Runner]
+    make: Callable[..., Closable]
     """A module's class or function, because it must be importable in another process."""
     arguments: Mapping[str, Any]
     processes: int = 1
@@ -241,9 +245,9 @@ class Contest:
         self.close()
 
 
-def _serve(connection: Connection, make: Callable[..., Runner], arguments: Mapping[str, Any]) -> None:
+def _serve(connection: Connection, make: Callable[..., Closable], arguments: Mapping[str, Any]) -> None:
     """Body of a process: create a runner, and answer requests until told to end."""
-    runner: Runner | None = None
+    runner: Closable | None = None
     try:
         runner = make(**arguments)
         connection.send((False, None))

@@ -160,7 +160,7 @@ class CrossbowRunner:
         while batches == 0 or time.monotonic() - begin < seconds:
             for part in (0, 1):
                 start = time.monotonic()
-                for _ in self._pool.map(lambda learner, part=part: learner.run(part), self._learners):  # type: ignore[misc]
+                for _ in self._pool.map(lambda learner, part=part: learner.run(part), self._learners):
                     pass
                 sums[part] += time.monotonic() - start
             batches += 1
