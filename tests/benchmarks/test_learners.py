@@ -114,6 +114,7 @@ def test_contestants_take_turns_and_processes_run_together() -> None:
     with Contest(contestants) as contest:
         assert contest.rounds(3, 0.005, 0.01) == {"one": [5.0] * 3, "pair": [4.0] * 3}
         ((one,), (left, right)) = (contest.teams[name].ask("told") for name in ("one", "pair"))
+        assert contest.turns(2, "told") == {"one": [one] * 2, "pair": [left] * 2}
     assert left == right
     assert contest.others is None or contest.others >= 0
     stretches = sorted([*one, *left])

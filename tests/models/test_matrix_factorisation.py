@@ -97,6 +97,14 @@ def test_a_loss_alone_is_not_exported(tmp_path: Path) -> None:
         save(context, tmp_path / "network.onnx")
 
 
+def test_synthetic_data_of_the_options() -> None:
+    data = SCRIPT.synthetic_data(["--users", "9"], training=2000, check=5)
+    assert data.check is not None
+    assert (len(data.train), len(data.check), data.image_shape) == (2000, 5, (2,))
+    assert np.asarray(data.train.images)[:, 0].max() == 8
+    assert SCRIPT.dataflow(["--users", "9"]).parameters((1, 2)) == (9 + 5000) * 10
+
+
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     text = help_of(SCRIPT, [], capsys)
     for part in ("Without options: synthetic ratings", "(default: 4096)", "(default: 0.0001)", "(default: 2,609,152)"):
