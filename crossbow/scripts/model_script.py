@@ -10,7 +10,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,16 @@ class ModelScript:
         confs = configurations(options, defaults)
         options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
         return options, confs, self.build(options)
+
+    def dataflow(self, arguments: Sequence[str] = ()) -> Dataflow:
+        """The training dataflow that these options select."""
+        return self.network(arguments)[2]
+
+    def synthetic_data(self, arguments: Sequence[str] = (), *, training: int, check: int) -> Dataset:
+        """Synthetic examples, of the shape that these options select."""
+        options, confs, _ = self.network(arguments)
+        source = replace(confs.data, name=SYNTHETIC, training=training, check=check)
+        return source.load() if self.synthetic is None else self.synthetic(options, source)
 
     def _options(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Defaults]:
         """The options of a command line, and the defaults that its own options select."""
