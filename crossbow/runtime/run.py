@@ -173,12 +173,8 @@ class TrainingRun:
         """Number of tasks at which the next multiple of the interval is complete."""
         order, tasks = self.engine.order, self.engine.tasks
         done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
-        multiple = done // interval * interval
-        while True:
-            multiple += interval
-            end = order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
-            if end > tasks:
-                return end
+        multiple = (done // interval + 1) * interval
+        return order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
 
     def _seconds(self) -> float:
         return time.perf_counter() - self.stretch_start + self.seconds_before
