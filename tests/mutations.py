@@ -60,7 +60,12 @@ AREAS: dict[str, tuple[str, ...]] = {
     "crossbow/kernels/cpu": ("tests/kernels/cpu", "tests/operators", "tests/ops"),
     "crossbow/kernels": ("tests/operators", "tests/kernels/test_*.py", "tests/kernels/reference", "tests/ops"),
     "crossbow/ops": ("tests/ops", "tests/operators"),
-    "crossbow/compile": ("tests/compile", "tests/operators/test_random_combinations.py", "tests/test_numerics.py"),
+    "crossbow/compile": (
+        "tests/compile",
+        "tests/operators/test_random_combinations.py",
+        "tests/test_numerics.py",
+        "tests/runtime/cuda/test_precision.py",
+    ),
     "crossbow/dataflow": ("tests/dataflow", "tests/compile/test_gradients.py"),
     "crossbow/data": ("tests/data",),
 }
