@@ -518,6 +518,7 @@ def test_results_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(caught.value.__cause__, RaceError)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the error ends the watcher
 def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     original = CudaLearner._result
 
