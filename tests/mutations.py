@@ -53,7 +53,7 @@ OF_CONTEXTS = tuple(
 """What else uses the whole package. These run last."""
 AREAS: dict[str, tuple[str, ...]] = {
     "crossbow/runtime/cuda": ("tests/runtime/cuda", "tests/runtime/test_run.py"),
-    "crossbow/runtime": ("tests/runtime/test_*.py", "tests/test_faults.py", "tests/test_collective_faults.py"),
+    "crossbow/runtime": ("tests/runtime", "tests/test_faults.py", "tests/test_collective_faults.py"),
     "crossbow/synch": ("tests/synch", "tests/runtime/test_free.py", "tests/runtime/test_tick.py"),
     "crossbow/solver": ("tests/solver", "tests/synch/test_trajectories.py", "tests/runtime/test_solver.py"),
     "crossbow/kernels/cuda": ("tests/kernels/cuda", "tests/runtime/cuda/test_training.py"),
