@@ -350,12 +350,8 @@ class TrainingRun:
         """Number of tasks, more than `tasks`, at which a multiple of the interval is complete."""
         order = self.engine.order
         done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
-        multiple = done // interval * interval
-        while True:
-            multiple += interval
-            end = order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
-            if end > tasks:
-                return end
+        multiple = (done // interval + 1) * interval
+        return order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
 
     def _stretch_seconds(self) -> float:
         """Seconds of training in the current stretch, while the engine runs."""

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from crossbow.data import mnist
+from crossbow.data.download import _first_line
 from crossbow.types import DataError
 from tests.data.server import Server, dead_url
 from tests.support import SECONDS, within
@@ -195,6 +196,15 @@ def test_a_server_without_the_files(cache: Path, server: Server, tmp_path: Path)
         mnist()
     assert "\n" not in str(caught.value)
     assert os.listdir(cache) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("", "ValueError"), ("no\nanswer", "no"), (160 * "a", 160 * "a"), (161 * "a", 157 * "a" + "…")],
+    ids=["nothing", "two lines", "160 characters", "161 characters"],
+)
+def test_the_reason_of_a_mirror_is_one_line(text: str, line: str) -> None:
+    assert _first_line(ValueError(text)) == line
 
 
 @pooch_is_here

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, DurationUnit, JsonLinesMonitor, Monitor, SolverConf, TrainingUnit
+from crossbow.data.order import TrainingOrder
 from crossbow.runtime import run, scheduler
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
@@ -240,6 +241,23 @@ def test_intervals_of_testing(
     assert tasks_of(history.records) == records
     assert listener.records == history.records
     assert all(record.test is not None and record.test.examples == 13 for record in history.tests)
+
+
+@pytest.mark.parametrize(
+    ("interval", "unit", "tasks", "expected"),
+    [
+        (3, TASKS, 0, 3),
+        (3, TASKS, 8, 9),
+        (3, TASKS, 9, 12),
+        (2, EPOCHS, 9, 20),
+        (2, EPOCHS, 19, 20),
+        (2, EPOCHS, 20, 40),
+    ],
+)
+def test_the_end_of_the_next_interval(interval: int, unit: TrainingUnit, tasks: int, expected: int) -> None:
+    """With ten tasks in an epoch."""
+    training: Any = SimpleNamespace(engine=SimpleNamespace(order=TrainingOrder(40, 4, 0), tasks=tasks))
+    assert run.TrainingRun._next_multiple(training, interval, unit) == expected
 
 
 def test_the_last_test_is_that_of_the_model() -> None:

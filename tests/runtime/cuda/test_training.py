@@ -27,6 +27,8 @@ from crossbow import (
 from crossbow.kernels.cuda.api import api
 from crossbow.kernels.cuda.launch import current
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
+from crossbow.runtime.cuda.learner import CudaLearner
+from crossbow.runtime.cuda.memory import TURNS
 from crossbow.runtime.cuda.work import Work
 from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.testing import FakeCollective
@@ -35,7 +37,7 @@ from examples.custom_operator import Swish
 from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
 from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.support import Array, chain, pictures
+from tests.support import Array, chain, engine_of, pictures
 
 DATA = pictures()
 TICKS = 9
@@ -241,6 +243,23 @@ def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPat
         monkeypatch.undo()
         running.train(4, TrainingUnit.TASKS)
         assert any(not np.array_equal(before[name], value) for name, value in running.variables.items())
+
+
+def test_tasks_without_a_step_give_their_turns_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under S-SGD, learner 0 waits for the step of its task while learner 1 fails."""
+    original = CudaLearner._compute
+
+    def fail(learner: CudaLearner, submitted: Any) -> None:
+        if learner.number == 1:
+            raise RuntimeError("no luck")
+        original(learner, submitted)
+
+    with fake_cuda(), context("cuda:0", rule=SSGD()) as running:
+        learners = engine_of(running).coordination.learners
+        monkeypatch.setattr(CudaLearner, "_compute", fail)
+        with pytest.raises(TaskError, match="on learner 1: RuntimeError: no luck"):
+            running.train(4, TrainingUnit.TASKS)
+        assert [learner._turns._free.qsize() for learner in learners] == [TURNS, TURNS]
 
 
 def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
