@@ -99,7 +99,7 @@ def test_moments_are_of_deviations_from_the_second_parameter(width: int, rows: i
     sum_moments.call("moments", x=x, rows=rows, width=width, height=height, parameters=parameters, totals=totals)()
     deviations = x.astype(np.float64) - origin
     np.testing.assert_allclose(totals[0], deviations.sum(0), rtol=0, atol=2e-4)
-    np.testing.assert_allclose(totals[1], np.square(deviations).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(totals[1], np.square(deviations).sum(0), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(parameters[1], origin)
     last = x[(rows - 1) // height * height :].mean(0, dtype=np.float64)
     np.testing.assert_allclose(parameters[0], last, rtol=1e-6)
