@@ -1,4 +1,4 @@
-"""Local response normalisation against loops, in windows of even and odd sizes, and its gradient against differences."""
+"""Local response normalisation against loops, in windows of even and odd sizes; its gradient against differences."""
 
 from __future__ import annotations
 
