@@ -109,7 +109,7 @@ def both(
     for its gradient), no Python runs in its calls, and in place it gives the same bits.
     """
     fast, plain = library.prepare(request), SINGLE.prepare(request)
-    assert by in fast.name
+    assert by in fast.name.split(" (fallback")[0]
     assert tuple(role for role in fast.reads if role != "kept") == tuple(r for r in plain.reads if r != "kept")
     assert tuple(role for role in fast.writes if role != "kept") == tuple(r for r in plain.writes if r != "kept")
     results = []

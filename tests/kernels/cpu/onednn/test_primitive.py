@@ -1,0 +1,82 @@
+"""Kernels of primitives: their operands in buffers and workspace, and the scratchpad that all of them use."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from crossbow.kernels.requests import CopyForward, SoftmaxForward
+from crossbow.types import Layout, Tensor, address
+from tests.kernels.cpu.running import FLOAT32, ONEDNN, draw, execute, memory, tensor
+
+from crossbow.kernels.cpu.onednn import binding as dnnl  # isort: skip - after the module that skips
+from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, plain
+from crossbow.kernels.cpu.onednn.primitive import PrimitiveSteps, chosen, implementation
+
+IMAGE = Tensor((2, 3, 4, 5), FLOAT32, Layout.CHANNELS_LAST)
+FLAT = Tensor((2, 60), FLOAT32)
+
+
+def there_and_back() -> PrimitiveSteps:
+    """Channels last to plain, in the workspace, and back."""
+    steps = PrimitiveSteps(CopyForward(IMAGE, IMAGE))
+    steps.reserve(64)
+    middle = steps.reserve(IMAGE.nbytes)
+    steps.reorder(activation(IMAGE), "input0", plain(IMAGE.shape), middle)
+    steps.reorder(plain(IMAGE.shape), middle, activation(IMAGE), "output")
+    return steps
+
+
+def test_primitives_run_in_order_on_places() -> None:
+    kernel, x = there_and_back().prepared(), draw(IMAGE.shape)
+    given = {"input0": memory(IMAGE, x), "output": memory(IMAGE)}
+    given["workspace"] = memory(Tensor((kernel.workspace,), np.dtype(np.uint8)))
+    first, second = kernel.bind(given)
+    first()
+    part = given["workspace"][64 : 64 + IMAGE.nbytes].view(np.float32).reshape(IMAGE.shape)
+    np.testing.assert_array_equal(part, x)
+    second()
+    np.testing.assert_array_equal(given["output"], x)
+
+
+def test_the_scratchpad_is_behind_what_is_reserved() -> None:
+    """All primitives of a kernel use one, as large as the largest of theirs."""
+    steps = there_and_back()
+    assert steps.scratchpad_offset == 64 + 512  # rounded to cache lines
+    before = steps.workspace
+    assert before >= steps.scratchpad_offset
+    product = dnnl.primitive_desc(
+        "matmul", engine(), *[dnnl.strided_memory_desc((300, 300), (1, 300))] * 2, None, plain((300, 300)), attributes()
+    )
+    operands = {dnnl.ARG_SRC: (plain((300, 300)), "a"), dnnl.ARG_DST: (plain((300, 300)), "b")}
+    steps.add("matmul", product, operands)
+    needed = dnnl.query_memory_desc(product, dnnl.QUERY_SCRATCHPAD_MD)
+    size = 0 if needed is None else dnnl.size(needed)
+    assert steps.workspace - steps.scratchpad_offset == max(size, before - steps.scratchpad_offset)
+
+
+def test_names_are_those_of_the_implementations() -> None:
+    kernel = there_and_back().prepared()
+    label, first, second = kernel.name.split(" ", 2)
+    assert label == "copy_forward"
+    assert ":" in first
+    assert ":" in second
+
+
+def test_the_layout_that_a_primitive_asks_for() -> None:
+    any_ = dnnl.memory_desc((64, 64), dnnl.TAG_ANY)
+    product = dnnl.primitive_desc("matmul", engine(), plain((64, 64)), any_, None, plain((64, 64)), attributes())
+    assert dnnl.size(chosen(product, dnnl.QUERY_WEIGHTS_MD)) >= 4 * 64 * 64
+    assert ":" in implementation(product)
+
+
+def test_a_kernel_may_be_bound_again() -> None:
+    """Streams and memories are the call's; the primitive is everybody's."""
+    t = tensor((3, 10))
+    kernel = ONEDNN.prepare(SoftmaxForward(t, t, 1))
+    pairs = [{"input0": memory(t, draw(t.shape, seed)), "output": memory(t)} for seed in range(2)]
+    for pair in pairs:
+        execute(kernel, pair)
+    assert address(pairs[0]["output"]) != address(pairs[1]["output"])
+    for pair in pairs:
+        np.testing.assert_allclose(pair["output"].sum(axis=1), 1, rtol=1e-6)
+    assert not np.array_equal(pairs[0]["output"], pairs[1]["output"])
