@@ -15,7 +15,7 @@ from crossbow.kernels import why_not_compiled
 from crossbow.kernels.interface import PreparedKernel, State, Storage, Variable
 from crossbow.kernels.native import NativeCall
 from crossbow.kernels.reference import Reference
-from crossbow.kernels.requests import Request
+from crossbow.kernels.requests import ConvolutionGeometry, Request
 from crossbow.types import Shape, Tensor
 
 if why_not_compiled() is not None:
@@ -36,6 +36,15 @@ SHAPES: list[Shape] = [(3, 10), (1, 1), (4, 33), (2, 20, 3, 5), (1, 1, 4, 4), (2
 def tensor(shape: Shape, dtype: Any = np.float32, library: Any = COMPILED) -> Tensor:
     """An activation as the compiler would describe it."""
     return Tensor(shape, np.dtype(dtype), library.layout(shape))
+
+
+def output_shape(x: Shape, outputs: int, g: ConvolutionGeometry) -> Shape:
+    """Of a convolution."""
+    sizes = tuple(
+        (size + before + after - extent) // s + 1
+        for size, extent, s, (before, after) in zip(x[2:], g.extent, g.stride, g.padding, strict=True)
+    )
+    return (x[0], outputs, *sizes)
 
 
 def draw(shape: Shape, seed: int = 0) -> Numbers:
