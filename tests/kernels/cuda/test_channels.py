@@ -83,7 +83,5 @@ def test_long_channels_have_several_parts_and_short_ones_are_not_divided() -> No
 def test_variables_of_three_runs_of_axes_are_refused() -> None:
     float32 = np.dtype(np.float32)
     Channels(Tensor((2, 3, 4, 5), float32), 0, (2, 3, 4))
-    with pytest.raises(
-        ConfigurationError, match=r"two runs of axes in memory\. Received: axis=0 and \(2, 3, 4\) "
-    ):
+    with pytest.raises(ConfigurationError, match=r"two runs of axes in memory\. Received: axis=0 and \(2, 3, 4\) "):
         Channels(Tensor((2, 3, 4, 5), float32, LAST), 0, (2, 3, 4))
