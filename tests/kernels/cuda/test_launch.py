@@ -5,13 +5,15 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
 import pytest
 
 from crossbow.kernels.cuda import launch
-from crossbow.kernels.cuda.api import api
+from crossbow.kernels.cuda.api import api, replaced
 from crossbow.kernels.cuda.launch import (
     BLOCK,
     MOST_BLOCKS,
@@ -80,6 +82,17 @@ def test_arrays_are_passed_by_address_and_numbers_by_value(cuda: FakeCuda) -> No
     assert [value.item() for value in received] == [address(array), 0, -5, 0.5, 7]
     assert any(each is array for each in call.references)
     assert any(each is structure for each in call.references)
+
+
+def test_grids_have_one_dimension(cuda: FakeCuda) -> None:
+    """As cuLaunchKernel takes it: function, grid, block, shared memory, stream, parameters, nothing more."""
+    call = REPEAT.blocks(3, api().zeros(4), None, *map(np.int64, (0, 1, 1)), threads=64, shared=128)
+    given: list[tuple[int, ...]] = []
+    driver = SimpleNamespace(launchKernel=lambda *values: given.append(values))
+    plain = Launch(call.name, call.function, call.blocks, call.threads, call.shared, call.parameters)
+    with replaced(cast(Any, SimpleNamespace(driver=driver))):
+        plain()
+    assert given == [(call.function, 3, 1, 1, 64, 1, 1, 128, 0, call.parameters, 0)]
 
 
 def test_kernels_of_one_source_are_compiled_once(cuda: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
