@@ -17,6 +17,10 @@ from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
 from crossbow.scripts.data_command import add_data_command
+from crossbow.scripts.export_command import add_export_command
+from crossbow.scripts.predict_command import add_predict_command
+from crossbow.scripts.run_commands import add_run_commands
+from crossbow.scripts.test_command import add_test_command
 from crossbow.types import ConfigurationError
 
 EXTRAS = {
@@ -49,6 +53,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
+    add_run_commands(commands)
+    add_predict_command(commands)
+    add_test_command(commands)
+    add_export_command(commands)
     listing = commands.add_parser(
         "models", help="list the models of the zoo: command, parameters, shape of an example, and paper"
     )

@@ -35,6 +35,10 @@ class Learner(Protocol):
     @property
     def number(self) -> int: ...
 
+    @property
+    def scaling(self) -> Array | None:
+        """State of the loss scale, where kernels compute with float16; otherwise None."""
+
     def submit(self, task: Task) -> None:
         """Run a task after those submitted before. Returns at once. Errors are reported, not raised."""
 
@@ -118,6 +122,14 @@ class Backend(Protocol):
     def call(self, work: Callable[[], T]) -> T:
         """Do work on the first learner's stream and return its result. Kernels are prepared this way: for the learner's
         number of threads, or on its GPU."""
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Begin work on the first learner's stream. Returns a function that waits for its result, or raises its
+        exception. On a GPU the work is done when this returns."""
+
+    def call_here(self, work: Callable[[], T]) -> T:
+        """Do native work as on the first learner's stream and return its result; on the calling thread if possible,
+        because a change of threads takes as long as a small network."""
 
     def zeros(self, device: int) -> Zeros:
         """Return the allocator of a device's memory."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 from crossbow.console import printable
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
+from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.results import AnyDecision, Record
-from crossbow.types import DataError, Phase
+from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -37,10 +38,20 @@ class Progress:
 
 
 class Monitor:
-    """Base class of monitors. Override the methods for the events of interest."""
+    """Base class of monitors. Override the methods for the events of interest.
+
+    An exception in a monitor ends the training. It reaches the caller as a `MonitorError`, unless it is a
+    `CrossbowError` itself.
+    """
 
     interval: float = 0.25
     """Seconds between two calls of `progress`."""
+    _request = ""
+
+    def end_training(self, reason: str) -> None:
+        """End the training: after the record or, if called in `progress`, after the tick. `History.stopped` is then
+        "monitor", and `History.message` has the reason. Call it in a monitor's own methods."""
+        self._request = reason
 
     def progress(self, progress: Progress) -> None:
         """Called when training begins, and then about every `interval` seconds."""
@@ -51,9 +62,40 @@ class Monitor:
     def bad_example(self, phase: Phase, example: BadExample) -> None:
         """Called once for each example that was left out, with `SystemConf(on_bad_record="skip")`."""
 
+    def checkpoint(self, written: Written) -> None:
+        """Called after a checkpoint was written, or could not be written."""
+
+    def state(self) -> Any:
+        """The state that a checkpoint contains, as a JSON value; None if there is none."""
+        return None
+
+    def resume(self, state: Any) -> None:
+        """Called with the state in a checkpoint, before training continues from it."""
+
     def decision(self, decision: AnyDecision) -> None:
         """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts
         a new search; and when learners have been grouped by speed (`Grouping()`)."""
+
+    def close(self) -> None:
+        """Called when the context is closed."""
+
+
+def tell(monitor: Monitor, event: str, *arguments: object) -> str:
+    """Call a monitor's method. Returns "", or why the monitor ends the training.
+
+    Raises MonitorError, which names the monitor, if the method raises; a CrossbowError keeps its type, and its note has
+    the name.
+    """
+    name = type(monitor).__name__
+    try:
+        getattr(monitor, event)(*arguments)
+    except CrossbowError as error:
+        error.add_note(f"raised by the monitor {name} in `{event}`")
+        raise
+    except Exception as error:
+        raise MonitorError(f"the monitor {name} failed in `{event}`: {type(error).__name__}: {error}") from error
+    reason, monitor._request = monitor._request, ""
+    return f"{name}: {reason}" if reason else ""
 
 
 class JsonLinesMonitor(Monitor):
@@ -72,17 +114,37 @@ class JsonLinesMonitor(Monitor):
         """Write a line {"run": …} with a description of the run before its first record."""
         self._write({"run": dict(run)})
 
+    def note(self, **values: Any) -> None:
+        """Write a line with these values, as when a run is resumed."""
+        self._write(values)
+
     def progress(self, progress: Progress) -> None:
         self._begin()
 
     def record(self, record: Record) -> None:
-        line = asdict(record)
-        test = line.pop("test") or {}
-        line.update({f"test_{name}": test.get(name) for name in ("loss", "accuracy", "examples")})
-        self._write(line)
+        self._write(record.numbers())
 
     def decision(self, decision: AnyDecision) -> None:
         self._write({"decision": str(decision), **asdict(decision)})
+
+    def checkpoint(self, written: Written) -> None:
+        if written.error:
+            self._write({"checkpoint": str(written.path), "error": written.error})
+
+    def state(self) -> int:
+        """Length of the file in bytes."""
+        return self.path.stat().st_size if self._begun else 0
+
+    def resume(self, state: Any) -> None:
+        """Cut the file after the lines that were written before the checkpoint."""
+        try:
+            check_regular(self.path)
+            make_directory(self.path.parent)
+            with self.path.open("ab") as file:
+                file.truncate(min(state, file.tell()))
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from error
+        self._begun = True
 
     def _write(self, line: dict[str, Any]) -> None:
         self._begin()
@@ -164,6 +226,10 @@ class ConsoleMonitor(Monitor):
 
     def decision(self, decision: AnyDecision) -> None:
         self._print(str(decision))
+
+    def checkpoint(self, written: Written) -> None:
+        if written.error:
+            self._print(f"no checkpoint after {written.tasks:,} tasks, training goes on: {written.error}")
 
     def _print(self, line: str) -> None:
         if self._bar is not None:

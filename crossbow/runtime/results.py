@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
 
 from crossbow.dataflow.graph import Vertex
 from crossbow.runtime.speeds import Regrouping
-from crossbow.runtime.tuner import TunerDecision
+from crossbow.runtime.tuner import Decision, Retuning, TunerDecision
 from crossbow.types import Array
 
 AnyDecision = TunerDecision | Regrouping
@@ -50,6 +54,18 @@ class Record:
     """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
     which they waited for other learners does not count."""
 
+    def numbers(self) -> dict[str, float | None]:
+        """The record's numbers by name, those of the test as "test_loss", "test_accuracy" and "test_examples". None is
+        a number that there is not."""
+        of_test = {name: None if self.test is None else getattr(self.test, name) for name in OF_TEST}
+        own = {name: getattr(self, name) for name in COLUMNS if not name.startswith("test_")}
+        return own | {f"test_{name}": value for name, value in of_test.items()}
+
+
+OF_TEST = tuple(field.name for field in fields(TestResult))
+COLUMNS = (*(f.name for f in fields(Record) if f.name != "test"), *(f"test_{name}" for name in OF_TEST))
+"""Names of a record's numbers."""
+
 
 @dataclass
 class History:
@@ -57,7 +73,9 @@ class History:
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
-    """The reason why training ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
+    """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor" or "interrupt"."""
+    message: str = ""
+    """The reason that the monitor gave, if a monitor ended training."""
     decisions: list[AnyDecision] = field(default_factory=list)
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""
@@ -100,6 +118,32 @@ def _test_accuracy(record: Record) -> float | None:
     return None if record.test is None else record.test.accuracy
 
 
+_DECISIONS: dict[str, type[AnyDecision]] = {kind.__name__: kind for kind in (Decision, Retuning, Regrouping)}
+
+
+def history_state(history: History) -> dict[str, Any]:
+    """Records and decisions as JSON values, for `restored_history`."""
+    return {
+        "records": [asdict(record) for record in history.records],
+        "decisions": [[type(decision).__name__, asdict(decision)] for decision in history.decisions],
+    }
+
+
+def restored_history(state: Mapping[str, Any]) -> History:
+    """The history of a training call that has not ended."""
+    history = History()
+    for values in state["records"]:
+        test = values["test"]
+        history.records.append(Record(**{**values, "test": None if test is None else TestResult(**test)}))
+    for name, values in state["decisions"]:
+        history.decisions.append(_DECISIONS[name](**{field: _tuples(value) for field, value in values.items()}))
+    return history
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 class RunningMean:
     """Means of the tasks' losses and accuracies since the last `take`, and of the loss in a moving window."""
 
@@ -121,6 +165,27 @@ class RunningMean:
         if accuracy is not None:
             self.accuracy_sum += accuracy
             self.measured = True
+
+    def losses(self) -> Array:
+        """The losses of the last tasks, oldest first (n,), float64."""
+        return np.array(self._window, np.float64)
+
+    def state(self) -> dict[str, Any]:
+        """The sums, as JSON values, for `restore`."""
+        return {
+            "window_sum": self._window_sum,
+            "loss_sum": self.loss_sum,
+            "accuracy_sum": self.accuracy_sum,
+            "count": self.count,
+            "measured": self.measured,
+        }
+
+    def restore(self, state: Mapping[str, Any], losses: Array) -> None:
+        """Continue with these sums and losses."""
+        self._window = deque(losses.tolist())
+        self._window_sum = state["window_sum"]
+        self.loss_sum, self.accuracy_sum = state["loss_sum"], state["accuracy_sum"]
+        self.count, self.measured = state["count"], state["measured"]
 
     @property
     def moving_loss(self) -> float:
