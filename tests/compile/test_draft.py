@@ -102,7 +102,7 @@ def test_tensors_of_different_sizes_do_not_share() -> None:
 
 
 def test_sharing_may_go_over_several_steps() -> None:
-    """The whole lifetime of the three belongs to one buffer, beside which another value lies."""
+    """The whole lifetime of the three belongs to one buffer; another value has memory of its own."""
     made = draft(
         step({"input0": SLOTS}, {"output": "a", "kept": "k"}),
         step(READ_A, {"output": "b"}, IN_PLACE),

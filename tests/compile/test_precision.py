@@ -1,4 +1,4 @@
-"""Which operators compute with 16 bits follows from what they declare and from what comes before them."""
+"""Operators compute with 16 bits as they declare, or as the operators before them do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def forward(graph: Graph) -> list[str]:
 CONVOLUTION = Conv(number_of_outputs=2, kernel_size=3)
 
 
-def test_what_only_passes_numbers_on_has_their_type() -> None:
+def test_operators_that_copy_numbers_keep_their_type() -> None:
     """Indices of users and items, for example, are more than 16 bits can tell apart."""
     assert not narrow_vertices(training(Flatten(), Noop(), Wide(number_of_outputs=3)).graph)
     pooled = ReLU(), Pool(kernel_size=2)

@@ -1,4 +1,4 @@
-"""Native calls whose order shows in what they leave."""
+"""Native calls that record their order in a number."""
 
 from __future__ import annotations
 

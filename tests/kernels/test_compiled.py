@@ -1,4 +1,4 @@
-"""Compiled passes: what their code computes, where it is kept, and what happens where it cannot be."""
+"""Compiled passes: their instructions, and their cache on disk."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def fused(kind: type[Request], library: KernelLibrary) -> Request:
 
 
 @every_library
-def test_what_takes_in_a_relu_says_so_in_its_name(library: KernelLibrary) -> None:
+def test_kernels_with_a_fused_relu_are_named_so(library: KernelLibrary) -> None:
     """Convolutions on GPUs are chosen on the device: `tests/kernels/cuda/test_convolution.py`."""
     for kind in library.fused_relu:
         if library.name != "cuda" or kind is not ConvolutionForward:

@@ -1,4 +1,4 @@
-"""Task lists: the order of calls, their failures, and what they keep alive."""
+"""Task lists: the order of calls, failures, and lifetimes of buffers."""
 
 from __future__ import annotations
 

@@ -112,10 +112,10 @@ def with_storage(variable: Variable, kernel: PreparedKernel, name: str = "weight
 def both(
     library: Cpu, request: Request, tensors: Mapping[str, Tensor], values: Mapping[str, Numbers], *, by: str
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """What the library's kernel and the reference's write. Roles without a tensor have their values as they are.
+    """The results of the library's kernel and the reference's. Roles without a tensor receive their values unchanged.
 
-    `by` is in the name of the library's kernel. It reads and writes what the reference's does (and may keep something
-    for its gradient), no Python runs in its calls, and in place it gives the same bits.
+    `by` is in the name of the library's kernel. It has the roles of the reference's kernel (and may have `kept`),
+    its calls run without Python, and in place it gives the same bits.
     """
     fast, plain = library.prepare(request), SINGLE.prepare(request)
     assert by in fast.name.split(" (fallback")[0]

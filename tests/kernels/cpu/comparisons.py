@@ -23,7 +23,7 @@ CEILING = 0.8
 
 
 def activate(library: Cpu, shape: Shape, mode: str, slope: float, *, by: str) -> None:
-    """The function, which passes on what is not a number, and its derivative from the output."""
+    """The function, which passes NaN on, and its derivative from the output."""
     t, x = tensor(shape), 2 * draw(shape)
     x.flat[0] = np.nan
     request = ActivationForward(t, t, mode, slope, CEILING)
@@ -58,7 +58,7 @@ def normalise(library: Cpu, shape: Shape, axis: int, *, by: str) -> None:
     close(actual["input_gradient"], expected["input_gradient"])
 
 
-def normalise_numbers_that_are_none(request: Request, library: Cpu, *, by: str) -> Numbers:
+def normalise_non_finite(request: Request, library: Cpu, *, by: str) -> Numbers:
     """NaN and infinity make their whole row NaN; −∞ is an ordinary number, whose exponential is 0."""
     t, x = tensor((6, 37)), draw((6, 37))
     x[0, 5], x[1, 0], x[2, 36] = np.nan, np.inf, -np.inf
@@ -72,7 +72,7 @@ def normalise_numbers_that_are_none(request: Request, library: Cpu, *, by: str) 
 
 
 def respond(library: Cpu, shape: Shape, geometry: ResponseGeometry, layout: Layout, *, by: str) -> None:
-    """A response normalisation, and its gradient from what the forward kernel keeps."""
+    """A response normalisation and its gradient, with the forward kernel's `kept`."""
     x = Tensor(shape, FLOAT32, layout)
     values = {"input0": draw(shape), "output_gradient": draw(shape, 1)}
     results = []

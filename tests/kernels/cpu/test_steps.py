@@ -1,4 +1,4 @@
-"""Kernels of several passes: their workspace, their places, their names, and what they keep alive."""
+"""Kernels of several passes: workspace, places, names, and lifetimes of buffers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crossbow.kernels.requests import CopyForward
 from crossbow.types import Tensor, address
 from tests.kernels.cpu.buffers import FLOAT32, Numbers
 
-from crossbow.kernels.compiled import float32_at, native_pass  # isort: skip - after what skips without numba
+from crossbow.kernels.compiled import float32_at, native_pass  # isort: skip - after the module that skips without numba
 from crossbow.kernels.cpu.steps import ALIGNMENT, Steps, location
 
 T = Tensor((3,), FLOAT32)

@@ -1,4 +1,4 @@
-"""Storages with strides and blocks: every element at its place, and zeros where there is none."""
+"""Storages with strides and blocks: every element at its place, and zeros in the padding."""
 
 from __future__ import annotations
 

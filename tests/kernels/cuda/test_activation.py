@@ -1,4 +1,4 @@
-"""Activations on the GPU that is none: every mode, at kinks and beyond the range of exponentials, in every type."""
+"""Activations on the emulated GPU: every mode, at kinks and beyond the range of exponentials, in every type."""
 
 from __future__ import annotations
 

@@ -16,9 +16,7 @@ from tests.kernels.cuda.test_softmax import PLAIN, lines
 @lines
 @pytest.mark.parametrize("ties", ["first", "last"])
 @pytest.mark.parametrize("keep_axis", [False, True])
-def test_classify_with_ties_and_numbers_that_are_none(
-    shape: Shape, axis: int, layout: Layout, ties: str, keep_axis: bool
-) -> None:
+def test_classify_with_ties_and_nan(shape: Shape, axis: int, layout: Layout, ties: str, keep_axis: bool) -> None:
     axis %= len(shape)
     outcome = (*shape[:axis], *[1] * keep_axis, *shape[axis + 1 :])
 

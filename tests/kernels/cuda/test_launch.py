@@ -66,7 +66,7 @@ def test_a_thread_for_each_element_or_for_several(cuda: FakeCuda, elements: int,
 
 
 def arguments(call: Launch, *kinds: type[np.generic]) -> list[np.ndarray]:
-    """What the kernel would receive by value, each argument as one or more numbers of a type."""
+    """The first number of each argument as the kernel receives it, in the given types."""
     places = (ctypes.c_uint64 * len(kinds)).from_address(call.parameters)
     return [
         np.frombuffer(ctypes.string_at(at, np.dtype(kind).itemsize), kind)
@@ -133,7 +133,7 @@ def fail() -> None:
     raise ZeroDivisionError
 
 
-def test_an_exception_does_not_leave_its_stream_behind(cuda: FakeCuda) -> None:
+def test_the_stream_is_reset_after_an_exception(cuda: FakeCuda) -> None:
     second = CudaStream("learner-1", 1, libraries=True)
     with pytest.raises(ZeroDivisionError), on(second.place):
         fail()

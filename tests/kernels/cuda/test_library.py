@@ -27,7 +27,7 @@ def test_images_are_channels_last_where_tensor_cores_compute() -> None:
     assert Cuda(channels_last=True).layout((8, 60)) is Layout.PLAIN
 
 
-def test_types_of_16_bits_come_beside_float32() -> None:
+def test_types_of_16_bits_are_additional() -> None:
     assert Cuda().mixed is None
     library = Cuda(narrow="bfloat16")
     assert library.mixed is not None

@@ -1,4 +1,4 @@
-"""Slices and padding on the GPU that is none, between both layouts."""
+"""Slices and padding on the emulated GPU, between both layouts."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from crossbow.kernels.cuda.rooms import CUDA
 from crossbow.kernels.requests import Request, Signal, Wait
 
 
-def test_it_has_all_but_convolutions_and_what_only_the_host_does() -> None:
+def test_it_has_all_kernels_but_convolutions_and_those_of_the_host() -> None:
     """Loading the library has registered them; kernels of GPUs support empty tensors and any storage themselves."""
     assert Cuda().rooms.registries[-1] is CUDA
     everything = {

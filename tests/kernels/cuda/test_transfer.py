@@ -1,4 +1,4 @@
-"""Copies between the host and the GPU that is none, which reports what nobody waits for."""
+"""Copies between the host and the emulated GPU, which reports missing waits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_values_arrive_and_come_back(values: np.ndarray[Any, Any]) -> None:
     assert back.flags.c_contiguous
 
 
-def test_what_is_read_is_the_result_of_the_streams_earlier_work() -> None:
+def test_reading_waits_for_the_streams_earlier_work() -> None:
     with fake_cuda(seed=3):
         stream = CudaStream("learner-0", 0, libraries=True)
         x = to_device(np.arange(8, dtype=np.float32))

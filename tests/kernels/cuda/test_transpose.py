@@ -1,4 +1,4 @@
-"""Transposes on the GPU that is none, of axes and of parts of them, between both layouts, and back."""
+"""Transposes on the emulated GPU, of axes and of parts of them, between both layouts, and back."""
 
 from __future__ import annotations
 

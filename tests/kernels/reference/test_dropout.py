@@ -1,4 +1,4 @@
-"""Dropout: what is kept is scaled, and the gradient draws the same mask."""
+"""Dropout: kept elements are scaled, and the gradient draws the same mask."""
 
 from __future__ import annotations
 

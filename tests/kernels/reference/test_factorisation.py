@@ -1,4 +1,4 @@
-"""A matrix factorisation's loss and gradients by hand, and the numbers that are no rows."""
+"""A matrix factorisation's loss and gradients by hand, and invalid indices."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_without_an_example() -> None:
         ((0, np.nan), "item. Received: nan,"),
     ],
 )
-def test_a_number_that_is_no_row_is_named(row: tuple[float, float], message: str) -> None:
+def test_an_invalid_index_is_named(row: tuple[float, float], message: str) -> None:
     x = X.copy()
     x[1] = row
     with pytest.raises(DataError) as caught:
         factorise(x, 3)
     assert message in str(caught.value)
-    factorise(x, 1)  # padding is not looked at
+    factorise(x, 1)  # padding is ignored

@@ -29,7 +29,7 @@ def test_against_the_formulas(axis: int, dtype: Any) -> None:
     np.testing.assert_allclose(np.moveaxis(dx, axis, -1), gradient, rtol=0, atol=tolerance)
 
 
-def test_what_is_not_finite() -> None:
+def test_non_finite_numbers() -> None:
     x, y, t = np.array([[0, -np.inf], [np.nan, 0], [np.inf, 0], [-np.inf, -np.inf]]), nan((4, 2)), tensor((4, 2))
     with np.errstate(invalid="ignore"):
         run(Reference(np.float64).prepare(SoftmaxForward(t, t, 1)), input0=x, output=y)

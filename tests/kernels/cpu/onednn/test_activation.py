@@ -24,7 +24,7 @@ def test_it_agrees_with_the_reference(shape: Shape, mode: str, slope: float) -> 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("mode", ["relu", "clipped"])
-def test_derivatives_of_what_the_passes_clip(shape: Shape, mode: str) -> None:
+def test_derivatives_of_functions_that_the_passes_compute(shape: Shape, mode: str) -> None:
     differentiate(ONEDNN, shape, mode, 0.0, by=ELTWISE)
 
 

@@ -38,7 +38,7 @@ def test_it_agrees_with_the_reference(x: Shape, y: Shape, g: dict[str, object], 
 
 @pytest.mark.parametrize("counts", [True, False])
 def test_windows_beyond_the_padding_are_the_passes_if_padding_counts(counts: bool) -> None:
-    """The reference does not count what is beyond the padding; oneDNN would."""
+    """The reference does not count elements beyond the padding; oneDNN would."""
     x, y, g = tensor((2, 20, 5, 5)), tensor((2, 20, 3, 3)), average(stride=(2, 2), count_padding=counts)
     for request in (PoolingForward(x, y, g, Phase.TRAIN), PoolingBackward(y, x, g)):
         assert ONEDNN.prepare(request).name.endswith("numba") is counts

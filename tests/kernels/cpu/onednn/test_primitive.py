@@ -38,8 +38,8 @@ def test_primitives_run_in_order_on_places() -> None:
     np.testing.assert_array_equal(given["output"], x)
 
 
-def test_the_scratchpad_is_behind_what_is_reserved() -> None:
-    """All primitives of a kernel use one, as large as the largest of theirs."""
+def test_the_scratchpad_follows_the_reserved_memory() -> None:
+    """All primitives of a kernel share one of the largest size."""
     steps = there_and_back()
     assert steps.scratchpad_offset == 64 + 512  # rounded to cache lines
     before = steps.workspace
@@ -70,7 +70,7 @@ def test_the_layout_that_a_primitive_asks_for() -> None:
 
 
 def test_a_kernel_may_be_bound_again() -> None:
-    """Streams and memories are the call's; the primitive is everybody's."""
+    """Each call has a stream and memories of its own; all calls share the primitive."""
     t = tensor((3, 10))
     kernel = ONEDNN.prepare(SoftmaxForward(t, t, 1))
     pairs = [{"input0": memory(t, draw(t.shape, seed)), "output": memory(t)} for seed in range(2)]

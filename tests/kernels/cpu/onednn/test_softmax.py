@@ -1,4 +1,4 @@
-"""oneDNN's softmax against the reference, with the marks of what is not finite."""
+"""oneDNN's softmax against the reference, also for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from crossbow.kernels.requests import SoftmaxForward
 from crossbow.types import Shape
-from tests.kernels.cpu.comparisons import normalise, normalise_numbers_that_are_none
+from tests.kernels.cpu.comparisons import normalise, normalise_non_finite
 from tests.kernels.cpu.running import ONEDNN, SHAPES, draw, execute, memory, tensor
 
 
@@ -17,10 +17,10 @@ def test_it_agrees_with_the_reference(shape: Shape, axis: int) -> None:
     normalise(ONEDNN, shape, axis, by=":")
 
 
-def test_what_is_not_finite() -> None:
+def test_non_finite_numbers() -> None:
     """oneDNN's primitive alone would give numbers."""
     t = tensor((6, 37))
-    normalise_numbers_that_are_none(SoftmaxForward(t, t, 1), ONEDNN, by=":")
+    normalise_non_finite(SoftmaxForward(t, t, 1), ONEDNN, by=":")
 
 
 @pytest.mark.parametrize("axis", [1, 3])

@@ -1,4 +1,4 @@
-"""The compiled index of the largest value: ties, NaN, every axis, and what is left to the reference."""
+"""The compiled index of the largest value: ties, NaN, every axis, and requests for the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compiled matrix factorisation against the reference, with repeated rows, padding, and rows that there are not."""
+"""The compiled matrix factorisation against the reference, with repeated rows, padding, and invalid indices."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_it_agrees_with_the_reference(latents: int, examples: int) -> None:
     [(2, 4, "3 for every item. Received: 4"), (5, 0, "4 for every user. Received: 5"), (-1, 0, "-1"), (0.5, 0, "0.5"),
      (np.nan, 0, "nan"), (0, np.inf, "inf")],
 )  # fmt: skip
-def test_a_number_that_is_no_row_is_named(row: float, column: float, what: str) -> None:
+def test_an_invalid_index_is_named(row: float, column: float, what: str) -> None:
     users, items = Variable((5, 3), FLOAT32), Variable((4, 3), FLOAT32)
     values = numbers(3, 5)
     values["input0"][3] = row, column

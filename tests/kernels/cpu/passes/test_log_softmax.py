@@ -8,7 +8,7 @@ import pytest
 from crossbow.kernels.requests import LogSoftmaxBackward, LogSoftmaxForward
 from crossbow.types import Shape
 from tests.kernels.cpu.buffers import COMPILED, SHAPES, both, close, draw, execute, memory, tensor
-from tests.kernels.cpu.comparisons import normalise_numbers_that_are_none
+from tests.kernels.cpu.comparisons import normalise_non_finite
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -33,6 +33,6 @@ def test_small_probabilities_keep_their_digits() -> None:
     np.testing.assert_allclose(buffers["output"], exact, rtol=3e-7)
 
 
-def test_what_is_not_finite() -> None:
+def test_non_finite_numbers() -> None:
     t = tensor((6, 37))
-    normalise_numbers_that_are_none(LogSoftmaxForward(t, t, 1), COMPILED, by="numba")
+    normalise_non_finite(LogSoftmaxForward(t, t, 1), COMPILED, by="numba")

@@ -54,7 +54,7 @@ def test_softmax_loss(shape: Shape, examples: int, ignored: int | None, normalis
 
 
 @pytest.mark.parametrize("from_logits", [False, True])
-def test_a_loss_of_what_is_not_a_number_is_none(from_logits: bool) -> None:
+def test_nan_reaches_the_loss(from_logits: bool) -> None:
     values, t, labels = given((5, 7), 5), tensor((5, 7)), Tensor((5,), INT32)
     for role in ("logits", "input0"):
         values[role][3] = np.nan
@@ -68,9 +68,7 @@ def test_a_loss_of_what_is_not_a_number_is_none(from_logits: bool) -> None:
 @pytest.mark.parametrize("examples", [5, 2, 0])
 @pytest.mark.parametrize("top_k", [1, 2, 7])
 @pytest.mark.parametrize("ignored", [None, 2])
-def test_accuracy_with_ties_and_numbers_that_are_none(
-    shape: Shape, examples: int, top_k: int, ignored: int | None
-) -> None:
+def test_accuracy_with_ties_and_nan(shape: Shape, examples: int, top_k: int, ignored: int | None) -> None:
     values, t = given(shape, examples), tensor(shape)
     p = np.random.default_rng(top_k).integers(0, 3, shape).astype(np.float32)
     p[3, 2] = p[4, 1] = np.nan
@@ -93,7 +91,7 @@ def test_a_label_outside_the_classes_is_an_error(wrong: int) -> None:
     ):
         with pytest.raises(NativeError, match="a label is not one of the classes"):
             execute(COMPILED.prepare(request), buffers)
-        execute(COMPILED.prepare(request), {**buffers, "state": state(EXAMPLES=1)})  # no label counts in the padding
+        execute(COMPILED.prepare(request), {**buffers, "state": state(EXAMPLES=1)})  # labels in the padding are ignored
 
 
 @pytest.mark.parametrize("examples", [4, 3, 0])

@@ -76,7 +76,7 @@ def sum_moments(block: Any) -> int:
 
 
 WIDTHS = [1, 15, 16, 17, 64, 100]
-"""Single columns, one vector, several, and what is left of each."""
+"""Single columns, one vector, several vectors, and remainders."""
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -8,7 +8,7 @@ import pytest
 from crossbow.kernels.requests import SoftmaxForward
 from crossbow.types import Layout, Shape, Tensor
 from tests.kernels.cpu.buffers import COMPILED, FLOAT32, SHAPES, Numbers, draw, tensor
-from tests.kernels.cpu.comparisons import normalise, normalise_numbers_that_are_none
+from tests.kernels.cpu.comparisons import normalise, normalise_non_finite
 
 from crossbow.kernels.cpu.passes.softmax import add_marks, lines, mark_rows  # isort: skip - skipped without numba
 
@@ -19,9 +19,9 @@ def test_it_agrees_with_the_reference(shape: Shape, axis: int) -> None:
     normalise(COMPILED, shape, axis, by="numba")
 
 
-def test_what_is_not_finite() -> None:
+def test_non_finite_numbers() -> None:
     t = tensor((6, 37))
-    normalise_numbers_that_are_none(SoftmaxForward(t, t, 1), COMPILED, by="numba")
+    normalise_non_finite(SoftmaxForward(t, t, 1), COMPILED, by="numba")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.kernels.cpu import REASON
 from tests.kernels.cpu.buffers import FLOAT32, execute
 from tests.kernels.cpu.own_convolutions import use_threads
 
-from crossbow.kernels.compiled import float32_at, int64_at, native_pass  # isort: skip - after what skips without numba
+from crossbow.kernels.compiled import float32_at, int64_at, native_pass  # isort: skip - after the module that skips without numba
 from crossbow.kernels.cpu.passes.team import (
     TEAM,
     WORTH_A_THREAD,

@@ -113,7 +113,7 @@ def test_a_transform_multiplies_from_both_sides(which: int, tile: tuple[int, int
         np.testing.assert_array_equal(room[part], before[part])
 
 
-def test_of_what_is_not_a_number_none_is_made() -> None:
+def test_nan_stays_nan() -> None:
     source, target, shift = draw((1, 4, 4, LANES)), np.zeros((1, 2, 2, LANES), np.float32), np.zeros(LANES, np.float32)
     source[0, 1, 1, 3] = np.nan
     transformed(OUTPUT, (2, 3), source, target, shift=shift, floor=0.0)
