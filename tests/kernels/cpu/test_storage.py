@@ -68,6 +68,9 @@ def test_a_variable_lies_as_its_storage_says() -> None:
     assert lies(plain, (2, 3), (3, 1))
     assert lies(Variable((2, 3), FLOAT32, PlainStorage((2, 3))), (2, 3), (3, 1))
     assert lies(own, (2, 3), (1, 2))
+    cube = Variable((2, 3, 4), FLOAT32)
+    assert lies(cube, (2, 3, 4), (12, 4, 1))
+    assert not lies(cube, (2, 3, 4), (12, 1, 3))
     for variable, sizes, strides in ((plain, (2, 3), (1, 2)), (own, (2, 3), (3, 1)), (own, (6,), (1,))):
         assert not lies(variable, sizes, strides)
     assert not lies(Variable((5, 3), FLOAT32, BLOCKED), (5, 3), (8, 16))  # it has blocks

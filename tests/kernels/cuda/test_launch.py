@@ -129,6 +129,23 @@ def test_calls_go_to_the_stream_that_the_thread_has_set(cuda: FakeCuda) -> None:
     assert seen == [Stream(0, 0)]  # of another thread
 
 
+def test_a_thread_sets_its_device_once() -> None:
+    """Also device 0, which is current from the beginning: only this gives a thread its CUDA context."""
+    devices: list[int] = []
+    runtime = SimpleNamespace(getDevice=lambda: 0, setDevice=devices.append)
+
+    def run() -> None:
+        for _ in range(2):
+            with on(Stream(0, 7)):
+                pass
+
+    with replaced(cast(Any, SimpleNamespace(runtime=runtime))):
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    assert devices == [0]
+
+
 def fail() -> None:
     raise ZeroDivisionError
 
