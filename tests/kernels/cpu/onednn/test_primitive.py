@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from crossbow.kernels.requests import CopyForward, SoftmaxForward
+from crossbow.host_memory import aligned_zeros
+from crossbow.kernels.requests import CopyForward, MatmulForward, MatrixProductGeometry, SoftmaxForward
 from crossbow.types import Layout, Tensor, address
-from tests.kernels.cpu.running import FLOAT32, ONEDNN, draw, execute, memory, tensor
+from tests.kernels.cpu.running import FLOAT32, ONEDNN, close, draw, execute, memory, tensor
 
 from crossbow.kernels.cpu.onednn import binding as dnnl  # isort: skip - after the module that skips
 from crossbow.kernels.cpu.onednn.memory import activation, attributes, engine, plain
@@ -39,19 +40,27 @@ def test_primitives_run_in_order_on_places() -> None:
 
 
 def test_the_scratchpad_follows_the_reserved_memory() -> None:
-    """All primitives of a kernel share one of the largest size."""
-    steps = there_and_back()
-    assert steps.scratchpad_offset == 64 + 512  # rounded to cache lines
-    before = steps.workspace
-    assert before >= steps.scratchpad_offset
-    product = dnnl.primitive_desc(
-        "matmul", engine(), *[dnnl.strided_memory_desc((300, 300), (1, 300))] * 2, None, plain((300, 300)), attributes()
-    )
-    operands = {dnnl.ARG_SRC: (plain((300, 300)), "a"), dnnl.ARG_DST: (plain((300, 300)), "b")}
-    steps.add("matmul", product, operands)
+    """All primitives of a kernel share one of the largest size. Memory before and after it stays as it is."""
+    geometry = MatrixProductGeometry(((50, 40), (30, 50)), (True, True))
+    left, right = dnnl.strided_memory_desc((40, 50), (1, 40)), dnnl.strided_memory_desc((50, 30), (1, 50))
+    y = tensor((40, 30))
+    steps = PrimitiveSteps(MatmulForward(tensor((50, 40)), tensor((30, 50)), y, geometry))
+    assert steps.reserve(100) == 0
+    assert steps.scratchpad_offset == steps.workspace == 128  # rounded to cache lines
+    product = dnnl.primitive_desc("matmul", engine(), left, right, None, plain((40, 30)), attributes())
+    operands = {dnnl.ARG_SRC: (left, "input0"), dnnl.ARG_WEIGHTS: (right, "input1")}
+    steps.add("matmul", product, {**operands, dnnl.ARG_DST: (plain((40, 30)), "output")})
     needed = dnnl.query_memory_desc(product, dnnl.QUERY_SCRATCHPAD_MD)
-    size = 0 if needed is None else dnnl.size(needed)
-    assert steps.workspace - steps.scratchpad_offset == max(size, before - steps.scratchpad_offset)
+    assert needed is not None
+    assert steps.workspace - steps.scratchpad_offset == dnnl.size(needed) > 0
+    room = aligned_zeros(steps.workspace + 64)
+    room[:] = 0xFF
+    a, b, c = draw((50, 40)), draw((30, 50), 1), memory(y)
+    for call in steps.bind({"input0": a, "input1": b, "output": c, "workspace": room[: steps.workspace]}):
+        call()
+    close(c, a.T.astype(np.float64) @ b.T, 50)
+    assert (room[:128] == 0xFF).all()
+    assert (room[steps.workspace :] == 0xFF).all()
 
 
 def test_names_are_those_of_the_implementations() -> None:
