@@ -176,7 +176,6 @@ class Engine:
         t − TICKS_BEHIND. `on_decision` receives decisions about the learners. The method returns when all submitted
         tasks are done. After an exception, the learners restart from the last complete base model.
         """
-        self._evaluation.base_changes()
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
             self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
@@ -218,7 +217,6 @@ class Engine:
         loaded = [on_host(vector).copy() for vector in self.recovery.base]
         layouts = (self.program.model, self.program.statistics)
         load_vectors(variables, list(zip(layouts, loaded, strict=True)), source)
-        self._evaluation.base_changes()
         self.recovery.set_base(loaded)
         self.recovery.restart()
 
