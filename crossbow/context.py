@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
 from crossbow.data import Dataset
 from crossbow.data.dataset import checked_like
 from crossbow.data.examples import BadExample
+from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
@@ -20,10 +22,14 @@ from crossbow.files import checked_path
 from crossbow.matching import Matching, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, run_state
+from crossbow.runtime.monitor import Monitor, tell
+from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
+from crossbow.runtime.run import Limits, RunState, TrainingRun
 from crossbow.runtime.summary import RunSummary
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
@@ -61,13 +67,14 @@ class ExecutionContext:
         system: SystemConf | None = None,
         monitors: Sequence[Monitor] = (),
         collective: Collective | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Compile the dataflows, and create learners.
 
         dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None, it is derived from the former.
-        monitors: receivers of progress and records. collective: the operation that sums between devices; by default
-        the devices' own. Raises GraphError, ConfigurationError or DataError, each of which names all faults, before
-        anything runs.
+        monitors: receivers of progress and records. collective: the operation that sums between devices; by default the
+        devices' own. checkpoints: where and how often to write checkpoints; None: never. Raises GraphError,
+        ConfigurationError or DataError, each of which names all faults, before anything runs.
         """
         training, check = _two_dataflows(dataflows)
         for name, value, kind in (
@@ -75,6 +82,7 @@ class ExecutionContext:
             ("model", model, ModelConf),
             ("solver", solver, SolverConf),
             ("system", system, SystemConf),
+            ("checkpoints", checkpoints, Checkpoints),
         ):
             if not isinstance(value, kind) and (value is not None or name == "data"):
                 raise ConfigurationError(
@@ -101,6 +109,85 @@ class ExecutionContext:
         self._training, self._check = training, check
         self.engine = new_engine(graph, check.graph, data, self.model, self.solver, self.system, collective)
         self._closed = False
+        self._run: TrainingRun | None = None
+        """The current or last training call."""
+        self._unfinished: RunState | None = None
+        """State of the training call to continue, after `resume`."""
+        self.resumed: Resumption | None = None
+        """How training was resumed; None if it was not."""
+        self._keeper: RunKeeper | None = None
+        if checkpoints is not None:
+            writer = CheckpointWriter(checkpoints, self._write_model)
+            try:
+                self._keeper = RunKeeper(self.engine, writer, self._about(graph), self._monitors)
+            except BaseException:
+                self.engine.close()
+                raise
+
+    def _about(self, graph: Graph) -> dict[str, Any]:
+        """The description of a run in its checkpoints."""
+        return {
+            "network": describe_network(graph),
+            "data": fingerprint(self.data),
+            **{name: recorded(getattr(self, name)) for name in ("model", "solver", "system")},
+        }
+
+    @classmethod
+    def resume(
+        cls,
+        checkpoints: Checkpoints | str | os.PathLike[str],
+        dataflows: Sequence[Dataflow | None],
+        *,
+        data: Dataset,
+        model: ModelConf | None = None,
+        solver: SolverConf | None = None,
+        system: SystemConf | None = None,
+        monitors: Sequence[Monitor] = (),
+        collective: Collective | None = None,
+    ) -> ExecutionContext:
+        """A context that goes on from the newest checkpoint in a run's directory; see `continue_training`.
+
+        checkpoints: the directory, or where and how often to write further checkpoints. model, solver, system: by
+        default those of the checkpoint; `resumed` has the differences of others. With the same rule and learners,
+        training continues as if it had not been interrupted; otherwise all learners begin at the base model. A newest
+        checkpoint that is damaged is set aside, and the one before it is used.
+
+        Raises DataError, and changes nothing, if there is no checkpoint, or if network, data set, batch size, seed or
+        order of the examples differ.
+
+        >>> context = ExecutionContext.resume("output/run", [dataflow, None], data=data)  # doctest: +SKIP
+        >>> history = context.continue_training()  # doctest: +SKIP
+        """
+        settings = checkpoints
+        if not isinstance(settings, Checkpoints):
+            settings = Checkpoints(checked_path("resume", settings))
+        found = find_checkpoint(settings.checkpoint_directory)
+        about = found.checkpoint.state["about"]
+        context = cls(
+            dataflows,
+            data=data,
+            model=model or rebuilt(ModelConf, about["model"]),
+            solver=solver or rebuilt(SolverConf, about["solver"]),
+            system=system or rebuilt(SystemConf, about["system"]),
+            monitors=monitors,
+            collective=collective,
+            checkpoints=settings,
+        )
+        try:
+            context._resume(found)
+        except BaseException:
+            context.close()
+            raise
+        return context
+
+    def _resume(self, found: Resumable) -> None:
+        assert self._keeper is not None
+        before, now = found.checkpoint.state["about"], self._keeper.about
+        check_same_run(before, now, str(found.path))
+        whole = self._keeper.resume(found.checkpoint, str(found.path))
+        self._unfinished = run_state(found.checkpoint)
+        self.resumed = Resumption(found.path, self.engine.tasks, tuple(changes(before, now)), whole, found.damaged)
+        found.set_damaged_aside()
 
     def __enter__(self) -> ExecutionContext:
         return self
@@ -117,10 +204,18 @@ class ExecutionContext:
         )
 
     def close(self) -> None:
-        """End all threads. The base model is lost unless it was saved before."""
+        """End all threads, and close the monitors. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
             self.engine.close()
+            try:
+                self.engine.check_process()
+            except CrossbowError:
+                return  # the files of checkpoints and monitors belong to the process that created them
+            if self._keeper is not None:
+                self._keeper.close()
+            for monitor in self._monitors:
+                tell(monitor, "close")
 
     def describe(self) -> str:
         """The compiled programs as text: for training and, if there is a check set, for testing.
@@ -231,7 +326,48 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        return TrainingRun(self.engine, self.model, limits, self._monitors, test=test).run()
+        self._run = TrainingRun(self.engine, self.model, limits, self._monitors, test=test, keeper=self._keeper)
+        self._unfinished = None
+        return self._run.run()
+
+    def continue_training(self, **limits: Any) -> History:
+        """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its
+        beginning.
+
+        limits: limits that replace those of the call: `count` (epochs or tasks from its beginning, by its own unit),
+        `seconds`, `loss` and `accuracy`. A call that has ended continues if a limit was raised. Raises CrossbowError if
+        the checkpoint belongs to no training call.
+        """
+        self._check_open()
+        state = self._unfinished
+        if state is None:
+            raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
+        given = state.values["limits"]
+        given = {**given, "unit": TrainingUnit[given["unit"]], **limits}
+        self._run = TrainingRun(
+            self.engine,
+            self.model,
+            Limits(**given),
+            self._monitors,
+            test=state.values["test"],
+            keeper=self._keeper,
+            state=state,
+        )
+        self._unfinished = None
+        return self._run.run()
+
+    @property
+    def history(self) -> History:
+        """The history of the current or last training call, also if it was interrupted or failed."""
+        return History() if self._run is None else self._run.history
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint now. `Monitor.record` may call it, too. Raises CrossbowError without
+        `ExecutionContext(checkpoints=…)`, and DataError if it cannot be written."""
+        self._check_open()
+        if self._keeper is None:
+            raise CrossbowError("there is no directory for checkpoints: ExecutionContext(checkpoints=Checkpoints(…))")
+        self._keeper.write_now(self._unfinished or (None if self._run is None else self._run.state()))
 
     # The base model
 
@@ -281,7 +417,10 @@ class ExecutionContext:
         written.
         """
         self._check_open()
-        write_model(path, self.engine.weights, self._training, self._given_check, self._settings())
+        self._write_model(checked_path("save", path), self.engine.weights)
+
+    def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
+        write_model(path, dict(variables), self._training, self._given_check, self._settings())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a base model written by `save`, and restart all learners from it.

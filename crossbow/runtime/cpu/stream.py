@@ -92,10 +92,11 @@ class Signals:
         """The signals of a run."""
         return cls(assembly.arithmetic.library, assembly.flags)
 
-    def wait(self, flags: Array, state: Array) -> list[BoundStep]:
-        """A call that waits until all these flags have reached the task's tick."""
+    def wait(self, flags: Array, state: Array, *, averages: bool = False) -> list[BoundStep]:
+        """A call that waits until all these flags have reached the task's tick. averages: whether an average follows,
+        up to the next signal."""
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
-        return [BoundStep("wait", call) for call in self.library.prepare(Wait()).bind(buffers)]
+        return [BoundStep("wait", call) for call in self.library.prepare(Wait(averages)).bind(buffers)]
 
     def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
         """A call that sets one of these flags to the task's tick."""
