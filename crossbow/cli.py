@@ -74,8 +74,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     listing.add_argument("--json", action="store_true", help="print a JSON list of objects (default: a table)")
     listing.set_defaults(run=lambda options: print(_models(options.json)))
     options = parser.parse_args(arguments)
-    options.run(options)
-    return 0
+    status: int | None = options.run(options)
+    return status or 0
 
 
 def _models(as_json: bool) -> str:

@@ -27,6 +27,7 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         """Create the directory if necessary. Raises DataError if another process has the lock, which is named, or if
         the directory cannot be written to."""
+        self._directory, self._created = directory, not directory.exists()
         make_directory(directory)
         try:
             self._file = (directory / NAME).open("a+", encoding="ascii")
@@ -49,7 +50,11 @@ class DirectoryLock:
         self.close()
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Give the lock back. A directory that the lock has created, and that is still empty, is removed."""
+        if self._created and os.listdir(self._directory) == [NAME]:
+            with contextlib.suppress(OSError):  # something was written to it meanwhile
+                (self._directory / NAME).unlink()
+                self._directory.rmdir()
         self._file.close()
 
 

@@ -77,9 +77,8 @@ class Engine:
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self.scheduler = Scheduler(setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule)
-        self._snapshots = Snapshots(
-            self.parts, self.backend, self.coordination, self.flow, self.position, self.scheduler, self.recovery
-        )
+        restored = self.coordination, self.flow, self.scheduler, self.recovery
+        self._snapshots = Snapshots(self.parts, self.backend, *restored)
         self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
@@ -163,13 +162,11 @@ class Engine:
         """Run ticks until `until` tasks are done, or up to the first tick boundary at which `callbacks.stop()` or
         `callbacks.pause()` is true.
 
-        A tick of several tasks per learner is abandoned if its rest would take longer than SECONDS_TO_FINISH after a
-        `stop`. The learners then restart from the base model of the beginning of the tick or, without a barrier, from
-        the current one.
+        After a `stop` within a tick whose rest would take longer than SECONDS_TO_FINISH, the tick is abandoned. The
+        learners then restart from its first base model or, without a barrier, from the current one.
 
         When `stop` is called in tick t, `on_result` has received at least the results of all ticks before
-        t − TICKS_BEHIND. The method returns when all submitted tasks are done. After an exception, the learners restart
-        from the last complete base model.
+        t − TICKS_BEHIND. After an exception, the learners restart from the last complete base model.
         """
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
@@ -188,10 +185,6 @@ class Engine:
         self.position.continue_from(other.tick, other.tasks, other.merges, self.coordination.merges(other.tick))
         self.load(other.weights, "the base model")
         self.coordination.begin(self.tick)
-
-    def begin_phase(self) -> None:
-        """Follow the rule from this tick on, in a sequence of rules."""
-        self.position.begin_phase()
 
     def snapshot(self) -> Snapshot:
         """A copy of everything that determines how training continues."""

@@ -297,8 +297,8 @@ class PeerExchange(Exchange):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         super().restore(state)
-        self._met, masses = state["met"], state["masses"]
-        self.masses.own, self.masses.coming = list(masses["own"]), list(masses["coming"])
+        self._met = state["met"]
+        self.masses.restore(**state["masses"])
 
     def _settle(self) -> None:
         self._mean.run(Pace(0.0, 0.0), self.masses.mean)

@@ -55,7 +55,7 @@ class Phases:
     def _change(self) -> None:
         """Begin the next phase: its rule's engine starts from the base model."""
         self._engines.go_on_with(self._sequence.rules.index(self._following[0]))
-        self._engines.now.begin_phase()
+        self._engines.now.position.begin_phase()
         self._count()
 
     def _count(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from crossbow.synch import RULES, Rule, RuleSequence
+from crossbow.synch import RULES, Rule, RulePhase, RuleSequence
 from crossbow.types import ConfigurationError, DataError
 
 T = TypeVar("T")
@@ -18,17 +18,19 @@ def recorded(conf: Any) -> dict[str, Any]:
     return {field.name: _value(getattr(conf, field.name)) for field in dataclasses.fields(conf) if field.init}
 
 
-def rebuilt(kind: type[T], record: Mapping[str, Any]) -> T:
-    """The configuration of a record. Raises DataError if this version does not accept it, or if it has a rule that is
-    not Crossbow's."""
-    values = {}
-    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if field.name in record:
-            values[field.name] = _rebuilt_value(record[field.name], field.default)
+def rebuilt(kind: Callable[..., T], record: Mapping[str, Any]) -> T:
+    """The configuration of a class with this record. Raises DataError if this version does not accept it, or if it has
+    a rule that is not Crossbow's."""
+    values, name = {}, getattr(kind, "__name__", "configuration")
+    described: Any = kind
+    defaults = {field.name: field.default for field in dataclasses.fields(described)}
+    for field, default in defaults.items():
+        if field in record:
+            values[field] = _rebuilt_value(record[field], default)
     try:
         return kind(**values)
     except (ConfigurationError, TypeError) as error:
-        raise DataError(f"expected the record of a {kind.__name__} of this version. Received: {error}") from error
+        raise DataError(f"expected the record of a {name} of this version. Received: {error}") from error
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -51,20 +53,23 @@ def _value(value: Any) -> Any:
 
 def _rebuilt_value(value: Any, default: Any) -> Any:
     if isinstance(value, Mapping):
-        return _rule(value)
+        return _rule_or_sequence(value)
     if isinstance(default, enum.Enum):
         return type(default)[value]
     return _tuples(value)
 
 
-def _rule(record: Mapping[str, Any]) -> Rule | RuleSequence:
+def _rule_or_sequence(record: Mapping[str, Any]) -> Rule | RuleSequence:
     if "phases" in record:
-        return RuleSequence(tuple((_rule(rule), merges) for rule, merges in record["phases"]))  # type: ignore[misc]
+        return RuleSequence(tuple(RulePhase(_rule(rule), merges) for rule, merges in record["phases"]))
+    return _rule(record)
+
+
+def _rule(record: Mapping[str, Any]) -> Rule:
     name = record.get("rule")
     if name not in RULES:
-        raise DataError(
-            f"expected one of the rules {', '.join(RULES)}. Received: {name}; give the model's configuration"
-        )
+        expected = f"expected one of the rules {', '.join(RULES)}"
+        raise DataError(f"{expected}. Received: {name}; give the model's configuration")
     return rebuilt(RULES[name], record)
 
 

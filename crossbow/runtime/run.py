@@ -81,6 +81,15 @@ class Stretch:
     seconds: float = 0.0
     """Seconds of training in it, up to the last pause."""
 
+    def count(self, images: int) -> None:
+        """Add images."""
+        self.images += images
+
+    def extend(self, seconds: float, *, one_engine: bool) -> None:
+        """Add the time up to a pause or the end."""
+        self.seconds += seconds
+        self.one_engine = self.one_engine and one_engine
+
 
 class Keeper(Protocol):
     """Writes checkpoints of a training run."""
@@ -220,8 +229,7 @@ class TrainingRun:
         while True:
             self._began = time.perf_counter()
             engine.run(until, callbacks)
-            stretch.seconds += time.perf_counter() - self._began
-            stretch.one_engine &= measurement.is_of(engine.observation)
+            stretch.extend(time.perf_counter() - self._began, one_engine=measurement.is_of(engine.observation))
             if not self._pause_now() or engine.tasks >= until or self._over():
                 break
             assert self.keeper is not None
@@ -279,7 +287,7 @@ class TrainingRun:
     def _add(self, result: Completed) -> None:
         assert self.stretch is not None
         self.mean.add(result.loss, result.accuracy)
-        self.stretch.images += result.examples
+        self.stretch.count(result.examples)
         done, wanted = result.task + 1, self.limits.loss
         at_boundary = (self.engine.tasks - done) % self.engine.clock.tasks_per_tick == 0
         if wanted is not None and at_boundary and self.mean.full and self.mean.moving_loss <= wanted:

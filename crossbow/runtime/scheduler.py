@@ -65,6 +65,11 @@ class Scheduler:
         """Number of restarts that the schedule asked for until the last tick."""
 
     @property
+    def position(self) -> Position:
+        """The progress of training."""
+        return self._position
+
+    @property
     def merges(self) -> int:
         """Number of updates of z since the start."""
         return self._coordination.merges(self._position.tick) + self._position.merges_before

@@ -19,7 +19,6 @@ from crossbow.runtime.backend import Backend
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import assign, on_host
-from crossbow.runtime.position import Position
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import BaseModel, Replica
 from crossbow.runtime.scheduler import Scheduler
@@ -48,12 +47,11 @@ class Snapshots:
         backend: Backend,
         coordination: Coordination,
         flow: Flow,
-        position: Position,
         scheduler: Scheduler,
         recovery: Recovery,
     ) -> None:
         self._assembly, self._backend, self._coordination = assembly, backend, coordination
-        self._flow, self._position, self._scheduler, self._recovery = flow, position, scheduler, recovery
+        self._flow, self._position, self._scheduler, self._recovery = flow, scheduler.position, scheduler, recovery
 
     def take(self) -> Snapshot:
         """A copy of the state."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import runpy
 import sys
@@ -41,30 +42,25 @@ def add_run_commands(commands: Any) -> None:
     runs.set_defaults(run=lambda options: print(list_runs(options.directory, as_json=options.json)))
 
 
-def resume_run(directory: Path, options: Sequence[str]) -> None:
-    """Run the script of a run again, from the newest checkpoint. Raises DataError, and SystemExit at the end."""
+def resume_run(directory: Path, options: Sequence[str]) -> int:
+    """Run the script of a run again, from the newest checkpoint. Returns the exit status. Raises DataError."""
     run = RunDirectory(directory)
     found = run.read()
     if run.state(found) == "finished" and not options:
         print(f"{directory}: this run has finished; --epochs N continues it up to N epochs")
-        return
-    sys.argv = [
-        f"crossbow resume {directory}",
-        *found["arguments"],
-        *options,
-        "--output-directory",
-        str(directory),
-        "--resume",
-    ]
+        return 0
+    arguments = [*found["arguments"], *options, "--output-directory", str(directory), "--resume"]
     sys.path.insert(0, found["working_directory"])  # as `python -m` does
-    module = found["module"]
     try:
-        if module.endswith(".py"):
-            runpy.run_path(module, run_name="__main__")
-        else:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except ImportError as error:
-        raise DataError(f"{run.description}: expected a script that can be imported. Received: {error}") from error
+        if found["module"].endswith(".py"):
+            sys.argv = [found["module"], *arguments]
+            runpy.run_path(found["module"], run_name="__main__")
+            return 0
+        status: int = importlib.import_module(found["module"]).main(arguments)
+    except (ImportError, AttributeError) as error:
+        expected = "expected a script that can be imported and has a function `main`"
+        raise DataError(f"{run.description}: {expected}. Received: {error}") from error
+    return status
 
 
 def list_runs(directory: Path, *, as_json: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +120,10 @@ class Masses:
         self.own[learner] -= sent
         self.coming[peer] = before + sent
         return before, sent
+
+    def restore(self, own: Sequence[float], coming: Sequence[float]) -> None:
+        """Set the masses."""
+        self.own, self.coming = list(own), list(coming)
 
     @property
     def mean(self) -> Update:

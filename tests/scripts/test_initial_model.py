@@ -27,8 +27,8 @@ def saved(path: Path, size: int) -> Path:
 
 
 def run(directory: Path, *options: str) -> int:
-    fixed = ["--epochs", "1", "--kernels", "reference", "--learners", "1", "--output-directory", str(directory / "out")]
-    return SCRIPT.main([*fixed, *options])
+    fixed = ["--epochs", "1", "--kernels", "reference", "--learners", "1", "--overwrite"]
+    return SCRIPT.main([*fixed, "--output-directory", str(directory / "out"), *options])
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> list[str]:
