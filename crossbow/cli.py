@@ -20,6 +20,7 @@ from crossbow.scripts.compare_command import add_compare_command
 from crossbow.scripts.data_command import add_data_command
 from crossbow.scripts.graph_command import add_graph_command
 from crossbow.scripts.plot_command import add_plot_command
+from crossbow.scripts.report_command import add_report_command
 from crossbow.scripts.watch_command import add_watch_command
 from crossbow.types import ConfigurationError
 
@@ -60,6 +61,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     add_watch_command(commands)
     add_plot_command(commands)
     add_compare_command(commands)
+    add_report_command(commands)
     listing = commands.add_parser(
         "models", help="list the models of the zoo: command, parameters, shape of an example, and paper"
     )

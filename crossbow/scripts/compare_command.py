@@ -38,7 +38,7 @@ def _compare(options: argparse.Namespace) -> None:
         found = {name: {"settings": settings[name], "results": results[name]} for name in runs}
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    print(table(list(runs), [*_rows(settings, _value), *_rows(results, _measured)]))
+    print(table(list(runs), [*_rows(settings, value_text), *_rows(results, result_text)]))
 
 
 def differing(runs: Mapping[str, LoggedRun]) -> dict[str, dict[str, Any]]:
@@ -91,13 +91,15 @@ def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _value(name: str, value: Any) -> str:
+def value_text(name: str, value: Any) -> str:
+    """A setting as text."""
     if value is None:
         return UNKNOWN
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _measured(name: str, value: float | None) -> str:
+def result_text(name: str, value: float | None) -> str:
+    """A number of `result` as text."""
     if value is None:
         return UNKNOWN
     if "accuracy" in name:

@@ -36,6 +36,7 @@ from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.logs import log_monitors
 from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
+from crossbow.scripts.run_summary import SUMMARY, write_summary
 from crossbow.scripts.solver_options import solver_text
 from crossbow.scripts.watch_command import STATUS
 from crossbow.synch import has_barrier
@@ -204,6 +205,7 @@ class _Run:
             except BaseException as error:
                 self._end(context, "interrupted: " if isinstance(error, KeyboardInterrupt) else "failed: ")
                 raise
+            write_summary(context, dataflow, data, options.output_directory / SUMMARY)
             reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
             reasons["monitor"] = f"{history.message}: "
             self._end(context, reasons.get(history.stopped, ""))

@@ -49,6 +49,7 @@ class Outcome:
             "learning_curves.png",
             "log.jsonl",
             "progress.json",
+            *(["summary.json"] if self.status == 0 else []),
         ]
 
 
