@@ -40,7 +40,7 @@ from crossbow.scripts.run_summary import SUMMARY, write_summary
 from crossbow.scripts.solver_options import solver_text
 from crossbow.scripts.watch_command import STATUS
 from crossbow.synch import has_barrier
-from crossbow.types import DataError, Shape
+from crossbow.types import CrossbowError, DataError, Shape
 
 __all__ = ["Defaults", "ModelDescription", "ModelScript"]
 
@@ -205,7 +205,10 @@ class _Run:
             except BaseException as error:
                 self._end(context, "interrupted: " if isinstance(error, KeyboardInterrupt) else "failed: ")
                 raise
-            write_summary(context, dataflow, data, options.output_directory / SUMMARY)
+            try:
+                write_summary(context, dataflow, data, options.output_directory / SUMMARY)
+            except CrossbowError as error:  # training was not in vain
+                print(f"no summary: {error}")
             reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
             reasons["monitor"] = f"{history.message}: "
             self._end(context, reasons.get(history.stopped, ""))
