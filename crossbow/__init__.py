@@ -10,6 +10,7 @@ from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
 from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
+from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
@@ -37,6 +38,7 @@ __all__ = [
     "MSRA",
     "SMA",
     "SSGD",
+    "Checkpoints",
     "ConfigurationError",
     "ConsoleMonitor",
     "Constant",

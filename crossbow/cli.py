@@ -18,9 +18,13 @@ from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
 from crossbow.scripts.compare_command import add_compare_command
 from crossbow.scripts.data_command import add_data_command
+from crossbow.scripts.export_command import add_export_command
 from crossbow.scripts.graph_command import add_graph_command
 from crossbow.scripts.plot_command import add_plot_command
+from crossbow.scripts.predict_command import add_predict_command
 from crossbow.scripts.report_command import add_report_command
+from crossbow.scripts.run_commands import add_run_commands
+from crossbow.scripts.test_command import add_test_command
 from crossbow.scripts.watch_command import add_watch_command
 from crossbow.types import ConfigurationError
 
@@ -57,6 +61,10 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
+    add_run_commands(commands)
+    add_predict_command(commands)
+    add_test_command(commands)
+    add_export_command(commands)
     add_graph_command(commands)
     add_watch_command(commands)
     add_plot_command(commands)

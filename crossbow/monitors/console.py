@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from crossbow.console import printable
+from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.monitor import Monitor, Progress
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 
@@ -68,6 +69,10 @@ class ConsoleMonitor(Monitor):
 
     def decision(self, decision: AnyDecision) -> None:
         self._print(str(decision))
+
+    def checkpoint(self, written: Written) -> None:
+        if written.error:
+            self._print(f"no checkpoint after {written.tasks:,} tasks, training goes on: {written.error}")
 
     def _shown(self) -> _View:
         if self._view is None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from crossbow.runtime.backend import Learner
 from crossbow.runtime.results import AnyDecision
@@ -57,6 +57,12 @@ class Coordination(Protocol):
 
     def begin(self, tick: int) -> None:
         """Start afresh at this tick, which another engine has reached."""
+
+    def state(self) -> dict[str, Any]:
+        """The state between two ticks, except vectors, as JSON values: counters, clocks, waiting learners."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of learners with the same rule, after `restart`."""
 
     # Counting
 

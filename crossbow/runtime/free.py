@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend, Learner
@@ -132,6 +134,24 @@ class FreeCoordination:
     def begin(self, tick: int) -> None:
         """Start afresh at this tick."""
         self.exchange.begin(tick)
+
+    def state(self) -> dict[str, Any]:
+        """The exchange's state, and groups that were formed by speed with the measurements."""
+        state: dict[str, Any] = {"exchange": self.exchange.state()}
+        if self._speeds is not None:
+            assert isinstance(self.rule, Grouping)
+            state |= {"groups": self.rule.groups, "speeds": self._speeds.state()}
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if self._speeds is not None:
+            assert isinstance(self._given_rule, Grouping)
+            assert isinstance(self.exchange, BaseExchange)
+            groups = tuple(tuple(group) for group in state["groups"])
+            self.rule = rule = replace(self._given_rule, groups=groups)
+            self.exchange.follow(rule, Pace(0.0, 0.0))  # no learner waits yet, so that nothing is merged
+            self._speeds.restore(state["speeds"])
+        self.exchange.restore(state["exchange"])
 
     def merges(self, tick: int) -> int:
         """The number of merges, which the exchange counts."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from crossbow.data.examples import BadExample
 from crossbow.files import check_regular, checked_path, make_directory, reason
+from crossbow.runtime.checkpointing import Written
 from crossbow.runtime.results import AnyDecision, LearnerRecord, Record
 from crossbow.types import CrossbowError, DataError, MonitorError, Phase
 
@@ -63,6 +64,16 @@ class Monitor:
     def bad_example(self, phase: Phase, example: BadExample) -> None:
         """Called once for each example that was left out, with `SystemConf(on_bad_record="skip")`."""
 
+    def checkpoint(self, written: Written) -> None:
+        """Called after a checkpoint was written, or could not be written."""
+
+    def state(self) -> Any:
+        """The state that a checkpoint contains, as a JSON value; None if there is none."""
+        return None
+
+    def resume(self, state: Any) -> None:
+        """Called with the state in a checkpoint, before training continues from it."""
+
     def decision(self, decision: AnyDecision) -> None:
         """Called when the auto-tuner (learners_per_device="auto") has compared numbers of learners, and when it starts
         a new search; and when learners have been grouped by speed (`Grouping()`)."""
@@ -105,6 +116,10 @@ class JsonLinesMonitor(Monitor):
         """Write a line {"run": …} with a description of the run before its first record."""
         self._write({"run": dict(run)})
 
+    def note(self, **values: Any) -> None:
+        """Write a line with these values, as when a run is resumed."""
+        self._write(values)
+
     def progress(self, progress: Progress) -> None:
         self._begin()
 
@@ -113,6 +128,25 @@ class JsonLinesMonitor(Monitor):
 
     def decision(self, decision: AnyDecision) -> None:
         self._write({"decision": str(decision), **asdict(decision)})
+
+    def checkpoint(self, written: Written) -> None:
+        if written.error:
+            self._write({"checkpoint": str(written.path), "error": written.error})
+
+    def state(self) -> int:
+        """Length of the file in bytes."""
+        return self.path.stat().st_size if self._begun else 0
+
+    def resume(self, state: Any) -> None:
+        """Cut the file after the lines that were written before the checkpoint."""
+        try:
+            check_regular(self.path)
+            make_directory(self.path.parent)
+            with self.path.open("ab") as file:
+                file.truncate(min(state, file.tell()))
+        except (OSError, ValueError) as error:
+            raise self._unwritable(error) from error
+        self._begun = True
 
     def _write(self, line: dict[str, Any]) -> None:
         self._begin()

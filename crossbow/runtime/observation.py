@@ -49,32 +49,32 @@ class Observation:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured in a stretch of training; see `Record`."""
+    """The result of a measurement; see `Record`."""
 
     data_wait: float
     learners: tuple[LearnerRecord, ...] = ()
-    """Empty if the number of learners changed in the stretch, or if their time is not measured."""
-    staleness: float | None = None
-    dropped: int | None = None
+    """Empty if the number of learners changed, or if their time is not measured."""
 
 
-class Stretch:
-    """A stretch of training, from the creation of this object on."""
+class Measurement:
+    """A measurement of learners, from the creation of this object on."""
 
     def __init__(self, observation: Observation) -> None:
-        self._observation = observation
-        self._waited, self._arrivals = observation.data_wait_seconds, observation.arrivals
+        self._observation, self._waited = observation, observation.data_wait_seconds
         self._before = [activity.spent for activity in observation.activities]
 
+    def is_of(self, observation: Observation) -> bool:
+        """Whether the engine that is observed has not changed."""
+        return observation is self._observation
+
     def measure(self, observation: Observation, seconds: float, blocks: int | None = None) -> Measured:
-        """Measure the stretch. observation: of the engine that trains now. seconds: length of the stretch. blocks: see
-        `Observation.distances`."""
+        """End the measurement. observation: of the engine that trains now. seconds: duration of the measurement.
+        blocks: see `Observation.distances`."""
         seconds = max(seconds, 1e-9)
         data_wait = min(1.0, max(0.0, observation.data_wait_seconds - self._waited) / seconds)
-        if observation is not self._observation:
+        if not self.is_of(observation):
             return Measured(data_wait)
-        staleness, dropped = _arrived(self._arrivals, observation.arrivals)
-        return Measured(data_wait, tuple(self._learners(data_wait, seconds, blocks)), staleness, dropped)
+        return Measured(data_wait, tuple(self._learners(data_wait, seconds, blocks)))
 
     def _learners(self, data_wait: float, seconds: float, blocks: int | None) -> Iterator[LearnerRecord]:
         """With a barrier, a learner without a task waits for data or the scheduler; without one, it waits for data or
@@ -102,7 +102,7 @@ class Stretch:
             )
 
 
-def _arrived(before: tuple[int, int, int] | None, now: tuple[int, int, int] | None) -> tuple[float | None, int | None]:
+def arrived(before: tuple[int, int, int] | None, now: tuple[int, int, int] | None) -> tuple[float | None, int | None]:
     """Mean staleness and number of dropped contributions between two counts (`Observation.arrivals`)."""
     if before is None or now is None:
         return None, None

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+import numpy as np
 
 from crossbow.dataflow.graph import Vertex
 from crossbow.runtime.speeds import Regrouping
-from crossbow.runtime.tuner import TunerDecision
+from crossbow.runtime.tuner import Decision, Retuning, TunerDecision
 from crossbow.types import Array
 
 AnyDecision = TunerDecision | Regrouping
@@ -162,6 +164,33 @@ def _test_accuracy(record: Record) -> float | None:
     return None if record.test is None else record.test.accuracy
 
 
+_DECISIONS: dict[str, type[AnyDecision]] = {kind.__name__: kind for kind in (Decision, Retuning, Regrouping)}
+
+
+def history_state(history: History) -> dict[str, Any]:
+    """Records and decisions as JSON values, for `restored_history`."""
+    return {
+        "records": [asdict(record) for record in history.records],
+        "decisions": [[type(decision).__name__, asdict(decision)] for decision in history.decisions],
+    }
+
+
+def restored_history(state: Mapping[str, Any]) -> History:
+    """The history of a training call that has not ended."""
+    history = History()
+    for values in state["records"]:
+        learners = tuple(LearnerRecord(**each) for each in values["learners"])
+        test = None if values["test"] is None else TestResult(**values["test"])
+        history.records.append(Record(**{**values, "test": test, "learners": learners}))
+    for name, values in state["decisions"]:
+        history.decisions.append(_DECISIONS[name](**{field: _tuples(value) for field, value in values.items()}))
+    return history
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 class RunningMean:
     """Means of the tasks' losses and accuracies since the last `take`, and of the loss in a moving window."""
 
@@ -183,6 +212,27 @@ class RunningMean:
         if accuracy is not None:
             self.accuracy_sum += accuracy
             self.measured = True
+
+    def losses(self) -> Array:
+        """The losses of the last tasks, oldest first (n,), float64."""
+        return np.array(self._window, np.float64)
+
+    def state(self) -> dict[str, Any]:
+        """The sums, as JSON values, for `restore`."""
+        return {
+            "window_sum": self._window_sum,
+            "loss_sum": self.loss_sum,
+            "accuracy_sum": self.accuracy_sum,
+            "count": self.count,
+            "measured": self.measured,
+        }
+
+    def restore(self, state: Mapping[str, Any], losses: Array) -> None:
+        """Continue with these sums and losses."""
+        self._window = deque(losses.tolist())
+        self._window_sum = state["window_sum"]
+        self.loss_sum, self.accuracy_sum = state["loss_sum"], state["accuracy_sum"]
+        self.count, self.measured = state["count"], state["measured"]
 
     @property
     def moving_loss(self) -> float:

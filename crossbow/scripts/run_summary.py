@@ -31,10 +31,10 @@ MOST_EXAMPLES, MOST_CLASSES, WORST = 20_000, 50, 16
 that are listed as the worst."""
 
 
-def write_summary(context: ExecutionContext, dataflow: Dataflow, data: Dataset, path: Path) -> None:
+def write_summary(context: ExecutionContext, dataflow: Dataflow, path: Path) -> None:
     """Write the summary of a context's base model as JSON. Raises DataError if it cannot be written."""
-    batch = (context.model.batch_size, *data.image_shape)
-    summary = {"operators": operators(dataflow, batch), **errors(context, data)}
+    batch = (context.model.batch_size, *context.data.image_shape)
+    summary = {"operators": operators(dataflow, batch), **errors(context, context.data)}
     write_whole(path, json.dumps(summary).encode())
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,25 @@ class ExchangeState:
         self.clocks = [0] * self.learners
         self.waiting: set[int] = set()
         self._taken = [self.merges] * self.learners
+
+    def state(self) -> dict[str, Any]:
+        """Everything that the next arrivals depend on, as JSON values."""
+        return {
+            "merges": self.merges,
+            "arrivals": [self.arrivals, self.dropped, self.staleness],
+            "finishers": list(self._finishers),
+            "clocks": self.clocks,
+            "waiting": sorted(self.waiting),
+            "taken": self._taken,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of the same rule and as many learners."""
+        self.merges, self.clocks, self._taken = state["merges"], list(state["clocks"]), list(state["taken"])
+        self.arrivals, self.dropped, self.staleness = state["arrivals"]
+        self.waiting = set(state["waiting"])
+        self._finishers.clear()
+        self._finishers.extend(state["finishers"])
 
     def arrive(self, learner: int) -> Merge | None:
         """Record that the learner has done its local steps. Returns the merge to do now, or None while it is

@@ -13,6 +13,7 @@ import pytest
 from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Gaussian, InnerProduct
 from crossbow.runtime import scheduler
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.synch import AsynchronousSGD, ModelAveraging, PolyakRuppert, SynchronousEASGD
 from crossbow.types import ConfigurationError, CrossbowError, TaskError
 from tests.combinations import pairwise
@@ -367,7 +368,7 @@ def test_a_tick_is_not_left_once_learners_may_wait_for_each_other(monkeypatch: p
     monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.0)
     asked = itertools.count(1)
     with logistic(rule=SMA(tau=2), learners=2) as running:
-        within(SECONDS, lambda: running.engine.run(100, lambda: next(asked) > 2, lambda result: None))
+        within(SECONDS, lambda: running.engine.run(100, Callbacks(stop=lambda: next(asked) > 2)))
         assert running.engine.tasks == 4
 
 
@@ -415,6 +416,6 @@ def test_results_are_handed_on_while_ticks_run() -> None:
                 submitted.set()
             return False
 
-        within(2 * SECONDS, lambda: running.engine.run(30, stop, lambda result: results.append(result.task)))
+        within(2 * SECONDS, lambda: running.engine.run(30, Callbacks(lambda result: results.append(result.task), stop)))
     assert max(behind) == scheduler.TICKS_BEHIND
     assert len(results) == 30

@@ -46,7 +46,7 @@ def test_the_file_agrees_with_the_test(tmp_path: Path) -> None:
     data = blobs(40)
     with context(data=data) as running:
         running.train(1)
-        write_summary(running, perceptron(), data, tmp_path / "summary.json")
+        write_summary(running, perceptron(), tmp_path / "summary.json")
         tested = running.test()
     summary = json.loads((tmp_path / "summary.json").read_text())
     matrix = np.array(summary["confusion"])

@@ -59,9 +59,13 @@ class CpuStream:
 
     def call(self, work: Callable[[], T]) -> T:
         """Do `work` after all earlier work. Returns its result, or raises its exception."""
+        return self.begin(work)()
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Submit `work`, and return at once: a function that waits for its result, or raises its exception."""
         call = _Call(work)
         self.submit(call.run)
-        return call.result()
+        return call.result
 
     def wait(self, timeout: float) -> bool:
         """Wait until all submitted work is done. Returns whether it was within `timeout` seconds."""

@@ -88,7 +88,8 @@ class CudaSynchroniser:
         self, number: int, devices: Sequence[DeviceTick], flags: Flags, submitting: threading.RLock, report: Report
     ) -> None:
         """submitting: as for `LearnerStreams`."""
-        self.number, self.devices, self.activity = number, devices, None
+        self.number, self.devices = number, devices
+        self.scaling = self.activity = None
         self._flags, self._submitting, self._report = flags, submitting, report
         self._collective = NcclCollective([device.stream for device in devices]) if len(devices) > 1 else None
 
