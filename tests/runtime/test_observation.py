@@ -15,7 +15,7 @@ from crossbow.kernels.interface import State
 from crossbow.runtime.activity import Activity, Spent
 from crossbow.runtime.memory import new_state
 from crossbow.runtime.monitor import Progress
-from crossbow.runtime.observation import BLOCK, Measured, Stretch, distance
+from crossbow.runtime.observation import BLOCK, Measured, Measurement, arrived, distance
 from crossbow.synch import RULES, FreeRule, Rule
 from tests.support import Probe, blobs, context, engine_of, perceptron
 
@@ -28,19 +28,18 @@ def test_shares_of_the_time() -> None:
         activities=[activity],
         distances=lambda blocks: [0.25],
         data_wait_seconds=3.0,
-        arrivals=(10, 1, 12),
         barrier=True,
     )
-    stretch = Stretch(observed)
+    stretch = Measurement(observed)
     state[State.WAITED], state[State.AVERAGED] = 2e9, 0.5e9
     assert activity.spent.waiting == 0.0, "a task counts when it ends"
     activity.add(6.0, 1.0, 300)
-    observed.data_wait_seconds, observed.arrivals = 3.5, (14, 3, 22)
+    observed.data_wait_seconds = 3.5
     assert activity.spent == Spent(11.0, 2.0, 1.5, 1.0, 400)
     for barrier, waiting in ((True, 0.2), (False, 0.25)):
         observed.barrier = barrier
         measured = stretch.measure(observed, 10.0)
-        assert (measured.data_wait, measured.staleness, measured.dropped) == (pytest.approx(0.05), 2.5, 2)
+        assert measured.data_wait == pytest.approx(0.05)
         (record,) = measured.learners
         assert record.computing == pytest.approx(0.35)
         assert record.averaging == pytest.approx(0.15)
@@ -51,10 +50,14 @@ def test_shares_of_the_time() -> None:
     (record,) = stretch.measure(observed, 3.5).learners
     assert record.computing == pytest.approx(0.5), "the task began before"
     assert record.averaging == pytest.approx(1.5 / 7)
-    observed.arrivals = None
-    assert Stretch(observed).measure(observed, 1.0).staleness is None
     other: Any = SimpleNamespace(data_wait_seconds=4.0)  # another engine trains now, with other learners
     assert stretch.measure(other, 10.0) == Measured(pytest.approx(0.1))
+
+
+def test_staleness_and_dropped_contributions() -> None:
+    assert arrived((10, 1, 12), (14, 3, 22)) == (2.5, 2)
+    assert arrived((10, 1, 12), (10, 1, 12)) == (None, 0)
+    assert arrived(None, (1, 0, 1)) == arrived((1, 0, 1), None) == (None, None)
 
 
 def test_distances() -> None:
