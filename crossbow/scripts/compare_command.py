@@ -52,8 +52,8 @@ def result(run: LoggedRun, target: float | None) -> dict[str, float | None]:
     """The results of a run by name; None where it has none. Times are seconds of training, without tests."""
     last, best = (run.records[-1] if run.records else None), run.best
     found = {
-        "epochs": None if last is None else last.epoch,
-        "seconds": None if last is None else last.time,
+        "epochs trained": None if last is None else last.epoch,
+        "seconds of training": None if last is None else last.time,
         "images/s": _images_per_second(run),
         "best test accuracy": None if best is None or best.test is None else best.test.accuracy,
         "at epoch": None if best is None else best.epoch,
