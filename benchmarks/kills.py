@@ -5,9 +5,9 @@
 Every life of a run is a process that trains until it is killed with signal 9. Every other kill comes while a checkpoint
 is being written, which is made slow: the bytes are in a temporary file, but the file does not have its name yet. The
 next process resumes from the newest checkpoint. So at most the tasks of one interval are lost, or of two if the kill
-comes during a write: training waits when another checkpoint is due. At the end, the SHA-256 of the weights is compared with that of a run
-which was not killed and wrote no checkpoints. Rules with a barrier have two learners, the others one, because with
-several learners their results depend on timing.
+comes during a write: training waits when another checkpoint is due. At the end, the SHA-256 of the weights is compared
+with that of a run which was not killed and wrote no checkpoints. Rules with a barrier have two learners, the others
+one, because with several learners their results depend on timing.
 """
 
 from __future__ import annotations
