@@ -14,7 +14,6 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "crossbow"
 
 ROWS = ("operators/test_table.py", "operators/test_random_operators.py")
-NODES = ("onnx/test_node_cases.py", "onnx/test_reading.py")
 TRAINING = ("runtime/test_engine.py", "runtime/test_free.py", "test_faults.py")
 ON_GPUS = ("runtime/cuda/test_training.py", "runtime/cuda/test_free.py", "kernels/cuda/test_fake.py")
 RULES = ("synch/test_rules.py", "synch/test_simulator.py", "synch/test_trajectories.py")
@@ -43,14 +42,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "ops/kernel.py": ("test_testing.py", "compile/test_operators.py"),
     "compile/draft.py": ("compile/test_program.py", "compile/test_arena.py"),
     "compile/precision.py": ("runtime/cuda/test_precision.py",),
-    # The translations of ONNX are judged by the ONNX project's cases, and by models that are written and read again.
-    "onnx/reading/*": NODES,
-    "onnx/writing/*": ("onnx/test_save.py",),
-    "onnx/data_transform.py": ("onnx/test_save.py",),
-    "onnx/loading.py": ("onnx/test_load.py",),
-    "onnx/network.py": ("onnx/test_load.py",),
-    "onnx/saving.py": ("onnx/test_save.py", "onnx/test_save_contexts.py"),
-    "onnx/training_settings.py": ("onnx/test_save_contexts.py", "onnx/test_save.py"),
     # The parts of an engine work only together: engines are compared with simulations, and made to fail.
     "runtime/cpu/*": (*TRAINING, "runtime/test_determinism.py"),
     "runtime/cuda/*": ON_GPUS,
