@@ -16,11 +16,8 @@ PACKAGE = TESTS.parent / "crossbow"
 ROWS = ("operators/test_table.py", "operators/test_random_operators.py")
 TRAINING = ("runtime/test_engine.py", "runtime/test_free.py", "test_faults.py")
 ON_GPUS = ("runtime/cuda/test_training.py", "runtime/cuda/test_free.py", "kernels/cuda/test_fake.py")
-RULES = ("synch/test_rules.py", "synch/test_simulator.py", "synch/test_trajectories.py")
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    # What is run as a program.
-    "__main__.py": ("test_cli.py",),
     # Kernels are requested by operators: every row of the operator table is compared between the libraries. Files of
     # `tests/kernels/` are for what an operator does not show, and some of them for several kernels together.
     "kernels/reference/*": (*ROWS, "kernels/reference/test_library.py"),
@@ -39,7 +36,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "kernels/library.py": ("kernels/test_registry.py",),
     "kernels/task_list.py": ("kernels/test_native.py", "kernels/cpu/onednn/test_learners.py"),
     "kernels/strides.py": ("kernels/cuda/test_four.py", "kernels/cuda/test_cudnn.py"),
-    "ops/kernel.py": ("test_testing.py", "compile/test_operators.py"),
     "compile/draft.py": ("compile/test_program.py", "compile/test_arena.py"),
     "compile/precision.py": ("runtime/cuda/test_precision.py",),
     # The parts of an engine work only together: engines are compared with simulations, and made to fail.
@@ -65,16 +61,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "runtime/tick.py": ("runtime/cpu/test_tick.py",),
     "runtime/training_engine.py": ("runtime/test_run.py",),
     "runtime/tuning.py": ("runtime/test_tuned_engine.py",),
-    # Rules of one kind are a file in the package; the tests go through all rules, with trajectories worked by hand.
-    "synch/asynchronous.py": RULES,
-    "synch/averaging.py": RULES,
-    "synch/elastic.py": RULES,
-    "synch/gossip.py": RULES,
-    "synch/grouping.py": (*RULES, "runtime/test_speeds.py", "runtime/test_groups.py"),
-    "synch/rule.py": RULES,
-    "synch/simulation.py": ("synch/test_simulator.py",),
-    # `run_operator` and `check_gradients`, whose parts are not for themselves.
-    "testing/*": ("test_testing.py", "operators/test_table.py"),
 }
 """Modules without a file of their own, or patterns of such, and the files that test them."""
 

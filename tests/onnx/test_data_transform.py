@@ -13,12 +13,13 @@ from crossbow import (
     SubGraph,
 )
 from crossbow.onnx import save
+from crossbow.onnx.loading import read
 from crossbow.ops import (
     DataTransform,
 )
 from crossbow.testing import run_operator
 from tests.onnx.models import draw
-from tests.onnx.written_models import PICTURE, check
+from tests.onnx.written_models import PICTURE, check, written
 from tests.operators.table import Case
 
 MEAN_IMAGE = draw(*PICTURE[1:])
@@ -47,3 +48,11 @@ def test_a_window_larger_than_an_image_with_a_mean_of_its_own_is_refused() -> No
     node = DataflowNode(Operator("it", DataTransform(crop_size=8, padding=1, mean_image=MEAN_IMAGE)))
     with pytest.raises(GraphError, match=r"^node 'it' \(DataTransform\): expected a window inside the image"):
         save(SubGraph(node), "/nowhere", input_shape=PICTURE[1:])
+
+
+def test_the_border_is_the_padding_that_is_read_again() -> None:
+    """Uneven, if the window is: one row is cropped at the top, and two are added at the bottom."""
+    kernel = DataTransform(crop_size=(9, 7), padding=2)
+    (step,) = read(written(kernel, (PICTURE,), {})).outputs.values()
+    assert isinstance(step.kernel, DataTransform)
+    assert (step.kernel.crop_size, step.kernel.padding) == ((9, 7), 2)

@@ -51,3 +51,25 @@ def test_one_slope_for_all_is_that_of_a_leaky_relu() -> None:
 def test_slopes_that_are_computed() -> None:
     nodes = [node("Sigmoid", "x", "s"), node("PRelu", "x s", "y", "it")]
     same(model(nodes, ["N", 2, 6, 6]))
+
+
+def test_several_slopes_of_which_one_is_for_each_channel_are_not_one() -> None:
+    slopes = np.array([0.25, 0.5], np.float32).reshape(2, 1, 1)
+    same(model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=slopes))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 1.702])
+def test_swish_has_a_factor(alpha: float) -> None:
+    """onnxruntime does not have it in this opset."""
+    network = load(model([node("Swish", "x", "y", "it", alpha=alpha)], ["N", 2, 6, 6], opset=24))
+    np.testing.assert_allclose(run_crossbow(network, X), X * sigmoid(alpha * X), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("op_type", ["LeakyRelu", "HardSigmoid"])
+def test_factors_of_an_activation_function(op_type: str) -> None:
+    factors = {"alpha": 0.3} if op_type == "LeakyRelu" else {"alpha": 0.3, "beta": 0.4}
+    same(model([node(op_type, "x", "y", "it", **factors)], ["N", 2, 6, 6]), 4 * X)

@@ -105,3 +105,10 @@ def test_a_weight_for_every_channel_of_every_example() -> None:
     network = same(model(nodes, ["N", 2, 6, 6]))
     assert kernel_of(network, "weigh.input1") == Broadcast(shape=(2, 6, 6))
     assert kernel_of(network, "weigh") == ElementWiseOp(type="product")
+
+
+@pytest.mark.parametrize("op_type", ["Sum", "Max", "Min", "Mean"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_any_number_of_inputs(op_type: str, count: int) -> None:
+    nodes = [node("Relu", "x", "a"), node("Tanh", "x", "b"), node(op_type, " ".join("xab"[:count]), "y")]
+    same(model(nodes, ["N", 2, 6, 6]))

@@ -11,6 +11,8 @@ from onnx import helper
 
 from crossbow import GraphError
 from crossbow.onnx import load
+from crossbow.onnx.loading import read
+from crossbow.ops import InnerProduct
 from tests.onnx.models import draw, model, node, operators, run_crossbow, same
 from tests.onnx.reading.test_folding import TOO_LARGE, numbers
 from tests.onnx.test_loading import convolutional
@@ -176,3 +178,15 @@ def test_what_a_node_reads_and_nothing_gives() -> None:
         "node 'early' (Relu): expected 'z'",
         "node 'Add1' (Add): expected 'b'",
     ]
+
+
+def test_an_output_in_the_middle_is_not_absorbed() -> None:
+    """The sum after a product is its bias only if nothing else reads the product, as an output of the model does."""
+    nodes = [node("MatMul", "x w", "p", "product"), node("Add", "p b", "y", "bias")]
+    proto = model(nodes, ["N", 4], w=draw(4, 3), b=draw(3))
+    assert list(read(proto).outputs) == ["y"]
+    assert [type(step.kernel) for step in read(proto).steps] == [InnerProduct]
+    proto.graph.output.append(helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, ["N", 3]))
+    network = read(proto)
+    assert [step.name for step in network.steps] == ["product", "bias"]
+    assert network.outputs["p"] is network.steps[0]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import helper
 
 from crossbow import GraphError
 from crossbow.onnx import load
@@ -191,3 +192,34 @@ def test_transposes_behind_each_other_are_one() -> None:
     network = load(proto)
     assert [name for name, _ in operators(network)] == ["both"]
     np.testing.assert_array_equal(run_crossbow(network, x), run_onnx(proto, x=x))
+
+
+@pytest.mark.parametrize("sizes", [None, [1, 3, 3]])
+@pytest.mark.parametrize("opset", [11, 17])
+def test_parts_of_a_tensor_are_joined_again(sizes: list[int] | None, opset: int) -> None:
+    nodes = [node("Split", "x" if sizes is None or opset < 13 else "x parts", "a b c", "split", axis=1)]
+    if sizes is not None and opset < 13:
+        nodes[0].attribute.append(helper.make_attribute("split", sizes))
+    count = 7 if sizes else 6
+    proto = model(
+        [*nodes, node("Concat", "c a b", "y", axis=1)], ["N", count], opset=opset, parts=np.array(sizes or [])
+    )
+    same(proto, draw(3, count))
+
+
+def test_the_last_part_of_an_uneven_split_is_smaller() -> None:
+    """7 elements in 3 parts: 3, 3 and 1."""
+    nodes = [node("Split", "x", "a b c", "split", axis=1, num_outputs=3), node("Concat", "c b a", "y", axis=1)]
+    x = draw(2, 7)
+    found = run_crossbow(load(model(nodes, ["N", 7], opset=18)), x)
+    np.testing.assert_array_equal(found, x[:, [6, 3, 4, 5, 0, 1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "axes", "steps"),
+    [([1], [5], [2], [1]), ([-3, 0], [9, 1], [-1, 1], [2, 1]), ([0], [6], [3], [5]), ([0], [-1], [2], [1])],
+)
+def test_slices(starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> None:
+    given = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+    arrays = {name: np.array(value) for name, value in given.items()}
+    same(model([node("Slice", "x starts ends axes steps", "y", "it")], ["N", 2, 6, 6], **arrays))

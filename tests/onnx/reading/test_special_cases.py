@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 
 from crossbow import GraphError
 from crossbow.onnx import load
-from crossbow.ops import ReLU
+from crossbow.ops import Broadcast, ReLU
 from tests.onnx.models import draw, kernel_of, model, node, operators, same
 
 
@@ -53,3 +54,22 @@ def test_clip_in_its_forms(opset: int) -> None:
     assert kernel_of(same(proto, draw(3, 4)), "clip") == ReLU()
     with pytest.raises(GraphError, match=r"'clip' \(Clip\): expected min=0"):
         load(model([node("Clip", "x low", "y", "clip")], ["N", 4], low=np.array(-1, np.float32)))
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE])
+def test_a_cast_between_numbers_does_nothing(kind: int) -> None:
+    network = load(model([node("Relu", "x", "r", "relu"), node("Cast", "r", "y", "cast", to=kind)], ["N", 4]))
+    assert operators(network) == [("relu", "ReLU")]
+
+
+@pytest.mark.parametrize("kind", [onnx.TensorProto.INT64, onnx.TensorProto.BOOL, onnx.TensorProto.FLOAT16])
+def test_a_cast_to_other_types_is_refused(kind: int) -> None:
+    with pytest.raises(GraphError, match=rf"'cast' \(Cast\): expected a cast to float or double. Received: to={kind}$"):
+        load(model([node("Relu", "x", "r"), node("Cast", "r", "y", "cast", to=kind)], ["N", 4]))
+
+
+def test_an_expansion_repeats_the_elements_of_each_example() -> None:
+    proto = model([node("Expand", "x shape", "y", "it")], ["N", 1, 6, 1], shape=np.array([1, 3, 1, 5]))
+    assert kernel_of(same(proto, draw(4, 1, 6, 1)), "it") == Broadcast(shape=(3, 6, 5))
+    with pytest.raises(GraphError, match=r"expected an expansion within examples of \(N, 1, 6, 1\), not of their numb"):
+        load(model([node("Expand", "x shape", "y", "it")], ["N", 1, 6, 1], shape=np.array([2, 1, 1, 1, 1])))
