@@ -14,8 +14,6 @@ TESTS = Path(__file__).parent
 PACKAGE = TESTS.parent / "crossbow"
 
 ROWS = ("operators/test_table.py", "operators/test_random_operators.py")
-TRAINING = ("runtime/test_engine.py", "runtime/test_free.py", "test_faults.py")
-ON_GPUS = ("runtime/cuda/test_training.py", "runtime/cuda/test_free.py", "kernels/cuda/test_fake.py")
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     # Kernels are requested by operators: every row of the operator table is compared between the libraries. Files of
@@ -38,29 +36,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "kernels/strides.py": ("kernels/cuda/test_four.py", "kernels/cuda/test_cudnn.py"),
     "compile/draft.py": ("compile/test_program.py", "compile/test_arena.py"),
     "compile/precision.py": ("runtime/cuda/test_precision.py",),
-    # The parts of an engine work only together: engines are compared with simulations, and made to fail.
-    "runtime/cpu/*": (*TRAINING, "runtime/test_determinism.py"),
-    "runtime/cuda/*": ON_GPUS,
-    "runtime/arithmetic.py": ("runtime/test_coefficients.py", "runtime/test_blocks.py"),
-    "runtime/backend.py": TRAINING,
-    "runtime/building.py": TRAINING,
-    "runtime/coordination.py": TRAINING,
-    "runtime/engines.py": ("runtime/test_changing_engine.py",),
-    "runtime/evaluation.py": ("test_context.py", "runtime/test_label_maps.py"),
-    "runtime/flow.py": ("runtime/test_reports.py", *TRAINING),
-    "runtime/memory.py": ("runtime/cuda/test_precision.py", *TRAINING),
-    "runtime/merging.py": ("runtime/test_exchange.py",),
-    "runtime/phases.py": ("runtime/test_changing_engine.py",),
-    "runtime/predicting.py": ("test_predictor.py",),
-    "runtime/prediction.py": ("test_predictor.py",),
-    "runtime/recovery.py": ("test_faults.py", "test_collective_faults.py"),
-    "runtime/replica.py": TRAINING,
-    "runtime/scheduler.py": ("runtime/test_reports.py", *TRAINING),
-    "runtime/setting.py": TRAINING,
-    "runtime/task.py": ("runtime/test_reports.py", *TRAINING),
-    "runtime/tick.py": ("runtime/cpu/test_tick.py",),
-    "runtime/training_engine.py": ("runtime/test_run.py",),
-    "runtime/tuning.py": ("runtime/test_tuned_engine.py",),
 }
 """Modules without a file of their own, or patterns of such, and the files that test them."""
 

@@ -64,7 +64,7 @@ def test_steps_of_alpha_as_text(text: str, value: Any) -> None:
 
 def test_alpha_may_be_zero_where_that_is_allowed() -> None:
     assert TimedAlphas(zero=True).canonical([[1, 0.0]]) == ((1, 0.0),)
-    with pytest.raises(ValueError, match="0.0"):
+    with pytest.raises(ValueError, match=r"0\.0"):
         TimedAlphas().canonical([[1, 0.0]])
 
 

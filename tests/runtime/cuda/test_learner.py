@@ -1,0 +1,49 @@
+"""A learner on a GPU: its tasks, its failures and its end."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from crossbow import (
+    TrainingUnit,
+)
+from crossbow.runtime.cuda.work import Work
+from crossbow.types import CrossbowError, TaskError
+from tests.kernels.cuda.fake import fake_cuda
+from tests.runtime.cuda.test_training import context
+
+
+def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Work._call
+
+    def fail(work: Work) -> None:
+        if any(step.operator == "InnerProduct4" for step in work.steps):
+            work.failed = "InnerProduct4"
+            raise RuntimeError("no luck")
+        original(work)
+
+    with fake_cuda(), context("cuda:0", system={"graphs": False}) as running:
+        running.train(6, TrainingUnit.TASKS)
+        before = running.variables
+        monkeypatch.setattr(Work, "_call", fail)
+        with pytest.raises(
+            TaskError, match=r"task \d+ failed in operator 'InnerProduct4' on learner [01]: RuntimeError: no luck"
+        ):
+            running.train(8, TrainingUnit.TASKS)
+        assert running.engine.tasks == 6
+        monkeypatch.undo()
+        running.train(4, TrainingUnit.TASKS)
+        assert any(not np.array_equal(before[name], value) for name, value in running.variables.items())
+
+
+@pytest.mark.parametrize("seconds", [0.03, 0.06, 0.1, 0.15, 0.2])
+def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used(seconds: float) -> None:
+    with fake_cuda(), context("cuda:0") as running:
+        closing = threading.Timer(seconds, running.close)
+        closing.start()
+        with pytest.raises(CrossbowError, match="closed"):
+            running.train(10_000, TrainingUnit.TASKS)
+        closing.join()
