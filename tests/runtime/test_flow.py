@@ -10,7 +10,10 @@ import pytest
 
 from crossbow import SMA, SSGD, TaskError, TrainingUnit
 from crossbow.runtime import flow
+from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Completed, Failed
+from crossbow.types import CrossbowError, NonFiniteLossError
+from tests.runtime.fake_parts import FakeCoordination, FakeLoader, new_flow
 from tests.runtime.test_reports import done, failed
 from tests.support import SECONDS, CheckProbe, Probe, Trap, blobs, context, new_calls, perceptron, raising, within
 
@@ -195,3 +198,107 @@ def test_of_tasks_that_were_given_up_the_one_that_failed_is_reported() -> None:
             within(SECONDS, lambda: under._fail(first))
         assert caught.value.__cause__ is error
         under._reports.clear()
+
+
+# With learners that are none
+
+
+def flow_of(learners: int = 2, *, in_order: bool = True) -> tuple[flow.Flow, FakeCoordination, Reports]:
+    reports = Reports(learners=learners)
+    coordination = FakeCoordination(reports, learners, in_order=in_order)
+    return new_flow(coordination, reports), coordination, reports
+
+
+def test_results_are_delivered_in_order_and_counted() -> None:
+    under, _, reports = flow_of()
+    seen: list[int] = []
+    with under.handing_on("training", 5, lambda result: seen.append(result.task)):
+        under._in_flight = 4
+        for task in (6, 8, 5):
+            reports.put(done(task))
+        under.collect(3)
+        assert (seen, under.done, under.in_flight) == ([5, 6], 7, 1)
+        reports.put(done(7))
+        under.collect_until(9)
+        assert (seen, under.done, under.in_flight) == ([5, 6, 7, 8], 9, 0)
+
+
+def test_results_without_order_are_numbered_as_they_arrive() -> None:
+    """Except those of tests, whose numbers are those of batches. Only training is observed."""
+    under, coordination, reports = flow_of(in_order=False)
+    seen: list[int] = []
+    for doing, expected in (("training", [3, 4]), ("testing", [9, 2])):
+        with under.handing_on(doing, 3, lambda result: seen.append(result.task)):  # type: ignore[arg-type]
+            under._in_flight = 2
+            reports.put(done(9))
+            reports.put(done(2))
+            under.collect_all()
+        assert seen[-2:] == expected
+    assert coordination.log == [("observed", 9), ("observed", 2)]
+    assert under.done == 5
+
+
+def test_a_batch_counts_as_pending_until_its_result_is_known() -> None:
+    under, _, reports = flow_of(1)
+    loader: Any = FakeLoader()
+    assert under.next_batch(loader) == (0, 4)
+    assert under.next_batch(loader) == (1, 4)
+    assert under.in_flight == 2
+    reports.put(done(0))
+    assert under.next_batch(loader) == (2, 4)  # after one of two results
+    assert under.in_flight == 2
+
+
+def test_the_failure_behind_an_interrupted_loader_is_raised() -> None:
+    under, _, reports = flow_of()
+    error = ZeroDivisionError("the cause")
+    with under.handing_on("training", 0, flow.ignore_result):
+        under._in_flight = 1
+        reports.put(Failed(0, 1, "conv", error))
+        with pytest.raises(
+            TaskError, match="task 0 failed in operator 'conv' on learner 1: ZeroDivisionError: the cause"
+        ):
+            under.next_batch(FakeLoader(aborted=True))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("learner", "where"), [(0, "on learner 0"), (1, "on learner 1"), (2, "between the devices")])
+def test_a_failure_says_where_it_was(learner: int, where: str) -> None:
+    under, _, reports = flow_of()
+    reports.put(Failed(3, learner, "average", KeyError("k")))
+    with pytest.raises(TaskError, match=rf"^task 3 failed in operator 'average' {where}: KeyError: 'k'$"):
+        under.collect()
+
+
+def test_a_loss_that_is_not_finite_is_raised_as_it_is() -> None:
+    under, _, reports = flow_of()
+    error = NonFiniteLossError("the loss became nan")
+    reports.put(Failed(3, 0, "task", error))
+    with pytest.raises(NonFiniteLossError) as caught:
+        under.collect()
+    assert caught.value is error
+
+
+def test_closing_ends_what_is_being_done() -> None:
+    under, _, _ = flow_of()
+    under.refuse()
+    with under.handing_on("testing", 0, flow.ignore_result):
+        under.wake(0)
+        with pytest.raises(CrossbowError, match="^the context was closed while testing$"):
+            under.collect()
+
+
+def test_what_is_cleared_is_forgotten() -> None:
+    under, _, reports = flow_of()
+    with under.handing_on("training", 0, flow.ignore_result):
+        under._in_flight = 3
+        reports.put(done(2))
+        under.collect()
+        reports.put(failed(1, KeyError()))
+        under.clear()
+        under.restart(40)
+        assert (under.in_flight, under.done) == (0, 40)
+        under.collect_all()
+        under._in_flight = 1
+        reports.put(done(40))
+        under.collect_all()
+        assert under.done == 41

@@ -13,8 +13,15 @@ import pytest
 
 from crossbow import SMA, SSGD, SolverConf, TrainingUnit
 from crossbow.runtime import run, scheduler
+from crossbow.runtime.clock import WorkClock
+from crossbow.runtime.flow import ignore_result
+from crossbow.runtime.position import Position
+from crossbow.runtime.reports import Reports
+from crossbow.runtime.scheduler import Scheduler, ignore_decision
+from crossbow.solver import Schedule
 from crossbow.synch import AsynchronousSGD
 from tests.combinations import in_turn
+from tests.runtime.fake_parts import FakeCoordination, FakeLoader, new_flow
 from tests.runtime.test_engine import TICKS, assert_equal, base_model, logistic, simulate
 from tests.support import SECONDS, Probe, context, new_calls, perceptron, same_weights, within
 
@@ -120,3 +127,119 @@ def test_a_tick_that_is_nearly_done_is_finished(monkeypatch: pytest.MonkeyPatch)
         history = running.train_for_duration(0.5)
         assert history.stopped == "duration"
         assert running.engine.tasks == history.records[-1].tasks == 40
+
+
+# With learners that are none
+
+
+class FakeRecovery:
+    """Notes restarts."""
+
+    def __init__(self, log: list[Any]) -> None:
+        self.log = log
+
+    def restart(self) -> None:
+        self.log.append("restart")
+
+
+class Parts:
+    """A scheduler of two learners, τ = 2."""
+
+    def __init__(self, solver: SolverConf | None = None, *, barrier: bool = True, restart: bool = True) -> None:
+        reports = Reports(learners=2)
+        self.coordination = FakeCoordination(reports, 2)
+        self.log = self.coordination.log
+        self.flow = new_flow(self.coordination, reports)
+        self.position = Position(4)
+        self.loader: Any = FakeLoader()
+        schedule = Schedule(solver or SolverConf(learning_rate=0.5), 4.0, restart=restart)
+        recovery: Any = FakeRecovery(self.log)
+        clock = WorkClock(2, 2, barrier=barrier)
+        self.scheduler = Scheduler(clock, self.coordination, self.flow, recovery, self.position, schedule)
+
+    def train(self, until: int, stop: Any = lambda: False, on_decision: Any = ignore_decision) -> None:
+        with self.flow.handing_on("training", self.position.tasks, ignore_result):
+            self.scheduler.train(until, self.loader, stop, on_decision)
+
+
+def test_a_tick_is_its_tasks_and_its_end() -> None:
+    parts = Parts()
+    parts.train(8)
+    first = [("local", 0, 0, 0), ("local", 1, 0, 1), ("synchronise", 2, 0, 0), ("synchronise", 3, 0, 1), ("end", 0, 0)]
+    second = [("local", 4, 1, 0), ("local", 5, 1, 1), ("synchronise", 6, 1, 0), ("synchronise", 7, 1, 1), ("end", 4, 1)]
+    assert parts.log == [*first, *second, "settle"]
+    assert (parts.position.tasks, parts.scheduler.merges, parts.flow.done) == (8, 2, 8)
+
+
+def test_a_task_has_its_batch_and_the_coefficients_of_its_tick() -> None:
+    parts = Parts(SolverConf(learning_rate=0.5, policy="step", gamma=0.5, step_size=4, learning_rate_step_unit="tasks"))
+    parts.train(8)
+    tasks = parts.coordination.learners[1].tasks
+    assert [(task.slot, task.examples, task.tick) for task in tasks] == [(1, 4, 0), (3, 4, 0), (5, 4, 1), (7, 4, 1)]
+    assert [task.pace.rate for task in tasks] == [0.5, 0.5, 0.25, 0.25]
+    assert [task.coefficients.tolist() for task in tasks] == [[0.5], [0.5], [0.25], [0.25]]
+    assert parts.scheduler.learning_rate == 0.125
+
+
+@pytest.mark.parametrize("restart", [True, False])
+def test_learners_restart_where_the_rate_steps_down(restart: bool) -> None:
+    """Before the first task of the tick, with nothing running; and not before the first tick."""
+    solver = SolverConf(
+        learning_rate=0.5,
+        policy="step",
+        gamma=0.5,
+        step_size=4,
+        learning_rate_step_unit="tasks",
+    )
+    parts = Parts(solver, restart=restart)
+    parts.train(12)
+    assert parts.log.count("restart") == (2 if restart else 0)
+    if restart:
+        place = parts.log.index("restart")
+        assert parts.log[place - 2 : place] == [("end", 0, 0), "settle"]
+        assert parts.log[place + 1] == ("local", 4, 1, 0)
+
+
+def test_training_stops_between_ticks() -> None:
+    parts = Parts()
+    parts.train(100, stop=lambda: parts.position.tick == 3)
+    assert parts.position.tasks == 12
+    assert parts.log[-1] == "settle"
+
+
+def test_a_tick_is_left_only_before_its_last_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards, learners may wait for each other. A tick that is left is undone."""
+    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.0)
+    for asked, left in ((1, True), (2, False), (3, False)):
+        parts = Parts()
+        parts.train(100, stop=lambda parts=parts, asked=asked: parts.loader.count >= asked)
+        assert ("restart" in parts.log) == left
+        assert parts.position.tick == (0 if left else 1)
+        assert ("end", 0, 0) not in parts.log or not left
+
+
+def test_decisions_are_told() -> None:
+    parts, told = Parts(), list[Any]()
+    parts.coordination.decision = "groups"
+    parts.train(4, on_decision=told.append)
+    assert told == ["groups"]
+
+
+def test_batches_of_a_test_go_to_all_learners_in_turn() -> None:
+    parts, seen = Parts(), list[int]()
+    parts.position.go_to(3)
+    with parts.flow.handing_on("testing", 0, lambda result: seen.append(result.task)):
+        parts.scheduler.test(5, parts.loader)
+    first, second = parts.coordination.learners
+    assert [task.number for task in first.tasks] == [0, 2, 4]
+    assert [task.number for task in second.tasks] == [1, 3]
+    assert {(task.purpose, task.tick) for task in first.tasks} == {("check", 3)}
+    assert seen == [0, 1, 2, 3, 4]
+    assert parts.position.tick == 3
+
+
+def test_the_time_of_a_schedule_is_in_tasks_or_merges() -> None:
+    for unit, time_ in (("tasks", 8), ("merges", 2)):
+        parts = Parts(SolverConf(learning_rate_step_unit=unit))
+        parts.train(8)
+        assert parts.scheduler.time == time_

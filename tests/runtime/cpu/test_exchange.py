@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from crossbow import SolverConf
 from crossbow.compile import BoundStep
 from crossbow.runtime.coefficients import BoundUpdate, Formula
 from crossbow.runtime.cpu.exchange import CpuCombination, CpuMeeting
@@ -87,3 +88,11 @@ def test_a_learners_task_ends_with_its_own_step(rule: Any) -> None:
         names = learner.tasks["train", 0].calls.names
         assert ("optimiser" in names) == (not rule.sends_gradient)
         assert "optimiser" not in learner.tasks["check", 0].calls.names
+
+
+def test_a_learner_that_keeps_its_gradient_clips_it() -> None:
+    """One that sends its gradient leaves that to the merge."""
+    for rule, clips in ((AsynchronousSGD(), True), (SSP(), False)):
+        with context(rule=rule, solver=SolverConf(clip_gradient_norm=1.0)) as running:
+            learner: Any = engine_of(running).coordination.learners[0]
+            assert ("clip" in learner.tasks["train", 0].calls.names) == clips

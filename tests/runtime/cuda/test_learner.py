@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +12,12 @@ from crossbow import (
     TrainingUnit,
 )
 from crossbow.runtime.cuda.work import Work
+from crossbow.runtime.task import Failed, Task
+from crossbow.solver import Pace
 from crossbow.types import CrossbowError, TaskError
 from tests.kernels.cuda.fake import fake_cuda
 from tests.runtime.cuda.test_training import context
+from tests.support import SECONDS, engine_of, raising
 
 
 def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +51,27 @@ def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_use
         with pytest.raises(CrossbowError, match="closed"):
             running.train(10_000, TrainingUnit.TASKS)
         closing.join()
+
+
+def test_a_failure_stops_the_learner_and_gives_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other task begins, and the turn of the one that failed can be used again."""
+    with fake_cuda(), context("cuda:0", learners=1, system={"graphs": False}) as running:
+        running.train(2, TrainingUnit.TASKS)
+        engine = engine_of(running)
+        learner: Any = engine.coordination.learners[0]
+        reports: list[Any] = []
+        monkeypatch.setattr(learner, "_report", reports.append)
+        free = learner._turns._free.qsize()
+        with monkeypatch.context() as patch:
+            patch.setattr(learner.tasks["check", 0, 0].compute, "_call", raising(KeyError("what")))
+            patch.setattr(learner.tasks["check", 0, 1].compute, "_call", raising(KeyError("what")))
+            pace = Pace(0.1, 0.0)
+            for number in (5, 6):
+                learner.submit(Task("check", number, 0, 0, 4, pace, engine.coordination.coefficients(pace)))
+        assert learner.wait(SECONDS)
+        first, second = reports
+        assert (first.task, first.learner, repr(first.error)) == (5, 0, "KeyError('what')")
+        assert second == Failed(6, 0, "wait", None)
+        assert learner._turns._free.qsize() == free
+        assert engine.parts.flags.aborted
+        engine.parts.flags.abort[:] = 0
