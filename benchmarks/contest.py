@@ -32,13 +32,17 @@ NEAR = 80e-9
 """Maximum time in seconds in which a flag travels between cores that share a cache."""
 
 
-class Runner(Protocol):
-    """Trains in one process."""
+class Closable(Protocol):
+    """Runs in one process. `Contest.turns` calls any other method by its name."""
+
+    def close(self) -> None: ...
+
+
+class Runner(Closable, Protocol):
+    """Trains in one process, as `Contest.rounds` measures."""
 
     def run(self, begin: float, end: float) -> float:
         """Train until `end`. Returns images per second since `begin`; both are times of `time.monotonic`."""
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Contestant:
     """Something to measure: `processes` equal runners, created in their own processes."""
 
     name: str
-    make: Callable[..., Runner]
+    make: Callable[..., Closable]
     """A module's class or function, because it must be importable in another process."""
     arguments: Mapping[str, Any]
     processes: int = 1
@@ -118,7 +122,7 @@ class Team:
 
 @dataclass(frozen=True)
 class _Round:
-    rates: Mapping[str, float]
+    results: Mapping[str, Any]
     others: float
     handover: float | None
 
@@ -154,12 +158,23 @@ class Contest:
             raise
 
     def rounds(self, number: int, warm_up: float, seconds: float) -> dict[str, list[float]]:
-        """Images per second of every contestant in every round. The order rotates, so that none is always first.
+        """Images per second of every contestant in every round.
 
-        When patience is exhausted, the least disturbed rounds count.
+        Rounds are measured as by `turns`.
         """
         for team in self.teams.values():  # the very first run fills caches and initialises lazily
             team.measure(warm_up, seconds / 2)
+        return self._rounds(number, lambda team: team.measure(warm_up, seconds))
+
+    def turns(self, number: int, method: str, *arguments: Any) -> dict[str, list[Any]]:
+        """The answers of every contestant's first process to a method, in every round.
+
+        The order of the contestants rotates, so that none is always first. When patience is exhausted, the least
+        disturbed rounds count.
+        """
+        return self._rounds(number, lambda team: team.ask(method, *arguments)[0])
+
+    def _rounds(self, number: int, turn: Callable[[Team], Any]) -> dict[str, list[Any]]:
         kept: list[_Round] = []
         disturbed: list[_Round] = []
         while len(kept) < number:
@@ -168,13 +183,13 @@ class Contest:
                 disturbed.sort(key=lambda done: done.disturbance, reverse=True)
                 kept.append(disturbed.pop())
                 continue
-            done = self._round(len(kept) + len(disturbed), warm_up, seconds)
+            done = self._round(len(kept) + len(disturbed), turn)
             again = done.disturbed and self.patience > 0
             (disturbed if again else kept).append(done)
         self.handovers = [done.handover for done in kept if done.handover is not None]
         if busy_seconds() is not None:
             self.others = sum(done.others for done in kept) / number
-        return {name: [done.rates[name] for done in kept] for name in self.teams}
+        return {name: [done.results[name] for done in kept] for name in self.teams}
 
     def ask(self, name: str, method: str, *arguments: Any) -> Any:
         """Call a method of a contestant with one process, undisturbed if patience allows. Returns the answer."""
@@ -191,16 +206,16 @@ class Contest:
             if others <= QUIET and (handover() or 0.0) <= NEAR:
                 return
 
-    def _round(self, turn: int, warm_up: float, seconds: float) -> _Round:
-        names, rates = list(self.teams), {}
-        start = turn % len(names)
+    def _round(self, number: int, turn: Callable[[Team], Any]) -> _Round:
+        names, results = list(self.teams), {}
+        start = number % len(names)
 
         def measure() -> None:
             for name in (*names[start:], *names[:start]):
-                rates[name] = self.teams[name].measure(warm_up, seconds)
+                results[name] = turn(self.teams[name])
 
         others = self._processors_of_others(measure)
-        return _Round(rates, others, handover())
+        return _Round(results, others, handover())
 
     def _processors_of_others(self, action: Callable[..., None], *arguments: Any) -> float:
         """Number of processors that other programs keep busy during the action; 0 if unknown."""
@@ -230,9 +245,9 @@ class Contest:
         self.close()
 
 
-def _serve(connection: Connection, make: Callable[..., Runner], arguments: Mapping[str, Any]) -> None:
+def _serve(connection: Connection, make: Callable[..., Closable], arguments: Mapping[str, Any]) -> None:
     """Body of a process: create a runner, and answer requests until told to end."""
-    runner: Runner | None = None
+    runner: Closable | None = None
     try:
         runner = make(**arguments)
         connection.send((False, None))

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.anatomy import Laps, Row, install, table
-from benchmarks.networks import LEARNING_RATE, MOMENTUM, NETWORKS, dataset
+from benchmarks.networks import LEARNING_RATE, MOMENTUM, dataset
+from benchmarks.zoo_networks import network_named
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.interface import State
 from crossbow.runtime.engine import Member
 from crossbow.runtime.summary import MemorySummary
+from crossbow.scripts.model_script import peak_memory
 from crossbow.solver import Pace
 
 SHORTEST = 1e-3
@@ -28,9 +30,10 @@ class CrossbowRunner:
 
     def __init__(self, network: str, batch: int, learners: int, threads: int, kernels: str, tau: int = 1) -> None:
         self.batch = batch
+        known = network_named(network)
         self.context = ExecutionContext(
-            [NETWORKS[network].build(), None],
-            data=dataset(NETWORKS[network]),
+            [known.build(), None],
+            data=dataset(known) if known.data is None else known.data(),
             model=ModelConf(batch_size=batch, rule=SMA(tau=tau)),
             solver=SolverConf(learning_rate=LEARNING_RATE, momentum=MOMENTUM),
             system=SystemConf(learners_per_device=learners, threads_per_learner=threads, kernels=kernels),
@@ -56,6 +59,10 @@ class CrossbowRunner:
     def memory(self) -> MemorySummary:
         """Memory of a learner in bytes."""
         return self.context.summary().memory
+
+    def peak_memory(self) -> int | None:
+        """Peak resident memory of this process in bytes; None if unknown."""
+        return peak_memory()
 
     def copy_rate(self, seconds: float) -> float:
         """Bytes per second, read and written, that one thread copies while all learners' threads do. Each copies

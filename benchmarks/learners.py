@@ -11,8 +11,9 @@ ratios are computed round by round.
 "k × t" is k learners (models) with t threads each. The cost of averaging is measured against the same engine that
 averages only every 64th batch (8th, if tasks are long); the cost of Python, against the same bound task lists in a bare
 loop without loader, scheduler and results. Both are differences of whole runs. They include waits and cache effects,
-and are as noisy. So the report also has the share of a task's time inside the averaging's own calls (merge, waits,
-signals), and outside native calls, from a clock inside the task lists.
+and are as noisy. They are not measured for ResNet-50, because all contestants together would need too much memory. The
+report also has the share of a task's time inside the averaging's own calls (merge, waits, signals), and outside native
+calls, from a clock inside the task lists.
 """
 
 from __future__ import annotations
@@ -63,9 +64,12 @@ def contestants(network: str, batch: int, kernels: str, *, torch: bool, profile:
     made = [
         Contestant(ONE, CrossbowRunner, {**crossbow, **one}),
         Contestant(TWO, CrossbowRunner, {**crossbow, **two}),
-        Contestant(SELDOM, CrossbowRunner, {**crossbow, **two, "tau": seldom}),
-        Contestant(BARE, BareRunner, {**crossbow, **two}),
     ]
+    if not NETWORKS[network].large:
+        made += [
+            Contestant(SELDOM, CrossbowRunner, {**crossbow, **two, "tau": seldom}),
+            Contestant(BARE, BareRunner, {**crossbow, **two}),
+        ]
     if torch:
         threads, processes = TORCH_TWO
         made += [
@@ -117,7 +121,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=partial(_number, float, 0.01),
         default=1.0,
         metavar="S",
-        help="seconds counted in a turn (times 3 for networks whose tasks are long)",
+        help="seconds counted in a turn (times 3 or 15 for networks whose tasks are long)",
     )
     add(
         "--patience",

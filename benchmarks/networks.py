@@ -14,9 +14,10 @@ from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
 from models.layers import chain, classifier
 from models.lenet import lenet
-from models.resnet import resnet
+from models.resnet import EXPANSION, IMAGENET_UNITS, resnet
 
 CLASSES = 10
+CLASSES_OF_IMAGENET = 1000
 LEARNING_RATE, MOMENTUM = 0.002, 0.9
 
 
@@ -37,6 +38,11 @@ class Network:
     models. At other batches: 1."""
     seconds: float = 1.0
     """Length of a turn relative to that of a small network, whose tasks take a millisecond."""
+    data: Callable[[], Dataset] | None = None
+    """The data set, if it is not one of images as `dataset` makes them."""
+    large: bool = False
+    """Whether all contestants together would need too much memory: those that average seldom or run in a bare loop are
+    omitted."""
 
 
 def dataset(network: Network, seed: int = 0) -> Dataset:
@@ -146,6 +152,42 @@ def torch_resnet(depth: int, *, projection: bool) -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, CLASSES))
 
 
+def torch_resnet50() -> Any:
+    """`models.resnet.resnet(50)`: the stride of a bottleneck is in its first convolution, and the first pooling has no
+    padding and rounds up."""
+    import torch
+    from torch import nn
+
+    def convolution(inputs: int, outputs: int, size: int, stride: int) -> list[Any]:
+        return [nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False), nn.BatchNorm2d(outputs)]
+
+    class Bottleneck(nn.Module):
+        """Three convolutions, whose output is added to the input, which is projected if its shape changes."""
+
+        def __init__(self, inputs: int, width: int, stride: int) -> None:
+            super().__init__()
+            outputs = EXPANSION * width
+            self.body = nn.Sequential(
+                *(*convolution(inputs, width, 1, stride), nn.ReLU(inplace=True)),
+                *(*convolution(width, width, 3, 1), nn.ReLU(inplace=True)),
+                *convolution(width, outputs, 1, 1),
+            )
+            same = stride == 1 and inputs == outputs
+            self.shortcut = nn.Identity() if same else nn.Sequential(*convolution(inputs, outputs, 1, stride))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            total: torch.Tensor = self.body(x).add_(self.shortcut(x))
+            return torch.relu_(total)
+
+    layers: list[Any] = [*convolution(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, ceil_mode=True)]
+    channels = 64
+    for stage, count in enumerate(IMAGENET_UNITS[50]):
+        for unit in range(count):
+            layers.append(Bottleneck(channels, 64 << stage, 2 if stage and unit == 0 else 1))
+            channels = EXPANSION * (64 << stage)
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, CLASSES_OF_IMAGENET))
+
+
 MNIST = {"image_shape": (1, 28, 28), "examples": 60_000, "batches": (4, 8, 16, 32, 64)}
 CIFAR = {"image_shape": (3, 32, 32), "examples": 50_000, "batches": (8, 16, 32, 64, 128)}
 LENET_TARGETS = {8: (2.3, 1.6), 16: (2.0, 1.6), 32: (2.0, 1.6)}
@@ -172,6 +214,17 @@ NETWORKS: dict[str, Network] = {
         targets=dict.fromkeys((16, 32, 64), (1.5, 1.15)),
         seconds=3.0,
         **CIFAR,  # type: ignore[arg-type]
+    ),
+    "resnet-50": Network(
+        parameters=25_557_032,
+        image_shape=(3, 224, 224),
+        examples=256,
+        build=lambda: resnet(50),
+        torch=torch_resnet50,
+        batches=(8, 16, 32),
+        targets=dict.fromkeys((8, 16, 32), (1.3, 1.3)),
+        seconds=15.0,
+        large=True,
     ),
     "vgg-block": Network(
         parameters=342_858,

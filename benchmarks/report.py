@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from benchmarks.anatomy import AVERAGING, OUTSIDE, Row, share
 from benchmarks.contest import NEAR, QUIET
@@ -87,7 +88,14 @@ class Outcome:
         return made
 
 
-def disturbance(outcomes: Sequence[Outcome]) -> str:
+class Measured(Protocol):
+    """The part of an outcome that `disturbance` needs."""
+
+    @property
+    def others(self) -> float | None: ...
+
+
+def disturbance(outcomes: Sequence[Measured]) -> str:
     """A sentence on how busy other programs were."""
     known = [outcome.others for outcome in outcomes if outcome.others is not None]
     if not known:
@@ -152,13 +160,17 @@ def shares_table(outcomes: Sequence[Outcome]) -> str:
                 outcome.network,
                 str(outcome.batch),
                 *ratios,
-                outcome.cost(TWO, SELDOM).text(".1%"),
+                _cost_text(outcome, SELDOM),
                 f"{share(outcome.rows, AVERAGING):.1%}",
-                outcome.cost(TWO, BARE).text(".1%"),
+                _cost_text(outcome, BARE),
                 f"{share(outcome.rows, (OUTSIDE,)):.1%}",
             ]
         )
     return markdown(head, rows)
+
+
+def _cost_text(outcome: Outcome, without: str) -> str:
+    return outcome.cost(TWO, without).text(".1%") if without in outcome.rates else "–"
 
 
 LEARNERS = 2

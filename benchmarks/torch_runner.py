@@ -3,14 +3,17 @@ averaging."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from typing import Any
 
-from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM, NETWORKS
+from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM
+from benchmarks.zoo_networks import network_named
+from crossbow.scripts.model_script import peak_memory
 
-BATCHES = 32
-"""Number of batches that are prepared in advance, and used in turn."""
+BATCHES, BYTES = 32, 64e6
+"""Maximum number of batches that are prepared in advance, and used in turn, and their maximum size."""
 
 
 class TorchRunner:
@@ -44,6 +47,10 @@ class TorchRunner:
             raise RuntimeError("a training thread failed: its traceback was printed above")
         return sum(rates)
 
+    def peak_memory(self) -> int | None:
+        """Peak resident memory of this process in bytes; None if unknown."""
+        return peak_memory()
+
     def close(self) -> None:
         """There is nothing to release."""
 
@@ -56,14 +63,15 @@ class _Training:
 
         last = torch.channels_last
         self.batch = batch
-        network = NETWORKS[name]
+        network = network_named(name)
         self.model = network.torch().to(memory_format=last)
         parameters = sum(parameter.numel() for parameter in self.model.parameters())
         if parameters != network.parameters:
             raise ValueError(f"expected a network of {network.parameters:,} parameters. Received: {parameters:,}")
         shape = (batch, *network.image_shape)
-        self.images = [torch.rand(shape).contiguous(memory_format=last) for _ in range(BATCHES)]
-        self.labels = [torch.randint(0, CLASSES, (batch,)) for _ in range(BATCHES)]
+        count = max(2, min(BATCHES, int(BYTES / (4 * math.prod(shape)))))
+        self.images = [torch.rand(shape).contiguous(memory_format=last) for _ in range(count)]
+        self.labels = [torch.randint(0, CLASSES, (batch,)) for _ in range(count)]
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, foreach=True)
 
     def run(self, begin: float, end: float) -> float:
@@ -80,7 +88,13 @@ class _Training:
     def _step(self, number: int) -> None:
         from torch.nn.functional import cross_entropy
 
-        loss: Any = cross_entropy(self.model(self.images[number % BATCHES]), self.labels[number % BATCHES])
+        index = number % len(self.images)
+        outputs, labels = self.model(self.images[index]), self.labels[index]
+        if isinstance(outputs, list):  # of `torch_network`
+            weighted = zip(self.model.weights, outputs, strict=True)
+            loss: Any = sum(weight * cross_entropy(logits, labels) for weight, logits in weighted)
+        else:
+            loss = cross_entropy(outputs, labels)
         self.optimiser.zero_grad(set_to_none=True)
         loss.backward()
         self.optimiser.step()

@@ -7,8 +7,10 @@ from crossbow import interruption
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
+from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
+from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.monitor import JsonLinesMonitor, Monitor
 from crossbow.runtime.results import History, Record, TestResult
@@ -21,6 +23,7 @@ from crossbow.types import (
     DataError,
     DurationUnit,
     GraphError,
+    MonitorError,
     NonFiniteLossError,
     Phase,
     TaskError,
@@ -35,14 +38,18 @@ __all__ = [
     "MSRA",
     "SMA",
     "SSGD",
+    "Checkpoints",
     "ConfigurationError",
+    "ConsoleMonitor",
     "Constant",
     "CrossbowError",
+    "CsvMonitor",
     "DataError",
     "Dataflow",
     "DataflowNode",
     "Dataset",
     "DurationUnit",
+    "EarlyStopping",
     "ExecutionContext",
     "Gaussian",
     "GraphError",
@@ -50,6 +57,7 @@ __all__ = [
     "JsonLinesMonitor",
     "ModelConf",
     "Monitor",
+    "MonitorError",
     "NonFiniteLossError",
     "Operator",
     "Phase",
@@ -60,10 +68,12 @@ __all__ = [
     "SubGraph",
     "SystemConf",
     "TaskError",
+    "TensorBoardMonitor",
     "TestResult",
     "TrainingUnit",
     "Uniform",
     "Values",
+    "WandbMonitor",
     "Xavier",
     "__version__",
 ]

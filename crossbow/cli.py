@@ -16,7 +16,15 @@ from crossbow.kernels import select_library, why_not_compiled, why_not_onednn
 from crossbow.kernels.cuda.api import gpus
 from crossbow.kernels.cuda.shared_library import CUBLAS, CUDNN, find
 from crossbow.runtime.device import available_cores, cores_text, cpu_devices
+from crossbow.scripts.compare_command import add_compare_command
 from crossbow.scripts.data_command import add_data_command
+from crossbow.scripts.export_command import add_export_command
+from crossbow.scripts.graph_command import add_graph_command
+from crossbow.scripts.plot_command import add_plot_command
+from crossbow.scripts.predict_command import add_predict_command
+from crossbow.scripts.run_commands import add_run_commands
+from crossbow.scripts.test_command import add_test_command
+from crossbow.scripts.watch_command import add_watch_command
 from crossbow.types import ConfigurationError
 
 EXTRAS = {
@@ -27,6 +35,9 @@ EXTRAS = {
         "simplejpeg": "JPEG files",
         "pillow": "image files",
     },
+    "graph": {"pygraphviz": "pictures of graphs"},
+    "tensorboard": {"tensorboard": "TensorBoardMonitor"},
+    "wandb": {"wandb": "WandbMonitor"},
 }
 """Optional packages by extra, and the purpose of each."""
 
@@ -49,14 +60,22 @@ def _run(arguments: Sequence[str] | None) -> int:
     )
     info.set_defaults(run=lambda options: print(information()))
     add_data_command(commands)
+    add_run_commands(commands)
+    add_predict_command(commands)
+    add_test_command(commands)
+    add_export_command(commands)
+    add_graph_command(commands)
+    add_watch_command(commands)
+    add_plot_command(commands)
+    add_compare_command(commands)
     listing = commands.add_parser(
         "models", help="list the models of the zoo: command, parameters, shape of an example, and paper"
     )
     listing.add_argument("--json", action="store_true", help="print a JSON list of objects (default: a table)")
     listing.set_defaults(run=lambda options: print(_models(options.json)))
     options = parser.parse_args(arguments)
-    options.run(options)
-    return 0
+    status: int | None = options.run(options)
+    return status or 0
 
 
 def _models(as_json: bool) -> str:

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from crossbow import interruption
 from crossbow.files import reason
-from crossbow.types import CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
+from crossbow.types import CrossbowError, MonitorError, NonFiniteError, NonFiniteLossError, TaskError
 
 FAILED, WRONG, INTERRUPTED, PIPE_CLOSED = 1, 2, interruption.INTERRUPTED, 141
 """Exit statuses: training failed; an option, a file or the graph is invalid; Ctrl-C; the output's reader is gone."""
@@ -96,6 +96,9 @@ def run_command(name: str, work: Callable[[], int]) -> int:
         else:
             # An operator is broken: its author needs the traceback of the cause.
             say("".join(traceback.format_exception(error)).rstrip())
+        return FAILED
+    except MonitorError as error:
+        say("".join(traceback.format_exception(error)).rstrip())  # its author needs the traceback of the cause
         return FAILED
     except CrossbowError as error:
         say(f"{name}: error: {error}")

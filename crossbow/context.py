@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-import numpy as np
-import safetensors
-import safetensors.numpy
-
 from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
 from crossbow.data import Dataset
-from crossbow.data.dataset import check_finite
+from crossbow.data.dataset import checked_like
 from crossbow.data.examples import BadExample
+from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
-from crossbow.files import checked_path, reason, write_whole
+from crossbow.files import checked_path
+from crossbow.matching import Matching, match
+from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.runtime.changing_engine import new_engine
+from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
-from crossbow.runtime.monitor import Monitor
+from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, run_state
+from crossbow.runtime.monitor import Monitor, tell
+from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
-from crossbow.runtime.run import Limits, TrainingRun
+from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
+from crossbow.runtime.run import Limits, RunState, TrainingRun
 from crossbow.runtime.summary import RunSummary
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
@@ -35,17 +38,12 @@ from crossbow.types import (
     Array,
     ConfigurationError,
     CrossbowError,
-    DataError,
     DurationUnit,
     GraphError,
     Phase,
     Shape,
     TrainingUnit,
-    bytes_text,
 )
-
-LARGEST_HEADER = 16 << 20
-"""Maximum size of the header of a saved model, in bytes. It has about a hundred bytes per variable."""
 
 
 class ExecutionContext:
@@ -69,13 +67,14 @@ class ExecutionContext:
         system: SystemConf | None = None,
         monitors: Sequence[Monitor] = (),
         collective: Collective | None = None,
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         """Compile the dataflows, and create learners.
 
         dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None, it is derived from the former.
-        monitors: receivers of progress and records. collective: the operation that sums between devices; by default
-        the devices' own. Raises GraphError, ConfigurationError or DataError, each of which names all faults, before
-        anything runs.
+        monitors: receivers of progress and records. collective: the operation that sums between devices; by default the
+        devices' own. checkpoints: where and how often to write checkpoints; None: never. Raises GraphError,
+        ConfigurationError or DataError, each of which names all faults, before anything runs.
         """
         training, check = _two_dataflows(dataflows)
         for name, value, kind in (
@@ -83,6 +82,7 @@ class ExecutionContext:
             ("model", model, ModelConf),
             ("solver", solver, SolverConf),
             ("system", system, SystemConf),
+            ("checkpoints", checkpoints, Checkpoints),
         ):
             if not isinstance(value, kind) and (value is not None or name == "data"):
                 raise ConfigurationError(
@@ -104,10 +104,90 @@ class ExecutionContext:
             )
         graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
         self.solver = _own_solver(graph) or self.solver
+        self._given_check = check
         check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
         self._training, self._check = training, check
         self.engine = new_engine(graph, check.graph, data, self.model, self.solver, self.system, collective)
         self._closed = False
+        self._run: TrainingRun | None = None
+        """The current or last training call."""
+        self._unfinished: RunState | None = None
+        """State of the training call to continue, after `resume`."""
+        self.resumed: Resumption | None = None
+        """How training was resumed; None if it was not."""
+        self._keeper: RunKeeper | None = None
+        if checkpoints is not None:
+            writer = CheckpointWriter(checkpoints, self._write_model)
+            try:
+                self._keeper = RunKeeper(self.engine, writer, self._about(graph), self._monitors)
+            except BaseException:
+                self.engine.close()
+                raise
+
+    def _about(self, graph: Graph) -> dict[str, Any]:
+        """The description of a run in its checkpoints."""
+        return {
+            "network": describe_network(graph),
+            "data": fingerprint(self.data),
+            **{name: recorded(getattr(self, name)) for name in ("model", "solver", "system")},
+        }
+
+    @classmethod
+    def resume(
+        cls,
+        checkpoints: Checkpoints | str | os.PathLike[str],
+        dataflows: Sequence[Dataflow | None],
+        *,
+        data: Dataset,
+        model: ModelConf | None = None,
+        solver: SolverConf | None = None,
+        system: SystemConf | None = None,
+        monitors: Sequence[Monitor] = (),
+        collective: Collective | None = None,
+    ) -> ExecutionContext:
+        """A context that goes on from the newest checkpoint in a run's directory; see `continue_training`.
+
+        checkpoints: the directory, or where and how often to write further checkpoints. model, solver, system: by
+        default those of the checkpoint; `resumed` has the differences of others. With the same rule and learners,
+        training continues as if it had not been interrupted; otherwise all learners begin at the base model. A newest
+        checkpoint that is damaged is set aside, and the one before it is used.
+
+        Raises DataError, and changes nothing, if there is no checkpoint, or if network, data set, batch size, seed or
+        order of the examples differ.
+
+        >>> context = ExecutionContext.resume("output/run", [dataflow, None], data=data)  # doctest: +SKIP
+        >>> history = context.continue_training()  # doctest: +SKIP
+        """
+        settings = checkpoints
+        if not isinstance(settings, Checkpoints):
+            settings = Checkpoints(checked_path("resume", settings))
+        found = find_checkpoint(settings.checkpoint_directory)
+        about = found.checkpoint.state["about"]
+        context = cls(
+            dataflows,
+            data=data,
+            model=model or rebuilt(ModelConf, about["model"]),
+            solver=solver or rebuilt(SolverConf, about["solver"]),
+            system=system or rebuilt(SystemConf, about["system"]),
+            monitors=monitors,
+            collective=collective,
+            checkpoints=settings,
+        )
+        try:
+            context._resume(found)
+        except BaseException:
+            context.close()
+            raise
+        return context
+
+    def _resume(self, found: Resumable) -> None:
+        assert self._keeper is not None
+        before, now = found.checkpoint.state["about"], self._keeper.about
+        check_same_run(before, now, str(found.path))
+        whole = self._keeper.resume(found.checkpoint, str(found.path))
+        self._unfinished = run_state(found.checkpoint)
+        self.resumed = Resumption(found.path, self.engine.tasks, tuple(changes(before, now)), whole, found.damaged)
+        found.set_damaged_aside()
 
     def __enter__(self) -> ExecutionContext:
         return self
@@ -124,10 +204,18 @@ class ExecutionContext:
         )
 
     def close(self) -> None:
-        """End all threads. The base model is lost unless it was saved before."""
+        """End all threads, and close the monitors. The base model is lost unless it was saved before."""
         if not self._closed:
             self._closed = True
             self.engine.close()
+            try:
+                self.engine.check_process()
+            except CrossbowError:
+                return  # the files of checkpoints and monitors belong to the process that created them
+            if self._keeper is not None:
+                self._keeper.close()
+            for monitor in self._monitors:
+                tell(monitor, "close")
 
     def describe(self) -> str:
         """The compiled programs as text: for training and, if there is a check set, for testing.
@@ -238,7 +326,48 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        return TrainingRun(self.engine, self.model, limits, self._monitors, test=test).run()
+        self._run = TrainingRun(self.engine, self.model, limits, self._monitors, test=test, keeper=self._keeper)
+        self._unfinished = None
+        return self._run.run()
+
+    def continue_training(self, **limits: Any) -> History:
+        """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its
+        beginning.
+
+        limits: limits that replace those of the call: `count` (epochs or tasks from its beginning, by its own unit),
+        `seconds`, `loss` and `accuracy`. A call that has ended continues if a limit was raised. Raises CrossbowError if
+        the checkpoint belongs to no training call.
+        """
+        self._check_open()
+        state = self._unfinished
+        if state is None:
+            raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
+        given = state.values["limits"]
+        given = {**given, "unit": TrainingUnit[given["unit"]], **limits}
+        self._run = TrainingRun(
+            self.engine,
+            self.model,
+            Limits(**given),
+            self._monitors,
+            test=state.values["test"],
+            keeper=self._keeper,
+            state=state,
+        )
+        self._unfinished = None
+        return self._run.run()
+
+    @property
+    def history(self) -> History:
+        """The history of the current or last training call, also if it was interrupted or failed."""
+        return History() if self._run is None else self._run.history
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint now. `Monitor.record` may call it, too. Raises CrossbowError without
+        `ExecutionContext(checkpoints=…)`, and DataError if it cannot be written."""
+        self._check_open()
+        if self._keeper is None:
+            raise CrossbowError("there is no directory for checkpoints: ExecutionContext(checkpoints=Checkpoints(…))")
+        self._keeper.write_now(self._unfinished or (None if self._run is None else self._run.state()))
 
     # The base model
 
@@ -256,20 +385,7 @@ class ExecutionContext:
         batch of the images.
         """
         self._check_open()
-        try:
-            images = np.asarray(images)
-        except ValueError as error:  # rows of different lengths
-            raise DataError(f"predict: expected an array of images. Received: {reason(error)}") from error
-        shape, dtype = self.data.train.image_shape, self.data.train.image_dtype
-        if images.shape[1:] != shape:
-            raise DataError(
-                f"predict: expected images of shape (N, {', '.join(map(str, shape))}). Received: {images.shape}"
-            )
-        if images.dtype != dtype and not (images.dtype.kind == "f" and dtype.kind == "f"):
-            raise DataError(f"predict: expected images of type {dtype}. Received: {images.dtype}")
-        if images.dtype.kind == "f":
-            check_finite("predict", images)
-            _check_fits(images, self.system.dtype)
+        images = checked_like(images, self.data.train.image_shape, self.data.train.image_dtype, self.system.dtype)
         return self.engine.predict(images)
 
     @property
@@ -293,15 +409,18 @@ class ExecutionContext:
         return derive_prediction(self._check.graph)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the base model with its running statistics (safetensors).
+        """Write the base model with its running statistics and its graph (safetensors); `Predictor.load` reads it.
 
-        The file is written atomically: an existing file is replaced at the end. Missing directories are created.
-        Raises DataError if the file cannot be written.
+        The file also has the shape, type and scale of the images and the names of the classes. A graph with an operator
+        that has no description, as one with a function in a field, is left out. The file is written atomically: an
+        existing file is replaced at the end. Missing directories are created. Raises DataError if the file cannot be
+        written.
         """
         self._check_open()
-        path = checked_path("save", path)
-        data = safetensors.numpy.save(self.engine.weights, metadata={"format": "crossbow"})
-        write_whole(path, data)
+        self._write_model(checked_path("save", path), self.engine.weights)
+
+    def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
+        write_model(path, dict(variables), self._training, self._given_check, self._settings())
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a base model written by `save`, and restart all learners from it.
@@ -310,48 +429,51 @@ class ExecutionContext:
         non-finite numbers or a negative running variance.
         """
         self._check_open()
-        path = checked_path("load", path)
-        try:
-            if not path.is_file():
-                raise DataError(f"{path}: expected a saved model. Received: no such file")
-            _check_header(path)
-            program = self.engine.program
-            with safetensors.safe_open(path, framework="np") as file:
-                shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
-                check_names(
-                    shapes, (program.model, program.statistics), str(path)
-                )  # before memory is allocated for them
-                variables: dict[str, Any] = {name: file.get_tensor(name) for name in shapes}
-        except DataError:
-            raise
-        except (safetensors.SafetensorError, ValueError, TypeError, AttributeError, OSError) as error:
-            # TypeError and AttributeError: an element type that NumPy does not have, as bfloat16.
-            raise DataError(f"{path}: expected a saved model (safetensors). Received: {reason(error)}") from error
-        self.engine.load(variables, str(path))
+        path, program = checked_path("load", path), self.engine.program
+
+        def check(shapes: Mapping[str, Shape]) -> None:
+            check_names(shapes, (program.model, program.statistics), str(path))
+
+        self.engine.load(read_variables(path, check), str(path))
+
+    def load_matching(self, path: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> Matching:
+        """Take the variables of another model that have the name and shape of this model's, and restart all learners,
+        as for fine-tuning. The other variables keep their values.
+
+        path: a file of `save`, or the directory of a run. exclude: patterns of names that are not taken, as "ip*".
+        Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
+        the file is damaged, nothing fits, or a number that would be taken is not finite; and ConfigurationError for a
+        pattern that matches nothing.
+        """
+        self._check_open()
+        if isinstance(exclude, str) or not all(isinstance(pattern, str) for pattern in exclude):
+            raise ConfigurationError(f"exclude must be a list of patterns, as ['ip*']. Received: {shown(exclude)}")
+        path = model_path(path)
+        matching, values = match(self.engine.weights, read_variables(path), exclude, str(path))
+        self.engine.load(values, str(path))
+        return matching
+
+    def _settings(self) -> ModelSettings:
+        """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""
+        data, system = self.data, self.system
+        return ModelSettings(
+            image_shape=data.image_shape,
+            image_dtype=data.train.image_dtype,
+            scale=data.scale,
+            number_of_classes=data.number_of_classes,
+            class_names=data.class_names,
+            batch_size=self.model.batch_size,
+            check_batch_size=self.model.check_batch_size,
+            kernels=system.kernels,
+            precision=system.precision,
+            winograd=system.winograd,
+            threads_per_learner=self.summary().devices[0].threads_per_learner,
+        )
 
     def _check_open(self) -> None:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
-
-
-def _check_header(path: Path) -> None:
-    """Raises DataError if a file's header, whose length comes first, is longer than any model's."""
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-    if length > LARGEST_HEADER:
-        received = f"a header of {bytes_text(length)}, more than {bytes_text(LARGEST_HEADER)}"
-        raise DataError(f"{path}: expected a saved model (safetensors). Received: {received}")
-
-
-def _check_fits(images: Array, dtype: np.dtype[np.generic]) -> None:
-    """Raises DataError if a finite number becomes infinite in the type of the computation."""
-    if images.dtype.itemsize > dtype.itemsize:
-        largest = np.max(np.abs(images), initial=0)
-        with np.errstate(over="ignore"):
-            fits = np.isfinite(largest.astype(dtype))
-        if not fits:
-            raise DataError(f"predict: expected numbers that {dtype} can hold. Received: {largest:g}")
 
 
 def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:

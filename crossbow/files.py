@@ -116,11 +116,22 @@ def _replaced(path: Path, older: os.stat_result | None) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
             if sys.platform != "win32":
                 os.replace(partial, path)  # still locked, so that it does not look abandoned
+                _flush_directory(path.parent)
         if sys.platform == "win32":
             os.replace(partial, path)  # Windows cannot rename an open file
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def _flush_directory(directory: Path) -> None:
+    """Flush a directory to the disk, so that a new name in it outlives a loss of power."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some file systems cannot flush directories
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _take_over(descriptor: int, older: os.stat_result) -> None:

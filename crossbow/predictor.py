@@ -3,53 +3,104 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
 from crossbow.conf import is_integer, shown
-from crossbow.data.dataset import checked_images
+from crossbow.data.dataset import checked_images, checked_like
 from crossbow.dataflow import SubGraph
-from crossbow.dataflow.derive import derive_check
-from crossbow.dataflow.graph import build
+from crossbow.dataflow.derive import derive_check, derive_prediction
+from crossbow.dataflow.graph import Graph, build
+from crossbow.model_file import ModelFile, ModelSettings, read_model
+from crossbow.ops import SoftMax
 from crossbow.runtime.configuration import SystemConf
+from crossbow.runtime.device import available_cores
 from crossbow.runtime.predicting import NetworkPrediction
+from crossbow.runtime.prediction import ImageKind, most_at_once
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import Array, ConfigurationError, CrossbowError, DataError, Shape
 
 
+@dataclass(frozen=True)
+class _Saved:
+    """What a predictor knows of a model from a file."""
+
+    settings: ModelSettings
+    variables: Mapping[tuple[int, str], Array]
+    """By the operator's id and their name in the operator."""
+    source: str
+
+
 class Predictor:
-    """Predicts with a network whose variables have values, as one that was read by `crossbow.onnx.load`::
+    """Predicts with a trained model from a file, or with a network whose variables have values::
+
+        with Predictor.load("output/lenet") as predictor:
+            probabilities = predictor(images)
+            print(predictor.top(images[0], 3))
 
         with Predictor(crossbow.onnx.load("model.onnx")) as predictor:
-            probabilities = predictor.predict(images)
+            probabilities = predictor(images)
 
-    Variables have their initial values; random initial values depend on `SystemConf.seed`. The network needs neither
-    a loss (an existing one is omitted) nor variables. To train a network, use an `ExecutionContext`, whose own
-    `predict` uses the trained model.
+    Of a network, variables have their initial values; random initial values depend on `SystemConf.seed`. It needs
+    neither a loss (an existing one is omitted) nor variables.
 
-    The predictor uses all cores of the first of the system's devices. Use it as a context manager, or `close` it,
-    because it owns a thread. In a forked process a predictor that has predicted raises CrossbowError.
+    Several threads may use a predictor at once, with images of one shape and type. It uses all cores of the first of
+    the system's devices. Use it as a context manager, or `close` it, because it owns threads. In a forked process a
+    predictor that has predicted raises CrossbowError.
     """
 
     @without_own_frames
     def __init__(self, network: SubGraph, *, batch_size: int = 64, system: SystemConf | None = None) -> None:
-        """batch_size: maximum number of images to compute at once."""
+        """batch_size: maximum number of images that a thread computes at once."""
         if not isinstance(network, SubGraph):
             raise TypeError(f"Predictor: expected a SubGraph. Received: {shown(network)}")
         if not is_integer(batch_size) or batch_size < 1:
             raise ConfigurationError(f"Predictor: batch_size must be an integer ≥ 1. Received: {shown(batch_size)}")
         if system is not None and not isinstance(system, SystemConf):
             raise ConfigurationError(f"Predictor: system must be a SystemConf. Received: {shown(system)}")
-        self._graph = derive_check(build(network.nodes))
-        self._batch_size = int(batch_size)
-        self._system = system or SystemConf()
+        self._begin(derive_check(build(network.nodes)), int(batch_size), system or SystemConf(), None)
+
+    @classmethod
+    @without_own_frames
+    def load(
+        cls, path: str | os.PathLike[str], device: str = "cpu", *, operators: Iterable[type[Any]] = ()
+    ) -> Predictor:
+        """A predictor with a model that `ExecutionContext.save` wrote, or that is in the directory of a run: the best
+        model or, if there is none, the last one.
+
+        Its output equals that of the context's `predict`, bit for bit, on the same machine and device.
+
+        device: "cpu", a part of its cores as "cpu:0/2", or a GPU as "cuda:0". operators: the classes of the graph that
+        are not Crossbow's, as [MyOperator]; no code is read from the file.
+
+        Raises DataError if the file is missing, damaged, of a newer version, or without a graph, or if a class is not
+        known; and ConfigurationError if the device is not available.
+        """
+        if not isinstance(device, str):
+            raise ConfigurationError(
+                f"Predictor: device must be a str, as 'cpu' or 'cuda:0'. Received: {shown(device)}"
+            )
+        file = read_model(path)
+        training, check = file.dataflows(operators)
+        graph = derive_check(build((check or training).subgraph.nodes))
+        saved = _Saved(file.settings, file.by_operator(training), str(file.path))
+        predictor = cls.__new__(cls)
+        predictor._begin(graph, most_at_once(file.settings.check_batch_size), _system(file, device), saved)
+        predictor._compile(predictor._kind(file.settings.image_shape, file.settings.image_dtype))
+        return predictor
+
+    def _begin(self, graph: Graph, batch_size: int, system: SystemConf, saved: _Saved | None) -> None:
+        self._graph, self._batch_size, self._system, self._saved = graph, batch_size, system, saved
         self._prediction: NetworkPrediction | None = None
-        self._made_for: tuple[Shape, object] | None = None
-        self.batch = 0
-        """Number of images for which the network is compiled."""
+        self._made_for: ImageKind | None = None
+        self._compiling = threading.Lock()
         self._process = 0
-        """The process that owns the prediction's thread."""
+        """The process that owns the prediction's threads."""
         self._closed = False
 
     def __enter__(self) -> Predictor:
@@ -60,41 +111,109 @@ class Predictor:
     ) -> None:
         self.close()
 
+    @property
+    def settings(self) -> ModelSettings | None:
+        """What the file of a model tells of images and classes; None for a network that is not from a file."""
+        return None if self._saved is None else self._saved.settings
+
     @without_own_frames
     def predict(self, images: Array) -> Array:
         """The network's output for images (N, C, H, W) or (N, features), or (N, H, W, C) for a channels-last network.
 
-        uint8 images are multiplied by 1/255, like a `Dataset`'s; floating-point images are used as they are. The
-        network is compiled on the first call, and again when the shape or type of the images changes or when a call
-        has more images than before.
+        A model from a file takes images of the shape and the type of its training images. Other networks take images of
+        any shape that fits: uint8 images are multiplied by 1/255, like a `Dataset`'s; floating-point images are used as
+        they are. The network is then compiled on the first call, and again when the shape or type of the images
+        changes.
 
-        Raises DataError if they are not images, GraphError if the network does not accept them, and TaskError if an
-        operator fails; a task is then one batch of the images.
+        Raises DataError if they are not images or do not fit, GraphError if the network does not accept them, and
+        TaskError if an operator fails; a task is then a part of the images.
         """
         if self._closed:
             raise CrossbowError("the predictor is closed")
         self._check_process()
-        given = checked_images("images", images, channels_last=True)
-        if np.ndim(images) == 3:  # (N, channels, length) would be computed as (N, 1, height, width)
-            raise DataError(
-                "images: expected (N, C, H, W) or (N, features); add the channel of grayscale images explicitly: "
-                f"images[:, None]. Received: shape {np.shape(images)}"
+        given = self._checked(images)
+        return self._compile(self._kind(given.shape[1:], given.dtype))(given)
+
+    __call__ = predict
+
+    def top(self, image: Array, number: int = 5) -> list[tuple[str | int, float]]:
+        """The most probable classes of an image (C, H, W) or (features,), the most probable one first: pairs of the
+        class and its probability. A class is its name, or its number if names are not known.
+
+        number: of classes, at most all. Raises ConfigurationError for another number, CrossbowError if the network does
+        not end with SoftMax, and otherwise what `predict` raises.
+        """
+        if not is_integer(number) or number < 1:
+            raise ConfigurationError(f"top: number must be an integer ≥ 1. Received: number={shown(number)}")
+        return self.ranked(self.predict(np.asarray(image)[None]), number)[0]
+
+    def ranked(self, probabilities: Array, number: int) -> list[list[tuple[str | int, float]]]:
+        """For each row of a prediction, (N, classes), its classes as `top` returns them. Raises CrossbowError."""
+        last = derive_prediction(self._graph)[-1]
+        if not isinstance(last.kernel, SoftMax) or probabilities.ndim != 2:
+            received = f"{type(last.kernel).__name__}, of shape {probabilities.shape}"
+            raise CrossbowError(
+                f"top: expected a network that ends with SoftMax, of (N, classes). Received: {received}"
             )
-        made_for, batch = (given.shape[1:], given.dtype), min(self._batch_size, len(given))
-        if self._prediction is None or made_for != self._made_for or batch > self.batch:
-            self._release()
-            self._prediction = NetworkPrediction(self._graph, (batch, *given.shape[1:]), given.dtype, self._system)
-            self._made_for, self.batch, self._process = made_for, batch, os.getpid()
-        return self._prediction(given)
+        names = None if self.settings is None else self.settings.class_names
+        order = np.argsort(-probabilities.astype(np.float64), axis=1, kind="stable")[:, :number]
+        return [
+            [(names[at] if names is not None and at < len(names) else int(at), float(row[at])) for at in indices]
+            for row, indices in zip(probabilities, order, strict=True)
+        ]
+
+    @property
+    def gives_probabilities(self) -> bool:
+        """Whether the output is probabilities: whether the network ends with SoftMax."""
+        return isinstance(self.prediction_graph[-1].kernel, SoftMax)
+
+    @property
+    def prediction_graph(self) -> Graph:
+        """The graph that is computed: without loss and metrics."""
+        return derive_prediction(self._graph)
+
+    @property
+    def operator_variables(self) -> Mapping[tuple[int, str], Array] | None:
+        """The variables of a model from a file, by the operator's id and their name in the operator; None for a network
+        that is not from a file."""
+        return None if self._saved is None else self._saved.variables
 
     def close(self) -> None:
         """End all threads."""
         self._closed = True
         self._release()
 
+    def _checked(self, images: Array) -> Array:
+        """The images in the form that the network computes with. Raises DataError."""
+        if self._saved is not None:
+            settings = self._saved.settings
+            given = checked_like(images, settings.image_shape, settings.image_dtype, self._system.dtype)
+            return given.astype(settings.image_dtype, copy=False)
+        given = checked_images("images", images, channels_last=True)
+        if np.ndim(images) == 3:  # (N, channels, length) would be computed as (N, 1, height, width)
+            raise DataError(
+                "images: expected (N, C, H, W) or (N, features); add the channel of grayscale images explicitly: "
+                f"images[:, None]. Received: shape {np.shape(images)}"
+            )
+        return given
+
+    def _kind(self, shape: Shape, dtype: np.dtype[np.generic]) -> ImageKind:
+        scale = 1 / 255 if dtype == np.uint8 else 1.0
+        return ImageKind(shape, dtype, scale if self._saved is None else self._saved.settings.scale, self._batch_size)
+
+    def _compile(self, kind: ImageKind) -> NetworkPrediction:
+        """The prediction for images of this kind."""
+        with self._compiling:
+            if self._prediction is None or kind != self._made_for:
+                self._release()
+                variables = None if self._saved is None else (self._saved.variables, self._saved.source)
+                self._prediction = NetworkPrediction(self._graph, kind, self._system, variables)
+                self._made_for, self._process = kind, os.getpid()
+            return self._prediction
+
     @property
     def _is_forked(self) -> bool:
-        """Whether another process owns the prediction's thread; this one would wait for it forever."""
+        """Whether another process owns the prediction's threads; this one would wait for them forever."""
         return self._prediction is not None and os.getpid() != self._process
 
     def _check_process(self) -> None:
@@ -102,10 +221,28 @@ class Predictor:
         if self._is_forked:
             raise CrossbowError(
                 f"the predictor belongs to process {self._process}; a forked process, as this one ({os.getpid()}), "
-                "does not have its thread. Make a predictor in every process"
+                "does not have its threads. Make a predictor in every process"
             )
 
     def _release(self) -> None:
         if self._prediction is not None and not self._is_forked:
             self._prediction.close()
         self._prediction = None
+
+
+def _system(file: ModelFile, device: str) -> SystemConf:
+    """The system of a model's context, on this device. A GPU's precision becomes float32 on a CPU."""
+    settings = file.settings
+    on_gpu = device.startswith("cuda")
+    return SystemConf(
+        devices=device,
+        kernels="auto" if on_gpu else settings.kernels,
+        precision=settings.precision if on_gpu or settings.precision == "float64" else "float32",
+        winograd=settings.winograd,
+        threads_per_learner=None if on_gpu else _threads(settings.threads_per_learner),
+    )
+
+
+def _threads(wanted: int | None) -> int | None:
+    """As many threads of a stream as the context's learners had, unless there are fewer cores."""
+    return wanted if wanted is None else min(wanted, len(available_cores()))

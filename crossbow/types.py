@@ -157,6 +157,10 @@ class NonFiniteError(CrossbowError, ArithmeticError):
     """An operator or the solver computed NaN or infinity (detected with `SystemConf(check_numerics=True)`)."""
 
 
+class MonitorError(CrossbowError, RuntimeError):
+    """A monitor failed, which ended the training. The original exception, with its traceback, is `__cause__`."""
+
+
 class TaskError(CrossbowError, RuntimeError):
     """A task failed. The original exception, with its traceback, is `__cause__`."""
 

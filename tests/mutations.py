@@ -2,8 +2,8 @@
 
     python -m tests.mutations --sample 120 --seed 1
 
-The tests that mirror a mutant's file run first, then the others of its area and whole training runs, until one fails;
-the slow ones come after all others.
+The tests that mirror a mutant's file run first, then the others of its area, whole training runs, and what else users
+do with a context, until one fails; the slow ones come after all others.
 What fails without the change, too, does not count. Outcomes are printed as they come; `--results FILE` keeps them, and
 the same command goes on from there. `--only` and `--leave-out` choose files; `--again FILE` tries the survivors of an
 earlier run once more. Nothing is written into the working tree.
@@ -35,21 +35,42 @@ from tests.mutants import Mutant, mutants, sample
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("runtime", "synch", "solver", "compile", "dataflow", "kernels", "data", "ops")
 WHOLE_RUNS = ("tests/test_trajectory.py", "tests/runtime/test_engine.py", "tests/test_context.py")
+OF_CONTEXTS = tuple(
+    f"tests/test_{name}.py"
+    for name in (
+        "predictor",
+        "lifetime",
+        "several_contexts",
+        "several_losses",
+        "solver_trajectory",
+        "batch_norm_trajectory",
+        "describe",
+        "sizes",
+        "numpy_numbers",
+        "allocation",
+    )
+)
+"""What else uses the whole package. These run last."""
 AREAS: dict[str, tuple[str, ...]] = {
     "crossbow/runtime/cuda": ("tests/runtime/cuda", "tests/runtime/test_run.py"),
-    "crossbow/runtime": ("tests/runtime/test_*.py", "tests/test_faults.py", "tests/test_collective_faults.py"),
+    "crossbow/runtime": ("tests/runtime", "tests/test_faults.py", "tests/test_collective_faults.py"),
     "crossbow/synch": ("tests/synch", "tests/runtime/test_free.py", "tests/runtime/test_tick.py"),
     "crossbow/solver": ("tests/solver", "tests/synch/test_trajectories.py", "tests/runtime/test_solver.py"),
     "crossbow/kernels/cuda": ("tests/kernels/cuda", "tests/runtime/cuda/test_training.py"),
     "crossbow/kernels/cpu": ("tests/kernels/cpu", "tests/operators", "tests/ops"),
     "crossbow/kernels": ("tests/operators", "tests/kernels/test_*.py", "tests/kernels/reference", "tests/ops"),
     "crossbow/ops": ("tests/ops", "tests/operators"),
-    "crossbow/compile": ("tests/compile", "tests/operators/test_random_combinations.py", "tests/test_numerics.py"),
+    "crossbow/compile": (
+        "tests/compile",
+        "tests/operators/test_random_combinations.py",
+        "tests/test_numerics.py",
+        "tests/runtime/cuda/test_precision.py",
+    ),
     "crossbow/dataflow": ("tests/dataflow", "tests/compile/test_gradients.py"),
     "crossbow/data": ("tests/data",),
 }
 """The other tests of an area; the longest prefix of a file's path says which it is of."""
-SECONDS_OF_A_TEST = 120
+SECONDS_OF_A_TEST = 300
 """After which a test hangs. On a busy machine, too."""
 
 
@@ -88,7 +109,7 @@ def stages(path: str, root: Path = ROOT) -> list[list[str]]:
     ]
     found, seen = [], set[str]()
     further = ([*users, *WHOLE_RUNS], near) if (root / mirrored[0]).exists() else (users, near, WHOLE_RUNS)
-    for stage in (mirrored, *further):
+    for stage in (mirrored, *further, OF_CONTEXTS):
         fresh = [test for test in dict.fromkeys(stage) if test not in seen and (root / test).exists()]
         seen.update(fresh)
         found.append(fresh)
@@ -142,6 +163,7 @@ class Worker:
         """The first test that fails, or in which the process hung or crashed, if any; and how long that took."""
         shutil.rmtree(self._cache, ignore_errors=True)
         shutil.rmtree(self._examples, ignore_errors=True)
+        self._progress.unlink(missing_ok=True)
         status, used = self._pytest(tests, marks, seconds, mutant)
         if status in (0, 5, -signal.SIGXCPU):
             return None, used

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import random
@@ -9,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +19,7 @@ import pytest
 from numpy.typing import NDArray
 
 from crossbow import (
+    Checkpoints,
     Dataflow,
     DataflowNode,
     Dataset,
@@ -111,12 +114,20 @@ def context(
     monitors: Sequence[Any] = (),
     collective: Any = None,
     batch_size: int = 4,
+    checkpoints: Checkpoints | None = None,
+    resume: Checkpoints | str | Path | None = None,
     **model: Any,
 ) -> ExecutionContext:
-    """A context of small things. Without oneDNN, kernels="onednn" means the compiled ones."""
+    """A context of small things. Without oneDNN, kernels="onednn" means the compiled ones. resume: the directory of a
+    run to go on from."""
     if kernels == "onednn":
         kernels = FAST_KERNELS
-    return ExecutionContext(
+    make: Callable[..., ExecutionContext] = ExecutionContext
+    if resume is not None:
+        make = functools.partial(ExecutionContext.resume, resume)
+    elif checkpoints is not None:
+        make = functools.partial(ExecutionContext, checkpoints=checkpoints)
+    return make(
         [dataflow or perceptron(), check],
         data=data or blobs(),
         model=ModelConf(batch_size=batch_size, **model),

@@ -12,11 +12,36 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import ConfigurationError, CrossbowError, DataError, GraphError, Predictor, SubGraph, SystemConf
-from crossbow.ops import LRN, BatchNorm, Conv, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss, Values
+from crossbow import (
+    ConfigurationError,
+    CrossbowError,
+    DataError,
+    GraphError,
+    Predictor,
+    SubGraph,
+    SystemConf,
+    TaskError,
+)
+from crossbow.conf import configuration
+from crossbow.ops import (
+    LRN,
+    BatchNorm,
+    Conv,
+    DataTransform,
+    Dropout,
+    InnerProduct,
+    Kernel,
+    Pool,
+    ReLU,
+    SoftMax,
+    SoftMaxLoss,
+    Values,
+)
+from crossbow.runtime.device import available_cores
+from crossbow.runtime.prediction import PARTS, divide
 from tests.kernels.cuda.fake import fake_cuda
 from tests.onnx.models import draw, run_crossbow
-from tests.support import KERNELS, chain
+from tests.support import KERNELS, SECONDS, blobs, chain, context, perceptron, pictures, training
 
 
 def network(*more: Any) -> SubGraph:
@@ -49,14 +74,6 @@ def test_images_of_other_sizes_and_types() -> None:
         for images in (X, X[:, :, :5], X.astype(np.float64), (X > 0).astype(np.uint8)):
             scaled = images / 255 if images.dtype == np.uint8 else images
             np.testing.assert_allclose(predictor.predict(images), run_crossbow(network(), scaled), rtol=1e-4, atol=1e-5)
-
-
-def test_batches_are_as_large_as_the_images_that_come() -> None:
-    """One image first, then many: they are computed together."""
-    with Predictor(network(), batch_size=64) as predictor:
-        predictor.predict(X[:1])
-        predictor.predict(X)
-        assert predictor.batch == 64
 
 
 def test_on_a_gpu() -> None:
@@ -152,3 +169,206 @@ def test_arguments(values: dict[str, Any]) -> None:
 def test_a_network_is_a_subgraph() -> None:
     with pytest.raises(TypeError, match=r"^Predictor: expected a SubGraph\. Received: "):
         Predictor(5)  # type: ignore[arg-type]
+
+
+# Models from files
+
+
+def saved(path: Path, *, kernels: str = "reference", threads: int = 1, **more: Any) -> Path:
+    with context(perceptron(BatchNorm()), kernels=kernels, threads=threads, **more) as running:
+        running.train(2)
+        running.save(path)
+    return path
+
+
+@KERNELS
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("batch", [None, 5])
+def test_a_saved_model_predicts_what_its_context_does(
+    threads: int, batch: int | None, kernels: str, tmp_path: Path
+) -> None:
+    """Bit for bit, for every number of images."""
+    if threads > len(available_cores()) or (kernels == "reference" and threads > 1):
+        pytest.skip("it would be one thread")
+    network = training(
+        DataTransform(mean=0.5, scale=2.0),
+        Conv(number_of_outputs=20, kernel_size=3, padding=1),
+        BatchNorm(),
+        ReLU(),
+        Dropout(),
+        InnerProduct(number_of_outputs=3),
+    )
+    with context(network, data=pictures(), kernels=kernels, threads=threads, check_batch_size=batch) as running:
+        running.train(2)
+        running.save(tmp_path / "model.safetensors")
+        images = np.resize(running.data.train.images, (150, 1, 8, 8))
+        with Predictor.load(tmp_path) as predictor:
+            for count in (0, 1, 2, 3, 7, 33, 64, 150):
+                received = predictor(images[:count])
+                assert received.tobytes() == running.predict(images[:count]).tobytes()
+        running.train(1)
+        assert received.tobytes() != running.predict(images).tobytes()
+
+
+def test_predictions_follow_the_base_model(tmp_path: Path) -> None:
+    """After training and loading, they are not those of the values that the prediction had before."""
+    images = blobs().train.images
+    with context() as running:
+        first = running.predict(images)
+        running.save(tmp_path / "first")
+        running.train(1)
+        with Predictor.load(tmp_path / "first") as predictor:
+            assert predictor(images).tobytes() == first.tobytes() != running.predict(images).tobytes()
+        running.load(tmp_path / "first")
+        assert running.predict(images).tobytes() == first.tobytes()
+
+
+@KERNELS
+def test_several_threads_at_once(kernels: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "m", kernels=kernels)
+    images = np.random.default_rng(0).normal(size=(300, 6))
+    with Predictor.load(path) as predictor:
+        expected = [predictor(images[start:]) for start in range(12)]
+        received: dict[int, list[Any]] = {}
+
+        def work(start: int) -> None:
+            received[start] = [predictor(images[start:]) for _ in range(5)]
+
+        threads = [threading.Thread(target=work, args=(start,)) for start in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert len(received) == 12
+        for start, results in received.items():
+            assert all(result.tobytes() == expected[start].tobytes() for result in results)
+
+
+def test_closing_while_others_predict(tmp_path: Path) -> None:
+    """They get their results, or an error; none waits for ever."""
+    predictor = Predictor.load(saved(tmp_path / "m"))
+    images = np.zeros((1000, 6))
+    outcomes: list[str] = []
+
+    def work() -> None:
+        try:
+            while True:
+                predictor(images)
+        except CrossbowError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    predictor(images)
+    predictor.close()
+    for thread in threads:
+        thread.join(SECONDS)
+    assert outcomes == ["the predictor is closed"] * 4
+
+
+def test_an_error_in_one_part(tmp_path: Path) -> None:
+    """It is raised, and the predictor stays usable."""
+    with context(training(Fragile(), InnerProduct(number_of_outputs=3))) as running:
+        running.save(tmp_path / "m")
+        images = np.zeros((100, 6))
+        images[40] = 7
+        with Predictor.load(tmp_path / "m", operators=[Fragile]) as predictor:
+            expected = running.predict(images[:40])
+            for _ in range(2 * len(available_cores())):
+                with pytest.raises(
+                    TaskError, match="failed in operator 'Fragile0' while predicting: ValueError: seven"
+                ):
+                    predictor(images)
+                assert predictor(images[:40]).tobytes() == expected.tobytes()
+
+
+@configuration
+class Fragile(Kernel):
+    """The identity, except for 7."""
+
+    def output_shape(self, *inputs: Any) -> Any:
+        return inputs[0]
+
+    def forward(self, xp: Any, inputs: Any, variables: Any) -> Any:
+        if (inputs[0] == 7).any():
+            raise ValueError("seven")
+        return inputs[0]
+
+    def backward(self, xp: Any, inputs: Any, output: Any, variables: Any, output_gradient: Any) -> Any:
+        return [output_gradient], {}
+
+
+def test_own_operators(tmp_path: Path) -> None:
+    with context(training(Fragile(), InnerProduct(number_of_outputs=3))) as running:
+        running.save(tmp_path / "m")
+    with pytest.raises(DataError, match=r"operator 'Fragile0': expected the class Fragile, .*operators=\[Fragile\]"):
+        Predictor.load(tmp_path / "m")
+
+
+def test_the_most_probable_classes(tmp_path: Path) -> None:
+    data = blobs()
+    data.class_names = ("red", "green", "blue")
+    image = data.train.images[0]
+    with Predictor.load(saved(tmp_path / "named", data=data)) as predictor:
+        (probabilities,) = predictor(image[None])
+        order = np.argsort(-probabilities)
+        assert predictor.top(image, 2) == [(data.class_names[at], float(probabilities[at])) for at in order[:2]]
+        assert len(predictor.top(image)) == 3
+        for number in (0, -1, 1.5):
+            with pytest.raises(ConfigurationError, match=r"^top: number must be an integer ≥ 1\. Received: number="):
+                predictor.top(image, number)  # type: ignore[arg-type]
+    with Predictor.load(saved(tmp_path / "numbered")) as predictor:
+        assert [kind for kind, _ in predictor.top(image)] == np.argsort(-predictor(image[None])[0]).tolist()
+
+
+def test_no_probabilities(tmp_path: Path) -> None:
+    with Predictor(network()) as predictor, pytest.raises(CrossbowError, match=r"^top: .* Received: InnerProduct, of"):
+        predictor.top(X[0])
+
+
+def test_images_of_a_saved_model(tmp_path: Path) -> None:
+    """They have the shape and the type of the training images."""
+    with Predictor.load(saved(tmp_path / "m")) as predictor:
+        for images, text in (
+            (np.zeros((2, 5)), r"expected images of shape \(N, 6\)\. Received: \(2, 5\)"),
+            (np.zeros(6), r"expected images of shape \(N, 6\)\. Received: \(6,\)"),
+            (np.zeros((2, 6), np.uint8), "expected images of type float64. Received: uint8"),
+            (np.full((2, 6), np.inf), "expected finite numbers. Received: inf in example 0"),
+            (np.full((2, 6), 1e300), "expected numbers that float32 can hold"),
+        ):
+            with pytest.raises(DataError, match=text):
+                predictor(images)
+        with pytest.raises(DataError, match="expected images of shape"):
+            predictor.top(np.zeros((1, 6)))
+
+
+def test_a_device_that_is_not_there(tmp_path: Path) -> None:
+    path = saved(tmp_path / "m")
+    for device, text in (
+        ("tpu", "a device is 'cpu'"),
+        (3, r"^Predictor: device must be a str"),
+        ("cpu:3/2", "a device"),
+    ):
+        with pytest.raises(ConfigurationError, match=text):
+            Predictor.load(path, device)  # type: ignore[arg-type]
+
+
+def test_a_saved_model_on_a_gpu(tmp_path: Path) -> None:
+    path, images = saved(tmp_path / "m"), np.random.default_rng(0).normal(size=(9, 6))
+    with Predictor.load(path) as predictor:
+        expected = predictor(images)
+    with fake_cuda(), Predictor.load(path, "cuda:0") as predictor:
+        np.testing.assert_allclose(predictor(images), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_parts_depend_on_the_number_of_images_only() -> None:
+    for images in range(300):
+        parts = divide(images)
+        assert [part.start for part in parts] == [0, *(part.stop for part in parts)][: len(parts)]
+        assert (parts[-1].stop if parts else 0) == images
+        sizes = [part.stop - part.start for part in parts]
+        assert sizes == sorted(sizes, reverse=True)
+        assert set(sizes) <= set(PARTS)
+        assert len(parts) > 1 or images < 2
+    assert {part.stop - part.start for part in divide(1000, 20)} == {16, 4}

@@ -17,9 +17,9 @@ from crossbow.ops import Accuracy, Conv, EuclideanLoss, InnerProduct, ReLU, Soft
 from crossbow.scripts import Defaults, ModelScript
 from models.layers import add
 from tests.kernels.cuda.fake import fake_cuda
-from tests.models.zoo import NEEDS_FAST, python_calls
+from tests.models.zoo import python_calls
 from tests.onnx.models import run_onnx
-from tests.support import FAST, Array, context, pictures
+from tests.support import FAST, NEEDS_ONEDNN, Array, context, pictures
 
 WEIGHT = 0.3
 STEPS = 12
@@ -156,7 +156,7 @@ def test_weights_are_above_0(loss: Any) -> None:
         loss(auxiliary=1)
 
 
-@NEEDS_FAST
+@NEEDS_ONEDNN
 def test_a_task_is_one_native_call() -> None:
     head = add("conv", Conv(number_of_outputs=4, kernel_size=3))
     for name, auxiliary in (("early", True), ("late", False)):

@@ -51,8 +51,8 @@ def pooled_gradients(graph: Graph, fusions: Mapping[int, int]) -> dict[int, int]
         relu, readers = graph[pool.inputs[0]], users[vertex.order]
         if relu.order in fusions and takes_gradient(graph[fusions[relu.order]]):
             continue
-        from_output = relu.forward is not None and relu.forward.derivative_from_output
-        if from_output and len(readers) == 1 and readers[0].peer == relu.order:
+        assert relu.forward is not None  # operators read outputs of operators
+        if relu.forward.derivative_from_output and len(readers) == 1 and readers[0].peer == relu.order:
             found[vertex.order] = readers[0].order
     return found
 

@@ -118,12 +118,21 @@ class ModelLayout:
 
     def export(self, vector: Array) -> dict[str, Array]:
         """A copy of the variables by name, in logical shape and order."""
+        return {self.segments[key].name: value for key, value in self.unpack(vector).items()}
+
+    def unpack(self, vector: Array) -> dict[tuple[int, str], Array]:
+        """A copy of the variables by (operator's id, variable's name), in logical shape and order."""
         variables = {}
-        for segment in self:
+        for key, segment in self.segments.items():
             plain = np.empty(segment.spec.shape, self.dtype)
             segment.storage.unpack(segment.flat(vector), plain)
-            variables[segment.name] = plain
+            variables[key] = plain
         return variables
+
+    def pack(self, values: Mapping[tuple[int, str], Array], vector: Array) -> None:
+        """Write variables by (operator's id, variable's name) to the vector, in the layout of each."""
+        for key, segment in self.segments.items():
+            segment.storage.pack(_converted(values[key], self.dtype), segment.flat(vector))
 
     def load(self, variables: Mapping[str, Array], vector: Array, source: str) -> None:
         """Write variables by name to the vector. Raises DataError, and writes nothing, if they do not fit."""

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.conf import is_integer
+from crossbow.data import class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.download import download
 from crossbow.data.jpeg import decode_images
@@ -76,7 +77,7 @@ def cifar10(data_directory: str | os.PathLike[str] | None = None) -> Dataset:
 
     Raises DataError if a file is missing or damaged, or cannot be downloaded.
     """
-    return _load("cifar10", "cifar-10", FILES, data_directory, CIFAR_10, CLASSES)
+    return _load("cifar10", "cifar-10", FILES, data_directory, CIFAR_10, class_names.CIFAR_10)
 
 
 def cifar100(data_directory: str | os.PathLike[str] | None = None, labels: str = "fine") -> Dataset:
@@ -98,7 +99,8 @@ def cifar100(data_directory: str | os.PathLike[str] | None = None, labels: str =
     """
     if labels not in FINE_AND_COARSE:
         raise DataError(f"labels: expected {' or '.join(FINE_AND_COARSE)}. Received: {labels!r}")
-    return _load("cifar100", "cifar-100", FILES_100, data_directory, _cifar_100(labels), FINE_AND_COARSE[labels])
+    names = class_names.CIFAR_100_FINE if labels == "fine" else class_names.CIFAR_100_COARSE
+    return _load("cifar100", "cifar-100", FILES_100, data_directory, _cifar_100(labels), names)
 
 
 def _load(
@@ -107,7 +109,7 @@ def _load(
     files: Mapping[str, str],
     data_directory: str | os.PathLike[str] | None,
     collection: _Collection,
-    number_of_classes: int,
+    names: tuple[str, ...],
 ) -> Dataset:
     if data_directory is None:
         otherwise = (
@@ -121,7 +123,9 @@ def _load(
         train, check = _read(path, collection)
     except OSError as error:
         raise file_error(error, path, "a readable file") from error
-    return Dataset(train, check, number_of_classes=number_of_classes)
+    data = Dataset(train, check, number_of_classes=len(names))
+    data.class_names = names
+    return data
 
 
 def _read(path: Path, collection: _Collection) -> tuple[Part, Part]:

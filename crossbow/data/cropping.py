@@ -125,8 +125,6 @@ def _choose(block: Any) -> int:
             continue
         rows = least + _word_below(w1, most - least + 1)
         columns = min(np.int64(rows * aspect + 0.5), width)
-        if columns < 1 or not least_area <= rows * columns <= most_area:
-            continue
         top, left = _word_below(w2, height - rows + 1), _word_below(w3, width - columns + 1)
         if _covers(boxes, count, height, width, top, left, rows, columns):
             block.top, block.left, block.rows, block.columns = top, left, rows, columns

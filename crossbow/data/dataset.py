@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from crossbow.conf import is_integer, plain
 from crossbow.data.examples import ArrayExamples, Examples, looks_channels_last
 from crossbow.data.shards import shard_of
+from crossbow.files import reason
 from crossbow.types import Array, DataError, Phase, Shape
 
 LARGEST_NUMBER_OF_CLASSES = 2**31 - 1
@@ -173,6 +174,35 @@ def check_finite(name: str, array: NDArray[Any]) -> None:
         values = array[example].ravel()
         bad = values[~np.isfinite(values)][0]
         raise DataError(f"{name}: expected finite numbers. Received: {bad} in example {example}")
+
+
+def checked_like(value: object, shape: Shape, dtype: np.dtype[Any], computed: np.dtype[Any]) -> Array:
+    """Images (N, *shape) for a prediction, of the training images' type, or of another floating-point type if that is
+    one. computed: the type of the computation, which must hold them. Raises DataError."""
+    try:
+        images = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise DataError(f"predict: expected an array of images. Received: {reason(error)}") from error
+    if images.shape[1:] != shape or not images.ndim:
+        raise DataError(
+            f"predict: expected images of shape (N, {', '.join(map(str, shape))}). Received: {images.shape}"
+        )
+    if images.dtype != dtype and not (images.dtype.kind == "f" and dtype.kind == "f"):
+        raise DataError(f"predict: expected images of type {dtype}. Received: {images.dtype}")
+    if images.dtype.kind == "f":
+        check_finite("predict", images)
+        _check_fits(images, computed)
+    return images
+
+
+def _check_fits(images: NDArray[Any], dtype: np.dtype[Any]) -> None:
+    """Raises DataError if a finite number becomes infinite in the type of the computation."""
+    if images.dtype.itemsize > dtype.itemsize:
+        largest = np.max(np.abs(images), initial=0)
+        with np.errstate(over="ignore"):
+            fits = np.isfinite(largest.astype(dtype))
+        if not fits:
+            raise DataError(f"predict: expected numbers that {dtype} can hold. Received: {largest:g}")
 
 
 def checked_images(name: str, value: object, *, channels_last: bool = False) -> Array:

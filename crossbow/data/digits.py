@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from crossbow.data import class_names
 from crossbow.data.dataset import Dataset
 from crossbow.types import DataError
 
@@ -35,7 +36,9 @@ def digits() -> Dataset:
     check = np.zeros(len(labels), np.bool_)
     for digit in range(10):
         check[np.flatnonzero(labels == digit)[CHECK_EVERY - 1 :: CHECK_EVERY]] = True
-    return Dataset((pixels[~check], labels[~check]), (pixels[check], labels[check]), number_of_classes=10)
+    data = Dataset((pixels[~check], labels[~check]), (pixels[check], labels[check]), number_of_classes=10)
+    data.class_names = class_names.DIGITS
+    return data
 
 
 def enlarge(images: NDArray[np.float64], size: int) -> NDArray[np.float64]:

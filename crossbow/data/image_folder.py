@@ -106,7 +106,7 @@ def _list_classes(root: Path, classes: tuple[str, ...] | None = None) -> _Listin
     for name in found:
         if name not in classes:
             raise DataError(f"{root}: expected the classes of the training set. Received: {name!r} too")
-        images = sorted(_images(root / name))
+        images = sorted(images_below(root / name))
         if not images:
             raise DataError(f"{root / name}: expected at least one image file in the folder of a class. Received: none")
         paths += [os.path.join(name, image) for image in images]
@@ -154,7 +154,7 @@ def _folders(directory: Path) -> list[str]:
         raise file_error(error, directory, "a directory with a folder for each class") from error
 
 
-def _images(folder: Path) -> Iterator[str]:
+def images_below(folder: Path) -> Iterator[str]:
     """The paths of the image files in a folder and below, relative to it."""
 
     def fail(error: OSError) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from crossbow.data import class_names
 from crossbow.data.dataset import Dataset
 from crossbow.data.download import download
 from crossbow.data.idx import read_idx
@@ -52,7 +53,9 @@ def mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
 
     Raises DataError if a file is missing or damaged, or cannot be downloaded.
     """
-    return _load("mnist", "MNIST", "mnist", FILES, MIRRORS, directory)
+    data = _load("mnist", "MNIST", "mnist", FILES, MIRRORS, directory)
+    data.class_names = class_names.DIGITS
+    return data
 
 
 def fashion_mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
@@ -65,7 +68,9 @@ def fashion_mnist(directory: str | os.PathLike[str] | None = None) -> Dataset:
 
     Raises DataError if a file is missing or damaged, or cannot be downloaded.
     """
-    return _load("fashion_mnist", "Fashion-MNIST", "fashion-mnist", FASHION_FILES, FASHION_MIRRORS, directory)
+    data = _load("fashion_mnist", "Fashion-MNIST", "fashion-mnist", FASHION_FILES, FASHION_MIRRORS, directory)
+    data.class_names = class_names.FASHION_MNIST
+    return data
 
 
 def _load(

@@ -24,7 +24,7 @@ import struct
 import threading
 import weakref
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -149,8 +149,8 @@ class RecordFile:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[type[RecordFile], tuple[Path]]:
-        return RecordFile, (self.path,)
+    def __reduce__(self) -> tuple[Callable[[Path, bool], RecordFile], tuple[Path, bool]]:
+        return _opened_again, (self.path, self._descriptor is not None)
 
     def __repr__(self) -> str:
         return f"RecordFile({str(self.path)!r}: {len(self):,} records)"
@@ -284,6 +284,11 @@ def check_fields(where: str, label: int, boxes: NDArray[np.float32], height: int
     finite = np.isfinite(boxes)
     if not finite.all():
         raise DataError(f"{where}: expected finite coordinates of boxes. Received: {boxes[~finite][0]}")
+
+
+def _opened_again(path: Path, keep_open: bool) -> RecordFile:
+    """A copy of a RecordFile, in another process as a rule."""
+    return RecordFile(path, keep_open=keep_open)
 
 
 def write_records(path: str | os.PathLike[str], records: Iterable[Record]) -> None:

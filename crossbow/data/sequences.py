@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from crossbow.data.dataset import Dataset
-from crossbow.data.examples import Examples, Selection, looks_channels_last
+from crossbow.data.examples import BadExample, Examples, Selection, looks_channels_last
 from crossbow.types import Array, DataError, Shape
+
+UNREADABLE = (DataError, OSError, ValueError)
+"""Errors that mean that an image cannot be read."""
 
 
 def sequence(
@@ -31,7 +34,9 @@ def sequence(
     again, in another thread, whenever they are needed. They are not kept, so a sequence may be larger than memory, and
     may return another image each time, of the same shape and type.
 
-    Raises DataError with the phase and the index of an example, what was expected and what was received.
+    Raises DataError with the phase and the index of an example, what was expected and what was received. Later, an
+    image of another shape or type is a bad example (`SystemConf.on_bad_record`), and so is one for which the sequence
+    raises OSError or ValueError, as Pillow does for a damaged file. Any other exception reaches the caller.
 
     >>> data = sequence([(np.full((1, 8, 8), n, np.uint8), n % 3) for n in range(9)])
     >>> len(data.train), data.image_shape, data.number_of_classes
@@ -74,8 +79,13 @@ class SequenceExamples(Examples):
 
     def write_images(self, selection: Selection, images: Array) -> None:
         for position, index in enumerate(selection.indices.tolist()):
-            image, _ = self._item(index)
-            self._check_kind(index, image)
+            try:
+                image, _ = self._item(index)
+                self._check_kind(index, image)
+            except UNREADABLE as error:
+                own = isinstance(error, DataError)
+                reason = str(error).removeprefix(f"{self._phase}: ") if own else f"{type(error).__name__}: {error}"
+                raise BadExample(index, f"{self._phase}, example {index}", reason) from error
             images[position] = image.reshape(self._shape)
 
     def with_labels(self, labels: Array) -> SequenceExamples:

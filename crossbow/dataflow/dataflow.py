@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from typing import Protocol
 
 from crossbow.conf import is_integer, shown
 from crossbow.dataflow.derive import derive_check, derive_training
-from crossbow.dataflow.graph import BATCH, Graph, Vertex, build
+from crossbow.dataflow.drawing import Compiled, checked_format, dot_of, shape_text, write_picture
+from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.subgraph import SubGraph
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.files import checked_path, write_whole
-from crossbow.ops.kernel import Gradient
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import GraphError, Phase, Shape
-
-
-class Compiled(Protocol):
-    """Information that a compiled program has about its vertices."""
-
-    @property
-    def batch(self) -> Shape: ...
-
-    def memory_of(self, order: int) -> tuple[int, str]:
-        """Size of the vertex's output in bytes, and its location."""
-
-    def kernels_of(self, order: int) -> str:
-        """Names of the kernels that compute the vertex; in brackets, the other kernel that includes it."""
 
 
 class Dataflow:
@@ -99,8 +85,8 @@ class Dataflow:
                     type(vertex.kernel).__name__,
                     " ".join("batch" if source == BATCH else str(source) for source in vertex.inputs[:6])
                     + (" …" if len(vertex.inputs) > 6 else ""),
-                    _shape_text(shapes[vertex.order]) if shapes is not None else "",
-                    " ".join(f"{spec.name} {_shape_text(spec.shape)}" for spec in variables.get(vertex.order, ())),
+                    shape_text(shapes[vertex.order]) if shapes is not None else "",
+                    " ".join(f"{spec.name} {shape_text(spec.shape)}" for spec in variables.get(vertex.order, ())),
                     size,
                     place,
                     kernels,
@@ -116,22 +102,32 @@ class Dataflow:
 
         The file is written atomically; missing directories are created. Raises DataError if it cannot be written.
         """
-        path = checked_path("export_dot", path)
-        lines = [
-            "digraph dataflow {",
-            "  rankdir=TB;",
-            '  node [shape=box, fontname="Helvetica"];',
-            "  batch [shape=oval];",
-        ]
-        for vertex in self.graph:
-            style = ', style=filled, fillcolor="#eeeeee"' if isinstance(vertex.kernel, Gradient) else ""
-            lines.append(f'  n{vertex.order} [label="{_dot_label(vertex)}"{style}];')
-        for vertex in self.graph:
-            for source in vertex.inputs:
-                lines.append(f"  {'batch' if source == BATCH else f'n{source}'} -> n{vertex.order};")
-            if vertex.peer is not None:
-                lines.append(f"  n{vertex.peer} -> n{vertex.order} [style=dashed, constraint=false];")
-        write_whole(path, ("\n".join([*lines, "}"]) + "\n").encode())
+        write_whole(checked_path("export_dot", path), dot_of(self.graph).encode())
+
+    @without_own_frames
+    def draw(
+        self,
+        path: str | os.PathLike[str],
+        batch: Shape | None = None,
+        *,
+        compiled: Compiled | None = None,
+        gradients: bool = False,
+    ) -> None:
+        """Draw the graph as SVG, PNG or DOT, by the ending of the path.
+
+        batch: the shape of a batch, (N, …); nodes then have parameters, variables and output shapes. compiled: a
+        program of this dataflow, which has kernels and buffers; the shape is then its own. gradients: whether gradient
+        operators are drawn. The file is written atomically. Raises GraphError if the shape does not fit, DataError for
+        another ending or if the file cannot be written, and ConfigurationError for SVG and PNG without
+        `pip install 'crossbow[graph]'`.
+        """
+        path = checked_path("draw", path)
+        checked_format(path)
+        if batch is not None:
+            batch = _checked_shape(batch, "draw")
+        if compiled is not None:
+            batch = compiled.batch
+        write_picture(dot_of(self.graph, batch, compiled=compiled, gradients=gradients), path)
 
 
 def _checked_shape(batch: object, method: str) -> Shape:
@@ -139,12 +135,3 @@ def _checked_shape(batch: object, method: str) -> Shape:
         expected = "expected the shape of a batch, as (N, C, H, W) or (N, features), each ≥ 1"
         raise GraphError([f"{method}: {expected}. Received: {shown(batch)}"])
     return tuple(map(int, batch))
-
-
-def _shape_text(shape: Shape) -> str:
-    return "×".join(map(str, shape)) if shape else "scalar"
-
-
-def _dot_label(vertex: Vertex) -> str:
-    name = vertex.name.replace("\\", "\\\\").replace('"', '\\"')
-    return f"{vertex.order} {name}\\n{type(vertex.kernel).__name__}"

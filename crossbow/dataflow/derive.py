@@ -196,7 +196,9 @@ def derive_prediction(graph: Graph) -> Graph:
     else:
         target = max((v.order for v in check if v.forward is not None and not v.forward.takes_labels), default=BATCH)
     if target == BATCH:
-        raise GraphError(["nothing to predict: the loss reads the batch itself"])
+        loss = f", {found[0].name!r} ({type(found[0].kernel).__name__})," if found else ""
+        expected = "expected an operator between the batch and the loss, whose output is the prediction"
+        raise GraphError([f"nothing to predict: {expected}. Received: a loss{loss} that reads the batch itself"])
     needed = {target}
     for vertex in reversed(check):
         if vertex.order in needed:

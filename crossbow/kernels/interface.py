@@ -39,6 +39,13 @@ class State:
     """Number of the clock tick, from 0, which `wait` and `signal` count."""
     TURN = 4
     """On GPUs: row of the learner's results for the task's loss and accuracy."""
+    WAITED = 5
+    """Nanoseconds since the start in which `wait` waited for other learners."""
+    AVERAGED = 6
+    """Nanoseconds since the start between a `wait` that precedes an average, and the next `signal`."""
+    SINCE = 7
+    """Time in nanoseconds of a monotonic clock at which the learner began to wait (> 0) or to average (negated, < 0); 0
+    while it does neither."""
     SIZE = 8
 
 

@@ -22,16 +22,20 @@ from crossbow.onnx.writing.model import Writer, make_model
 from crossbow.onnx.writing.table import write_operator
 from crossbow.ops import Constant, Values
 from crossbow.ops.kernel import VariableSpec
+from crossbow.predictor import Predictor
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import Array, GraphError, Shape
 
 
 @without_own_frames
-def save(model: ExecutionContext | SubGraph, path: str | os.PathLike[str], *, input_shape: Shape | None = None) -> None:
+def save(
+    model: ExecutionContext | Predictor | SubGraph, path: str | os.PathLike[str], *, input_shape: Shape | None = None
+) -> None:
     """Write a network with its variables as an ONNX model: what a context predicts, or a network without one.
 
     Of an `ExecutionContext` the base model is written, between calls of `train` or in `Monitor.record`, and the graph
-    that `context.predict` computes: the check dataflow without loss and metrics. A `SubGraph` can be written if the
+    that `context.predict` computes: the check dataflow without loss and metrics. Of a `Predictor`, the model that it
+    loaded is. A `SubGraph` can be written if the
     initial values of all variables are known (`Values`, like those of a loaded model, or `Constant`).
 
     The input is called "input" and has the shape (N, …) with N free; it is what the first operator receives, so uint8
@@ -44,29 +48,40 @@ def save(model: ExecutionContext | SubGraph, path: str | os.PathLike[str], *, in
     BatchNorm ("cma") with their number of batches. Dropout has no effect in prediction, and is omitted.
 
     Args:
-        input_shape: (C, H, W) or (features,): of one example. A context's is known; another one is allowed if the
-            variables are the same, as those of convolutions for images of any size.
+        input_shape: (C, H, W) or (features,): of one example. A context's and a saved model's are known; another one is
+            allowed if the variables are the same, as those of convolutions for images of any size.
 
     Raises:
         GraphError: an operator has no counterpart in ONNX, the shape is missing or does not fit the variables, or a
             subgraph has variables whose values are not known.
         CrossbowError: the context is training, or closed.
         DataError: the file cannot be written.
-        TypeError: the model is neither a context nor a subgraph.
+        TypeError: the model is neither a context, nor a predictor with a model from a file, nor a subgraph.
     """
-    if not isinstance(model, ExecutionContext | SubGraph):
-        expected = "expected an ExecutionContext, whose base model is written, or a SubGraph with known initial values"
-        raise TypeError(f"save: {expected}. Received: {shown(model)}")
+    if not isinstance(model, ExecutionContext | Predictor | SubGraph) or _is_unsaved(model):
+        expected = (
+            "expected an ExecutionContext, whose base model is written, a SubGraph with known initial values, or a"
+        )
+        raise TypeError(f"save: {expected} Predictor with a model from a file. Received: {shown(model)}")
     path = checked_path("save", path)
     check_input_shape("save", input_shape)
+    known: Mapping[tuple[int, str], Array] | None
     if isinstance(model, ExecutionContext):
         graph, known = model.prediction_graph, model.operator_variables
         shape = model.data.image_shape if input_shape is None else input_shape
+    elif isinstance(model, Predictor):
+        assert model.settings is not None
+        graph, known = model.prediction_graph, model.operator_variables
+        shape = model.settings.image_shape if input_shape is None else input_shape
     else:
         if input_shape is None:
             raise GraphError(["save: expected input_shape=(C, H, W) or (features,) of a SubGraph. Received: none"])
         graph, known, shape = derive_prediction(build(model.nodes)), None, input_shape
     write_whole(path, _onnx_model(graph, (ANY_BATCH, *shape), known).SerializeToString())
+
+
+def _is_unsaved(model: object) -> bool:
+    return isinstance(model, Predictor) and model.settings is None
 
 
 def _onnx_model(graph: Graph, batch: Shape, known: Mapping[tuple[int, str], Array] | None) -> onnx.ModelProto:

@@ -15,6 +15,7 @@ from crossbow.data.examples import Examples
 from crossbow.data.loader import Loader
 from crossbow.data.order import Order
 from crossbow.kernels.library import KernelLibrary
+from crossbow.runtime.activity import Activity
 from crossbow.runtime.assembly import Assembly, Needs
 from crossbow.runtime.coefficients import About, BoundUpdate, Formula, Formulas
 from crossbow.runtime.device import Device
@@ -34,6 +35,14 @@ class Learner(Protocol):
 
     @property
     def number(self) -> int: ...
+
+    @property
+    def scaling(self) -> Array | None:
+        """State of the loss scale, where kernels compute with float16; otherwise None."""
+
+    @property
+    def activity(self) -> Activity | None:
+        """What the learner does, and where its time goes; None if that is not measured."""
 
     def submit(self, task: Task) -> None:
         """Run a task after those submitted before. Returns at once. Errors are reported, not raised."""
@@ -118,6 +127,14 @@ class Backend(Protocol):
     def call(self, work: Callable[[], T]) -> T:
         """Do work on the first learner's stream and return its result. Kernels are prepared this way: for the learner's
         number of threads, or on its GPU."""
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Begin work on the first learner's stream. Returns a function that waits for its result, or raises its
+        exception. On a GPU the work is done when this returns."""
+
+    def call_here(self, work: Callable[[], T]) -> T:
+        """Do native work as on the first learner's stream and return its result; on the calling thread if possible,
+        because a change of threads takes as long as a small network."""
 
     def zeros(self, device: int) -> Zeros:
         """Return the allocator of a device's memory."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from crossbow.compile import Program
 from crossbow.data import Dataset
@@ -15,10 +15,11 @@ from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.engines import Engines
-from crossbow.runtime.flow import OnResult
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.phases import Phases, engines_of
 from crossbow.runtime.results import TestResult
-from crossbow.runtime.scheduler import OnDecision, ignore_decision
+from crossbow.runtime.scheduler import Callbacks
+from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuning import Tuning
@@ -71,8 +72,15 @@ def _new_bad_examples(data: Dataset) -> dict[Phase, BadExamples]:
 class Course(Protocol):
     """Decides which of several engines trains."""
 
-    def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
+    def run(self, until: int, callbacks: Callbacks) -> None:
         """Train until `until` tasks are done; see `Engine.run`."""
+
+    def state(self) -> dict[str, Any]:
+        """The decisions so far, as JSON values: which engine trains, and what decides when another one does."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the decisions of a course of the same kind; other states are ignored. The current engine's own
+        state must be restored afterwards."""
 
     def describe(self, summary: RunSummary) -> RunSummary:
         """The summary of the current engine, with the decisions of this course."""
@@ -130,8 +138,8 @@ class ChangingEngine:
         return self.now.weights
 
     @property
-    def data_wait_seconds(self) -> float:
-        return self.now.data_wait_seconds
+    def observation(self) -> Observation:
+        return self.now.observation
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:
@@ -140,11 +148,18 @@ class ChangingEngine:
     def summary(self) -> RunSummary:
         return self.course.describe(self.now.summary())
 
-    def run(
-        self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision = ignore_decision
-    ) -> None:
+    def run(self, until: int, callbacks: Callbacks) -> None:
         """Run the engines one after the other; see `Engine.run`."""
-        self.course.run(until, stop, on_result, on_decision)
+        self.course.run(until, callbacks)
+
+    def snapshot(self) -> Snapshot:
+        snapshot = self.now.snapshot()
+        return dataclasses.replace(snapshot, state={**snapshot.state, "course": self.course.state()})
+
+    def restore(self, snapshot: Snapshot, source: str) -> bool:
+        if "course" in snapshot.state:
+            self.course.restore(snapshot.state["course"])
+        return self.now.restore(snapshot, source)
 
     def test(self) -> TestResult:
         return self.now.test()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from crossbow.runtime.backend import Learner
 from crossbow.runtime.results import AnyDecision
@@ -58,10 +58,20 @@ class Coordination(Protocol):
     def begin(self, tick: int) -> None:
         """Start afresh at this tick, which another engine has reached."""
 
+    def state(self) -> dict[str, Any]:
+        """The state between two ticks, except vectors, as JSON values: counters, clocks, waiting learners."""
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of learners with the same rule, after `restart`."""
+
     # Counting
 
     def merges(self, tick: int) -> int:
         """Number of merges into z in this many ticks."""
+
+    def arrivals(self) -> tuple[int, int, int] | None:
+        """Numbers of complete and of dropped contributions since the start, and the sum of their staleness; None if
+        they are not counted."""
 
     def whole_ticks(self, tasks: int) -> int:
         """Number of ticks that completed before a failure. tasks: number of this engine's tasks with known results."""

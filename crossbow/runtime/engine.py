@@ -5,7 +5,7 @@ The engine does not depend on the kind of devices, or on whether the rule has a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from crossbow.compile import Program, load_vectors
@@ -25,14 +25,16 @@ from crossbow.runtime.building import (
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.evaluation import Evaluation
-from crossbow.runtime.flow import Flow, OnResult
+from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import on_host
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.position import Position
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.replica import Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import TestResult
-from crossbow.runtime.scheduler import OnDecision, Scheduler, ignore_decision
+from crossbow.runtime.scheduler import Callbacks, Scheduler
+from crossbow.runtime.snapshot import Snapshot, Snapshots
 from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
 from crossbow.solver import Schedule, SolverConf
@@ -75,6 +77,9 @@ class Engine:
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self.scheduler = Scheduler(setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule)
+        restored = self.coordination, self.flow, self.scheduler, self.recovery
+        self._snapshots = Snapshots(self.parts, self.backend, *restored)
+        self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
         self._usage = Usage(self.recovery)
         self._evaluation = Evaluation(self.parts, self.backend, self.scheduler, self.flow, self._usage)
         self.recovery.restart()
@@ -143,11 +148,6 @@ class Engine:
         return self.scheduler.learning_rate
 
     @property
-    def data_wait_seconds(self) -> float:
-        """Seconds of training in which learners waited for data, as a mean over the learners."""
-        return self.flow.data_wait_seconds
-
-    @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]:
         """The examples that were left out, by phase."""
         return self.parts.setting.bad
@@ -158,29 +158,22 @@ class Engine:
 
     # Training
 
-    def run(
-        self,
-        until: int,
-        stop: Callable[[], bool],
-        on_result: OnResult,
-        on_decision: OnDecision = ignore_decision,
-    ) -> None:
-        """Run ticks until `until` tasks are done, or up to the first tick boundary at which `stop()` is true.
+    def run(self, until: int, callbacks: Callbacks) -> None:
+        """Run ticks until `until` tasks are done, or up to the first tick boundary at which `callbacks.stop()` or
+        `callbacks.pause()` is true.
 
-        If a tick has several tasks per learner, `stop` is also called between them. The tick is abandoned if its rest
-        would take longer than SECONDS_TO_FINISH. The learners then restart from the base model of the beginning of the
-        tick or, without a barrier, from the current one.
+        After a `stop` within a tick whose rest would take longer than SECONDS_TO_FINISH, the tick is abandoned. The
+        learners then restart from its first base model or, without a barrier, from the current one.
 
-        `on_result` receives the results on this thread: in task order under a rule with a barrier, otherwise as they
-        arrive. When `stop` is called in tick t, it has received at least the results of all ticks before
-        t − TICKS_BEHIND. `on_decision` receives decisions about the learners. The method returns when all submitted
-        tasks are done. After an exception, the learners restart from the last complete base model.
+        When `stop` is called in tick t, `on_result` has received at least the results of all ticks before
+        t − TICKS_BEHIND. After an exception, the learners restart from the last complete base model.
         """
+        self._evaluation.base_changes()
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
             self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
-            with self.flow.handing_on("training", self.tasks, on_result):
-                self.scheduler.train(until, self.loader, stop, on_decision)
+            with self.flow.handing_on("training", self.tasks, callbacks.on_result):
+                self.scheduler.train(until, self.loader, callbacks)
             if not self.recovery.is_finite(self.tick):  # the loss alone may not show it: ReLU may turn NaN into 0
                 raise NonFiniteLossError(
                     f"the base model has values that are not finite after task {self.tasks - 1} (learning rate "
@@ -194,9 +187,15 @@ class Engine:
         self.load(other.weights, "the base model")
         self.coordination.begin(self.tick)
 
-    def begin_phase(self) -> None:
-        """Follow the rule from this tick on, in a sequence of rules."""
-        self.position.begin_phase()
+    def snapshot(self) -> Snapshot:
+        """A copy of everything that determines how training continues."""
+        self.check_usable()
+        return self._snapshots.take()
+
+    def restore(self, snapshot: Snapshot, source: str) -> bool:
+        """Continue from a snapshot; see `Snapshots.restore`."""
+        self.check_usable()
+        return self._snapshots.restore(snapshot, source)
 
     # The base model
 
@@ -217,6 +216,7 @@ class Engine:
         loaded = [on_host(vector).copy() for vector in self.recovery.base]
         layouts = (self.program.model, self.program.statistics)
         load_vectors(variables, list(zip(layouts, loaded, strict=True)), source)
+        self._evaluation.base_changes()
         self.recovery.set_base(loaded)
         self.recovery.restart()
 

@@ -59,6 +59,10 @@ class Engines:
         if self._closed:
             raise CrossbowError(CLOSED)
 
+    def select(self, kind: int) -> None:
+        """Make the existing engine of a kind the current one, as it is."""
+        self._kind = kind
+
     def close(self) -> None:
         """Close all engines."""
         self._closed = True

@@ -5,9 +5,9 @@ from __future__ import annotations
 from crossbow.dataflow.graph import main_losses, reported_measure
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
-from crossbow.runtime.building import compile_prediction
 from crossbow.runtime.flow import Flow
-from crossbow.runtime.prediction import Prediction, empty_batch
+from crossbow.runtime.memory import on_host
+from crossbow.runtime.prediction import ImageKind, PredictionModel, StreamPrediction, most_at_once
 from crossbow.runtime.results import SetMean, TestResult
 from crossbow.runtime.scheduler import Scheduler
 from crossbow.runtime.task import Completed
@@ -21,8 +21,11 @@ class Evaluation:
     def __init__(self, assembly: Assembly, backend: Backend, scheduler: Scheduler, flow: Flow, usage: Usage) -> None:
         self._assembly, self._backend = assembly, backend
         self._scheduler, self._flow, self._usage = scheduler, flow, usage
-        self._prediction: Prediction | None = None
+        self._model: PredictionModel | None = None
+        self._prediction: StreamPrediction | None = None
         """Made on first use."""
+        self._current = False
+        """Whether the prediction has the values of the base model."""
 
     def test(self) -> TestResult:
         """The base model on the check set: its batches are dealt to all learners. Raises CrossbowError without one."""
@@ -51,11 +54,22 @@ class Evaluation:
         value = loss.value(counted)
         return TestResult(float("nan") if value is None else value, accuracy.value(counted), len(counted))
 
+    def base_changes(self) -> None:
+        """The base model will have other values."""
+        self._current = False
+
     def predict(self, images: Array, parity: int) -> Array:
         """The output of z in that buffer for (N, …) images."""
-        if self._prediction is None:
-            parts, setting = self._assembly, self._assembly.setting
-            batch = empty_batch(setting.data, setting.check_batch_size(len(setting.data.train)))
-            program = compile_prediction(parts.check_graph, batch.source, setting.system, self._backend, parts.program)
-            self._prediction = Prediction(self._backend, program, parts.bases[0], batch)
-        return self._prediction(images, parity)
+        parts, setting = self._assembly, self._assembly.setting
+        if self._model is None or self._prediction is None:
+            data = setting.data
+            most = most_at_once(setting.model.check_batch_size)
+            kind = ImageKind(data.train.image_shape, data.train.image_dtype, data.scale, most)
+            self._model = PredictionModel(parts.check_graph, kind, setting.system, self._backend)
+            self._prediction = StreamPrediction(self._model, self._backend)
+        if not self._current:
+            base, program = parts.bases[0], parts.program
+            values = program.model.unpack(on_host(base.buffers[parity]))
+            self._model.set({**values, **program.statistics.unpack(on_host(base.statistics[parity]))})
+            self._current = True
+        return self._prediction(images)

@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 from crossbow.compile import BoundStep
 from crossbow.runtime.arithmetic import VectorArithmetic
@@ -127,6 +128,16 @@ class Exchange(ABC):
         self.free.clear()
         self.free.extend(range(self._learners))
 
+    def state(self) -> dict[str, Any]:
+        """What the next exchanges depend on, except vectors, as JSON values. No task may be running."""
+        return {"draws": self._draws, "steps": self._steps, "free": list(self.free)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of the same rule."""
+        self._draws, self._steps = list(state["draws"]), list(state["steps"])
+        self.free.clear()
+        self.free.extend(state["free"])
+
     def settle(self) -> None:
         """Compute the parts of the base model that only readers need: its statistics, the mean of the learners'. No
         task may be running."""
@@ -194,6 +205,13 @@ class BaseExchange(Exchange):
     def restart(self) -> None:
         super().restart()
         self.progress.restart()
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "progress": self.progress.state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self.progress.restore(state["progress"])
 
     @property
     def merges(self) -> int:
@@ -272,6 +290,15 @@ class PeerExchange(Exchange):
     def restart(self) -> None:
         super().restart()
         self.masses = Masses(self._learners)
+
+    def state(self) -> dict[str, Any]:
+        masses = {"own": self.masses.own, "coming": self.masses.coming}
+        return {**super().state(), "met": self._met, "masses": masses}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        super().restore(state)
+        self._met = state["met"]
+        self.masses.restore(**state["masses"])
 
     def _settle(self) -> None:
         self._mean.run(Pace(0.0, 0.0), self.masses.mean)

@@ -72,6 +72,11 @@ class Flow:
         """Set the number of tasks that are done, with none pending."""
         self._next_result = self._done = tasks
 
+    def restore(self, tasks: int, data_wait_seconds: float) -> None:
+        """Continue after this number of tasks, in which learners waited for data this long."""
+        self.restart(tasks)
+        self.data_wait_seconds = data_wait_seconds
+
     def clear(self) -> None:
         """Forget pending tasks. No thread may report at the same time."""
         self._reports.clear()

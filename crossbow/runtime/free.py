@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend, Learner
@@ -133,9 +135,34 @@ class FreeCoordination:
         """Start afresh at this tick."""
         self.exchange.begin(tick)
 
+    def state(self) -> dict[str, Any]:
+        """The exchange's state, and groups that were formed by speed with the measurements."""
+        state: dict[str, Any] = {"exchange": self.exchange.state()}
+        if self._speeds is not None:
+            assert isinstance(self.rule, Grouping)
+            state |= {"groups": self.rule.groups, "speeds": self._speeds.state()}
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        if self._speeds is not None:
+            assert isinstance(self._given_rule, Grouping)
+            assert isinstance(self.exchange, BaseExchange)
+            groups = tuple(tuple(group) for group in state["groups"])
+            self.rule = rule = replace(self._given_rule, groups=groups)
+            self.exchange.follow(rule, Pace(0.0, 0.0))  # no learner waits yet, so that nothing is merged
+            self._speeds.restore(state["speeds"])
+        self.exchange.restore(state["exchange"])
+
     def merges(self, tick: int) -> int:
         """The number of merges, which the exchange counts."""
         return self.exchange.merges
+
+    def arrivals(self) -> tuple[int, int, int] | None:
+        """What the exchange has counted, if learners contribute to a base model."""
+        if not isinstance(self.exchange, BaseExchange):
+            return None
+        progress = self.exchange.progress
+        return progress.arrivals, progress.dropped, progress.staleness
 
     def whole_ticks(self, tasks: int) -> int:
         """The number of whole ticks that these tasks fill."""

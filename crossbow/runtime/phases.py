@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.engines import Engines
-from crossbow.runtime.flow import OnResult
-from crossbow.runtime.scheduler import OnDecision
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.summary import RunSummary
 from crossbow.synch import Rule, RuleSequence
 
@@ -21,8 +21,10 @@ class Phases:
         now = engines.now
         self._ends = sequence.ends(now.parts.setting.learners, now.clock.tasks_per_tick)
         (_, self._end), self._following = next(self._ends), next(self._ends)
+        self._phase = 0
+        """Number of the current phase, from the beginning of training."""
 
-    def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
+    def run(self, until: int, callbacks: Callbacks) -> None:
         """Train until the given number of tasks is done, through as many phases as necessary."""
         engines = self._engines
         while engines.now.tasks < until:
@@ -30,7 +32,7 @@ class Phases:
                 self._change()
             now = engines.now
             end = min(until, now.tasks + (self._end - now.tick) * now.clock.tasks_per_tick)
-            now.run(end, stop, on_result, on_decision)
+            now.run(end, callbacks)
             if now.tasks < end:
                 return
 
@@ -38,12 +40,27 @@ class Phases:
         """The summary of the current engine, with the whole sequence."""
         return dataclasses.replace(summary, rule=self._sequence)
 
+    def state(self) -> dict[str, Any]:
+        return {"phase": self._phase, "sequence": repr(self._sequence)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue in a phase of the same sequence; another sequence begins with its first phase."""
+        if state.get("sequence") != repr(self._sequence):
+            return
+        while self._phase < state["phase"]:
+            rule = self._following[0]
+            self._count()
+            self._engines.select(self._sequence.rules.index(rule))
+
     def _change(self) -> None:
         """Begin the next phase: its rule's engine starts from the base model."""
-        rule, end = self._following
-        self._engines.go_on_with(self._sequence.rules.index(rule))
-        self._engines.now.begin_phase()
-        self._end, self._following = end, next(self._ends)
+        self._engines.go_on_with(self._sequence.rules.index(self._following[0]))
+        self._engines.now.position.begin_phase()
+        self._count()
+
+    def _count(self) -> None:
+        self._phase += 1
+        (_, self._end), self._following = self._following, next(self._ends)
 
 
 def engines_of(sequence: RuleSequence, make: Callable[[Rule, int], Engine]) -> Engines:

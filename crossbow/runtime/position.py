@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class Position:
     """Counts the ticks of an engine."""
@@ -43,6 +45,20 @@ class Position:
     def go_to(self, tick: int) -> None:
         """Set the number of ticks."""
         self._tick = tick
+
+    def state(self) -> dict[str, int]:
+        """All counts, for `restore`."""
+        return {
+            "tick": self._tick,
+            "first_tick": self._first_tick,
+            "tasks_before": self._tasks_before,
+            "merges_before": self._merges_before,
+        }
+
+    def restore(self, state: Mapping[str, int]) -> None:
+        """Continue from counts of a position with as many tasks in a tick."""
+        self._tick, self._first_tick = state["tick"], state["first_tick"]
+        self._tasks_before, self._merges_before = state["tasks_before"], state["merges_before"]
 
     def begin_phase(self) -> None:
         """Begin a rule phase at this tick."""

@@ -1,58 +1,117 @@
-"""Prediction alone: a network with its initial values, and nothing that training needs."""
+"""Prediction alone: a network with its variables, on streams of its own, and nothing that training needs."""
 
 from __future__ import annotations
 
+import queue
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import numpy as np
-
-from crossbow.compile import Program, check_memory
-from crossbow.data.dataset import Dataset
 from crossbow.dataflow.graph import Graph
 from crossbow.runtime.backend import Backend
-from crossbow.runtime.building import CLOSE_SECONDS, compile_prediction, new_backend
+from crossbow.runtime.building import CLOSE_SECONDS, new_backend
 from crossbow.runtime.configuration import SystemConf
-from crossbow.runtime.memory import assign
-from crossbow.runtime.prediction import Prediction, empty_batch
-from crossbow.runtime.replica import BaseModel
-from crossbow.types import Array, Shape
+from crossbow.runtime.device import CpuDevice, parse_devices
+from crossbow.runtime.prediction import ImageKind, PredictionModel, StreamPrediction
+from crossbow.types import Array, CrossbowError
+
+Saved = tuple[Mapping[tuple[int, str], Array], str]
+"""Variables by the operator's id and their name in the operator, and the name of their file."""
+Begun = deque[tuple[StreamPrediction, Callable[[], None]]]
+"""Parts that are computed: the stream, and the function that waits for it."""
 
 
 class NetworkPrediction:
-    """The prediction of a graph for images of one shape and type, with its threads."""
+    """The prediction of a graph for images of one kind. Several threads may use it at once.
 
-    def __init__(self, graph: Graph, images: Shape, dtype: np.dtype[np.generic], system: SystemConf) -> None:
-        """images: the shape of a batch. Raises GraphError or ConfigurationError; no thread is left then."""
-        example = (np.zeros((1, *images[1:]), dtype), np.zeros(1, np.int32))
-        batch = empty_batch(Dataset(example, channels_last=True), images[0])
+    A CPU has as many streams as its cores have room for, of `SystemConf.threads_per_learner` threads each; they share
+    the variables, and compute the parts of the images. A GPU has one stream.
+    """
+
+    def __init__(self, graph: Graph, images: ImageKind, system: SystemConf, variables: Saved | None = None) -> None:
+        """variables: by default they have their initial values. Raises GraphError, ConfigurationError or
+        DataError; no thread is left then."""
+        self._backends: list[Backend] = []
+        self._idle: queue.SimpleQueue[StreamPrediction | None] = queue.SimpleQueue()
+        """None after the end."""
         one = replace(system, devices=system.devices[:1], learners_per_device=1)
-        self._backend = backend = new_backend(None, one)
         try:
-            backend.open()
-            program = compile_prediction(graph, batch.source, one, backend)
-            self._prediction = Prediction(backend, program, _initial_model(program, one.seed, backend), batch)
+            for _ in range(_streams(one)):
+                self._backends.append(new_backend(None, one))
+                self._backends[-1].open()
+            self._model = model = PredictionModel(graph, images, one, self._backends[0])
+            if variables is None:
+                model.initialise(system.seed)
+            else:
+                model.load(*variables)
+            for backend in self._backends:
+                self._idle.put(StreamPrediction(model, backend))
         except BaseException:
-            backend.close(CLOSE_SECONDS)
+            self._close_backends()
             raise
 
     def __call__(self, images: Array) -> Array:
-        """The output for (N, …) images. Raises TaskError."""
-        return self._prediction(images, 0)
+        """The output for (N, …) images. Raises TaskError, and CrossbowError after the end."""
+        result = self._model.result(len(images))
+        begun: Begun = deque()
+        try:
+            parts = self._model.parts(len(images))
+            for task, part in enumerate(parts):
+                stream = self._free_stream(begun)
+                try:
+                    if task < len(parts) - 1:
+                        begun.append((stream, stream.begin(images[part], result[part], task)))
+                        continue
+                    stream.compute(images[part], result[part], task)
+                except BaseException:
+                    self._idle.put(stream)
+                    raise
+                self._idle.put(stream)
+        finally:
+            while begun:
+                self._finish(begun)
+        return result
+
+    def _free_stream(self, begun: Begun) -> StreamPrediction:
+        """A stream that no part uses. Parts that this call has begun are finished before it waits for other calls, so
+        that calls never wait for each other."""
+        while True:
+            try:
+                stream = self._idle.get(block=not begun)
+            except queue.Empty:
+                self._finish(begun)
+                continue
+            if stream is None:
+                self._idle.put(None)
+                raise CrossbowError("the predictor is closed")
+            return stream
+
+    def _finish(self, begun: Begun) -> None:
+        """Wait for the oldest part that was begun."""
+        stream, finish = begun.popleft()
+        try:
+            finish()
+        finally:
+            self._idle.put(stream)
 
     def close(self) -> None:
-        """End all threads."""
-        self._backend.close(CLOSE_SECONDS)
+        """End all threads, each after its current part."""
+        for _ in self._backends:
+            try:
+                self._idle.get(timeout=CLOSE_SECONDS)
+            except queue.Empty:
+                break
+        self._idle.put(None)
+        self._close_backends()
+
+    def _close_backends(self) -> None:
+        for backend in self._backends:
+            backend.close(CLOSE_SECONDS)
 
 
-def _initial_model(program: Program, seed: int, backend: Backend) -> BaseModel:
-    """The program's variables with their initial values, in one buffer. Raises ConfigurationError."""
-    layouts = (program.model, program.statistics)
-    sizes = [layout.elements * layout.dtype.itemsize for layout in layouts]
-    check_memory({"weights": sum(sizes), "intermediate results": program.plan.arena})
-    vectors = []
-    for layout in layouts:
-        (vector,), values = layout.new_vectors(1, backend.zeros(0)), layout.new_vector()
-        layout.initialise(values, seed)
-        assign(vector, values)
-        vectors.append((vector, vector))
-    return BaseModel(vectors[0], None, None, vectors[1], None)
+def _streams(system: SystemConf) -> int:
+    """Number of streams on the system's first device."""
+    (device,) = parse_devices(system.devices)
+    if not isinstance(device, CpuDevice):
+        return 1
+    return max(1, len(device.cores) // device.threads(1, system.threads_per_learner))

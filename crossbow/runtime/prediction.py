@@ -1,88 +1,227 @@
-"""Prediction: a check dataflow without labels, on a base model."""
+"""Prediction: a check dataflow without labels, with variables of its own, for any number of images.
+
+Images are computed in parts of `PARTS` images, each with a program of its own. How images are divided depends on their
+number only, so equal calls have equal bits, on every stream.
+"""
 
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from crossbow.compile import BatchSource, Memory, Program
-from crossbow.data import Dataset
+from crossbow.compile import BatchSource, Memory, ModelLayout, Program, check_memory
+from crossbow.dataflow.graph import Graph
 from crossbow.kernels.interface import State
 from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.backend import Backend, batch_source
+from crossbow.runtime.building import compile_prediction
+from crossbow.runtime.configuration import SystemConf
 from crossbow.runtime.flow import task_error
 from crossbow.runtime.memory import assign, new_state, on_host
-from crossbow.runtime.replica import BaseModel, narrow_vectors
-from crossbow.types import Array, GraphError
+from crossbow.runtime.replica import narrow_vectors
+from crossbow.types import Array, GraphError, Shape
+
+PARTS = (64, 16, 4, 1)
+"""Numbers of images that programs are compiled for."""
+LAYOUT_OF = 16
+"""The largest part whose program may choose the layout of the variables, which all programs share."""
 
 
-class EmptyBatch(NamedTuple):
-    """Input of a prediction: one slot of a ring."""
-
-    images: Array
-    labels: Array
-    source: BatchSource
-    """Description for the compiler."""
+def most_at_once(check_batch_size: int | None) -> int:
+    """Maximum number of images that a context predicts at once: a smaller test batch saves memory."""
+    return PARTS[0] if check_batch_size is None else min(PARTS[0], check_batch_size)
 
 
-def empty_batch(data: Dataset, examples: int) -> EmptyBatch:
-    """A batch for images like the data set's training images."""
-    train = data.train
-    images: Array = np.zeros((1, examples, *train.image_shape), train.image_dtype)
-    labels: Array = np.zeros((1, examples, *train.label_shape), train.labels.dtype)
-    return EmptyBatch(images, labels, batch_source(images, labels, data.scale))
+def divide(images: int, most: int = PARTS[0]) -> list[slice]:
+    """The parts of a number of images, each of at most `most`. Two images or more are at least two parts, so that two
+    streams share the work.
+
+    >>> [part.stop - part.start for part in divide(40)], [part.stop for part in divide(1)]
+    ([16, 16, 4, 4], [1])
+    """
+    parts: list[slice] = []
+    start = 0
+    for size in PARTS:
+        while images - start >= size and size <= most and (size == 1 or 2 * size <= images):
+            parts.append(slice(start, start + size))
+            start += size
+    return parts
 
 
-class Prediction:
-    """A prediction program on the first learner's stream, with its own arena."""
+class ImageKind(NamedTuple):
+    """The images that a network takes."""
 
-    def __init__(self, backend: Backend, program: Program, base: BaseModel, batch: EmptyBatch) -> None:
-        """Raises GraphError unless the output has one row per image."""
-        self._backend, self._images = backend, batch.images
-        examples, zeros, state = batch.images.shape[1], backend.zeros(0), new_state()
-        state[State.EXAMPLES] = examples
-        arena = zeros(max(program.plan.arena, 1))
-        # The images that kernels read; on a GPU, a copy.
-        named = {
-            name: zeros(max(values.nbytes, 1))[: values.nbytes].view(values.dtype).reshape(values.shape)
-            for name, values in (("state", state), ("slots", batch.images), ("slot_labels", batch.labels))
-        }
-        self._slots = named["slots"]
-        assign(named["state"], state)
-        self._tasks: list[TaskList] = []
-        narrow = narrow_vectors(program, backend.library.mixed, zeros)
-        for buffer, statistics in zip(base.buffers, base.statistics, strict=True):
-            vectors = {**narrow, "weights": buffer, "statistics": statistics}
-            memory = Memory(arena, program.model, vectors, named, program.statistics, backend.to_device)
-            steps = backend.call(functools.partial(program.bind, memory)).forward
-            self._tasks.append(TaskList([step.call for step in steps], [step.operator for step in steps]))
-        self._output = program.output(len(program.graph) - 1, memory)
-        if self._output.shape[:1] != (examples,):
-            expected = f"expected a prediction of shape (N, …) for N={examples} images"
-            raise GraphError([f"node {program.graph[-1].name!r}: {expected}. Received: {self._output.shape}"])
+    shape: Shape
+    """Of one image."""
+    dtype: np.dtype[np.generic]
+    scale: float
+    """Factor of the images, as 1/255 of pixels."""
+    most: int = PARTS[0]
+    """Maximum number of images to compute at once."""
 
-    def __call__(self, images: Array, parity: int) -> Array:
-        """The output for images (N, …); `parity` selects the current one of z's buffers.
+    def source(self, images: int) -> tuple[Array, Array, BatchSource]:
+        """One slot for images and one for their labels, which are not used, and their description."""
+        slot: Array = np.zeros((1, images, *self.shape), self.dtype)
+        labels: Array = np.zeros((1, images), np.int32)
+        return slot, labels, batch_source(slot, labels, self.scale)
 
-        A task is a batch of the images, counted from 0. Raises TaskError.
-        """
-        batch, calls = self._images.shape[1], self._tasks[parity]
-        result: Array = np.empty((len(images), *self._output.shape[1:]), self._output.dtype)
-        for task, start in enumerate(range(0, len(images), batch)):
-            part = images[start : start + batch]
-            self._images[0, : len(part)] = part
-            self._images[0, len(part) :] = part[-1]  # not earlier images, whose non-finite numbers would be reported
-            assign(self._slots, self._images)
-            self._backend.synchronise()
-            self._backend.call(functools.partial(_run, calls, task))
-            result[start : start + len(part)] = on_host(self._output)[: len(part)]
+
+class PredictionModel:
+    """The programs of a network, compiled when they are needed, and its variables. Several streams may use it."""
+
+    def __init__(self, graph: Graph, images: ImageKind, system: SystemConf, backend: Backend) -> None:
+        """Variables are 0. Raises GraphError or ConfigurationError."""
+        self._graph, self._system, self.images, self.backend = graph, system, images, backend
+        self._programs: dict[int, Program] = {}
+        self._compiling = threading.Lock()
+        self._first = max(size for size in PARTS if size <= min(LAYOUT_OF, images.most))
+        self.first = first = self.program(self._first)
+        self._check_output(first)
+        self._layouts = (first.model, first.statistics)
+        weights = sum(layout.elements * layout.dtype.itemsize for layout in self._layouts)
+        check_memory({"weights": weights, "intermediate results": first.plan.arena})
+        zeros = backend.zeros(0)
+        vectors = [layout.new_vectors(1, zeros)[0] for layout in self._layouts]
+        self.vectors: dict[str, Array] = dict(zip(("weights", "statistics"), vectors, strict=True))
+
+    def program(self, images: int) -> Program:
+        """The program for a part of this size."""
+        with self._compiling:
+            if images not in self._programs:
+                _, _, source = self.images.source(images)
+                first = self._programs.get(self._first)
+                self._programs[images] = compile_prediction(self._graph, source, self._system, self.backend, first)
+            return self._programs[images]
+
+    def parts(self, images: int) -> list[slice]:
+        """The parts in which this number of images is computed."""
+        return divide(images, self.images.most)
+
+    def result(self, images: int) -> Array:
+        """An array for the output of this number of images."""
+        tensor = self.first.outputs[len(self.first.graph) - 1].tensor
+        return np.empty((images, *tensor.shape[1:]), tensor.dtype)
+
+    def _check_output(self, program: Program) -> None:
+        """Raises GraphError unless the output has one row for each image."""
+        shape = program.outputs[len(program.graph) - 1].tensor.shape
+        if shape[:1] != program.batch[:1]:
+            expected = f"expected a prediction of shape (N, …) for N={program.batch[0]} images"
+            raise GraphError([f"node {program.graph[-1].name!r}: {expected}. Received: {shape}"])
+
+    def initialise(self, seed: int) -> None:
+        """Give the variables their initial values. Raises ConfigurationError."""
+        self._assign(lambda layout, vector: layout.initialise(vector, seed))
+
+    def set(self, values: Mapping[tuple[int, str], Array]) -> None:
+        """Set the variables by (operator's id, name). No prediction may be running."""
+        self._assign(lambda layout, vector: layout.pack(values, vector))
+
+    def load(self, values: Mapping[tuple[int, str], Array], source: str) -> None:
+        """Set the variables to values from a file. Raises DataError if they do not fit."""
+        found = {key: values[key] for layout in self._layouts for key in layout.segments if key in values}
+
+        def load(layout: ModelLayout, vector: Array) -> None:
+            segments = layout.segments
+            layout.load({segments[key].name: value for key, value in found.items() if key in segments}, vector, source)
+
+        self._assign(load)
+
+    def _assign(self, fill: Callable[[ModelLayout, Array], None]) -> None:
+        for layout, vector in zip(self._layouts, self.vectors.values(), strict=True):
+            values = layout.new_vector()
+            fill(layout, values)
+            assign(vector, values)
+        self.backend.synchronise()
+
+
+class StreamPrediction:
+    """The predictions of a model on the first stream of a backend. Only one thread at a time may use it."""
+
+    def __init__(self, model: PredictionModel, backend: Backend) -> None:
+        self._model, self._backend = model, backend
+        narrow = narrow_vectors(model.first, backend.library.mixed, backend.zeros(0))
+        self._vectors = {**narrow, **model.vectors}
+        self._parts: dict[int, _Part] = {}
+
+    def __call__(self, images: Array) -> Array:
+        """The output for images (N, …). A task is a part of the images, counted from 0. Raises TaskError."""
+        result = self._model.result(len(images))
+        for task, part in enumerate(self._model.parts(len(images))):
+            self.compute(images[part], result[part], task)
         return result
 
+    def compute(self, images: Array, out: Array, task: int) -> None:
+        """Compute the output of a part, on the calling thread if that is possible."""
+        part = self._part(len(images))
+        part.fill(images)
+        call = self._backend.call_here if part.is_native else self._backend.call
+        call(functools.partial(part.run, task))
+        out[...] = part.output()
 
-def _run(calls: TaskList, task: int) -> None:
-    try:
-        calls.run()
-    except Exception as error:
-        raise task_error(error, task, calls.failed or "task", "while predicting") from error
+    def begin(self, images: Array, out: Array, task: int) -> Callable[[], None]:
+        """Begin to compute the output of a part. Returns a function that waits for it, and must be called."""
+        part = self._part(len(images))
+        part.fill(images)
+        wait = self._backend.begin(functools.partial(part.run, task))
+
+        def finish() -> None:
+            wait()
+            out[...] = part.output()
+
+        return finish
+
+    def _part(self, images: int) -> _Part:
+        if images not in self._parts:
+            program = self._model.program(images)
+            self._parts[images] = _Part(self._backend, program, self._model.images.source(images), self._vectors)
+        return self._parts[images]
+
+
+class _Part:
+    """A program that is bound to memory of its own."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        program: Program,
+        batch: tuple[Array, Array, BatchSource],
+        vectors: Mapping[str, Array],
+    ) -> None:
+        self._synchronise = backend.synchronise
+        zeros, state = backend.zeros(0), new_state()
+        slots, labels, _ = batch
+        state[State.EXAMPLES] = slots.shape[1]
+        named = {
+            name: zeros(max(values.nbytes, 1))[: values.nbytes].view(values.dtype).reshape(values.shape)
+            for name, values in (("state", state), ("slots", slots), ("slot_labels", labels))
+        }
+        self._slot = named["slots"]
+        assign(named["state"], state)
+        backend.synchronise()
+        arena = zeros(max(program.plan.arena, 1))
+        memory = Memory(arena, program.model, dict(vectors), named, program.statistics, backend.to_device)
+        steps = backend.call(lambda: program.bind(memory).forward)
+        self._calls = TaskList([step.call for step in steps], [step.operator for step in steps])
+        self.is_native = self._calls.native_calls == len(self._calls.calls)
+        """Whether no Python code runs in it."""
+        self._output = program.output(len(program.graph) - 1, memory)
+
+    def fill(self, images: Array) -> None:
+        """Copy the images to the memory that kernels read."""
+        assign(self._slot, images[None])
+        self._synchronise()
+
+    def run(self, task: int) -> None:
+        """Compute the output. Called on the stream. Raises TaskError."""
+        try:
+            self._calls.run()
+        except Exception as error:
+            raise task_error(error, task, self._calls.failed or "task", "while predicting") from error
+
+    def output(self) -> Array:
+        return on_host(self._output)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
 
 from crossbow.dataflow.graph import Vertex
 from crossbow.runtime.speeds import Regrouping
-from crossbow.runtime.tuner import TunerDecision
+from crossbow.runtime.tuner import Decision, Retuning, TunerDecision
 from crossbow.types import Array
 
 AnyDecision = TunerDecision | Regrouping
@@ -30,6 +35,26 @@ class TestResult:
 
 
 @dataclass(frozen=True)
+class LearnerRecord:
+    """A learner in a stretch of training: shares of the time in [0, 1], its rate, and its distance from the average.
+
+    What the shares lack to 1 is the time without a task although there were data: the work of the scheduler.
+    """
+
+    learner: int
+    computing: float
+    averaging: float
+    """Computing averages or, without a barrier, in exchanges."""
+    waiting: float
+    """Waiting for other learners."""
+    data: float
+    """Waiting for data."""
+    images_per_second: float
+    distance: float | None
+    """‖w_i − z‖ / ‖z‖; None if it is not known."""
+
+
+@dataclass(frozen=True)
 class Record:
     """A stretch of training: an epoch, or the completed part of one."""
 
@@ -49,6 +74,39 @@ class Record:
     data_wait: float = 0.0
     """Share of the stretch's time in which learners waited for data, in [0, 1]: the mean over the learners. The time in
     which they waited for other learners does not count."""
+    staleness: float | None = None
+    """Mean staleness of the contributions in the stretch; None under rules that do not count it."""
+    dropped: int | None = None
+    """Number of contributions in the stretch that were dropped; None under rules that drop none."""
+    memory: int | None = None
+    """Memory of the process at the end of the stretch, in bytes; None if the system does not report it."""
+    learners: tuple[LearnerRecord, ...] = ()
+    """The learners of CPU devices, if their number did not change."""
+
+    def numbers(self) -> dict[str, float | None]:
+        """The record's numbers by name, those of the test as "test_loss", "test_accuracy" and "test_examples". None is
+        a number that there is not."""
+        of_test = {name: None if self.test is None else getattr(self.test, name) for name in OF_TEST}
+        own = {name: getattr(self, name) for name in OWN}
+        return own | {f"test_{name}": value for name, value in of_test.items()}
+
+    @classmethod
+    def of_numbers(cls, numbers: Mapping[str, Any]) -> Record:
+        """The record with these numbers, as `numbers` returns them; others are ignored. A loss or a rate that is None
+        was not finite. Raises KeyError if a number is missing that every record has."""
+        known = {name: numbers[name] for name in numbers if name in OWN}
+        for name in ("epoch", "tasks", "time", "loss", "images_per_second", "learning_rate"):
+            known[name] = math.nan if numbers[name] is None else numbers[name]
+        learners = tuple(LearnerRecord(**each) for each in numbers.get("learners", ()))
+        test: dict[str, Any] = {name: numbers.get(f"test_{name}") for name in OF_TEST}
+        tested = None if test["examples"] is None else TestResult(**test)
+        return cls(**{"accuracy": None, **known, "test": tested, "learners": learners})
+
+
+OF_TEST = tuple(field.name for field in fields(TestResult))
+OWN = tuple(field.name for field in fields(Record) if field.name not in ("test", "learners"))
+COLUMNS = (*OWN, *(f"test_{name}" for name in OF_TEST))
+"""Names of a record's numbers."""
 
 
 @dataclass
@@ -57,10 +115,16 @@ class History:
 
     records: list[Record] = field(default_factory=list)
     stopped: str = ""
-    """The reason why training ended: "count", "duration", "loss", "accuracy" or "interrupt"."""
+    """The reason why training ended: "count", "duration", "loss", "accuracy", "monitor" or "interrupt"."""
+    message: str = ""
+    """The reason that the monitor gave, if a monitor ended training."""
     decisions: list[AnyDecision] = field(default_factory=list)
     """Comparisons of numbers of learners, with learners_per_device="auto", and the reasons for new ones; groups of
     learners by speed."""
+
+    def explain(self, message: str) -> None:
+        """Set the reason of a monitor that ends training, unless another monitor gave one before."""
+        self.message = self.message or message
 
     def stop(self, reason: str) -> None:
         """Set the reason why training ended; "" if it continues."""
@@ -100,6 +164,33 @@ def _test_accuracy(record: Record) -> float | None:
     return None if record.test is None else record.test.accuracy
 
 
+_DECISIONS: dict[str, type[AnyDecision]] = {kind.__name__: kind for kind in (Decision, Retuning, Regrouping)}
+
+
+def history_state(history: History) -> dict[str, Any]:
+    """Records and decisions as JSON values, for `restored_history`."""
+    return {
+        "records": [asdict(record) for record in history.records],
+        "decisions": [[type(decision).__name__, asdict(decision)] for decision in history.decisions],
+    }
+
+
+def restored_history(state: Mapping[str, Any]) -> History:
+    """The history of a training call that has not ended."""
+    history = History()
+    for values in state["records"]:
+        learners = tuple(LearnerRecord(**each) for each in values["learners"])
+        test = None if values["test"] is None else TestResult(**values["test"])
+        history.records.append(Record(**{**values, "test": test, "learners": learners}))
+    for name, values in state["decisions"]:
+        history.decisions.append(_DECISIONS[name](**{field: _tuples(value) for field, value in values.items()}))
+    return history
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
 class RunningMean:
     """Means of the tasks' losses and accuracies since the last `take`, and of the loss in a moving window."""
 
@@ -121,6 +212,27 @@ class RunningMean:
         if accuracy is not None:
             self.accuracy_sum += accuracy
             self.measured = True
+
+    def losses(self) -> Array:
+        """The losses of the last tasks, oldest first (n,), float64."""
+        return np.array(self._window, np.float64)
+
+    def state(self) -> dict[str, Any]:
+        """The sums, as JSON values, for `restore`."""
+        return {
+            "window_sum": self._window_sum,
+            "loss_sum": self.loss_sum,
+            "accuracy_sum": self.accuracy_sum,
+            "count": self.count,
+            "measured": self.measured,
+        }
+
+    def restore(self, state: Mapping[str, Any], losses: Array) -> None:
+        """Continue with these sums and losses."""
+        self._window = deque(losses.tolist())
+        self._window_sum = state["window_sum"]
+        self.loss_sum, self.accuracy_sum = state["loss_sum"], state["accuracy_sum"]
+        self.count, self.measured = state["count"], state["measured"]
 
     @property
     def moving_loss(self) -> float:

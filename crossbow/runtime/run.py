@@ -6,19 +6,33 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from operator import methodcaller
+from dataclasses import asdict, dataclass
 from types import FrameType
+from typing import Any, NamedTuple, Protocol
 
 from crossbow.conf import check_integer, check_number, configuration
+from crossbow.host_memory import resident_memory
 from crossbow.runtime.configuration import ModelConf
-from crossbow.runtime.monitor import Monitor, Progress
-from crossbow.runtime.results import AnyDecision, History, Record, RunningMean
-from crossbow.runtime.scheduler import TICKS_BEHIND
+from crossbow.runtime.monitor import Monitor, Progress, tell
+from crossbow.runtime.observation import Measurement, arrived
+from crossbow.runtime.results import (
+    AnyDecision,
+    History,
+    LearnerRecord,
+    Record,
+    RunningMean,
+    history_state,
+    restored_history,
+)
+from crossbow.runtime.scheduler import TICKS_BEHIND, Callbacks
 from crossbow.runtime.task import Completed
 from crossbow.runtime.training_engine import TrainingEngine
-from crossbow.types import ConfigurationError, TrainingUnit
+from crossbow.types import Array, ConfigurationError, TrainingUnit
+
+TERMINATED = 143
+"""Exit status after SIGTERM."""
 
 
 @configuration
@@ -42,76 +56,238 @@ class Limits:
         check_number(self, "accuracy", minimum=0, maximum=1, optional=True)
 
 
+class RunState(NamedTuple):
+    """The state of a training call, for a checkpoint."""
+
+    values: dict[str, Any]
+    """JSON values."""
+    losses: Array
+    """The losses in the moving window."""
+
+
+@dataclass
+class Stretch:
+    """A part of training between two records."""
+
+    first: int
+    """Number of tasks before it."""
+    learning_rate: float
+    """At its beginning."""
+    arrivals: tuple[int, int, int] | None
+    """Numbers of contributions before it; see `Observation.arrivals`."""
+    one_engine: bool = True
+    """Whether the same engine trains since its beginning."""
+    images: int = 0
+    seconds: float = 0.0
+    """Seconds of training in it, up to the last pause."""
+
+    def count(self, images: int) -> None:
+        """Add images."""
+        self.images += images
+
+    def extend(self, seconds: float, *, one_engine: bool) -> None:
+        """Add the time up to a pause or the end."""
+        self.seconds += seconds
+        self.one_engine = self.one_engine and one_engine
+
+
+class Keeper(Protocol):
+    """Writes checkpoints of a training run."""
+
+    @property
+    def signals(self) -> Sequence[signal.Signals]:
+        """Signals, besides that of Ctrl-C, that end training after a checkpoint."""
+
+    def begin(self, run: TrainingRun) -> None:
+        """Called when training begins. Raises DataError if the directory has another run's checkpoints."""
+
+    def is_due(self, run: TrainingRun) -> bool:
+        """Whether to write a checkpoint at this tick boundary."""
+
+    def keep(self, run: TrainingRun) -> None:
+        """Write a checkpoint. No task is running."""
+
+    def recorded(self, run: TrainingRun, record: Record, *, epoch_ended: bool) -> None:
+        """Called after every record, when the next stretch has not begun: write a checkpoint if one is due."""
+
+    def end(self, run: TrainingRun) -> None:
+        """Write the last checkpoint, and wait for it. Called once, unless training fails."""
+
+    def tell(self, run: TrainingRun) -> None:
+        """Tell monitors what was written."""
+
+
+class Terminated(SystemExit):
+    """Training was ended by a signal, after a checkpoint. The exit status is 143."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(TERMINATED)
+        self.number = number
+        """The signal."""
+
+
+RECENT = 1.0
+"""Seconds over which the learners are measured for progress."""
+BLOCKS = 4
+"""Blocks of the vectors from which progress estimates the learners' distances from z, while tasks run."""
+
+
 class TrainingRun:
     """Runs an engine until a limit is reached, on the caller's thread."""
 
     def __init__(
-        self, engine: TrainingEngine, model: ModelConf, limits: Limits, monitors: Sequence[Monitor], *, test: bool
+        self,
+        engine: TrainingEngine,
+        model: ModelConf,
+        limits: Limits,
+        monitors: Sequence[Monitor],
+        *,
+        test: bool,
+        keeper: Keeper | None = None,
+        state: RunState | None = None,
     ) -> None:
-        """model: has the interval of tests. test: whether to test."""
+        """model: has the interval of tests. test: whether to test. state: that of the run to continue."""
         self._test_interval = model.test_interval, model.test_interval_unit
-        self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
+        self.engine, self.limits, self.monitors, self.test, self.keeper = engine, limits, monitors, test, keeper
         self.history = History()
+        self.mean = RunningMean(engine.order.tasks_in_epochs(1))
+        self.seconds_before = 0.0
+        """Seconds of training before the current stretch."""
+        self.stretch: Stretch | None = None
+        """The current stretch; None between two."""
+        self.reached = math.inf
+        """Number of tasks after which the loss was small enough."""
+        self.start = engine.tasks
+        """Number of tasks at the beginning of this call."""
+        if state is not None:
+            self._restore(state)
         self.end = math.inf if limits.count is None else self._end(limits.count)
         if limits.count is not None:
             self._check_tick(limits.count)
-        self.mean = RunningMean(engine.order.tasks_in_epochs(1))
-        self.seconds_before = 0.0
-        self.stretch_start = time.perf_counter()
-        self.stretch_images = 0
-        self.reached = math.inf
-        """Number of tasks after which the loss was small enough."""
-        self.interrupted = False
+        self._began = time.perf_counter()
+        """When the current stretch began, or went on after a pause."""
+        self.interrupted = 0
+        """The signal that asked for the end."""
         self.next_progress = 0.0
+        self.recent = Measurement(engine.observation)
+        self.recent_ends = 0.0
+        self.learners: tuple[LearnerRecord, ...] = ()
+        """The learners in the last stretch of at least `RECENT` seconds, for progress."""
+
+    def state(self) -> RunState:
+        """Everything that determines how this call goes on. No task may be running."""
+        state = {
+            "limits": {**asdict(self.limits), "unit": self.limits.unit.name},
+            "test": self.test,
+            "start": self.start,
+            "reached": None if self.reached == math.inf else self.reached,
+            "seconds": self.seconds_before,
+            "stretch": None if self.stretch is None else asdict(self.stretch),
+            "history": history_state(self.history),
+            "mean": self.mean.state(),
+        }
+        return RunState(state, self.mean.losses())
+
+    def _restore(self, state: RunState) -> None:
+        values = state.values
+        self.start, self.seconds_before = values["start"], values["seconds"]
+        self.reached = math.inf if values["reached"] is None else values["reached"]
+        if (stretch := values["stretch"]) is not None:
+            arrivals = stretch["arrivals"]
+            self.stretch = Stretch(**{**stretch, "arrivals": None if arrivals is None else tuple(arrivals)})
+        self.history = restored_history(values["history"])
+        self.mean.restore(values["mean"], state.losses)
 
     def run(self) -> History:
         """Train. On Ctrl-C the tick is finished, or undone if that would take long; the completed part is recorded, and
-        KeyboardInterrupt is raised."""
+        KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way."""
+        if self.keeper is not None:
+            self.keeper.begin(self)
         with self._interrupts():
+            if self.history.records:
+                self.history.stop(self._reason() or self._accuracy_reached(self.history.records[-1]))
             while not self.history.stopped:
                 self._stretch()
-        if self.interrupted:
+            if self.keeper is not None and not self.interrupted:
+                self.keeper.end(self)
+        if self.interrupted == signal.SIGINT:
             raise KeyboardInterrupt
+        if self.interrupted:
+            raise Terminated(self.interrupted)
         return self.history
 
     def _stretch(self) -> None:
         """Train to the next end of an epoch or test, and record it."""
         engine = self.engine
-        first, next_test = engine.tasks, self._next_test() if self.test else math.inf
-        waited = engine.data_wait_seconds
-        self.stretch_start, self.stretch_images = time.perf_counter(), 0
-        rate = engine.learning_rate
-        until = int(min(self._next_epoch(), next_test, self.end))
-        engine.run(until, self._stop_now, self._add, self._decided)
-        elapsed = time.perf_counter() - self.stretch_start
-        self.seconds_before += elapsed
+        if self.stretch is None:
+            self.stretch = Stretch(engine.tasks, engine.learning_rate, engine.observation.arrivals)
+        stretch, epochs = self.stretch, engine.order.epochs_in_tasks(self.stretch.first)
+        next_test = self._next_test(stretch.first) if self.test else math.inf
+        until = int(min(self._next_epoch(stretch.first), next_test, self.end))
+        callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided)
+        measurement, seconds_before, self.recent_ends = Measurement(engine.observation), stretch.seconds, 0.0
+        while True:
+            self._began = time.perf_counter()
+            engine.run(until, callbacks)
+            stretch.extend(time.perf_counter() - self._began, one_engine=measurement.is_of(engine.observation))
+            if not self._pause_now() or engine.tasks >= until or self._over():
+                break
+            assert self.keeper is not None
+            self.keeper.keep(self)
+        if self.interrupted and self.keeper is not None:
+            self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
+        self.seconds_before += stretch.seconds
         self.history.stop(self._reason())
-        if self.stretch_images == 0 or (engine.tasks == first and self.history.records):
+        self.stretch = None
+        if stretch.images == 0 or (engine.tasks == stretch.first and self.history.records):
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
         tested = self.test and not self.interrupted and (engine.tasks >= next_test or bool(self.history.stopped))
         loss, accuracy = self.mean.take()
-        data_wait = min(1.0, (engine.data_wait_seconds - waited) / elapsed)
+        measured = measurement.measure(engine.observation, stretch.seconds - seconds_before)
+        self.learners = measured.learners
+        before = stretch.arrivals if stretch.one_engine else None
+        staleness, dropped = arrived(before, engine.observation.arrivals)
         record = Record(
             epoch=self._epochs(),
             tasks=engine.tasks,
             time=self.seconds_before,
             loss=loss,
             accuracy=accuracy,
-            images_per_second=self.stretch_images / elapsed,
-            learning_rate=rate,
+            images_per_second=stretch.images / stretch.seconds,
+            learning_rate=stretch.learning_rate,
             test=engine.test() if tested else None,
-            data_wait=data_wait,
+            data_wait=measured.data_wait,
+            staleness=staleness,
+            dropped=dropped,
+            memory=resident_memory(),
+            learners=measured.learners,
         )
         self._tell_bad_examples()
         self.history.records.append(record)
-        self._tell(lambda monitor: monitor.record(record))
+        self.tell("record", record)
+        self.history.stop(self.history.stopped or self._accuracy_reached(record))
+        if self.history.message and not self.history.stopped:
+            self.history.stop("monitor")
+        if self.keeper is not None and not self.interrupted:
+            epoch_ended = engine.order.epochs_in_tasks(engine.tasks) > epochs
+            self.keeper.recorded(self, record, epoch_ended=epoch_ended)
+
+    def _accuracy_reached(self, record: Record) -> str:
+        """The reason to stop if this record has the wanted test accuracy, or ""."""
         wanted = self.limits.accuracy
-        if wanted is not None and record.test is not None and (record.test.accuracy or 0.0) >= wanted:
-            self.history.stop("accuracy")
+        reached = wanted is not None and record.test is not None and (record.test.accuracy or 0.0) >= wanted
+        return "accuracy" if reached else ""
+
+    def _over(self) -> bool:
+        """Whether the run ends here, in the middle of a stretch."""
+        limits = self.limits
+        over = limits.seconds is not None and self._seconds() >= limits.seconds
+        return over or bool(self.interrupted) or bool(self.history.message)
 
     def _add(self, result: Completed) -> None:
+        assert self.stretch is not None
         self.mean.add(result.loss, result.accuracy)
-        self.stretch_images += result.examples
+        self.stretch.count(result.examples)
         done, wanted = result.task + 1, self.limits.loss
         at_boundary = (self.engine.tasks - done) % self.engine.clock.tasks_per_tick == 0
         if wanted is not None and at_boundary and self.mean.full and self.mean.moving_loss <= wanted:
@@ -119,17 +295,18 @@ class TrainingRun:
 
     def _decided(self, decision: AnyDecision) -> None:
         self.history.decisions.append(decision)
-        self._tell(lambda monitor: monitor.decision(decision))
+        self.tell("decision", decision)
 
     def _tell_bad_examples(self) -> None:
         for phase, bad in self.engine.bad_examples.items():
             for example in bad.take_new():
-                self._tell(methodcaller("bad_example", phase, example))
+                self.tell("bad_example", phase, example)
 
-    def _tell(self, tell: Callable[[Monitor], None]) -> None:
-        """Call every monitor. Raises CrossbowError in a process that a monitor has forked, because it cannot train."""
+    def tell(self, event: str, *arguments: object) -> None:
+        """Call a method of every monitor. Raises MonitorError if one fails, and CrossbowError in a process that a
+        monitor has forked, because it cannot train."""
         for monitor in self.monitors:
-            tell(monitor)
+            self.history.explain(tell(monitor, event, *arguments))
             self.engine.check_process()
 
     # Stop conditions
@@ -137,7 +314,7 @@ class TrainingRun:
     def _end(self, count: int) -> int:
         """Number of tasks at which `count` is complete. An epoch ends with the stream of examples, so a call that
         starts in the tick in which an epoch ended runs to the end of the next."""
-        clock, order, start = self.engine.clock, self.engine.order, self.engine.tasks
+        clock, order, start = self.engine.clock, self.engine.order, self.start
         if self.limits.unit is TrainingUnit.TASKS:
             return start + count
         epochs = order.epochs_in_tasks(start)
@@ -162,26 +339,27 @@ class TrainingRun:
         beyond = engine.tasks - engine.order.tasks_in_epochs(epochs)
         return float(epochs) if beyond < engine.clock.tasks_per_tick else engine.tasks / engine.tasks_per_epoch
 
-    def _next_epoch(self) -> int:
+    def _next_epoch(self, tasks: int) -> int:
         """Number of tasks at the next end of an epoch."""
-        return self._next_multiple(1, TrainingUnit.EPOCHS)
+        return self._next_multiple(1, TrainingUnit.EPOCHS, tasks)
 
-    def _next_test(self) -> int:
-        return self._next_multiple(*self._test_interval)
+    def _next_test(self, tasks: int) -> int:
+        return self._next_multiple(*self._test_interval, tasks)
 
-    def _next_multiple(self, interval: int, unit: TrainingUnit) -> int:
-        """Number of tasks at which the next multiple of the interval is complete."""
-        order, tasks = self.engine.order, self.engine.tasks
+    def _next_multiple(self, interval: int, unit: TrainingUnit, tasks: int) -> int:
+        """Number of tasks, more than `tasks`, at which a multiple of the interval is complete."""
+        order = self.engine.order
         done = order.epochs_in_tasks(tasks) if unit is TrainingUnit.EPOCHS else tasks
-        multiple = done // interval * interval
-        while True:
-            multiple += interval
-            end = order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
-            if end > tasks:
-                return end
+        multiple = (done // interval + 1) * interval
+        return order.tasks_in_epochs(multiple) if unit is TrainingUnit.EPOCHS else multiple
+
+    def _stretch_seconds(self) -> float:
+        """Seconds of training in the current stretch, while the engine runs."""
+        assert self.stretch is not None
+        return self.stretch.seconds + time.perf_counter() - self._began
 
     def _seconds(self) -> float:
-        return time.perf_counter() - self.stretch_start + self.seconds_before
+        return self.seconds_before + self._stretch_seconds()
 
     def _reason(self) -> str:
         """The reason to stop at this tick boundary, or ""."""
@@ -194,49 +372,72 @@ class TrainingRun:
             return "count"
         if limits.seconds is not None and self.seconds_before >= limits.seconds:
             return "duration"
-        return ""
+        return "monitor" if self.history.message else ""
 
     def _stop_now(self) -> bool:
         """Called by the engine at every tick boundary, and between the tasks of a long tick."""
         self._progress()
         self._tell_bad_examples()
+        if self.keeper is not None:
+            self.keeper.tell(self)
         limits = self.limits
         over = limits.seconds is not None and self._seconds() >= limits.seconds
         # Not as soon as the loss is known, which depends on timing, as the end of training must not. Whether the
         # condition holds is known at the tick boundary, and does not change within the tick.
         reached = self.engine.tasks >= self.reached + TICKS_BEHIND * self.engine.clock.tasks_per_tick
-        return over or reached or self.interrupted
+        return over or reached or bool(self.interrupted) or bool(self.history.message)
+
+    def _pause_now(self) -> bool:
+        """Called by the engine at every tick boundary."""
+        return self.keeper is not None and self.keeper.is_due(self)
 
     def _progress(self) -> None:
-        now = time.perf_counter()
+        now, stretch = time.perf_counter(), self.stretch
         if not self.monitors or now < self.next_progress:
             return
+        assert stretch is not None
         self.next_progress = now + min(monitor.interval for monitor in self.monitors)
         progress = Progress(
             epoch=self._epochs(),
             tasks=self.engine.tasks,
             time=self._seconds(),
             loss=self.mean.moving_loss,
-            images_per_second=self.stretch_images / max(now - self.stretch_start, 1e-9),
+            images_per_second=stretch.images / max(self._stretch_seconds(), 1e-9),
+            learners=self._learners(now),
+            doing=tuple(activity.doing for activity in self.engine.observation.activities),
         )
-        self._tell(lambda monitor: monitor.progress(progress))
+        self.tell("progress", progress)
+
+    def _learners(self, now: float) -> tuple[LearnerRecord, ...]:
+        """The learners, measured anew about once a second."""
+        observation = self.engine.observation
+        if now >= self.recent_ends:
+            if self.recent_ends:
+                seconds = now - (self.recent_ends - RECENT)
+                self.learners = self.recent.measure(observation, seconds, BLOCKS).learners
+            self.recent, self.recent_ends = Measurement(observation), now + RECENT
+        return self.learners
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
-        """The first Ctrl-C requests a stop at the end of the tick, if that is near; a second one is raised at once."""
-        if threading.current_thread() is not threading.main_thread() or (
-            signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        ):
-            yield
-            return
+        """The first signal requests a stop at the end of the tick, if that is near; a second Ctrl-C is raised at once.
+        Handlers of the application stay."""
+        handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
+        if self.keeper is not None:
+            handlers |= dict.fromkeys(self.keeper.signals, signal.SIG_DFL)
+        if threading.current_thread() is not threading.main_thread():
+            handlers = {}
+        taken = [number for number, handler in handlers.items() if signal.getsignal(number) is handler]
 
         def ask(number: int, frame: FrameType | None) -> None:
-            if self.interrupted:
+            if self.interrupted and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self.interrupted = True
+            self.interrupted = number
 
-        signal.signal(signal.SIGINT, ask)
+        for number in taken:
+            signal.signal(number, ask)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number in taken:
+                signal.signal(number, handlers[number])

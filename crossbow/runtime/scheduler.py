@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from crossbow.data.loader import Loader
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.coordination import Coordination
-from crossbow.runtime.flow import TASKS_AHEAD, Flow
+from crossbow.runtime.flow import TASKS_AHEAD, Flow, OnResult, ignore_result
 from crossbow.runtime.position import Position
 from crossbow.runtime.recovery import Recovery
 from crossbow.runtime.results import AnyDecision
@@ -22,11 +23,27 @@ nothing."""
 SECONDS_TO_FINISH = 10.0
 """Time limit of a tick after training is asked to stop in it. A longer tick is undone."""
 
-OnDecision = Callable[[AnyDecision], None]
+
+def _never() -> bool:
+    return False
 
 
-def ignore_decision(decision: AnyDecision) -> None:
+def _ignore_decision(decision: AnyDecision) -> None:
     """Ignore the decision."""
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """Functions that training calls, on the scheduler's thread."""
+
+    on_result: OnResult = ignore_result
+    """Receives the results: in task order under a rule with a barrier, otherwise as they arrive."""
+    stop: Callable[[], bool] = _never
+    """Whether to stop. Called at tick boundaries and, if a tick has several tasks per learner, between them."""
+    pause: Callable[[], bool] = _never
+    """Whether to stop at this tick boundary."""
+    on_decision: Callable[[AnyDecision], None] = _ignore_decision
+    """Receives decisions about the learners."""
 
 
 class Scheduler:
@@ -48,6 +65,11 @@ class Scheduler:
         """Number of restarts that the schedule asked for until the last tick."""
 
     @property
+    def position(self) -> Position:
+        """The progress of training."""
+        return self._position
+
+    @property
     def merges(self) -> int:
         """Number of updates of z since the start."""
         return self._coordination.merges(self._position.tick) + self._position.merges_before
@@ -62,16 +84,27 @@ class Scheduler:
         """The learning rate of the next tick."""
         return self._schedule(self.time).rate
 
-    def train(self, until: int, loader: Loader, stop: Callable[[], bool], on_decision: OnDecision) -> None:
+    @property
+    def restarts(self) -> int:
+        """Number of restarts that the schedule asked for until the last tick."""
+        return self._restarts
+
+    def restore(self, restarts: int) -> None:
+        """Continue after this number of restarts."""
+        self._restarts = restarts
+
+    def train(self, until: int, loader: Loader, callbacks: Callbacks) -> None:
         """Run ticks until the given number of tasks is done; see `Engine.run`."""
-        flow, position = self._flow, self._position
+        flow, position, stop = self._flow, self._position, callbacks.stop
         behind = TICKS_BEHIND * self._clock.tasks_per_tick
-        while position.tasks < until and not stop() and self.run_tick(loader, stop, on_decision):
+        while position.tasks < until and not stop() and not callbacks.pause():
+            if not self.run_tick(loader, callbacks):
+                break
             flow.collect_until(position.tasks - behind)
         flow.collect_all()
         self._coordination.settle()
 
-    def run_tick(self, loader: Loader, stop: Callable[[], bool], on_decision: OnDecision) -> bool:
+    def run_tick(self, loader: Loader, callbacks: Callbacks) -> bool:
         """Submit a tick. Returns False if it was abandoned."""
         coordination, flow, position = self._coordination, self._flow, self._position
         first, tick, now, deadline = position.tasks, position.tick, self.time, math.inf
@@ -82,10 +115,10 @@ class Scheduler:
             self._start_again()
         decision = coordination.adapt(pace, self._drain)
         if decision is not None:
-            on_decision(decision)
+            callbacks.on_decision(decision)
         for number, purpose, learner in self._clock.schedule(first):
             # Before a learner's last task, no learner has contributed to the merge or begun to wait.
-            if number > first and purpose != "synchronise" and stop():
+            if number > first and purpose != "synchronise" and callbacks.stop():
                 deadline = min(deadline, time.monotonic() + SECONDS_TO_FINISH)
                 if time.monotonic() >= deadline:
                     self._start_again()

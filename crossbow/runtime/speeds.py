@@ -9,7 +9,9 @@ There is no clock and no thread here: the engine reports the duration of each ta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from crossbow.synch.grouping import ALIKE, Groups, groups_text
 
@@ -57,6 +59,21 @@ class Speeds:
         """Tasks/s of each learner, if they are known for the first time or have changed lastingly; reported once."""
         news, self._news = self._news, None
         return news
+
+    def state(self) -> dict[str, Any]:
+        """All measurements, as JSON values."""
+        return {
+            "tasks": self._tasks,
+            "seconds": self._seconds,
+            "known": self._known,
+            "changed": self._changed,
+            "news": self._news,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from the measurements of as many learners."""
+        self._tasks, self._seconds, self._changed = list(state["tasks"]), list(state["seconds"]), state["changed"]
+        self._known, self._news = (None if each is None else tuple(each) for each in (state["known"], state["news"]))
 
     def _end_window(self) -> None:
         speeds = tuple(tasks / seconds for tasks, seconds in zip(self._tasks, self._seconds, strict=True))

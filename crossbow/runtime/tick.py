@@ -6,7 +6,8 @@ wait for each other: by flags in task lists (`cpu/tick.py`), or by events of str
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend, Learner
@@ -85,9 +86,19 @@ class TickCoordination:
     def begin(self, tick: int) -> None:
         """Do nothing: another engine's ticks leave nothing to count."""
 
+    def state(self) -> dict[str, Any]:
+        """Nothing: between two ticks, no learner waits."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Do nothing: there is no state."""
+
     def merges(self, tick: int) -> int:
         """Number of merges: one in every tick."""
         return tick
+
+    def arrivals(self) -> None:
+        """None: every contribution is new, and none is dropped."""
 
     def whole_ticks(self, tasks: int) -> int:
         """Number of ticks with a complete z. tasks: number of tasks with known results."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Protocol
 
 from crossbow.compile import Program
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.order import TrainingOrder
 from crossbow.runtime.clock import WorkClock
-from crossbow.runtime.flow import OnResult
+from crossbow.runtime.observation import Observation
 from crossbow.runtime.results import TestResult
-from crossbow.runtime.scheduler import OnDecision, ignore_decision
+from crossbow.runtime.scheduler import Callbacks
+from crossbow.runtime.snapshot import Snapshot
 from crossbow.runtime.summary import RunSummary
 from crossbow.types import Array, Phase
 
@@ -50,16 +51,18 @@ class TrainingEngine(Protocol):
     def weights(self) -> dict[str, Array]: ...
 
     @property
-    def data_wait_seconds(self) -> float: ...
+    def observation(self) -> Observation: ...
 
     @property
     def bad_examples(self) -> Mapping[Phase, BadExamples]: ...
 
     def summary(self) -> RunSummary: ...
 
-    def run(
-        self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision = ignore_decision
-    ) -> None: ...
+    def run(self, until: int, callbacks: Callbacks) -> None: ...
+
+    def snapshot(self) -> Snapshot: ...
+
+    def restore(self, snapshot: Snapshot, source: str) -> bool: ...
 
     def test(self) -> TestResult: ...
 

@@ -202,7 +202,11 @@ class Tuner:
         if (moved or turns) and self.best + self._step >= 1:
             self._compare()
         else:
-            self._comparison, self.settled, self.learners = None, True, self.best
+            self.settle()
+
+    def settle(self) -> None:
+        """End the search: the best number stays."""
+        self._comparison, self.settled, self.learners = None, True, self.best
 
     def _watch(self, rate: float) -> None:
         """Start a new search if throughput has changed lastingly."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from crossbow.runtime.engines import Engines
-from crossbow.runtime.flow import OnResult
-from crossbow.runtime.scheduler import OnDecision, ignore_decision
+from crossbow.runtime.results import AnyDecision
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.summary import RunSummary
 from crossbow.runtime.task import Completed
 from crossbow.runtime.tuner import Tuner, TunerDecision
@@ -32,7 +33,7 @@ class Tuning:
         """Images and seconds of the current window."""
         self.decisions: list[TunerDecision] = []
         """Decisions so far."""
-        self._on_decision: OnDecision = ignore_decision
+        self._on_decision: Callable[[AnyDecision], None] = _ignore_decision
         self.tuner = Tuner(engines.kind, self._decided)
 
     def _decided(self, decision: TunerDecision) -> None:
@@ -41,23 +42,41 @@ class Tuning:
 
     def describe(self, summary: RunSummary) -> RunSummary:
         """The summary of the current engine, and whether the number of learners may change."""
-        return dataclasses.replace(summary, tuning=not self.tuner.settled)
+        return replace(summary, tuning=not self.tuner.settled)
 
-    def run(self, until: int, stop: Callable[[], bool], on_result: OnResult, on_decision: OnDecision) -> None:
+    def state(self) -> dict[str, Any]:
+        return {"learners": self._engines.kind, "best": self.tuner.best, "settled": self.tuner.settled}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue with the number of learners that is settled, or search again from the best one."""
+        if "settled" not in state:
+            return
+        engines, wanted = self._engines, state["best"]
+        if wanted not in engines.kinds:
+            engines.add(wanted)
+        before = engines.kind
+        engines.select(wanted)
+        if before != wanted:
+            engines.drop(before)
+        self.tuner = Tuner(wanted, self._decided)
+        if state["settled"]:
+            self.tuner.settle()
+
+    def run(self, until: int, callbacks: Callbacks) -> None:
         """Train until the given number of tasks is done, window by window."""
-        self._on_decision = on_decision
+        self._on_decision, stop = callbacks.on_decision, callbacks.stop
         try:
-            while self._engines.now.tasks < until and not stop():
-                if not self._change(self.tuner.learners, until, stop, on_result):
+            while self._engines.now.tasks < until and not stop() and not callbacks.pause():
+                if not self._change(self.tuner.learners, until, callbacks):
                     continue
                 before = self._engines.now.tasks
-                self._window(until, stop, on_result)
+                self._window(until, callbacks)
                 if self._engines.now.tasks == before:
                     return  # a tick was abandoned
         finally:
-            self._on_decision = ignore_decision  # the engine outlives a run, and must not keep the callback alive
+            self._on_decision = _ignore_decision  # the engine outlives a run, and must not keep the callback alive
 
-    def _change(self, learners: int, until: int, stop: Callable[[], bool], on_result: OnResult) -> bool:
+    def _change(self, learners: int, until: int, callbacks: Callbacks) -> bool:
         """Change the number of learners. Returns whether that was possible."""
         engines, compared = self._engines, self.tuner.compared
         for other in engines.kinds - compared - {engines.kind}:
@@ -74,7 +93,7 @@ class Tuning:
             return False
         self._switch(learners)
         warm = engines.now.tasks + WARMING_TICKS * engines.now.clock.tasks_per_tick
-        engines.now.run(min(until, warm), stop, on_result, self._on_decision)
+        engines.now.run(min(until, warm), callbacks)
         return True
 
     def _switch(self, learners: int) -> None:
@@ -87,14 +106,14 @@ class Tuning:
             engines.drop(before)
         self._images, self._seconds = 0, 0.0
 
-    def _window(self, until: int, stop: Callable[[], bool], on_result: OnResult) -> None:
+    def _window(self, until: int, callbacks: Callbacks) -> None:
         """Train until the window, which may have begun in an earlier call, is over, and report its speed to the tuner.
         If nothing is compared, training continues without a break."""
         tuner, now, began = self.tuner, self._engines.now, time.perf_counter()
 
         def count(result: Completed) -> None:
             self._images += result.examples
-            on_result(result)
+            callbacks.on_result(result)
 
         def passed() -> None:
             nonlocal began
@@ -108,13 +127,13 @@ class Tuning:
         def look() -> bool:
             if over():
                 self._tell_tuner()
-            return stop() or not tuner.settled
+            return callbacks.stop() or not tuner.settled
 
         if tuner.settled:
-            now.run(until, look, count, self._on_decision)
+            now.run(until, replace(callbacks, on_result=count, stop=look))
             passed()
         else:
-            now.run(until, lambda: stop() or over(), count, self._on_decision)
+            now.run(until, replace(callbacks, on_result=count, stop=lambda: callbacks.stop() or over()))
             if over():
                 self._tell_tuner()
 
@@ -122,3 +141,7 @@ class Tuning:
         """Report a window to the tuner."""
         rate, self._images, self._seconds = self._images / self._seconds, 0, 0.0
         self.tuner.add(rate)
+
+
+def _ignore_decision(decision: AnyDecision) -> None:
+    """Ignore the decision."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from crossbow import Monitor
 from crossbow.data.examples import BadExample
@@ -38,6 +39,23 @@ class BadRecordsMonitor(Monitor):
         except OSError as error:
             raise self._unwritable(error) from error
         self.counts[phase] += 1
+
+    def state(self) -> dict[str, Any]:
+        """The numbers of examples, and the length of the file in bytes."""
+        size = self.path.stat().st_size if self.counts else 0
+        return {"bytes": size, "counts": {phase.name: count for phase, count in self.counts.items()}}
+
+    def resume(self, state: Any) -> None:
+        """Cut the file after the examples that were found before the checkpoint."""
+        self.counts = Counter({Phase[name]: count for name, count in state["counts"].items()})
+        if not self.counts:
+            self.prepare()
+            return
+        try:
+            with self.path.open("ab") as file:
+                file.truncate(min(state["bytes"], file.tell()))
+        except OSError as error:
+            raise self._unwritable(error) from error
 
     def summary(self) -> str:
         """The text to print at the end of training; empty without such examples."""

@@ -1,10 +1,12 @@
-"""Plot of the learning curves."""
+"""Plots of learning curves, of one run or of several."""
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crossbow import Record
@@ -13,47 +15,98 @@ from crossbow.types import DataError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+AXES = {"epochs": "epoch", "seconds": "seconds of training", "images": "images"}
+"""Names of the horizontal axes, and their labels."""
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The records of one run."""
+
+    records: Sequence[Record]
+    batch_size: int | None = None
+    """Images of a task; required for the axis "images"."""
+
+    def place(self, record: Record, x: str) -> float:
+        """Where the record is on a horizontal axis."""
+        if x == "images":
+            assert self.batch_size is not None
+            return record.tasks * self.batch_size
+        return record.epoch if x == "epochs" else record.time
 
 
 def write_learning_curves(records: Sequence[Record], path: str | os.PathLike[str], title: str) -> None:
-    """Draw loss and accuracy by epoch as a PNG. The file is written atomically.
+    """Draw loss and accuracy of one run by epoch as a PNG. The file is written atomically.
 
     Raises DataError if matplotlib is not installed, or if the file cannot be written.
     """
+    write_whole(path, curves_picture({"": Curves(records)}, title))
+
+
+def curves_picture(runs: Mapping[str, Curves], title: str, x: str = "epochs", form: str = "png") -> bytes:
+    """Loss and accuracy of runs, by name, as a picture: training dashed, tests solid. x: one of `AXES`. form: "png" or
+    "svg". Raises DataError if matplotlib is not installed."""
+    figure = _new_figure()
+    figure.suptitle(title)
+    loss, accuracy = figure.subplots(1, 2)
+    single = len(runs) == 1
+    for number, (name, run) in enumerate(runs.items()):
+        colours = ("C0", "C1") if single else (f"C{number % 10}",) * 2
+        tested = [(run.place(record, x), record.test) for record in run.records if record.test is not None]
+        without = "" if tested else name  # the name of a run that has not been tested
+        training, test = ("training (mean of the learners)", "test (base model)") if single else (without, name)
+        scored = [(place, test.accuracy) for place, test in tested if test.accuracy is not None]
+        trained = [(run.place(record, x), record.accuracy) for record in run.records if record.accuracy is not None]
+        losses = [(run.place(record, x), record.loss) for record in run.records]
+        dashes = "-" if single else "--"
+        _curve(loss, losses, training, colours[0], dashes)
+        _curve(loss, [(place, test.loss) for place, test in tested], test, colours[1])
+        _curve(accuracy, trained, training, colours[0], dashes)
+        _curve(accuracy, scored, test, colours[1])
+    _finish(loss, accuracy, AXES[x], all(record.loss > 0 for run in runs.values() for record in run.records))
+    picture = io.BytesIO()
+    figure.savefig(picture, format=form)
+    return picture.getvalue()
+
+
+def picture_format(path: Path) -> str:
+    """The format that the file's ending names, "png" or "svg". Raises DataError for another one."""
+    ending = path.suffix.removeprefix(".").lower()
+    if ending not in ("png", "svg"):
+        raise DataError(f"{path}: expected a file name that ends with .png or .svg. Received: {path.name!r}")
+    return ending
+
+
+def _new_figure() -> Figure:
     try:
         # Imported here, because it takes a second and some 40 MB; and without pyplot, which would open windows.
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-        from matplotlib.ticker import PercentFormatter
     except ImportError as error:
         raise DataError("the picture of the learning curves needs matplotlib: pip install 'crossbow[zoo]'") from error
-
     figure = Figure(figsize=(10, 4), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
-    figure.suptitle(title)
-    loss, accuracy = figure.subplots(1, 2)
-    tested = [(record.epoch, record.test) for record in records if record.test is not None]
-    scored = [(epoch, test.accuracy) for epoch, test in tested if test.accuracy is not None]
-    trained = [(record.epoch, record.accuracy) for record in records if record.accuracy is not None]
-    _curve(loss, [(record.epoch, record.loss) for record in records], "training (mean of the learners)", "C0")
-    _curve(loss, [(epoch, test.loss) for epoch, test in tested], "test (base model)", "C1")
-    _curve(accuracy, trained, "training (mean of the learners)", "C0")
-    _curve(accuracy, scored, "test (base model)", "C1")
-    if all(record.loss > 0 for record in records):
+    return figure
+
+
+def _finish(loss: Axes, accuracy: Axes, label: str, logarithmic: bool) -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    if logarithmic:
         loss.set_yscale("log")
     accuracy.yaxis.set_major_formatter(PercentFormatter(1.0))
     for axes, name in ((loss, "loss"), (accuracy, "accuracy")):
-        axes.set_xlabel("epoch")
+        axes.set_xlabel(label)
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
-        if axes.lines:
+        if axes.get_legend_handles_labels()[0]:
             axes.legend()
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png")
-    write_whole(path, picture.getvalue())
 
 
-def _curve(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str) -> None:
+def _curve(axes: Axes, points: Sequence[tuple[float, float]], label: str, colour: str, line: str = "-") -> None:
     if points:
-        epochs, values = zip(*points, strict=True)
-        axes.plot(epochs, values, label=label, color=colour, marker="o" if len(points) < 40 else None, markersize=3)
+        places, values = zip(*points, strict=True)
+        marker = "o" if len(points) < 40 else None
+        axes.plot(places, values, label=label or None, color=colour, linestyle=line, marker=marker, markersize=3)

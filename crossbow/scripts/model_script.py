@@ -3,26 +3,60 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import platform
+import shlex
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crossbow import Dataflow, Dataset, ExecutionContext, History, JsonLinesMonitor, Monitor, Record, SystemConf
+from crossbow import (
+    Checkpoints,
+    ConsoleMonitor,
+    Dataflow,
+    Dataset,
+    EarlyStopping,
+    ExecutionContext,
+    History,
+    JsonLinesMonitor,
+    SystemConf,
+    WandbMonitor,
+)
+from crossbow.conf import settings
 from crossbow.console import run_command
+from crossbow.data.fingerprint import fingerprint
 from crossbow.dataflow.graph import loss_weights, losses, main_losses
-from crossbow.files import check_regular, make_directory, reason
+from crossbow.files import reason
+from crossbow.monitors.status import StatusMonitor
+from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.runtime.device import cores_text, parse_devices
-from crossbow.runtime.monitor import ConsoleMonitor
+from crossbow.runtime.recorded import differences
+from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
-from crossbow.scripts.parser import Defaults, configurations, new_parser
+from crossbow.scripts.initial_model import load_initial_model
+from crossbow.scripts.logs import log_monitors
+from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
+from crossbow.scripts.run_directory import (
+    VERSION,
+    RunDirectory,
+    commit,
+    machine,
+    module_of,
+    now,
+    repeated,
+    settings_of,
+    versions,
+)
+from crossbow.scripts.setting_options import those_given
 from crossbow.scripts.solver_options import solver_text
+from crossbow.scripts.watch_command import STATUS
 from crossbow.synch import has_barrier
 from crossbow.types import DataError, Shape
 
@@ -87,18 +121,35 @@ class ModelScript:
 
     def describe(self, arguments: Sequence[str] = ()) -> ModelDescription:
         """The model that these options select. Nothing is read or trained."""
-        options, defaults = self._options(arguments)
-        data = configurations(options, defaults).data
-        options.image_shape, options.classes = data.image_shape, data.number_of_classes
+        options, confs, dataflow = self.network(arguments)
+        data = confs.data
         words = self.variant(options)
         given = f", {options.dataset}" if "--dataset" in arguments else ""
         return ModelDescription(
             name=f"{self.name} ({words}{given})" if words else f"{self.name}{given}",
             command=" ".join(["python -m", f"models.{self.name}", *arguments]),
-            parameters=self.build(options).parameters((1, *data.image_shape)),
+            parameters=dataflow.parameters((1, *data.image_shape)),
             input_shape=data.image_shape,
             paper=self.paper,
         )
+
+    def network(self, arguments: Sequence[str] = ()) -> tuple[argparse.Namespace, Configurations, Dataflow]:
+        """Options, configurations and training dataflow of a command line. Nothing is read, except files whose shape
+        the network depends on, and nothing is trained."""
+        options, defaults = self._options(arguments)
+        confs = configurations(options, defaults)
+        options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
+        return options, confs, self.build(options)
+
+    def dataflow(self, arguments: Sequence[str] = ()) -> Dataflow:
+        """The training dataflow that these options select."""
+        return self.network(arguments)[2]
+
+    def synthetic_data(self, arguments: Sequence[str] = (), *, training: int, check: int) -> Dataset:
+        """Synthetic examples, of the shape that these options select."""
+        options, confs, _ = self.network(arguments)
+        source = replace(confs.data, name=SYNTHETIC, training=training, check=check)
+        return source.load() if self.synthetic is None else self.synthetic(options, source)
 
     def _options(self, arguments: Sequence[str] | None) -> tuple[argparse.Namespace, Defaults]:
         """The options of a command line, and the defaults that its own options select."""
@@ -111,67 +162,142 @@ class ModelScript:
         options, defaults = self._options(arguments)
         if options.epochs is None:
             options.epochs = defaults.epochs_with(options.dataset)
-        _Run(self, options, defaults).run()
+        with _silence() if options.quiet else contextlib.nullcontext():
+            _Run(self, options, defaults, sys.argv[1:] if arguments is None else arguments).run()
         return 0
 
 
-class _Records(Monitor):
-    """Stores the records, because an interrupted call returns none."""
-
-    def __init__(self) -> None:
-        self.history = History()
-
-    def record(self, record: Record) -> None:
-        self.history.records.append(record)
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Discard standard output."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 class _Run:
     """One training run of a script."""
 
-    def __init__(self, script: ModelScript, options: argparse.Namespace, defaults: Defaults) -> None:
-        self.script, self.options, self.defaults = script, options, defaults
-        self.log = options.output_directory / "log.jsonl"
-        self.picture = options.output_directory / "learning_curves.png"
-        self.records = _Records()
-        self.bad = BadRecordsMonitor(options.output_directory / "bad_records.jsonl")
+    def __init__(
+        self, script: ModelScript, options: argparse.Namespace, defaults: Defaults, arguments: Sequence[str]
+    ) -> None:
+        self.script, self.options, self.defaults, self.arguments = script, options, defaults, arguments
+        self.directory = RunDirectory(options.output_directory)
+        self.bad = BadRecordsMonitor(self.directory.bad_records)
+        self.log = JsonLinesMonitor(self.directory.log)
+        self.status = StatusMonitor(
+            options.output_directory / STATUS, epochs=options.epochs, seconds=options.time_limit
+        )
+        self.others = log_monitors(options.log, options.output_directory, script.name)
+        if options.patience is not None:
+            self.others.append(EarlyStopping(options.patience, "test_accuracy" if options.classes else "test_loss"))
+        self.console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
 
     def run(self) -> None:
         options = self.options
+        if not (options.resume or options.overwrite):
+            self.directory.check_new()
         confs = configurations(options, self.defaults)
         options.image_shape, options.classes = confs.data.image_shape, confs.data.number_of_classes
         dataflow = self.script.build(options)
         parse_devices(confs.system.devices)  # reports an invalid name before data are read, or downloaded
         make = self.script.synthetic if options.dataset == SYNTHETIC else None
         data = confs.data.load() if make is None else make(options, confs.data)
-        console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
-        log = JsonLinesMonitor(self.log)
-        with ExecutionContext(
+        checkpoints = Checkpoints(self.directory.path, **those_given(options, settings(Checkpoints)))
+        create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
+        if options.resume:
+            create = functools.partial(ExecutionContext.resume, checkpoints)
+        with create(
             [dataflow, None],
             data=data,
             model=confs.model,
             solver=confs.solver,
             system=confs.system,
-            monitors=[log, self.bad, self.records, console],
+            monitors=[self.log, self.status, *self.others, self.bad, self.console],
         ) as context:
             weights = _weights_of_losses(dataflow)
-            _print_configuration(self.script, options, context, data, weights)
-            _prepare_directory(options.output_directory, self.log, self.picture)
-            self.bad.prepare()
-            log.header(_header(self.script, options, context) | ({"losses": weights} if weights else {}))
-            try:
-                with console:
+            initial = [] if options.resume else load_initial_model(context, options)
+            _print_configuration(self.script, options, context, data, weights, initial)
+            self.directory.prepare()
+            header = _header(self.script, options, context) | ({"losses": weights} if weights else {})
+            for monitor in self.others:
+                if isinstance(monitor, WandbMonitor):
+                    monitor.settings.update(header)
+            description = self._describe(context)
+            if context.resumed is None:
+                self.bad.prepare()
+                self.log.header(header)
+            else:
+                description = self._continue(context.resumed, description)
+            self._train(context, description)
+
+    def _describe(self, context: ExecutionContext) -> dict[str, Any]:
+        """The contents of `run.json`."""
+        module, arguments = module_of(self.script.build), repeated(self.arguments, self.options)
+        return {
+            "version": VERSION,
+            "command": shlex.join(["python", "-m", module, *self.arguments]),
+            "module": module,
+            "arguments": arguments,
+            "working_directory": os.getcwd(),
+            "settings": settings_of(self.options),
+            "seed": context.system.seed,
+            "data": {
+                "name": self.options.dataset,
+                "directory": None if self.options.data_directory is None else str(self.options.data_directory),
+                **fingerprint(context.data),
+            },
+            "versions": versions(),
+            "machine": machine(),
+            "commit": commit(),
+            "process": os.getpid(),
+            "started": now(),
+        }
+
+    def _continue(self, resumed: Resumption, description: dict[str, Any]) -> dict[str, Any]:
+        """Print and log how the run goes on. Returns the new contents of `run.json`."""
+        before = self.directory.read()
+        limits = [
+            {name: each["settings"].get(name) for name in ("epochs", "time_limit", "target_accuracy", "patience")}
+            for each in (before, description)
+        ]
+        changed = list(differences(*limits))
+        print("\n".join([str(resumed), *changed]), flush=True)
+        self.log.note(resumed=resumed.tasks, changes=[*changed, *resumed.changes], exact=resumed.exact)
+        times = [*before.get("resumed", []), {"at": description["started"], "tasks": resumed.tasks}]
+        return {**description, "command": before["command"], "started": before["started"], "resumed": times}
+
+    def _train(self, context: ExecutionContext, description: dict[str, Any]) -> None:
+        """Train, and keep the state in `run.json`."""
+        options = self.options
+        self.directory.write({**description, "state": "running"})
+        state = "failed"
+        try:
+            with self.console:
+                if context.resumed is None:
                     history = context.train_and_test(
                         options.epochs, target_accuracy=options.target_accuracy, duration=options.time_limit
                     )
-            except BaseException as error:
-                self._end(context, "interrupted: " if isinstance(error, KeyboardInterrupt) else "failed: ")
-                raise
-            reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
-            self._end(context, reasons.get(history.stopped, ""))
+                else:
+                    history = context.continue_training(
+                        count=options.epochs, seconds=options.time_limit, accuracy=options.target_accuracy
+                    )
+            state = "finished"
+        except BaseException as error:
+            interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+            state = "interrupted" if interrupted else "failed"
+            self._end(context, f"{state}: ")
+            if interrupted and context.model and checkpoint_files(self.directory.checkpoints):
+                print(f"continue with: crossbow resume {shlex.quote(str(self.directory.path))}", flush=True)
+            raise
+        finally:
+            self.directory.write({**description, "state": state, "ended": now()})
+        reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
+        reasons["monitor"] = f"{history.message}: "
+        self._end(context, reasons.get(history.stopped, ""))
 
     def _end(self, context: ExecutionContext, reason: str) -> None:
         """Plot and summarise the run, however it ended."""
-        history = self.records.history
+        history = context.history
         if not history.records:
             print(f"{reason}nothing was recorded, and no picture is drawn", flush=True)
             return
@@ -198,30 +324,19 @@ class _Run:
                 f"({_count(best.epoch, 'epoch')})"
             )
         sys.stdout.flush()  # before the plot, which may fail
-        print(f"log {self.log}; {self._draw(context, history)}", flush=True)
+        print(f"log {self.directory.log}; {self._draw(context, history)}", flush=True)
 
     def _draw(self, context: ExecutionContext, history: History) -> str:
         """Write the plot. Returns the text to print about it."""
         options = self.options
         title = f"{self.script.name} on {options.dataset}: {options.rule}, batch {context.model.batch_size}"
         try:
-            write_learning_curves(history.records, self.picture, title)
+            write_learning_curves(history.records, self.directory.picture, title)
         except DataError as error:
             return f"no picture: {error}"
         except OSError as error:
-            return f"no picture: {self.picture}: {reason(error)}"
-        return f"picture {self.picture}"
-
-
-def _prepare_directory(directory: Path, log: Path, picture: Path) -> None:
-    """Create the output directory. Raises DataError if these files cannot be written to it."""
-    make_directory(directory)
-    if not os.access(directory, os.W_OK | os.X_OK):
-        raise DataError(f"{directory}: expected a directory to write to. Received: one without permission to write")
-    for file in (log, picture):
-        check_regular(file)
-    if log.exists() and not os.access(log, os.W_OK):  # an existing plot is replaced, whatever its permissions
-        raise DataError(f"{log}: expected a file to write. Received: one without permission to write")
+            return f"no picture: {self.directory.picture}: {reason(error)}"
+        return f"picture {self.directory.picture}"
 
 
 def _weights_of_losses(dataflow: Dataflow) -> dict[str, float]:
@@ -237,6 +352,7 @@ def _print_configuration(
     context: ExecutionContext,
     data: Dataset,
     weights: dict[str, float],
+    initial: list[str],
 ) -> None:
     summary = context.summary()
     words = script.variant(options)
@@ -266,6 +382,7 @@ def _print_configuration(
     ]
     for name, text in rows:
         print(f"{name:8} {text}")
+    print(*initial, sep="\n", end="\n" * bool(initial))
     print(flush=True)
 
 

@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from crossbow.conf import settings
+from crossbow.runtime.checkpointing import Checkpoints
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.scripts.data_sources import BATCH_FILES, IMAGES, KNOWN, OF_FILES, SYNTHETIC, DataSource
+from crossbow.scripts.initial_model import add_initial_model, check_initial_model
+from crossbow.scripts.logs import add_log
 from crossbow.scripts.rule_options import add_rule, rule_conf, rule_hints
 from crossbow.scripts.setting_options import add_settings, refuse_idle, those_given
 from crossbow.scripts.solver_options import add_solver, solver_conf
@@ -110,11 +113,13 @@ def new_parser(name: str, title: str, defaults: Defaults) -> tuple[argparse.Argu
     )
     _add_data(parser.add_argument_group("data and output"), name, defaults)
     model = parser.add_argument_group("model")
+    add_initial_model(model)
     _add_length(parser.add_argument_group("length of training (whichever comes first)"), defaults)
     rest = {**MODEL, **SYSTEM}
     learners, loading, tests = ({name: rest.pop(name) for name in names} for names in (LEARNERS, LOADING, TESTS))
     add_settings(parser.add_argument_group("learners"), learners, {"batch_size": str(defaults.batch_size)})
     add_settings(parser.add_argument_group("loading"), loading)
+    add_settings(parser.add_argument_group("checkpoints"), settings(Checkpoints))
     rule = parser.add_argument_group("rule")
     add_rule(rule)
     add_settings(rule, {name: rest.pop(name) for name in MODEL if name in rest})
@@ -148,9 +153,12 @@ def _add_data(group: argparse._ArgumentGroup, name: str, defaults: Defaults) -> 
         type=expanded_path,
         metavar="DIR",
         default=Path("output") / name,
-        help="where log.jsonl, learning_curves.png and bad_records.jsonl (--on-bad-record skip) are written; older "
-        "ones are replaced (default: %(default)s)",
+        help="directory of the run: run.json, log.jsonl, model.safetensors, best.safetensors, checkpoints and "
+        "pictures; an older run there is not replaced without --overwrite (default: %(default)s)",
     )
+    add_log(group)
+    group.add_argument("--resume", action="store_true", help=argparse.SUPPRESS)  # by `crossbow resume`
+    group.add_argument("--quiet", action="store_true", help="print nothing but warnings and errors")
 
 
 def _add_images(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
@@ -219,6 +227,13 @@ def _add_length(group: argparse._ArgumentGroup, defaults: Defaults) -> None:
         metavar="SECONDS",
         help="end after so many seconds of training, tests not included (default: none)",
     )
+    group.add_argument(
+        "--patience",
+        type=integer(1),
+        metavar="N",
+        help="end when the test accuracy (the test loss, if there is no accuracy) has not improved in N tests "
+        "(default: none)",
+    )
 
 
 # Values
@@ -246,6 +261,7 @@ class Configurations:
 
 def configurations(options: argparse.Namespace, defaults: Defaults) -> Configurations:
     """The options as configurations. Raises ConfigurationError, also for an option without effect."""
+    check_initial_model(options)
     solver = solver_conf(options, defaults.solver)
     model = those_given(options, MODEL)
     if "restart" in model and solver.policy not in STEPWISE_POLICIES:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,8 @@ class ExchangeState:
         self.rule, self.learners = rule, learners
         self.merges = 0
         """Merges of all learners since the beginning, without dropped contributions."""
+        self.arrivals = self.dropped = self.staleness = 0
+        """Numbers of complete and of dropped contributions since the beginning, and the sum of their staleness."""
         self._finishers: deque[int] = deque(maxlen=rule.remembers(learners))
         self.restart()
 
@@ -51,6 +53,25 @@ class ExchangeState:
         self.waiting: set[int] = set()
         self._taken = [self.merges] * self.learners
 
+    def state(self) -> dict[str, Any]:
+        """Everything that the next arrivals depend on, as JSON values."""
+        return {
+            "merges": self.merges,
+            "arrivals": [self.arrivals, self.dropped, self.staleness],
+            "finishers": list(self._finishers),
+            "clocks": self.clocks,
+            "waiting": sorted(self.waiting),
+            "taken": self._taken,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of the same rule and as many learners."""
+        self.merges, self.clocks, self._taken = state["merges"], list(state["clocks"]), list(state["taken"])
+        self.arrivals, self.dropped, self.staleness = state["arrivals"]
+        self.waiting = set(state["waiting"])
+        self._finishers.clear()
+        self._finishers.extend(state["finishers"])
+
     def arrive(self, learner: int) -> Merge | None:
         """Record that the learner has done its local steps. Returns the merge to do now, or None while it is
         incomplete."""
@@ -62,6 +83,9 @@ class ExchangeState:
         staleness = 1 + self.merges - min(self._taken[each] for each in contributors)
         arrival = Arrival(learner, self.learners, len(contributors), staleness, tuple(self._finishers))
         dropped = self.rule.omega(arrival) == 0
+        self.arrivals += 1
+        self.dropped += dropped
+        self.staleness += staleness
         self._finishers.append(learner)
         self.merges += not dropped
         return Merge(contributors, arrival, dropped)
@@ -96,6 +120,10 @@ class Masses:
         self.own[learner] -= sent
         self.coming[peer] = before + sent
         return before, sent
+
+    def restore(self, own: Sequence[float], coming: Sequence[float]) -> None:
+        """Set the masses."""
+        self.own, self.coming = list(own), list(coming)
 
     @property
     def mean(self) -> Update:

@@ -20,7 +20,7 @@ from benchmarks import gpu_learners, gpu_occupancy, gpu_runner, gpu_torch_runner
 from benchmarks.contest import ContestError
 from benchmarks.gpu_host import Host, HostTime, Ready, Refused, start_process
 from benchmarks.gpu_learners import PRECISIONS, Benchmark, Case, Entry, cases, entries, main, share
-from benchmarks.gpu_networks import CASES, GPU_NETWORKS, GpuNetwork, torch_resnet50
+from benchmarks.gpu_networks import CASES, GPU_NETWORKS, GpuNetwork
 from benchmarks.gpu_occupancy import Occupancy, Sample, driver_version, parse
 from benchmarks.gpu_report import (
     CROSSBOW,
@@ -40,7 +40,7 @@ from benchmarks.gpu_report import (
 )
 from benchmarks.gpu_runner import CrossbowGpuRunner, LaunchClock
 from benchmarks.gpu_torch_runner import TorchGpuRunner, _AtOnce, _Replicas, _Single
-from benchmarks.networks import Network
+from benchmarks.networks import Network, torch_resnet50
 from crossbow import Dataflow
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU

@@ -65,7 +65,7 @@ def test_the_benchmark_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.skipif(not TORCH, reason="PyTorch is not installed")
-@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * net.large) for n, net in NETWORKS.items()])
 @pytest.mark.parametrize("models", [1, 2])
 def test_pytorch_trains(name: str, models: int) -> None:
     now = time.monotonic()
@@ -114,6 +114,7 @@ def test_contestants_take_turns_and_processes_run_together() -> None:
     with Contest(contestants) as contest:
         assert contest.rounds(3, 0.005, 0.01) == {"one": [5.0] * 3, "pair": [4.0] * 3}
         ((one,), (left, right)) = (contest.teams[name].ask("told") for name in ("one", "pair"))
+        assert contest.turns(2, "told") == {"one": [one] * 2, "pair": [left] * 2}
     assert left == right
     assert contest.others is None or contest.others >= 0
     stretches = sorted([*one, *left])
@@ -193,6 +194,20 @@ def test_ratios_are_paired(outcome: Outcome) -> None:
     assert astuple(two[1]) == pytest.approx((1.0, 100 / 140, 200 / 190))
     assert astuple(outcome.cost(TWO, SELDOM)) == pytest.approx((0.05, 0.0, 0.2))
     assert share(outcome.rows, AVERAGING) == pytest.approx(0.3)
+
+
+def test_large_networks_leave_contestants_out(outcome: Outcome) -> None:
+    """All of them together would not fit into memory."""
+    names = [made.name for made in learners.contestants("resnet-50", 8, "auto", torch=True, profile=False)]
+    assert names == [ONE, TWO, TORCH_ONE, *TORCH_TWO]
+    rates = {name: rate for name, rate in outcome.rates.items() if name in names}
+    few = replace(outcome, network="resnet-50", rates=rates)
+    cells = [cell.strip() for cell in report.shares_table([few]).splitlines()[2].split("|")[1:-1]]
+    assert (cells[4], cells[6]) == ("–", "–")
+    assert report.verdicts([few]) == [
+        "met: resnet-50, batch 8: 1.90 × PyTorch 1 × 2 (target 1.3)",
+        "MISSED: resnet-50, batch 8: 1.00 × PyTorch 2 × 1, processes (target 1.3)",
+    ]
 
 
 def test_targets(outcome: Outcome) -> None:

@@ -42,8 +42,9 @@ def test_files_of_known_bytes_are_read(path: Path) -> None:
     for index in (5, -6):
         with pytest.raises(IndexError, match="expected an example from 0 to 4"):
             files[index]
-    with pytest.raises(IndexError, match="expected indices from 0 to 4"):
-        files.read(np.array([5]), *files.empty(1))
+    for outside in (5, -1):
+        with pytest.raises(IndexError, match="expected indices from 0 to 4"):
+            files.read(np.array([0, outside, 4]), *files.empty(3))
 
 
 def test_the_written_bytes_are_known(path: Path, tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ def check(data: Dataset, seed: int = 0) -> None:
     np.testing.assert_array_equal(data.check.labels, labels[5])
     assert data.train.images.dtype == np.uint8
     assert data.number_of_classes == 10
+    assert data.class_names is not None
+    assert data.class_names[3] == "cat"
 
 
 # What is found.

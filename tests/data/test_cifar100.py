@@ -66,6 +66,8 @@ def check(data: Dataset, labels: str = "fine") -> None:
         np.testing.assert_array_equal(examples.images, images)
         np.testing.assert_array_equal(examples.labels, fine if labels == "fine" else coarse)
     assert data.number_of_classes == (100 if labels == "fine" else 20)
+    assert data.class_names is not None
+    assert len(data.class_names) == data.number_of_classes
     assert data.train.images.dtype == np.uint8
 
 

@@ -64,8 +64,6 @@ def expected(height: int, width: int, given: np.ndarray, seed: int, epoch: int, 
             continue
         rows = heights[int(below(words[:, 1], len(heights))[0])]
         columns = min(math.floor(rows * aspect + 0.5), width)
-        if not 0.05 * height * width <= rows * columns <= height * width:
-            continue
         top, left = (int(below(words[:, n], free + 1)[0]) for n, free in ((2, height - rows), (3, width - columns)))
         window = Window(top, left, rows, columns, (224, 224), mirrored=mirrored)
         if covered(window, height, width, given):

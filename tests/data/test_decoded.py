@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import tracemalloc
 from pathlib import Path
@@ -13,6 +15,7 @@ from crossbow import Dataset
 from crossbow.data import decode_image, image_folder, records
 from crossbow.data.cropping import RandomWindows
 from crossbow.data.examples import BadExample, Examples, Selection
+from tests.data.loader_digest import digest
 from tests.data.picture_files import picture, record, write_folder, write_record_set
 from tests.data.test_preprocessor import file_by_pillow
 
@@ -21,6 +24,7 @@ Image = pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is no
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "jpeg"
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="no real JPEG files beside the repository (../shared/data/jpeg)")
 TRUNCATED = {"truncated_jpeg.jpg", "ultrahdr.jpg"}
+ROOT = Path(__file__).parents[2]
 COUNT, SIZE = 24, 16
 
 
@@ -93,6 +97,20 @@ def test_colours_are_distorted_in_training_only(directory: Path) -> None:
     assert (written(plain.train, [0, 1]) != written(distorted.train, [0, 1])).any(axis=(1, 2, 3)).all()
     np.testing.assert_array_equal(written(plain.check, [0, 1]), written(distorted.check, [0, 1]))
     np.testing.assert_array_equal(written(plain.check, [0, 1], 0, 0), written(plain.check, [0, 1], 7, 8))
+
+
+@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_another_process_loads_the_same_bytes(directory: Path, processes: int) -> None:
+    """Two epochs of a loader, with 1 and 2 threads, in this process and in others."""
+    here = [digest(directory, threads) for threads in (1, 2)]
+    elsewhere = []
+    for threads in range(1, processes + 1):
+        command = [sys.executable, "-m", "tests.data.loader_digest", str(directory), str(threads)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        elsewhere.append(done.stdout.strip())
+    assert set(here + elsewhere) == {here[0]}
+    assert len(here + elsewhere) == 2 + processes
 
 
 @pytest.mark.parametrize("threads", [2, 4])

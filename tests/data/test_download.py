@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from crossbow.data import download as module
-from crossbow.data.download import download
+from crossbow.data.download import _first_line, download
 from crossbow.types import DataError
 from tests.data.server import Server, dead_url
 from tests.support import SECONDS, within
@@ -182,3 +182,12 @@ def test_without_pooch_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPa
         DataError, match=rf"^downloading Three needs pooch: pip install 'crossbow\[zoo\]', or {ADVICE}$"
     ):
         fetch([])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("", "ValueError"), ("no\nanswer", "no"), (160 * "a", 160 * "a"), (161 * "a", 157 * "a" + "…")],
+    ids=["nothing", "two lines", "160 characters", "161 characters"],
+)
+def test_the_reason_of_a_mirror_is_one_line(text: str, line: str) -> None:
+    assert _first_line(ValueError(text)) == line

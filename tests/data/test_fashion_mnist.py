@@ -23,6 +23,8 @@ def test_from_a_directory(tmp_path: Path) -> None:
     assert (len(data.train), len(data.check)) == (12, 5)
     assert data.image_shape == (1, 28, 28)
     assert data.number_of_classes == 10
+    assert data.class_names is not None
+    assert data.class_names[9] == "ankle boot"
 
 
 def test_messages_have_its_name(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_the_real_files() -> None:
     assert data.train.images.dtype == np.uint8
     assert data.scale == 1 / 255
     assert data.number_of_classes == 10
+    assert data.class_names == tuple("0123456789")
     assert data.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert data.check.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
     assert data.train.images.mean() * data.scale == pytest.approx(0.1307, abs=1e-4)

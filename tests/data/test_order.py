@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crossbow.data.order import CheckOrder, TrainingOrder, permutation
+from crossbow.data.order import CheckOrder, TrainingOrder, permutation, permutation_by_files
 from crossbow.types import DataError
 
 SIZES = st.integers(1, 60).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count)))
@@ -57,6 +57,16 @@ def test_the_order_never_changes_from_one_release_to_the_next() -> None:
     assert permutation(8, 0, 0).tolist() == [2, 3, 5, 7, 0, 6, 1, 4]
     assert permutation(8, 0, 1).tolist() == [3, 7, 2, 6, 4, 5, 0, 1]
     assert permutation(8, 1, 0).tolist() == [0, 4, 1, 2, 3, 5, 6, 7]
+
+
+@pytest.mark.parametrize("epoch", range(5))
+def test_every_group_but_the_last_has_as_many_files_as_asked_for(epoch: int) -> None:
+    files = np.repeat(np.arange(7), 4)
+    order = permutation_by_files(files, 2, 3, epoch)
+    np.testing.assert_array_equal(np.sort(order), np.arange(28))
+    groups = [set(files[order[start : start + 8]].tolist()) for start in range(0, 28, 8)]
+    assert [len(group) for group in groups] == [2, 2, 2, 1]
+    assert set().union(*groups) == set(range(7))
 
 
 def test_seeds_and_epochs_are_independent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import struct
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,20 @@ def test_a_file_that_is_opened_for_each_record(tmp_path: Path) -> None:
         assert [item.label for item in file] == [0, 1]
         assert file.labels.tolist() == [0, 1]
     assert file[1].jpeg == picture(1)
+
+
+@pytest.mark.parametrize("keep_open", [True, False])
+def test_a_pickled_file_is_opened_in_the_same_way(tmp_path: Path, keep_open: bool) -> None:
+    write_files(tmp_path, 1)
+    with RecordFile(tmp_path / "many.records.1", keep_open=keep_open) as file:
+        copy = pickle.loads(pickle.dumps(file))
+    assert copy[1].jpeg == picture(1)
+    copy.close()
+    if keep_open:
+        with pytest.raises(ValueError, match="the record file is closed"):
+            copy[1]
+    else:
+        assert copy[1].jpeg == picture(1)
 
 
 @pytest.mark.parametrize("pread", [True, False], ids=["preadv", "without preadv"])

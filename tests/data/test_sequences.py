@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import Dataset
+from crossbow import Dataset, ExecutionContext, ModelConf, SolverConf, SystemConf
 from crossbow.data import sequence
-from crossbow.data.examples import Selection
+from crossbow.data.examples import BadExample, Selection
 from crossbow.types import DataError
+from models.logistic_regression import logistic_regression
 from tests.data.small_sets import GOOD, LABELS, PIXELS, Pairs, assert_same, train
 
 
@@ -89,7 +90,7 @@ def test_an_image_that_changes_its_shape_is_named_while_training() -> None:
             image, label = super().__getitem__(index)
             return (image[:, :5] if len(self.read) > 50 else image), label
 
-    with pytest.raises(DataError, match=r"train: expected shape \(1, 6, 6\) and type uint8, as before, in the image"):
+    with pytest.raises(DataError, match=r"example \d+: expected shape \(1, 6, 6\) and type uint8, as before, in the"):
         train(sequence(Changing(PIXELS, LABELS), [GOOD]))
 
 
@@ -102,3 +103,45 @@ def test_an_exception_of_a_sequence_reaches_the_caller() -> None:
 
     with pytest.raises(ZeroDivisionError, match="of the sequence"):
         train(sequence(Failing(PIXELS, LABELS), [GOOD]))
+
+
+class DamagedLater(Pairs):
+    """A sequence of which some images cannot be read a second time; None: their shape changes."""
+
+    def __init__(self, errors: dict[int, Exception | None]) -> None:
+        super().__init__(PIXELS, LABELS)
+        self.errors = errors
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        later = len(self.read) >= len(self) and index in self.errors
+        if later and (error := self.errors[index]) is not None:
+            raise error
+        image, label = super().__getitem__(index)
+        return (image[:, :5] if later else image), label
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bad_images_of_a_sequence_are_skipped(threads: int) -> None:
+    errors = {3: OSError("image file is truncated"), 11: ValueError("no image"), 20: None}
+    data = sequence(DamagedLater(errors), [GOOD])
+    with ExecutionContext(
+        [logistic_regression(number_of_outputs=2), None],
+        data=data,
+        model=ModelConf(batch_size=4),
+        solver=SolverConf(learning_rate=0.1),
+        system=SystemConf(devices="cpu", learners_per_device=1, on_bad_record="skip", loader_threads=threads),
+    ) as context:
+        context.train(2)
+        found = {example.index: str(example) for example in context.bad_examples()}
+    assert found == {
+        3: "train, example 3: OSError: image file is truncated",
+        11: "train, example 11: ValueError: no image",
+        20: "train, example 20: expected shape (1, 6, 6) and type uint8, as before, in the image of example 20. "
+        "Received: shape (1, 5, 6), uint8",
+    }
+
+
+def test_a_bad_image_of_a_sequence_is_an_error() -> None:
+    with pytest.raises(BadExample, match=r"^train, example 3: OSError: no file") as raised:
+        train(sequence(DamagedLater({3: OSError("no file")}), [GOOD]))
+    assert isinstance(raised.value.__cause__, OSError)

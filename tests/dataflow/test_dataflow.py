@@ -195,7 +195,7 @@ def check_picture(graph: Graph, path: Path) -> dict[str, Any]:
         name, kind = attributes["label"][1:-1].rsplit("\\n", 1)
         assert unquoted(f'"{name}"') == f"{vertex.order} {vertex.name}"
         assert kind == type(vertex.kernel).__name__
-        assert ("fillcolor" in attributes) == isinstance(vertex.kernel, Gradient)
+        assert (attributes.get("fillcolor") == '"#eeeeee"') == isinstance(vertex.kernel, Gradient)
     return nodes
 
 

@@ -18,10 +18,11 @@ import pytest
 
 from crossbow.kernels.interface import State
 from crossbow.kernels.native import BAD_INDEX, BAD_LABEL, NativeCall, NativeError
+from crossbow.kernels.reference import Reference
 from crossbow.kernels.requests import Signal, Wait
 from crossbow.kernels.task_list import TaskList
 from crossbow.types import Aborted, address
-from tests.support import SECONDS
+from tests.support import SECONDS, until
 
 compiled = pytest.importorskip("crossbow.kernels.compiled", reason="numba is not installed")
 waiting = pytest.importorskip("crossbow.kernels.cpu.passes.flags", reason="numba is not installed")
@@ -343,3 +344,31 @@ def test_a_change_of_any_kernels_file_is_another_checksum(tmp_path: Path) -> Non
     (below / "b.py").write_text("TWO = 2")
     assert compiled._checksum(tmp_path) == before
     assert compiled._checksum(Path(compiled.__file__).parent) == compiled._SALT
+
+
+@pytest.mark.parametrize("averages", [False, True])
+@pytest.mark.parametrize("library", ["compiled", "reference"])
+def test_times_of_waiting_and_averaging(library: str, averages: bool) -> None:
+    """The state has both times, and what the learner does now."""
+    prepare = Reference().prepare if library == "reference" else None
+    shared = flags(1)
+    state = shared["state"]
+    state[State.TICK] = 1
+    request, buffers = Wait(averages=averages), {"state": state, "flag": np.zeros(1, np.int64)}
+    (wait,) = (waiting.wait(request) if prepare is None else prepare(request)).bind(shared)
+    (signal,) = (waiting.signal(Signal()) if prepare is None else prepare(Signal())).bind(buffers)
+    thread = threading.Thread(target=wait)
+    thread.start()
+    until(lambda: state[State.SINCE] > 0)
+    time.sleep(0.02)
+    shared["flags"][0] = 1
+    thread.join(SECONDS)
+    assert 0.02e9 <= state[State.WAITED] < SECONDS * 1e9
+    assert (state[State.SINCE] < 0) == averages
+    time.sleep(0.01)
+    signal()
+    assert state[State.SINCE] == 0
+    assert (state[State.AVERAGED] >= 0.01e9) == averages
+    before = state[State.WAITED]
+    wait()  # there is nothing to wait for
+    assert state[State.WAITED] - before < 0.01e9

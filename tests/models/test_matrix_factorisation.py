@@ -9,7 +9,8 @@ import pytest
 from crossbow import ConfigurationError, ExecutionContext, GraphError, ModelConf, SolverConf, SystemConf
 from crossbow.data.batch_files import write_batch_files
 from crossbow.onnx import save
-from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, ratings
+from crossbow.types import DataError
+from models.matrix_factorisation import LARGEST, NOISE, SCRIPT, main, matrix_factorisation, predict, ratings
 from tests.models.zoo import help_of, parameters, shapes
 
 
@@ -45,7 +46,8 @@ def test_ratings_are_products_of_vectors() -> None:
     np.testing.assert_array_equal(np.asarray(again.train.labels), labels)
 
 
-def trained(epochs: int) -> tuple[list[float], Any]:
+def trained(epochs: int) -> tuple[list[float], Any, float]:
+    """The losses of all epochs, the last test, and the mean squared error of the predictions for the check set."""
     data = ratings(20, 30, rank=3, training=2000, check=500)
     with ExecutionContext(
         [matrix_factorisation(20, 30, rank=3, regularisation=0.001), None],
@@ -55,23 +57,52 @@ def trained(epochs: int) -> tuple[list[float], Any]:
         system=SystemConf(learners_per_device=2, threads_per_learner=1),
     ) as context:
         history = context.train_and_test(epochs)
-        return [record.loss for record in history.records], history.records[-1].test
+        predicted = predict(context.variables, data.check.images)
+        error = float(np.mean((predicted - data.check.labels) ** 2))
+        return [record.loss for record in history.records], history.records[-1].test, error
 
 
 def test_it_learns() -> None:
-    losses, test = trained(20)
+    losses, test, error = trained(20)
     assert losses[-1] < 0.2 * losses[0]
     assert test.accuracy is None
     assert test.loss / test.examples < 0.1
+    assert 0.8 * NOISE**2 < error < test.loss / test.examples  # the loss has the penalty of the vectors, too
+
+
+def test_predictions() -> None:
+    variables = {
+        "factorisation.users": np.array([[1, 2], [3, 4]], np.float32),
+        "factorisation.items": np.array([[1, 0], [0, 1], [1, 1]], np.float32),
+    }
+    assert predict(variables, np.array([[0, 0], [0, 2], [1, 1]])).tolist() == [1, 3, 4]
+    for pairs, received in (
+        (np.array([0, 1]), r"shape \(2,\), int64"),
+        (np.array([[0, 1, 2]]), r"shape \(1, 3\), int64"),
+        (np.array([[2, 0]]), "user 2"),
+        (np.array([[0, 0], [1, -1]]), "item -1"),
+        (np.array([[0.5, 0]]), "user 0.5"),
+        (np.array([[0, np.nan]]), "item nan"),
+    ):
+        with pytest.raises(DataError, match=rf"pairs: expected .*\. Received: {received}$"):
+            predict(variables, pairs)
 
 
 def test_a_loss_alone_is_not_exported(tmp_path: Path) -> None:
     data = ratings(20, 30, rank=3, training=100, check=50)
     with (
         ExecutionContext([matrix_factorisation(20, 30), None], data=data, model=ModelConf(batch_size=50)) as context,
-        pytest.raises(GraphError, match="nothing to predict: the loss reads the batch itself"),
+        pytest.raises(GraphError, match=r"nothing to predict: .* 'factorisation' \(MatFact\), that reads the batch"),
     ):
         save(context, tmp_path / "network.onnx")
+
+
+def test_synthetic_data_of_the_options() -> None:
+    data = SCRIPT.synthetic_data(["--users", "9"], training=2000, check=5)
+    assert data.check is not None
+    assert (len(data.train), len(data.check), data.image_shape) == (2000, 5, (2,))
+    assert np.asarray(data.train.images)[:, 0].max() == 8
+    assert SCRIPT.dataflow(["--users", "9"]).parameters((1, 2)) == (9 + 5000) * 10
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from crossbow.kernels.random import keep_mask
-from crossbow.ops import Dropout, DropoutGradient
+from crossbow.ops import Dropout, DropoutGradient, InnerProduct
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, Phase
+from tests.support import blobs, context, training
 
 X = np.arange(1.0, 241.0).reshape(2, 3, 5, 8)
 
@@ -45,6 +46,13 @@ def test_ratio_zero_is_the_identity() -> None:
     run = run_operator(Dropout(ratio=0), [X], output_gradient=X)
     np.testing.assert_array_equal(run.outputs[0], X)
     np.testing.assert_array_equal(run.input_gradients[0], X)
+
+
+def test_the_gradient_of_ratio_zero_costs_nothing() -> None:
+    layers = InnerProduct(number_of_outputs=4), Dropout(ratio=0), InnerProduct(number_of_outputs=3)
+    with context(training(*layers), data=blobs(), kernels="reference") as made:
+        _, gradient = [step for step in made.engine.parts.program.steps if step.operator.startswith("Dropout")]
+    assert gradient.elided
 
 
 def test_in_place() -> None:

@@ -8,6 +8,7 @@ import pytest
 from crossbow import Dataflow, DataflowNode, Dataset, ExecutionContext, Operator, SolverConf, SubGraph
 from crossbow.kernels import why_not_compiled
 from crossbow.ops import Constant, Gaussian, InnerProduct, MatFact, MatFactGradient, SoftMax
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.synch import SSGD
 from crossbow.testing import check_gradients, run_operator
 from crossbow.types import ConfigurationError, DataError, GraphError, LabelRange, TaskError
@@ -182,7 +183,7 @@ def test_its_own_update_is_that_of_the_original() -> None:
         before = run.variables
         chosen = np.zeros(8, np.intp)
         run.engine.order.indices(0, chosen)
-        run.engine.run(1, lambda: False, lambda result: None)
+        run.engine.run(1, Callbacks())
         after = run.variables
     users, items = before["mf.users"].copy(), before["mf.items"].copy()
     for (i, j), rating in zip(data.train.images[chosen].astype(int), data.train.labels[chosen], strict=True):
@@ -206,7 +207,7 @@ def test_multipliers_of_the_learning_rate(rule: SSGD | None, learning_rate: floa
         solver = SolverConf(learning_rate=0.01 * scale) if learning_rate is None else STEEP
         with factorise(kernel, kernels=kernels, solver=solver, rule=rule, learners=1) as run:
             before = run.variables
-            run.engine.run(1 if rule else 2, lambda: False, lambda result: None)  # SMA's z is a tick behind
+            run.engine.run(1 if rule else 2, Callbacks())  # SMA's z is a tick behind
             steps[users, items, scale] = {name: value - before[name] for name, value in run.variables.items()}
     plain, multiplied, steep = steps.values()
     assert np.abs(plain["mf.users"]).max() > 0

@@ -9,6 +9,7 @@ import pytest
 
 from crossbow import ops
 from crossbow.ops import Gradient, Kernel
+from crossbow.ops.initialiser import Constant, Gaussian, Xavier
 
 EXPORTED = {name: getattr(ops, name) for name in ops.__all__}
 KERNELS = {name: one for name, one in EXPORTED.items() if issubclass(one, Kernel) and one is not Kernel}
@@ -16,6 +17,52 @@ WITHOUT_GRADIENT = {"Accuracy", "Classify", "DataTransform", "GradientDescentOpt
 REQUIRED = {"number_of_outputs": 3, "rows": 3, "columns": 3, "latents": 3, "shape": (3,)}
 REQUIRED |= {"order": (0, 2, 1), "padding": ((1, 1),), "weights": (1.0, 0.3)}
 """Fields without a default: sizes and orders, of which no value is usual."""
+
+ONE, ZERO, MULTIPLIERS = (
+    Constant(1.0),
+    Constant(0.0),
+    ("weight_learning_rate_multiplier", "bias_learning_rate_multiplier"),
+)
+WEIGHTS = {"weight_initialiser": Xavier(), "bias_initialiser": ZERO} | dict.fromkeys(MULTIPLIERS, 1.0)
+STATISTICS = {"mean_initialiser": ZERO, "variance_initialiser": ONE, "count_initialiser": ZERO}
+FACTORS = {"users_initialiser": Gaussian(std=0.1), "items_initialiser": Gaussian(std=0.1)}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "Accuracy": {"top_k": 1, "ignored_label": None},
+    "BatchNorm": {
+        "epsilon": 1e-5, "moving_average_fraction": 0.9, "statistics": "fixed", "bias": True,
+        **WEIGHTS, "weight_initialiser": ONE, **STATISTICS,
+    },
+    "ChannelShuffle": {"groups": 2},
+    "Classify": {"axis": 1, "ties": "first", "keep_axis": False},
+    "Concat": {"axis": 1},
+    "Conv": {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "groups": 1, "bias": True, **WEIGHTS},
+    "DataTransform": {
+        "crop_size": None, "padding": 0, "mirror": False, "mean": None, "mean_image": None, "scale": 1.0
+    },
+    "Dropout": {"ratio": 0.5},
+    "ElementWiseOp": {"type": "sum", "coefficients": None},
+    "EuclideanLoss": {"weight": 1.0, "auxiliary": False},
+    "Flatten": {"axis": 1},
+    "InnerProduct": {"axis": 1, "bias": True, **WEIGHTS},
+    "LRN": {"size": 5, "alpha": 1.0, "beta": 0.75, "kappa": 1.0, "region": "across_channels", "longer_side": "after"},
+    "LogSoftMax": {"axis": 1},
+    "MatFact": {
+        "regularisation": 0.1, "learning_rate": None, **FACTORS,
+        "users_learning_rate_multiplier": 1.0, "items_learning_rate_multiplier": 1.0,
+    },
+    "MatMul": {"transpose_a": False, "transpose_b": False},
+    "Pad": {"value": 0.0},
+    "Pool": {
+        "method": "max", "kernel_size": 2, "stride": 2, "padding": 0, "dilation": 1, "rounding": "ceil",
+        "count_padding": True, "global_pooling": False,
+    },
+    "ReLU": {"mode": "relu", "negative_slope": 0.0, "ceiling": None},
+    "Scale": {"axis": 1, "number_of_axes": 1, "bias": False, **WEIGHTS, "weight_initialiser": ONE},
+    "Slice": {"axis": 1, "start": 0, "stop": None, "step": 1},
+    "SoftMax": {"axis": 1},
+    "SoftMaxLoss": {"ignored_label": None, "normalisation": "batch", "weight": 1.0, "auxiliary": False},
+}  # fmt: skip
+"""What models that leave these fields out are trained with: a change would change them."""
 
 
 def make(kernel: Any, **values: Any) -> Kernel:
@@ -33,6 +80,13 @@ def test_operator(name: str) -> None:
     assert KERNELS[name].__doc__
     with pytest.raises(dataclasses.FrozenInstanceError):
         kernel.number_of_outputs = 4  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_defaults(name: str) -> None:
+    fields = dataclasses.fields(KERNELS[name])
+    defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
+    assert defaults == DEFAULTS.get(name, {})
 
 
 @pytest.mark.parametrize("name", KERNELS)

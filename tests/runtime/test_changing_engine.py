@@ -15,7 +15,7 @@ from crossbow.compile import memory
 from crossbow.runtime import building, tuner
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.engine import Engine
-from crossbow.runtime.scheduler import Scheduler
+from crossbow.runtime.scheduler import Callbacks, Scheduler
 from crossbow.runtime.tuner import Decision
 from crossbow.runtime.tuning import Tuning
 from crossbow.synch import AsynchronousSGD, Rule, RuleSequence
@@ -98,7 +98,7 @@ def test_nothing_goes_on_after_a_tick_that_was_left(
 
     with changing:
         monkeypatch.setattr(Scheduler, "run_tick", leave)
-        within(20, lambda: changing.engine.run(100, lambda: False, lambda result: None))
+        within(20, lambda: changing.engine.run(100, Callbacks()))
         assert len(left) == 1
 
 

@@ -113,3 +113,18 @@ def test_good_values_are_taken(conf: Any, values: dict[str, Any]) -> None:
 )
 def test_devices_are_a_list_or_separated_by_commas(devices: Any, expected: tuple[str, ...]) -> None:
     assert SystemConf(devices=devices).devices == expected
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype", "narrow"),
+    [
+        ("float32", "float32", None),
+        ("float64", "float64", None),
+        ("tf32", "float32", None),
+        ("bfloat16", "float32", "bfloat16"),
+        ("float16", "float32", "float16"),
+    ],
+)
+def test_the_types_of_a_precision(precision: str, dtype: str, narrow: str | None) -> None:
+    system = SystemConf(precision=precision, devices="cpu" if precision in ("float32", "float64") else "cuda:0")
+    assert (system.dtype.name, system.narrow) == (dtype, narrow)

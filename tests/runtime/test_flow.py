@@ -283,7 +283,7 @@ def test_closing_ends_what_is_being_done() -> None:
     under.refuse()
     with under.handing_on("testing", 0, flow.ignore_result):
         under.wake(0)
-        with pytest.raises(CrossbowError, match="^the context was closed while testing$"):
+        with pytest.raises(CrossbowError, match=r"^the context was closed while testing$"):
             under.collect()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crossbow import History, Record, TestResult
-from crossbow.runtime.results import RunningMean
+from crossbow.runtime.results import COLUMNS, RunningMean
 
 
 def record(epoch: float = 1, *, loss: float = 0.5, accuracy: float | None = None, tested: bool = True) -> Record:
@@ -22,6 +22,19 @@ def record(epoch: float = 1, *, loss: float = 0.5, accuracy: float | None = None
         learning_rate=0.1,
         test=test,
     )
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_numbers_of_a_record_and_back(tested: bool) -> None:
+    original = record(2, tested=tested, accuracy=0.25)
+    numbers = original.numbers()
+    assert numbers["test_accuracy"] == (0.25 if tested else None)
+    assert list(numbers) == list(COLUMNS)
+    assert Record.of_numbers({**numbers, "something": 1}) == original
+    assert math.isnan(Record.of_numbers({**numbers, "loss": None}).loss)
+    del numbers["tasks"]
+    with pytest.raises(KeyError, match="tasks"):
+        Record.of_numbers(numbers)
 
 
 def test_a_history_of_nothing() -> None:

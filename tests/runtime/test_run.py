@@ -6,14 +6,17 @@ import json
 import math
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from crossbow import SMA, DurationUnit, JsonLinesMonitor, Monitor, TrainingUnit
+from crossbow.data.order import TrainingOrder
+from crossbow.runtime import run
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
-from crossbow.types import ConfigurationError
+from crossbow.types import ConfigurationError, DataError, MonitorError
 from tests.support import (
     Probe,
     Trap,
@@ -191,6 +194,23 @@ def test_intervals_of_testing(
     assert all(record.test is not None and record.test.examples == 13 for record in history.tests)
 
 
+@pytest.mark.parametrize(
+    ("interval", "unit", "tasks", "expected"),
+    [
+        (3, TASKS, 0, 3),
+        (3, TASKS, 8, 9),
+        (3, TASKS, 9, 12),
+        (2, EPOCHS, 9, 20),
+        (2, EPOCHS, 19, 20),
+        (2, EPOCHS, 20, 40),
+    ],
+)
+def test_the_end_of_the_next_interval(interval: int, unit: TrainingUnit, tasks: int, expected: int) -> None:
+    """With ten tasks in an epoch."""
+    training: Any = SimpleNamespace(engine=SimpleNamespace(order=TrainingOrder(40, 4, 0), tasks=tasks))
+    assert run.TrainingRun._next_multiple(training, interval, unit) == expected
+
+
 def test_the_last_test_is_that_of_the_model() -> None:
     with context(test_interval=2) as running:
         assert running.train_and_test(3).records[-1].test == running.test()
@@ -360,3 +380,87 @@ def test_the_log_stays_readable_where_a_number_is_none(tmp_path: Path) -> None:
     assert line["loss"] is None
     assert line["images_per_second"] is None
     assert line["time"] == 3.0
+
+
+# Monitors
+
+
+# Monitors
+
+
+class Ender(Monitor):
+    """Ends training at the first event of this name after `tasks` tasks."""
+
+    interval = 0.0
+
+    def __init__(self, event: str, tasks: int) -> None:
+        self.event, self.tasks = event, tasks
+
+    def progress(self, progress: Progress) -> None:
+        self._perhaps("progress", progress.tasks)
+
+    def record(self, record: Record) -> None:
+        self._perhaps("record", record.tasks)
+
+    def _perhaps(self, event: str, tasks: int) -> None:
+        if event == self.event and tasks >= self.tasks:
+            self.end_training(f"{event} after {self.tasks} tasks")
+
+
+@pytest.mark.parametrize("event", ["progress", "record"])
+def test_a_monitor_ends_training(event: str) -> None:
+    """After the record, or on a tick within the epoch; and only this call."""
+    with context(data=blobs(40), learners=2, monitors=[Ender(event, 12)]) as running:
+        history = running.train_and_test(100)
+        assert history.stopped == "monitor"
+        assert history.message == f"Ender: {event} after 12 tasks"
+        assert history.records[-1].test is not None
+        assert 12 <= history.records[-1].tasks < 100 * 10
+        assert history.records[-1].tasks % 2 == 0
+        if event == "record":
+            assert tasks_of(history.records) == [10, 20]
+            assert running.train(1).stopped == "count", "training was complete when the monitor ended it"
+
+
+class Broken(Monitor):
+    """Raises an exception at an event."""
+
+    interval = 0.0
+
+    def __init__(self, event: str, error: Exception) -> None:
+        self.event, self.error = event, error
+
+    def progress(self, progress: Progress) -> None:
+        self._raise("progress")
+
+    def record(self, record: Record) -> None:
+        self._raise("record")
+
+    def close(self) -> None:
+        self._raise("close")
+
+    def _raise(self, event: str) -> None:
+        if event == self.event:
+            raise self.error
+
+
+@pytest.mark.parametrize("event", ["progress", "record", "close"])
+def test_a_monitor_that_raises_ends_training_by_name(event: str) -> None:
+    error = ZeroDivisionError("no tests yet")
+    message = rf"^the monitor Broken failed in `{event}`: ZeroDivisionError: no tests yet$"
+    with (
+        pytest.raises(MonitorError, match=message) as caught,
+        context(data=blobs(40), learners=2, monitors=[Broken(event, error)]) as running,
+    ):
+        running.train(1)
+    assert caught.value.__cause__ is error
+
+
+def test_an_error_for_users_keeps_its_type_and_names_the_monitor() -> None:
+    monitors = [Broken("record", DataError("the disk is full"))]
+    with (
+        context(data=blobs(40), learners=2, monitors=monitors) as running,
+        pytest.raises(DataError, match="disk") as caught,
+    ):
+        running.train(1)
+    assert caught.value.__notes__ == ["raised by the monitor Broken in `record`"]

@@ -17,7 +17,7 @@ from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.flow import ignore_result
 from crossbow.runtime.position import Position
 from crossbow.runtime.reports import Reports
-from crossbow.runtime.scheduler import Scheduler, ignore_decision
+from crossbow.runtime.scheduler import Callbacks, Scheduler
 from crossbow.solver import Schedule
 from crossbow.synch import AsynchronousSGD
 from tests.combinations import in_turn
@@ -61,7 +61,7 @@ def test_a_tick_is_not_left_once_learners_may_wait_for_each_other(monkeypatch: p
     monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.0)
     asked = itertools.count(1)
     with logistic(rule=SMA(tau=2), learners=2) as running:
-        within(SECONDS, lambda: running.engine.run(100, lambda: next(asked) > 2, lambda result: None))
+        within(SECONDS, lambda: running.engine.run(100, Callbacks(stop=lambda: next(asked) > 2)))
         assert running.engine.tasks == 4
 
 
@@ -81,7 +81,7 @@ def test_results_are_handed_on_while_ticks_run() -> None:
                 submitted.set()
             return False
 
-        within(2 * SECONDS, lambda: running.engine.run(30, stop, lambda result: results.append(result.task)))
+        within(2 * SECONDS, lambda: running.engine.run(30, Callbacks(lambda result: results.append(result.task), stop)))
     assert max(behind) == scheduler.TICKS_BEHIND
     assert len(results) == 30
 
@@ -157,9 +157,9 @@ class Parts:
         clock = WorkClock(2, 2, barrier=barrier)
         self.scheduler = Scheduler(clock, self.coordination, self.flow, recovery, self.position, schedule)
 
-    def train(self, until: int, stop: Any = lambda: False, on_decision: Any = ignore_decision) -> None:
+    def train(self, until: int, **callbacks: Any) -> None:
         with self.flow.handing_on("training", self.position.tasks, ignore_result):
-            self.scheduler.train(until, self.loader, stop, on_decision)
+            self.scheduler.train(until, self.loader, Callbacks(**callbacks))
 
 
 def test_a_tick_is_its_tasks_and_its_end() -> None:
@@ -205,6 +205,12 @@ def test_training_stops_between_ticks() -> None:
     parts.train(100, stop=lambda: parts.position.tick == 3)
     assert parts.position.tasks == 12
     assert parts.log[-1] == "settle"
+
+
+def test_training_pauses_at_a_tick() -> None:
+    parts = Parts()
+    parts.train(100, pause=lambda: parts.loader.count >= 5)
+    assert (parts.position.tasks, parts.log[-1]) == (8, "settle")
 
 
 def test_a_tick_is_left_only_before_its_last_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

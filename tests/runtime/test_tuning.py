@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from crossbow.runtime import tuner
 from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.runtime.engine import Engine
 from crossbow.runtime.results import AnyDecision, History
+from crossbow.runtime.scheduler import Callbacks
+from crossbow.runtime.task import Completed
 from crossbow.runtime.tuner import Decision, Retuning, Tuner
 from crossbow.runtime.tuning import Tuning
 from crossbow.synch import AsynchronousSGD, RuleSequence
@@ -116,9 +119,13 @@ def test_no_batch_is_left_out_or_taken_twice(rule: Any, starts: list[int]) -> No
         seen: list[int] = []
         original = Engine.run
 
-        def run(engine: Engine, until: int, stop: Any, on_result: Any, on_decision: Any) -> None:
+        def run(engine: Engine, until: int, callbacks: Callbacks) -> None:
+            def watch(result: Completed) -> None:
+                seen.append(result.task)
+                callbacks.on_result(result)
+
             before = engine.tasks
-            original(engine, until, stop, lambda result: (seen.append(result.task), on_result(result)), on_decision)
+            original(engine, until, replace(callbacks, on_result=watch))
             assert starts[-1] == before
 
         with pytest.MonkeyPatch.context() as patch:

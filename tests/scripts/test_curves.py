@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import builtins
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from crossbow import DataError, Record, TestResult
-from crossbow.scripts.curves import write_learning_curves
+from crossbow.scripts.curves import AXES, Curves, curves_picture, picture_format, write_learning_curves
 from tests.scripts.runs import PNG
 
 
@@ -64,3 +65,21 @@ def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(DataError, match=r"needs matplotlib: pip install 'crossbow\[zoo\]'"):
         write_learning_curves([record(1)], tmp_path / "curves.png", "title")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("x", "last"), [("epochs", 3.0), ("seconds", 3.0), ("images", 240.0)])
+def test_several_runs_on_an_axis(x: str, last: float) -> None:
+    records = [record(number) for number in range(1, 4)]
+    assert Curves(records, batch_size=8).place(records[-1], x) == last
+    runs = {"first": Curves(records, batch_size=8), "second <&>": Curves(records[:1], batch_size=8)}
+    texts = " ".join(
+        comment.strip() for comment in re.findall("<!--(.*?)-->", curves_picture(runs, "", x, "svg").decode())
+    )
+    for expected in ("first", "second &lt;&amp;&gt;", "accuracy", "loss", AXES[x]):
+        assert expected in texts
+
+
+def test_the_ending_is_the_format() -> None:
+    assert [picture_format(Path(name)) for name in ("a.png", "b.SVG")] == ["png", "svg"]
+    with pytest.raises(DataError, match=r"ends with \.png or \.svg\. Received: 'curves\.gif'"):
+        picture_format(Path("out/curves.gif"))

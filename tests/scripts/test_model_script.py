@@ -382,7 +382,7 @@ def test_without_the_picture(
 
 def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def full(self: JsonLinesMonitor, record: object) -> None:
-        raise OSError(28, "No space left on device", str(self.path))
+        raise self._unwritable(OSError(28, "No space left on device"))
 
     monkeypatch.setattr(JsonLinesMonitor, "record", full)
     script = broken(perceptron(classes=10))
@@ -527,7 +527,7 @@ def test_bad_records_are_skipped_listed_and_counted(
     assert "digits, record 11: expected an image. Received: nothing" in printed.err
     assert not listed.exists()
 
-    assert script.main([*options, "--on-bad-record", "skip", "--loader-threads", "2"]) == 0
+    assert script.main([*options, "--overwrite", "--on-bad-record", "skip", "--loader-threads", "2"]) == 0
     printed = capsys.readouterr()
     assert f"left out 1 training and 1 test examples that cannot be decoded: {listed}" in printed.out.splitlines()
     lines = [json.loads(line) for line in listed.read_text("utf-8").splitlines()]

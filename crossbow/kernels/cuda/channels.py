@@ -86,8 +86,7 @@ def _axes(x: Tensor, axis: int, variable: Shape) -> list[_Axis]:
         if size == 1:
             continue
         before = axes[-1] if axes else None
-        alike = before is not None and (before.number is None) == (number is None)
-        if before is not None and alike and (number is None or before.number == size * number):
+        if before is not None and before.number == (None if number is None else size * number):
             axes[-1] = _Axis(before.size * size, stride, number)
         else:
             axes.append(_Axis(size, stride, number))

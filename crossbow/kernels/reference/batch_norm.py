@@ -36,8 +36,8 @@ def training(
     _normalise(input0, saved_mean, saved_inverse, weights, bias, output)
     factor = 1 - setting.fraction if setting.fraction is not None else 0.0
     if count is not None and count_next is not None:
-        factor = 1 / (1 + float(count[0]))
-        count_next[0] = count[0] + 1
+        factor = 1 / (1 + count.item())
+        count_next[...] = count + 1
     unbiased = variance * (values / max(values - 1, 1))
     running_mean_next[...] = (1 - factor) * running_mean + factor * mean
     running_variance_next[...] = (1 - factor) * running_variance + factor * unbiased

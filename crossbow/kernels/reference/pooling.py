@@ -138,13 +138,14 @@ def _total(room: Floats, output: Shape, geometry: PoolingGeometry) -> NDArray[np
 
 def _first_inside(output: Shape, geometry: PoolingGeometry) -> NDArray[np.int32]:
     """Index of every window's first position that is on the input instead of the padding before it."""
-    g, firsts = geometry, np.zeros(output[2:], np.int64)
-    for axis, (windows, k, s, d, (before, _)) in enumerate(
-        zip(output[2:], g.kernel, g.stride, g.dilation, g.padding, strict=True)
-    ):
-        first = np.maximum(0, -(-(before - np.arange(windows) * s) // d))
-        firsts = firsts * k + first.reshape([-1 if other == axis else 1 for other in range(len(g.kernel))])
-    return np.broadcast_to(firsts, output).astype(KEPT_TYPE)
+    firsts = [
+        np.maximum(0, -(-(before - np.arange(windows) * stride) // dilation))
+        for windows, stride, dilation, (before, _) in zip(
+            output[2:], geometry.stride, geometry.dilation, geometry.padding, strict=True
+        )
+    ]
+    indices = np.ravel_multi_index(np.ix_(*firsts), geometry.kernel)
+    return np.broadcast_to(indices, output).astype(KEPT_TYPE)
 
 
 def _kept(kept: Array, output: Shape) -> NDArray[np.int32]:

@@ -41,15 +41,22 @@ def check_finite(*, value: Floats, what: str) -> None:
 
 
 @computes(Wait)
-def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array) -> None:
+def wait(*, flags: NDArray[np.int64], abort: NDArray[np.int64], state: Array, averages: bool) -> None:
     """Return once every flag ≥ state[TICK], regardless of `abort`: a merge that all learners may begin is completed."""
+    began = state[State.SINCE] = time.monotonic_ns()
     while not (flags >= int(state[State.TICK])).all():
         if abort[0] != 0:
             raise Aborted("another learner failed")
         time.sleep(POLL_SECONDS)
+    now = time.monotonic_ns()
+    state[State.WAITED] += now - began
+    state[State.SINCE] = -now if averages else 0
 
 
 @computes(Signal)
 def signal(*, state: Array, flag: NDArray[np.int64]) -> None:
     """flag ← state[TICK]."""
     flag[0] = state[State.TICK]
+    if state[State.SINCE] < 0:
+        state[State.AVERAGED] += time.monotonic_ns() + state[State.SINCE]
+        state[State.SINCE] = 0

@@ -38,14 +38,18 @@ class Wait(Request):
     """The call returns once every flag ≥ state[TICK]; before that, it raises `Aborted` if abort[0] ≠ 0. Only libraries
     whose calls run on the host's threads have such kernels.
 
-    flags: 1-D int64; abort: int64 of shape (1,).
+    flags: 1-D int64; abort: int64 of shape (1,). The time waited is added to state[WAITED].
     """
+
+    averages: bool = False
+    """Whether the kernels up to the next `Signal` average."""
 
     reads, writes = ("flags", "abort", "state"), ()
 
 
 @dataclass(frozen=True)
 class Signal(Request):
-    """flag (int64 of shape (1,)) = state[TICK], after everything before it in the list. On the host only."""
+    """flag (int64 of shape (1,)) = state[TICK], after everything before it in the list. On the host only. Ends an
+    average, whose time is added to state[AVERAGED]."""
 
     reads, writes = ("state",), ("flag",)

@@ -12,6 +12,7 @@ from crossbow.data.loader import Loader
 from crossbow.data.order import Order
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels import select_library
+from crossbow.kernels.cpu.threads import one_thread
 from crossbow.runtime.assembly import SLOTS, Assembly, Needs
 from crossbow.runtime.backend import TickLearners, batch_source
 from crossbow.runtime.coefficients import Formulas
@@ -94,6 +95,17 @@ class CpuBackend:
     def call(self, work: Callable[[], T]) -> T:
         """Do `work` on the first learner's thread, and return its result."""
         return self.streams[0].call(work)
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Submit `work` to the first learner's thread. Returns a function that waits for its result."""
+        return self.streams[0].begin(work)
+
+    def call_here(self, work: Callable[[], T]) -> T:
+        """Do native work on the calling thread if learners have one thread, else on the first learner's."""
+        if self.threads[0] > 1:
+            return self.call(work)  # every thread with a team of threads would have a team of its own
+        with one_thread():
+            return work()
 
     def close(self, timeout: float) -> None:
         """End the threads, each after its current task."""

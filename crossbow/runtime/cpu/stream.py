@@ -59,9 +59,13 @@ class CpuStream:
 
     def call(self, work: Callable[[], T]) -> T:
         """Do `work` after all earlier work. Returns its result, or raises its exception."""
+        return self.begin(work)()
+
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Submit `work`, and return at once: a function that waits for its result, or raises its exception."""
         call = _Call(work)
         self.submit(call.run)
-        return call.result()
+        return call.result
 
     def wait(self, timeout: float) -> bool:
         """Wait until all submitted work is done. Returns whether it was within `timeout` seconds."""
@@ -88,10 +92,11 @@ class Signals:
         """The signals of a run."""
         return cls(assembly.arithmetic.library, assembly.flags)
 
-    def wait(self, flags: Array, state: Array) -> list[BoundStep]:
-        """A call that waits until all these flags have reached the task's tick."""
+    def wait(self, flags: Array, state: Array, *, averages: bool = False) -> list[BoundStep]:
+        """A call that waits until all these flags have reached the task's tick. averages: whether an average follows,
+        up to the next signal."""
         buffers = {"flags": flags, "abort": self.flags.abort, "state": state}
-        return [BoundStep("wait", call) for call in self.library.prepare(Wait()).bind(buffers)]
+        return [BoundStep("wait", call) for call in self.library.prepare(Wait(averages)).bind(buffers)]
 
     def signal(self, flags: Array, index: int, state: Array) -> list[BoundStep]:
         """A call that sets one of these flags to the task's tick."""

@@ -121,7 +121,7 @@ class TickSteps:
         share = self.share.slice(self.base.buffers[0].size)
         vectors = {name: vector[share] for name, vector in {**self.base.vectors(parity), **sent}.items()}
         first, last = self.share.on_device[0], self.share.on_device[-1] + 1
-        steps = self.signals.wait(flags.ready[first:last], self.state)
+        steps = self.signals.wait(flags.ready[first:last], self.state, averages=True)
         steps += self._merge_statistics(parity)
         if merging.devices > 1:
             steps += merging.sum_of_device(vectors, len(self.replicas))
@@ -131,7 +131,7 @@ class TickSteps:
             mean = merging.mean("sent", len(self.replicas))
             steps += arithmetic.square(mean, vectors, flags.squares[learner : learner + 1])
             steps += self.signals.signal(flags.measured, learner, self.state)
-            steps += self.signals.wait(flags.measured, self.state)
+            steps += self.signals.wait(flags.measured, self.state, averages=True)
             clipping, merge = arithmetic.clip(merge, tuple(mean), flags.squares)
             steps += clipping
         steps += arithmetic.adjust("average", merge, vectors, share)

@@ -91,6 +91,15 @@ class CudaBackend:
         """Do work on the first learner's stream, and wait until it is done."""
         return self.streams[0].call(work)
 
+    def begin(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Do work on the first learner's stream, and wait until it is done. Returns a function that has its result."""
+        result = self.call(work)
+        return lambda: result
+
+    def call_here(self, work: Callable[[], T]) -> T:
+        """Do work on the first learner's stream, and wait until it is done."""
+        return self.call(work)
+
     def close(self, timeout: float) -> None:
         """Destroy the streams."""
         with self._submitting:

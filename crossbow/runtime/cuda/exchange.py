@@ -129,5 +129,14 @@ def exchanging_learner(
         steps.update({("train", parity): work for parity in PARITIES})
         tasks.update(check_work(assembly, memory, base, replica))
         return CudaLearner(
-            number, streams, memory.turns, tasks, steps, numbers, assembly.flags, report, finished=finished
+            number,
+            streams,
+            memory.turns,
+            tasks,
+            steps,
+            numbers,
+            assembly.flags,
+            report,
+            finished=finished,
+            scaling=memory.scaling,
         )

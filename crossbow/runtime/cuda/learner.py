@@ -28,7 +28,7 @@ from crossbow.runtime.cuda.stream import Event, LearnerStreams
 from crossbow.runtime.cuda.work import BoundWork, StepKey, Work, WorkKey
 from crossbow.runtime.flags import Flags
 from crossbow.runtime.task import Completed, Failed, Finished, Purpose, Report, Task, check_loss
-from crossbow.types import Aborted
+from crossbow.types import Aborted, Array
 
 
 class _Submitted(NamedTuple):
@@ -55,9 +55,12 @@ class CudaLearner:
         *,
         sends: str = "weights",
         finished: Finished | None = None,
+        scaling: Array | None = None,
     ) -> None:
         """sends: the vector that a learner sends, by the rule. finished: called after each training task under a rule
         without a barrier."""
+        self.scaling = scaling
+        self.activity = None
         self.number, self.stream, self.copies = number, streams.compute, streams.copies
         self.tasks, self.steps, self.finished = tasks, steps, finished
         self.ready = Event(self.stream.device)

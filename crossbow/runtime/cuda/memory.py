@@ -158,6 +158,11 @@ class CudaLearnerMemory:
             loader: tuple(Input(slots[loader], device) for _ in range(INPUTS)) for loader in assembly.loaders
         }
 
+    @property
+    def scaling(self) -> Array | None:
+        """State of the loss scale; None without one."""
+        return self._narrow.get("scaling")
+
     def inputs(self, loader: Loader) -> Sequence[Input]:
         """The input buffers for a loader's batches."""
         return self._inputs[loader]

@@ -89,6 +89,7 @@ class CudaSynchroniser:
     ) -> None:
         """submitting: as for `LearnerStreams`."""
         self.number, self.devices = number, devices
+        self.scaling = self.activity = None
         self._flags, self._submitting, self._report = flags, submitting, report
         self._collective = NcclCollective([device.stream for device in devices]) if len(devices) > 1 else None
 

@@ -36,7 +36,18 @@ def tick_learner(
         tasks = _tasks(assembly, memory, base, replica) | check_work(assembly, memory, base, replica)
         steps = _steps(assembly, merging, formulas, numbers, base, replica)
         sends = merging.rule.sends
-        return CudaLearner(number, streams, memory.turns, tasks, steps, numbers, assembly.flags, report, sends=sends)
+        return CudaLearner(
+            number,
+            streams,
+            memory.turns,
+            tasks,
+            steps,
+            numbers,
+            assembly.flags,
+            report,
+            sends=sends,
+            scaling=memory.scaling,
+        )
 
 
 def _tasks(

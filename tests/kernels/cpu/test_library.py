@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from crossbow import SystemConf, TrainingUnit
+from crossbow import ConfigurationError, SystemConf, TrainingUnit
 from crossbow.kernels import select_library
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from tests.kernels.cpu import REASON
@@ -35,6 +35,22 @@ def test_names_of_libraries() -> None:
     assert SystemConf(kernels="compiled").kernels == "compiled"
     if REASON is None:
         assert select_library("auto")[0].name == select_library("onednn")[0].name == "onednn"
+
+
+@pytest.mark.parametrize(
+    ("installed", "precision", "reason"),
+    [
+        (True, "float64", "the compiled kernels compute in float32, and precision is float64"),
+        (False, "float32", "the package numba, which compiles kernels, is not installed"),
+        (False, "float64", "the package numba, which compiles kernels, is not installed"),
+    ],
+)
+def test_the_first_reason_why_compiled_kernels_are_not_possible(
+    installed: bool, precision: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("crossbow.kernels.cpu.onednn.shared_library.numba_is_installed", lambda: installed)
+    with pytest.raises(ConfigurationError, match=rf"kernels='compiled' is not possible here: {reason}\."):
+        select_library("compiled", np.dtype(precision))
 
 
 HIDDEN = """

@@ -169,6 +169,10 @@ class GuardedLaunch:
                     if start <= given.array[0] < end:
                         value.view(np.uint64)[0] = address(memory) + first + given.array[0] - start
                         break
+                else:  # an empty array
+                    memory = np.full(2 * GUARD, UNTOUCHED, np.uint8)
+                    value.view(np.uint64)[0] = address(memory) + GUARD
+                    pieces.append((given.array[0], given.array[0], False, memory, GUARD))
         self.kernel(self.blocks, self.threads, self.shared, address(places))
         for start, end, writes, memory, first in pieces:
             last = first + end - start

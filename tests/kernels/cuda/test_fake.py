@@ -109,6 +109,8 @@ def test_a_kernel_that_writes_behind_an_array(stream: CudaStream) -> None:
     copy(arena[2 * SIZE :], arena[:SIZE], SIZE + 1)
     with pytest.raises(FakeError, match=r"repeat writes beside an array: repeat \(y\)"):
         api().runtime.deviceSynchronize()
+    with on(Stream(0, 0)), pytest.raises(FakeError, match="repeat writes beside an array"):
+        copy(arena[2 * SIZE :], arena[:0])
 
 
 def test_a_kernel_that_reads_behind_an_array_gets_no_numbers(stream: CudaStream) -> None:
@@ -516,6 +518,7 @@ def test_results_that_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(caught.value.__cause__, RaceError)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the error ends the watcher
 def test_results_that_are_read_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     original = CudaLearner._result
 

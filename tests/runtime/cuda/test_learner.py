@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 
 from crossbow import (
+    SSGD,
     TrainingUnit,
 )
+from crossbow.runtime.cuda.learner import CudaLearner
+from crossbow.runtime.cuda.memory import TURNS
 from crossbow.runtime.cuda.work import Work
 from crossbow.runtime.task import Failed, Task
 from crossbow.solver import Pace
@@ -75,3 +78,20 @@ def test_a_failure_stops_the_learner_and_gives_everything_back(monkeypatch: pyte
         assert learner._turns._free.qsize() == free
         assert engine.parts.flags.aborted
         engine.parts.flags.abort[:] = 0
+
+
+def test_tasks_without_a_step_give_their_turns_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under S-SGD, learner 0 waits for the step of its task while learner 1 fails."""
+    original = CudaLearner._compute
+
+    def fail(learner: CudaLearner, submitted: Any) -> None:
+        if learner.number == 1:
+            raise RuntimeError("no luck")
+        original(learner, submitted)
+
+    with fake_cuda(), context("cuda:0", rule=SSGD()) as running:
+        learners = engine_of(running).coordination.learners
+        monkeypatch.setattr(CudaLearner, "_compute", fail)
+        with pytest.raises(TaskError, match="on learner 1: RuntimeError: no luck"):
+            running.train(4, TrainingUnit.TASKS)
+        assert [learner._turns._free.qsize() for learner in learners] == [TURNS, TURNS]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from crossbow.kernels.arguments import Address, Arguments
 from crossbow.kernels.compiled import (
     TICK,
     call_address,
+    inlined,
     int64_at,
     load_acquire,
     native,
@@ -22,7 +24,7 @@ from crossbow.kernels.compiled import (
     store_release,
 )
 from crossbow.kernels.cpu.rooms import PASSES
-from crossbow.kernels.interface import Call, PreparedKernel
+from crossbow.kernels.interface import Call, PreparedKernel, State
 from crossbow.kernels.native import ABORTED, NativeCall
 from crossbow.kernels.requests import Signal, Wait
 from crossbow.types import Array, address
@@ -32,20 +34,46 @@ SPINS, YIELDS, SLEEP_MICROSECONDS = 200, 2000, 50
 lasts at least twice as long as requested, and learners wait for each other at every tick."""
 
 
+MONOTONIC = getattr(time, "CLOCK_MONOTONIC", 0)
+WAITED, AVERAGED, SINCE = State.WAITED, State.AVERAGED, State.SINCE
+
 WAIT = Arguments(
-    flags=Address, count=int, stride=int, abort=Address, state=Address, sched_yield=Address, usleep=Address
+    flags=Address,
+    count=int,
+    stride=int,
+    abort=Address,
+    state=Address,
+    averages=int,
+    sched_yield=Address,
+    usleep=Address,
+    clock_gettime=Address,
+    timespec=Address,
 )
-"""stride: bytes between flags."""
+"""stride: bytes between flags. averages: 1 if an average follows, else 0. timespec: memory for the clock's time."""
+
+
+@inlined
+def nanoseconds(clock_gettime: int, timespec: int) -> Any:
+    """The time of the monotonic clock; 0 where there is none."""
+    if clock_gettime == 0:
+        return np.int64(0)
+    call_address(clock_gettime, MONOTONIC, timespec, 0, 0)
+    return int64_at(timespec)[0] * np.int64(1_000_000_000) + int64_at(timespec)[1]
 
 
 @native_pass(WAIT)
 def wait_for_flags(block: Any) -> int:
-    target = int64_at(block.state)[TICK]
+    state = int64_at(block.state)
+    target = state[TICK]
     rounds = 0
+    began = np.int64(0)
     for index in range(block.count):
         while load_acquire(block.flags + index * block.stride) < target:
             if load_acquire(block.abort) != 0:
                 return ABORTED
+            if rounds == 0:
+                began = nanoseconds(block.clock_gettime, block.timespec)
+                state[SINCE] = began
             rounds += 1
             if rounds <= SPINS:
                 pause()
@@ -53,13 +81,30 @@ def wait_for_flags(block: Any) -> int:
                 call_address(block.sched_yield, 0, 0, 0, 0)
             else:
                 call_address(block.usleep, SLEEP_MICROSECONDS, 0, 0, 0)
+    if rounds > 0 or block.averages != 0:
+        now = nanoseconds(block.clock_gettime, block.timespec)
+        if rounds > 0:
+            state[WAITED] += now - began
+        state[SINCE] = -now if block.averages != 0 else np.int64(0)
     return 0
 
 
 @native
-def signal_flag(state: int, flag: int, _2: int, _3: int) -> int:
-    store_release(np.int64(flag), int64_at(state)[TICK])
+def signal_flag(state_address: int, flag: int, clock_gettime: int, timespec: int) -> int:
+    state = int64_at(state_address)
+    store_release(np.int64(flag), state[TICK])
+    if state[SINCE] < 0:
+        state[AVERAGED] += nanoseconds(np.int64(clock_gettime), np.int64(timespec)) + state[SINCE]
+        state[SINCE] = 0
     return 0
+
+
+@functools.cache
+def _clock() -> int:
+    """The function `clock_gettime`; 0 where there is none."""
+    if sys.platform == "win32":
+        return 0
+    return ctypes.cast(ctypes.CDLL(None).clock_gettime, ctypes.c_void_p).value or 0
 
 
 @functools.cache
@@ -91,8 +136,11 @@ def wait(request: Wait) -> PreparedKernel:
             stride=flags.strides[0],
             abort=abort,
             state=state,
+            averages=int(request.averages),
             sched_yield=sched_yield,
             usleep=usleep,
+            clock_gettime=_clock(),
+            timespec=np.zeros(2, np.int64),
         )
         return (call,)
 
@@ -105,6 +153,8 @@ def signal(request: Signal) -> PreparedKernel:
 
     def bind(buffers: Mapping[str, Array]) -> Sequence[Call]:
         state, flag = buffers["state"], buffers["flag"]
-        return (NativeCall("signal", signal_flag.address, (address(state), address(flag)), (state, flag)),)
+        timespec = np.zeros(2, np.int64)
+        arguments = (address(state), address(flag), _clock(), address(timespec))
+        return (NativeCall("signal", signal_flag.address, arguments, (state, flag, timespec)),)
 
     return request.prepared("numba", bind)

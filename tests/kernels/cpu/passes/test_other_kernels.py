@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crossbow.kernels.cpu.library import Cpu
+from crossbow.kernels.cpu.passes.flags import SLEEP_MICROSECONDS, YIELDS, wait_for_flags
 from crossbow.kernels.interface import PreparedKernel
 from crossbow.kernels.native import NativeError
 from crossbow.kernels.reference import Reference
@@ -349,3 +351,32 @@ def test_vectors_of_different_lengths_are_refused() -> None:
 def test_activations_are_channels_last() -> None:
     assert ONEDNN.layout((2, 3, 4, 5)) is Layout.CHANNELS_LAST
     assert ONEDNN.layout((2, 3)) is Layout.PLAIN
+
+
+def test_a_wait_yields_its_core_before_it_sleeps() -> None:
+    """The functions stand for the system's, and record their calls. The second flag is set during the third sleep."""
+    flags, calls = np.array([4, 3]), list[str]()
+    function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 4)
+
+    def sched_yield(_0: int, _1: int, _2: int, _3: int) -> int:
+        calls.append("yield")
+        return 0
+
+    def usleep(microseconds: int, _1: int, _2: int, _3: int) -> int:
+        calls.append(f"sleep {microseconds}")
+        flags[1] = 4 if len(calls) >= YIELDS + 3 else 3
+        return 0
+
+    functions = function(sched_yield), function(usleep)
+    addresses = [ctypes.cast(each, ctypes.c_void_p).value for each in functions]
+    wait_for_flags.call(
+        "wait",
+        flags=flags,
+        count=flags.size,
+        stride=flags.strides[0],
+        abort=np.zeros(1, np.int64),
+        state=state(TICK=4),
+        sched_yield=addresses[0],
+        usleep=addresses[1],
+    )()
+    assert calls == ["yield"] * YIELDS + [f"sleep {SLEEP_MICROSECONDS}"] * 3

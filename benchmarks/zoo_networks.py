@@ -1,0 +1,59 @@
+"""All networks of the zoo as measured networks, by the command that trains them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+
+from benchmarks.networks import NETWORKS, Network
+from benchmarks.torch_network import NoEquivalentError, torch_network
+from crossbow.scripts import ModelDescription, ModelScript
+
+LARGE = 128
+"""Least height of images of which only a few are in a batch."""
+EXAMPLES, LARGE_EXAMPLES, RATINGS = 4096, 256, 2**18
+"""Number of training examples: small images, large images, ratings."""
+
+
+def network_named(name: str) -> Network:
+    """A network of `NETWORKS`, or of the zoo by its command, as "python -m models.resnet --depth 56"."""
+    if name in NETWORKS:
+        return NETWORKS[name]
+    _, _, module, *options = name.split()
+    return zoo_network(module, options)
+
+
+def zoo_network(module: str, options: Sequence[str]) -> Network:
+    """The network that a script trains with these options."""
+    script = importlib.import_module(module).SCRIPT
+    assert isinstance(script, ModelScript)
+    described = script.describe(options)
+    shape = described.input_shape
+    images = len(shape) == 3
+    return Network(
+        parameters=described.parameters,
+        image_shape=shape,
+        examples=LARGE_EXAMPLES if is_large(described) else EXAMPLES,
+        build=lambda: script.dataflow(options),
+        torch=lambda: torch_network(script.dataflow(options), shape),
+        batches=(),
+        targets={},
+        data=None if images else lambda: script.synthetic_data(options, training=RATINGS, check=1),
+    )
+
+
+def is_large(described: ModelDescription) -> bool:
+    """Whether a network is for large images."""
+    return len(described.input_shape) == 3 and described.input_shape[1] >= LARGE
+
+
+def torch_problem(described: ModelDescription) -> str:
+    """Why PyTorch cannot compute the same as a network of the zoo; empty if it can."""
+    import torch
+
+    try:
+        with torch.device("meta"):  # no memory
+            network_named(described.command).torch()
+    except NoEquivalentError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,43 @@
+"""Fingerprints of data sets: whether a run goes on with the data that it began with."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from crossbow.data.dataset import Dataset
+from crossbow.data.examples import ArrayExamples, Examples
+
+SAMPLES = 64
+"""Number of images in memory that count, evenly spaced. Images in files are known by their labels alone."""
+
+
+def fingerprint(data: Dataset) -> dict[str, Any]:
+    """What identifies a data set, as JSON values: numbers of examples, shape and type of an image, number of classes,
+    and digests of all labels and of some images.
+
+    >>> data = Dataset((np.zeros((4, 2), np.float32), np.array([0, 1, 1, 0])))
+    >>> fingerprint(data)["training_examples"], fingerprint(data)["classes"]
+    (4, 2)
+    """
+    found: dict[str, Any] = {
+        "training_examples": len(data.train),
+        "check_examples": None if data.check is None else len(data.check),
+        "image_shape": list(data.image_shape),
+        "image_type": str(data.train.image_dtype),
+        "classes": data.number_of_classes,
+        "training_digest": _digest(data.train),
+    }
+    if data.check is not None:
+        found["check_digest"] = _digest(data.check)
+    return found
+
+
+def _digest(examples: Examples) -> str:
+    digest = hashlib.sha256(np.ascontiguousarray(examples.labels).tobytes())
+    if isinstance(examples, ArrayExamples):
+        chosen = np.linspace(0, len(examples) - 1, min(SAMPLES, len(examples))).astype(np.intp)
+        digest.update(examples.images[chosen].tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,12 @@
+"""Monitors that show progress, write records in the formats of other tools, and end training.
+
+The base class and the log in JSON Lines are in `crossbow.runtime.monitor`.
+"""
+
+from crossbow.monitors.console import ConsoleMonitor
+from crossbow.monitors.csv_file import CsvMonitor
+from crossbow.monitors.early_stopping import EarlyStopping
+from crossbow.monitors.tensorboard import TensorBoardMonitor
+from crossbow.monitors.wandb import WandbMonitor
+
+__all__ = ["ConsoleMonitor", "CsvMonitor", "EarlyStopping", "TensorBoardMonitor", "WandbMonitor"]

@@ -1,0 +1,67 @@
+"""Records as a table of comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable
+
+from crossbow.files import check_regular, checked_path, file_error, make_directory
+from crossbow.runtime.monitor import Monitor, Progress
+from crossbow.runtime.results import COLUMNS, Record
+from crossbow.types import DataError
+
+
+class CsvMonitor(Monitor):
+    """Writes a header and one row per record (RFC 4180), with the numbers of the record in columns. A number that is
+    unknown is an empty cell. Each row is flushed before the next begins.
+
+    The file is created when training begins. Raises DataError, which ends the training, if it cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, resume: bool = False) -> None:
+        """resume: keep the rows of an existing file up to the task at which training begins, for training that goes on
+        where an earlier process ended; otherwise an existing file is replaced."""
+        self.path = checked_path("CsvMonitor", path)
+        self._resume, self._begun = resume, False
+
+    def progress(self, progress: Progress) -> None:
+        if not self._begun:
+            try:
+                self._begin(progress.tasks)
+            except DataError:
+                raise
+            except (OSError, ValueError) as error:
+                raise self._unwritable(error) from error
+            self._begun = True
+
+    def record(self, record: Record) -> None:
+        values = record.numbers()
+        try:
+            self._write([["" if values[name] is None else values[name] for name in COLUMNS]], "a")
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _begin(self, tasks: int) -> None:
+        older = check_regular(self.path)
+        make_directory(self.path.parent)
+        kept = self._rows_until(tasks) if self._resume and older is not None else []
+        self._write([COLUMNS, *kept], "w")
+
+    def _rows_until(self, tasks: int) -> list[list[str]]:
+        """The rows of the existing file whose last task is not later."""
+        with self.path.open(newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            if tuple(next(rows, ())) != COLUMNS:
+                raise DataError(
+                    f"{self.path}: expected a table of records with the columns {', '.join(COLUMNS)}. Received: others"
+                )
+            # A killed process may have left half a row.
+            return [row for row in rows if len(row) == len(COLUMNS) and int(row[COLUMNS.index("tasks")]) <= tasks]
+
+    def _write(self, rows: Iterable[Iterable[object]], mode: str) -> None:
+        with self.path.open(mode, newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(rows)
+
+    def _unwritable(self, error: OSError | ValueError) -> DataError:
+        return file_error(error, self.path, "to write the table of records")

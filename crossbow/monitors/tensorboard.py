@@ -1,0 +1,78 @@
+"""Records as event files of TensorBoard."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import Any
+
+from crossbow.extras import optional_module
+from crossbow.files import checked_path, file_error, make_directory
+from crossbow.runtime.monitor import Monitor, Progress
+from crossbow.runtime.results import Record
+
+TAGS = {
+    "loss": "loss/training",
+    "accuracy": "accuracy/training",
+    "test_loss": "loss/test",
+    "test_accuracy": "accuracy/test",
+}
+"""Tags of the numbers that share a chart; the others have their names as tags."""
+AXES = ("tasks", "test_examples")
+"""Numbers of a record that are not written: the step itself, and a constant."""
+
+
+class TensorBoardMonitor(Monitor):
+    """Writes the numbers of every record as scalars to event files, which `tensorboard --logdir DIRECTORY` shows. The
+    step is the number of tasks; training and test share a chart.
+
+    Each record is flushed. Every training process writes a file of its own. If training is resumed from an earlier
+    task, TensorBoard discards what earlier files have from there on. Files are written by the package tensorboard:
+    `pip install 'crossbow[tensorboard]'`. Raises ConfigurationError without it, and DataError, which ends the training,
+    if the directory cannot be written.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self.directory = checked_path("TensorBoardMonitor", directory)
+        self._events = _package("compat.proto.event_pb2")
+        self._summaries = _package("compat.proto.summary_pb2")
+        self._files = _package("summary.writer.event_file_writer")
+        self._file: Any = None
+
+    def progress(self, progress: Progress) -> None:
+        if self._file is None:
+            make_directory(self.directory)
+            try:
+                self._file = self._files.EventFileWriter(str(self.directory))
+                start = self._events.SessionLog(status=self._events.SessionLog.START)
+                # TensorBoard then discards events of earlier files from this step on. The step 0 would discard nothing.
+                self._add(progress.tasks + 1, session_log=start)
+            except OSError as error:
+                raise file_error(error, self.directory, "to write event files") from error
+
+    def record(self, record: Record) -> None:
+        numbers = {name: value for name, value in record.numbers().items() if name not in AXES and value is not None}
+        values = [
+            self._summaries.Summary.Value(tag=TAGS.get(name, name), simple_value=value)
+            for name, value in numbers.items()
+            if math.isfinite(value)
+        ]
+        try:
+            self._add(record.tasks, summary=self._summaries.Summary(value=values))
+        except OSError as error:
+            raise file_error(error, self.directory, "to write event files") from error
+
+    def close(self) -> None:
+        """Close the event file, and end the thread that writes it."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def _add(self, step: int, **content: object) -> None:
+        self._file.add_event(self._events.Event(wall_time=time.time(), step=step, **content))
+        self._file.flush()
+
+
+def _package(module: str) -> Any:
+    return optional_module(f"tensorboard.{module}", "TensorBoardMonitor", "tensorboard")

@@ -1,0 +1,76 @@
+"""What a learner does, and how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from crossbow.kernels.interface import State
+from crossbow.types import Array
+
+Doing = Literal["computing", "averaging", "waiting", "no task"]
+"""What a learner does: "waiting" is for other learners. A learner without a task waits for data, for the scheduler or,
+without a barrier, for other learners."""
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of a learner's training tasks since the start, and what they processed."""
+
+    in_tasks: float = 0.0
+    """Seconds in task lists, waits and averages included."""
+    waiting: float = 0.0
+    """Of these, seconds in which it waited for other learners."""
+    averaging: float = 0.0
+    """Seconds in which it computed averages, or its exchange, with the wait for the exchange's lock."""
+    exchanging: float = 0.0
+    """Of these, seconds outside task lists."""
+    images: int = 0
+
+
+class Activity:
+    """A CPU learner's activity. Its thread writes, and any thread may read."""
+
+    def __init__(self, state: Array) -> None:
+        """state: the state of the learner's tasks."""
+        self._state = state
+        self._spent = Spent()
+        self._doing: Doing = "no task"
+
+    def begin(self) -> None:
+        """A task begins."""
+        self._state[State.SINCE] = 0
+        self._doing = "computing"
+
+    def exchange(self) -> None:
+        """The task list ends, and an exchange begins."""
+        self._doing = "averaging"
+
+    def end(self) -> None:
+        """A task ends."""
+        self._doing = "no task"
+
+    def add(self, in_tasks: float, exchanging: float, images: int) -> None:
+        """Add the seconds of a training task, and its images."""
+        waiting, averaging = (int(self._state[index]) / 1e9 for index in (State.WAITED, State.AVERAGED))
+        before = self._spent
+        self._spent = Spent(
+            before.in_tasks + in_tasks,
+            waiting,
+            averaging + before.exchanging + exchanging,
+            before.exchanging + exchanging,
+            before.images + images,
+        )
+
+    @property
+    def doing(self) -> Doing:
+        """What the learner does now."""
+        since = int(self._state[State.SINCE])
+        if self._doing != "computing" or since == 0:
+            return self._doing
+        return "waiting" if since > 0 else "averaging"
+
+    @property
+    def spent(self) -> Spent:
+        """The learner's time until the end of its last task."""
+        return self._spent

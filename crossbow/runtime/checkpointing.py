@@ -1,0 +1,255 @@
+"""When a run writes checkpoints, and the thread that writes them while training goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crossbow.conf import Domain, configuration, refuse, setting
+from crossbow.domains import Flag, Integer
+from crossbow.files import checked_path, file_error
+from crossbow.runtime.checkpoint import checkpoint_files, checkpoint_path, write_checkpoint
+from crossbow.types import Array, DataError
+
+SECONDS_BETWEEN_EPOCHS, SECONDS_BETWEEN = 60.0, 600.0
+"""Interval "auto": seconds after the last checkpoint until the end of an epoch, or any task, is followed by one."""
+SECONDS = {"seconds": 1.0, "minutes": 60.0, "hours": 3600.0}
+
+
+@dataclass(frozen=True)
+class Interval(Domain):
+    """Intervals of checkpoints: a number and its unit, "auto" or "none"."""
+
+    @property
+    def allowed(self) -> str:
+        return "a number of tasks, epochs, seconds, minutes or hours, as '500tasks' or '10minutes', 'auto' or 'none'"
+
+    @property
+    def placeholder(self) -> str:
+        return "INTERVAL"
+
+    def canonical(self, value: Any) -> str:
+        text = value.replace(" ", "") if isinstance(value, str) else ""
+        if text not in ("auto", "none"):
+            parse_interval(text)
+        return text
+
+    def read(self, text: str) -> str:
+        return self.canonical(text)
+
+
+def parse_interval(text: str) -> tuple[float, str]:
+    """Number and unit of an interval; time is in seconds. Raises ValueError.
+
+    >>> parse_interval("10minutes"), parse_interval("1epoch")
+    ((600.0, 'seconds'), (1, 'epochs'))
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(task|epoch|second|minute|hour)s?", text)
+    if found is None:
+        raise ValueError(text)
+    unit = found[2] + "s"
+    number = float(found[1]) * SECONDS[unit] if unit in SECONDS else int(found[1])
+    if number <= 0:
+        raise ValueError(text)
+    return number, "seconds" if unit in SECONDS else unit
+
+
+@configuration
+class Checkpoints:
+    """Where and how often training writes what it needs to be resumed.
+
+    The directory gets the newest checkpoints as `checkpoints/TASKS.safetensors`, the base model of the newest one as
+    `model.safetensors`, and the base model with the best test accuracy as `best.safetensors`. Learners stand still
+    while vectors are copied; a thread writes the files. At its end, training always writes a checkpoint.
+
+    A checkpoint that cannot be written, as on a full disk, does not end training: monitors are told, older ones stay,
+    and the next one is written at its time.
+    """
+
+    directory: str | Path = field(kw_only=False)
+    """Folder of the run. It is created when it is needed."""
+    interval: str = setting(Interval(), default="auto", option="checkpoint-interval")
+    """Time between checkpoints, as 500tasks, 2epochs or 10minutes; none: no checkpoints, only models; auto: at the ends
+    of epochs, but not within a minute of the last one, and every ten minutes."""
+    keep: int = setting(Integer(at_least=1), default=3)
+    """Number of checkpoints to keep; older ones are deleted."""
+    overwrite: bool = setting(Flag(), default=False)
+    """Whether to delete the checkpoints and models of an older run in the directory; without, it is an error to begin a
+    new run there."""
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "directory", checked_path("Checkpoints", self.directory))
+        except TypeError:
+            raise refuse(self, "directory", self.directory, "a path, as a str or a pathlib.Path") from None
+
+    @property
+    def path(self) -> Path:
+        """The directory."""
+        return Path(self.directory)
+
+    @property
+    def checkpoint_directory(self) -> Path:
+        """Where the checkpoints are."""
+        return self.path / "checkpoints"
+
+    @property
+    def model_path(self) -> Path:
+        """The base model of the newest checkpoint."""
+        return self.path / "model.safetensors"
+
+    @property
+    def best_path(self) -> Path:
+        """The base model with the best test accuracy."""
+        return self.path / "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Written:
+    """The end of writing a checkpoint."""
+
+    path: Path
+    tasks: int
+    """Number of tasks before the checkpoint."""
+    seconds: float
+    """Duration of writing, while training went on."""
+    error: str = ""
+    """Why the checkpoint could not be written; empty if it was."""
+
+
+class CheckpointWriter:
+    """Decides when a run needs a checkpoint, and writes it in a thread of its own."""
+
+    def __init__(self, settings: Checkpoints, write_model: Callable[[Path, Mapping[str, Array]], None]) -> None:
+        """write_model: writes a model's variables to a file; raises DataError."""
+        self.settings, self._write_model = settings, write_model
+        self._number, self._unit = 0.0, settings.interval
+        if self._unit not in ("auto", "none"):
+            self._number, self._unit = parse_interval(settings.interval)
+        self._last_tasks, self._last_time = 0, time.monotonic()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._pending = 0
+        self._done = threading.Condition()
+        self._news: list[Written] = []
+
+    @property
+    def writes_checkpoints(self) -> bool:
+        return self._unit != "none"
+
+    def prepare(self) -> None:
+        """Begin a new run in the directory. Raises DataError if it has checkpoints, unless they may be deleted."""
+        settings = self.settings
+        older = checkpoint_files(settings.checkpoint_directory)
+        if older and not settings.overwrite:
+            raise DataError(
+                f"{settings.path}: expected a directory without checkpoints, for a new run. Received: one with "
+                f"{older[0].name}; resume that run, overwrite it, or use another directory"
+            )
+        for path in (*older, settings.model_path, settings.best_path) if settings.overwrite else ():
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise file_error(error, path, "a file to delete") from error
+
+    def begin(self, tasks: int) -> None:
+        """Count intervals from this number of tasks on, and from now on."""
+        self._last_tasks, self._last_time = tasks, time.monotonic()
+
+    def is_due(self, tasks: int) -> bool:
+        """Whether to write a checkpoint after this number of tasks, between two ends of epochs. While one is being
+        written, no other is due, unless the interval is a number of tasks."""
+        if self._unit == "tasks":
+            return tasks >= self._last_tasks + self._number
+        seconds = {"auto": SECONDS_BETWEEN, "seconds": self._number}.get(self._unit)
+        return seconds is not None and time.monotonic() >= self._last_time + seconds and not self._pending
+
+    def is_due_at_epoch(self, epoch: int, tasks: int) -> bool:
+        """Whether to write a checkpoint at the end of this epoch, counted from 1."""
+        if self._unit == "epochs":
+            return epoch % int(self._number) == 0
+        late = time.monotonic() >= self._last_time + SECONDS_BETWEEN_EPOCHS
+        return self.is_due(tasks) or (self._unit == "auto" and late and not self._pending)
+
+    def write(self, tensors: Mapping[str, Array], state: Mapping[str, Any], model: Mapping[str, Array]) -> None:
+        """Write a checkpoint and the base model in the thread. The arrays must not change; the state is read at once.
+        If an earlier checkpoint is still being written, wait for it. state: has the number of tasks as "tasks"."""
+        self.wait()
+        tasks: int = state["tasks"]
+        self.begin(tasks)
+        text = json.dumps(state)
+        self._submit(lambda: self._news.append(self._write(tasks, tensors, text, model)))
+
+    def write_best(self, model: Mapping[str, Array]) -> None:
+        """Write the best model in the thread. The arrays must not change."""
+        self._submit(lambda: self._write_or_note(self.settings.best_path, model))
+
+    def write_last(self, model: Mapping[str, Array]) -> None:
+        """Write the base model, without a checkpoint."""
+        self._submit(lambda: self._write_or_note(self.settings.model_path, model))
+
+    def wait(self) -> None:
+        """Wait until everything is written."""
+        with self._done:
+            self._done.wait_for(lambda: not self._pending)
+
+    def take_news(self) -> list[Written]:
+        """What has been written since the last call."""
+        news = []
+        while self._news:
+            news.append(self._news.pop(0))
+        return news
+
+    def close(self) -> None:
+        """Write what is left, and end the thread."""
+        self.wait()
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _submit(self, job: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="crossbow-checkpoints", daemon=True)
+            self._thread.start()
+        with self._done:
+            self._pending += 1
+        self._jobs.put(job)
+
+    def _run(self) -> None:
+        """Body of the thread."""
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            finally:
+                del job  # its arrays may be large
+                with self._done:
+                    self._pending -= 1
+                    self._done.notify_all()
+
+    def _write(self, tasks: int, tensors: Mapping[str, Array], state: str, model: Mapping[str, Array]) -> Written:
+        path, began = checkpoint_path(self.settings.checkpoint_directory, tasks), time.perf_counter()
+        try:
+            write_checkpoint(path, tensors, state)
+            self._write_model(self.settings.model_path, model)
+        except (DataError, OSError, MemoryError) as error:
+            return Written(path, tasks, time.perf_counter() - began, str(error) or type(error).__name__)
+        for old in checkpoint_files(self.settings.checkpoint_directory)[self.settings.keep :]:
+            with contextlib.suppress(OSError):  # tried again after the next checkpoint
+                old.unlink()
+        return Written(path, tasks, time.perf_counter() - began)
+
+    def _write_or_note(self, path: Path, model: Mapping[str, Array]) -> None:
+        began = time.perf_counter()
+        try:
+            self._write_model(path, model)
+        except (DataError, OSError, MemoryError) as error:
+            self._news.append(Written(path, 0, time.perf_counter() - began, str(error) or type(error).__name__))

@@ -1,0 +1,133 @@
+"""What is measured of the learners for records and progress: their time, their distance from z, their contributions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.coordination import Coordination
+from crossbow.runtime.flow import Flow
+from crossbow.runtime.memory import on_host
+from crossbow.runtime.recovery import Recovery
+from crossbow.runtime.results import LearnerRecord
+from crossbow.types import Array
+
+
+class Observation:
+    """Looks at the learners of an engine."""
+
+    def __init__(self, assembly: Assembly, coordination: Coordination, recovery: Recovery, flow: Flow) -> None:
+        self._replicas, self._coordination, self._recovery = assembly.replicas, coordination, recovery
+        self._flow = flow
+        self.barrier = assembly.setting.barrier
+        """Whether learners wait for each other at ticks."""
+        found = [learner.activity for learner in coordination.learners]
+        self.activities = [activity for activity in found if activity is not None]
+        """The activity of each learner; empty where it is not measured."""
+
+    def distances(self, blocks: int | None = None) -> list[float | None]:
+        """‖w_i − z‖ / ‖z‖ of each learner, or an estimate from this many blocks (`distance`), which may be computed
+        while tasks run if vectors are in the host's memory; None for learners that read z itself."""
+        z = on_host(self._recovery.base[0])
+        weights = [replica.weights for replica in self._replicas]
+        return [None if each is None else distance(on_host(each), z, blocks) for each in weights]
+
+    @property
+    def data_wait_seconds(self) -> float:
+        """Seconds of training in which learners waited for data, as a mean over the learners."""
+        return self._flow.data_wait_seconds
+
+    @property
+    def arrivals(self) -> tuple[int, int, int] | None:
+        """Numbers of complete and of dropped contributions since the start, and the sum of their staleness; None if
+        they are not counted."""
+        return self._coordination.arrivals()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The result of a measurement; see `Record`."""
+
+    data_wait: float
+    learners: tuple[LearnerRecord, ...] = ()
+    """Empty if the number of learners changed, or if their time is not measured."""
+
+
+class Measurement:
+    """A measurement of learners, from the creation of this object on."""
+
+    def __init__(self, observation: Observation) -> None:
+        self._observation, self._waited = observation, observation.data_wait_seconds
+        self._before = [activity.spent for activity in observation.activities]
+
+    def is_of(self, observation: Observation) -> bool:
+        """Whether the engine that is observed has not changed."""
+        return observation is self._observation
+
+    def measure(self, observation: Observation, seconds: float, blocks: int | None = None) -> Measured:
+        """End the measurement. observation: of the engine that trains now. seconds: duration of the measurement.
+        blocks: see `Observation.distances`."""
+        seconds = max(seconds, 1e-9)
+        data_wait = min(1.0, max(0.0, observation.data_wait_seconds - self._waited) / seconds)
+        if not self.is_of(observation):
+            return Measured(data_wait)
+        return Measured(data_wait, tuple(self._learners(data_wait, seconds, blocks)))
+
+    def _learners(self, data_wait: float, seconds: float, blocks: int | None) -> Iterator[LearnerRecord]:
+        """With a barrier, a learner without a task waits for data or the scheduler; without one, it waits for data or
+        other learners."""
+        observation = self._observation
+        if not observation.activities:
+            return
+        for number, (activity, before, far) in enumerate(
+            zip(observation.activities, self._before, observation.distances(blocks), strict=True)
+        ):
+            now = activity.spent
+            in_tasks, waiting = now.in_tasks - before.in_tasks, now.waiting - before.waiting
+            averaging, exchanging = now.averaging - before.averaging, now.exchanging - before.exchanging
+            idle = max(0.0, seconds - in_tasks - exchanging)
+            data = min(idle, data_wait * seconds)
+            wall = max(seconds, in_tasks + exchanging)  # a task counts when it ends, also what was before the stretch
+            yield LearnerRecord(
+                learner=number,
+                computing=_share(in_tasks - waiting - (averaging - exchanging), wall),
+                averaging=_share(averaging, wall),
+                waiting=_share(waiting if observation.barrier else idle - data, wall),
+                data=_share(data, wall),
+                images_per_second=(now.images - before.images) / seconds,
+                distance=far,
+            )
+
+
+def arrived(before: tuple[int, int, int] | None, now: tuple[int, int, int] | None) -> tuple[float | None, int | None]:
+    """Mean staleness and number of dropped contributions between two counts (`Observation.arrivals`)."""
+    if before is None or now is None:
+        return None, None
+    arrivals, dropped, staleness = (later - earlier for earlier, later in zip(before, now, strict=True))
+    return (staleness / arrivals if arrivals else None), dropped
+
+
+def _share(seconds: float, of: float) -> float:
+    return min(1.0, max(0.0, seconds / of))
+
+
+BLOCK = 1 << 16
+"""Elements that are compared at a time, so that they stay in the cache."""
+
+
+def distance(weights: Array, base: Array, blocks: int | None = None) -> float:
+    """‖w − z‖ / ‖z‖ in float64; infinite if only z is zero. blocks: estimate it from at most this many blocks of 65,536
+    elements, evenly spaced; None compares all."""
+    count = -(-base.size // BLOCK)
+    chosen = range(count) if blocks is None or blocks >= count else np.linspace(0, count - 1, blocks).astype(int)
+    difference = norm = 0.0
+    for block in chosen:
+        place = slice(int(block) * BLOCK, (int(block) + 1) * BLOCK)
+        w, z = (vector[place].astype(np.float64) for vector in (weights, base))
+        apart = w - z
+        difference += float(apart @ apart)
+        norm += float(z @ z)
+    return 0.0 if difference == 0 else float(np.sqrt(difference / norm)) if norm else float("inf")

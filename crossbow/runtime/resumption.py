@@ -1,0 +1,89 @@
+"""What a run must have in common with the run that it resumes, and what may differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from crossbow.conf import plain
+from crossbow.dataflow.graph import BATCH, Graph
+from crossbow.ops.initialiser import Initialiser
+from crossbow.runtime.recorded import differences
+from crossbow.types import DataError
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""An object's place in memory, which may be a part of its representation."""
+FIXED = {"model": ("batch_size",), "system": ("seed", "order", "files_together")}
+"""Settings that decide which examples are in a batch."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Resumption:
+    """How training was resumed."""
+
+    path: Path
+    """The checkpoint."""
+    tasks: int
+    """Number of tasks before it."""
+    changes: tuple[str, ...]
+    """Settings that differ from those of the checkpoint, as "learning_rate: 0.1 → 0.01"."""
+    exact: bool
+    """Whether training continues exactly as it would have. Otherwise, because rule, learners or kernels differ, all
+    learners begin at the base model: their own weights and velocities, and the rule's state, were dropped."""
+    damaged: tuple[str, ...] = ()
+    """Sentences about newer checkpoints that are damaged."""
+
+    def __str__(self) -> str:
+        lines = [*self.damaged, f"resumed from {self.path}, after {self.tasks:,} tasks", *self.changes]
+        if not self.exact:
+            lines.append(
+                "all learners begin at the base model: their own weights and velocities, and the state of the rule, "
+                "were dropped, because they do not fit these settings"
+            )
+        return "\n".join(lines)
+
+
+def describe_network(graph: Graph) -> list[str]:
+    """The operators of a graph with their settings and inputs, one per line. Initial values do not count."""
+    lines = []
+    for vertex in graph:
+        if vertex.forward is None:
+            continue
+        sources = ["batch" if source == BATCH else graph[source].name for source in vertex.inputs]
+        lines.append(f"{vertex.name}: {_describe(vertex.forward)} of {', '.join(sources)}")
+    return lines
+
+
+def _describe(kernel: object) -> str:
+    name = type(kernel).__name__
+    if not dataclasses.is_dataclass(kernel):
+        return name
+    values = {field.name: plain(getattr(kernel, field.name)) for field in dataclasses.fields(kernel)}
+    shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if not isinstance(value, Initialiser))
+    return f"{name}({_ADDRESS.sub('', shown)})"
+
+
+def check_same_run(before: Mapping[str, Any], now: Mapping[str, Any], source: str) -> None:
+    """Raises DataError, with both values, if the network, the data, or which examples are in a batch differ."""
+    where = f"{source} cannot be resumed with"
+    old, new = before["network"], now["network"]
+    if old != new:
+        pairs = zip([*old, *["nothing"] * len(new)], [*new, *["nothing"] * len(old)], strict=False)
+        first = next(f"expected {a}. Received: {b}" for a, b in pairs if a != b)
+        raise DataError(f"{where} another network: {first}")
+    for difference in differences(before["data"], now["data"]):
+        raise DataError(f"{where} another data set: {difference}")
+    for conf, names in FIXED.items():
+        for name in names:
+            if before[conf].get(name) != now[conf].get(name):
+                expected, received = before[conf].get(name), now[conf].get(name)
+                raise DataError(f"{where} another {name}: expected {expected}. Received: {received}")
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The settings that differ."""
+    for conf in ("model", "solver", "system"):
+        yield from differences(before[conf], now[conf])

@@ -1,0 +1,151 @@
+"""Snapshots: everything that determines how training continues, between two ticks.
+
+A snapshot is exact: an engine with the same rule, learners and layout of vectors continues as if nothing had happened.
+Any other engine of the same network continues from the base model, at the same place in the data and the schedule.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crossbow.compile import ModelLayout, load_vectors
+from crossbow.runtime.assembly import Assembly
+from crossbow.runtime.backend import Backend
+from crossbow.runtime.coordination import Coordination
+from crossbow.runtime.flow import Flow
+from crossbow.runtime.memory import assign, on_host
+from crossbow.runtime.recovery import Recovery
+from crossbow.runtime.replica import BaseModel, Replica
+from crossbow.runtime.scheduler import Scheduler
+from crossbow.synch import BarrierRule
+from crossbow.types import Array
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of an engine."""
+
+    variables: Mapping[str, Array]
+    """The base model's variables and statistics by name, in logical shape."""
+    vectors: Mapping[str, Array]
+    """All vectors by name, as kernels store them: "z0", "learner1.velocity"."""
+    state: dict[str, Any]
+    """Counters and the rule's own state, as JSON values."""
+
+
+class Snapshots:
+    """Takes and restores snapshots of one engine, while no task is running."""
+
+    def __init__(
+        self,
+        assembly: Assembly,
+        backend: Backend,
+        coordination: Coordination,
+        flow: Flow,
+        scheduler: Scheduler,
+        recovery: Recovery,
+    ) -> None:
+        self._assembly, self._backend, self._coordination = assembly, backend, coordination
+        self._flow, self._position, self._scheduler, self._recovery = flow, scheduler.position, scheduler, recovery
+
+    def take(self) -> Snapshot:
+        """A copy of the state."""
+        program, (z, statistics) = self._assembly.program, map(on_host, self._recovery.base)
+        state = {
+            "form": self._form(),
+            "position": self._position.state(),
+            "tasks": self._position.tasks,
+            "merges": self._scheduler.merges,
+            "restarts": self._scheduler.restarts,
+            "data_wait": self._flow.data_wait_seconds,
+            "coordination": self._coordination.state(),
+        }
+        variables = {**program.model.export(z), **program.statistics.export(statistics)}
+        return Snapshot(variables, {name: np.array(on_host(each)) for name, each in self._vectors().items()}, state)
+
+    def restore(self, snapshot: Snapshot, source: str) -> bool:
+        """Continue from a snapshot of the same network and batch size. Returns whether it was restored whole; otherwise
+        all learners begin at the base model. source: where the snapshot comes from. Raises DataError, and changes
+        nothing, if the network is another."""
+        if snapshot.state["form"] == self._form():
+            self._restore_whole(snapshot)
+            return True
+        self._restore_base(snapshot, source)
+        return False
+
+    def _restore_whole(self, snapshot: Snapshot) -> None:
+        state = snapshot.state
+        bases = [_base_vectors(base) for base in self._assembly.bases]  # the same on every device
+        for name, vector in self._vectors().items():
+            for target in [base[name] for base in bases] if name in bases[0] else [vector]:
+                assign(target, snapshot.vectors[name])
+        self._backend.synchronise()
+        self._position.restore(state["position"])
+        self._scheduler.restore(state["restarts"])
+        self._flow.restore(self._position.tasks, state["data_wait"])
+        self._coordination.restart(self._position.tick)
+        self._coordination.restore(state["coordination"])
+
+    def _restore_base(self, snapshot: Snapshot, source: str) -> None:
+        state, program, position = snapshot.state, self._assembly.program, self._position
+        loaded = [on_host(vector).copy() for vector in self._recovery.base]
+        layouts = (program.model, program.statistics)
+        load_vectors(dict(snapshot.variables), list(zip(layouts, loaded, strict=True)), source)
+        tick = state["position"]["tick"]
+        position.continue_from(tick, state["tasks"], state["merges"], self._coordination.merges(tick))
+        self._scheduler.restore(state["restarts"])
+        self._recovery.set_base(loaded)
+        self._recovery.restart()
+        self._coordination.begin(position.tick)
+        self._flow.restore(position.tasks, state["data_wait"])
+
+    def _vectors(self) -> dict[str, Array]:
+        """The vectors to keep, where they are. Under a rule with a barrier, no gradient outlives its tick."""
+        kept = _base_vectors(self._assembly.bases[0])
+        for number, replica in enumerate(self._assembly.replicas):
+            own = _replica_vectors(replica)
+            if self._assembly.setting.barrier:
+                del own["gradient"]
+            if (scaling := self._coordination.learners[number].scaling) is not None:
+                own["scaling"] = scaling
+            kept |= {f"learner{number}.{name}": vector for name, vector in own.items()}
+        return kept
+
+    def _form(self) -> dict[str, Any]:
+        """What must be equal for vectors and counters to fit: the rule, the learners, and the layout of vectors."""
+        setting, program = self._assembly.setting, self._assembly.program
+        given = setting.given_rule
+        return {
+            "rule": type(given).__name__ if isinstance(given, BarrierRule) else repr(given),
+            "learners": setting.learners,
+            "tasks_per_tick": setting.clock.tasks_per_tick,
+            "vectors": {name: [vector.size, str(vector.dtype)] for name, vector in self._vectors().items()},
+            "layout": _digest(program.model, program.statistics),
+        }
+
+
+def _base_vectors(base: BaseModel) -> dict[str, Array]:
+    named = {"z0": base.buffers[0], "statistics0": base.statistics[0]}
+    if base.buffers[1] is not base.buffers[0]:
+        named |= {"z1": base.buffers[1], "statistics1": base.statistics[1]}
+    if base.velocity is not None:
+        named["z_velocity"] = base.velocity
+    return named
+
+
+def _replica_vectors(replica: Replica) -> dict[str, Array]:
+    named = {**replica.vectors(), "statistics0": replica.statistics[0]}
+    if replica.statistics[1] is not replica.statistics[0]:
+        named["statistics1"] = replica.statistics[1]
+    return named
+
+
+def _digest(*layouts: ModelLayout) -> str:
+    """Identifies layouts: the place of every variable, and the order of its elements."""
+    segments = [(each.name, each.spec.shape, each.offset, repr(each.storage)) for layout in layouts for each in layout]
+    return hashlib.sha256(repr(segments).encode()).hexdigest()

@@ -1,0 +1,46 @@
+"""Options of a saved model that training begins with."""
+
+from __future__ import annotations
+
+import argparse
+
+from crossbow import ExecutionContext
+from crossbow.scripts.values import expanded_path
+from crossbow.types import ConfigurationError
+
+
+def add_initial_model(group: argparse._ArgumentGroup) -> None:
+    """Add --initial-model and --except."""
+    group.add_argument(
+        "--initial-model",
+        type=expanded_path,
+        metavar="FILE",
+        help="begin with the variables of a saved model, or of the best model of a run's directory: those of the same "
+        "name and shape; the others are listed (default: random initial values)",
+    )
+    group.add_argument(
+        "--except",
+        dest="excluded",
+        action="append",
+        metavar="PATTERN",
+        help="names of variables that --initial-model does not set, as 'ip*'; may be repeated (default: none)",
+    )
+
+
+def check_initial_model(options: argparse.Namespace) -> None:
+    """Raises ConfigurationError for --except without --initial-model."""
+    if options.excluded and options.initial_model is None:
+        raise ConfigurationError(
+            f"--except does nothing without --initial-model. Received: --except {options.excluded[0]}"
+        )
+
+
+def load_initial_model(context: ExecutionContext, options: argparse.Namespace) -> list[str]:
+    """Set the variables that fit. Returns the lines to print: what was taken, and what was not. Raises DataError, and
+    ConfigurationError for a pattern that matches nothing."""
+    if options.initial_model is None:
+        return []
+    matching = context.load_matching(options.initial_model, exclude=options.excluded or ())
+    count, total = len(matching.taken), len(context.variables)
+    lines = [f"initial  {count:,} of {total:,} variables from {options.initial_model}"]
+    return lines + [f"         not {untaken}" for untaken in matching.untaken]

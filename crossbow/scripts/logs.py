@@ -1,0 +1,50 @@
+"""The formats in which a script logs its records: `--log csv,tensorboard`."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+
+from crossbow import CsvMonitor, Monitor, TensorBoardMonitor, WandbMonitor
+
+FORMATS = ("jsonl", "csv", "tensorboard", "wandb")
+"""The first is always written: other commands read it."""
+
+
+def add_log(group: argparse._ArgumentGroup) -> None:
+    """Add the option --log."""
+    group.add_argument(
+        "--log",
+        type=_formats,
+        metavar="FORMAT,…",
+        default=FORMATS[:1],
+        help="formats of the log in the output directory: jsonl, always written to log.jsonl; csv: log.csv; "
+        "tensorboard: event files; wandb: Weights & Biases, offline with WANDB_MODE=offline (default: jsonl)",
+    )
+
+
+def log_monitors(formats: Sequence[str], directory: Path, name: str) -> list[Monitor]:
+    """The monitors of all formats except jsonl. name: of the run in Weights & Biases.
+
+    Raises ConfigurationError for a format whose package is not installed.
+    """
+    monitors: list[Monitor] = []
+    if "csv" in formats:
+        monitors.append(CsvMonitor(directory / "log.csv"))
+    if "tensorboard" in formats:
+        monitors.append(TensorBoardMonitor(directory / "tensorboard"))
+    if "wandb" in formats:
+        monitors.append(WandbMonitor(name=name, directory=directory))
+    return monitors
+
+
+def _formats(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    for name in names:
+        if name not in FORMATS:
+            close = difflib.get_close_matches(name, FORMATS, n=1)
+            meant = f". Did you mean {close[0]}?" if close else ""
+            raise argparse.ArgumentTypeError(f"expected formats among {','.join(FORMATS)}. Received: {name!r}{meant}")
+    return names

@@ -1,0 +1,69 @@
+"""The command `crossbow plot`: learning curves of runs in one picture."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from crossbow.files import write_whole
+from crossbow.scripts.curves import AXES, Curves, curves_picture, picture_format
+from crossbow.scripts.logged_run import LoggedRun, read_run
+from crossbow.scripts.values import expanded_path
+from crossbow.types import DataError
+
+
+def add_plot_command(commands: Any) -> None:
+    """Add `plot` to the commands of `crossbow`."""
+    parser = commands.add_parser(
+        "plot",
+        help="draw the learning curves of runs in one picture",
+        description="Draws loss and accuracy of one or more runs: of tests solid and, with several runs, of training "
+        "dashed. A run may still be training.",
+    )
+    add_runs(parser)
+    parser.add_argument(
+        "--x", choices=tuple(AXES), default="epochs", help="horizontal axis: %(choices)s (default: %(default)s)"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=expanded_path,
+        metavar="FILE",
+        default=Path("curves.png"),
+        help="file to write, which ends with .png or .svg (default: %(default)s)",
+    )
+    parser.set_defaults(run=_plot)
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of one or more runs."""
+    parser.add_argument("runs", nargs="+", type=expanded_path, metavar="RUN", help="output directory of a run")
+
+
+def named(directories: Sequence[Path]) -> dict[str, LoggedRun]:
+    """The runs by name: that of the directory, or its path if several have the same. Raises DataError."""
+    runs = [read_run(directory) for directory in directories]
+    names = [run.name for run in runs]
+    found: dict[str, LoggedRun] = {}
+    for run in runs:
+        name = run.name if names.count(run.name) == 1 else str(run.directory)
+        if name in found:
+            raise DataError(f"{name}: expected every run once. Received: this one twice")
+        found[name] = run
+    return found
+
+
+def _plot(options: argparse.Namespace) -> None:
+    form = picture_format(options.output)
+    runs = named(options.runs)
+    for run in runs.values():
+        if not run.records:
+            raise DataError(f"{run.directory}: expected a run with records. Received: one without, so far")
+        if options.x == "images" and run.batch_size is None:
+            raise DataError(f"{run.directory}: --x images needs the batch size, which its log does not have")
+    curves = {name: Curves(run.records, run.batch_size) for name, run in runs.items()}
+    title = next(iter(runs)) if len(runs) == 1 else ""
+    write_whole(options.output, curves_picture(curves, title, options.x, form))
+    print(options.output)

@@ -1,0 +1,239 @@
+"""The command `crossbow test`: loss and accuracy of a saved model on the test set of a data set."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
+from crossbow.data.examples import Examples, Selection
+from crossbow.files import reason
+from crossbow.model_file import ModelFile, ModelSettings, read_model
+from crossbow.runtime.device import CpuDevice, parse_devices
+from crossbow.scripts.data_sources import KNOWN, SYNTHETIC, DataSource
+from crossbow.scripts.predict_command import add_model
+from crossbow.scripts.values import expanded_path, integer
+from crossbow.types import Array, ConfigurationError, DataError
+
+AT_ONCE = 1024
+"""Number of images that are in memory at once."""
+LARGEST_TABLE = 20
+"""Maximum number of classes of a confusion matrix that is printed as a table."""
+SYNTHETIC_SIZES = {"training": 2048, "check": 512}
+"""Numbers of synthetic examples, unless the run tells others."""
+
+
+def add_test_command(commands: Any) -> None:
+    """Add `test` to the commands of `crossbow`."""
+    parser = commands.add_parser(
+        "test",
+        help="print loss and accuracy of a saved model",
+        description="Tests a model as its training did: with the same batches, kernels and threads, so that the "
+        "numbers are those of the log.",
+    )
+    add_model(parser)
+    parser.add_argument(
+        "--dataset", choices=tuple(KNOWN), metavar="NAME", help=f"{', '.join(KNOWN)} (default: that of the run)"
+    )
+    parser.add_argument(
+        "--data-directory",
+        type=expanded_path,
+        metavar="DIR",
+        help="where the data set's files lie (default: that of the run, or they are downloaded)",
+    )
+    parser.add_argument("--confusion", action="store_true", help="print the confusion matrix, too")
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+    for name, what in (("training_examples", "training"), ("test_examples", "check")):
+        default = f"that of the run, or {SYNTHETIC_SIZES[what]:,}"
+        parser.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=what,
+            type=integer(1),
+            metavar="N",
+            help=f"{SYNTHETIC}: number of {name.replace('_', ' ')} (default: {default})",
+        )
+    parser.set_defaults(run=_test)
+
+
+def _test(options: argparse.Namespace) -> None:
+    file = read_model(options.model)
+    data = _data(options, file.settings)
+    _check_data(data, file)
+    with _context(file, data, options.device) as context:
+        result = context.test()
+        confusion = _confusion(context) if options.confusion else None
+    names = _class_names(file.settings)
+    if options.json:
+        values = {
+            "model": str(file.path),
+            "examples": result.examples,
+            "loss": result.loss,
+            "accuracy": result.accuracy,
+        }
+        more = {} if confusion is None else {"classes": names, "confusion": confusion.tolist()}
+        print(json.dumps({**values, **more}))
+        return
+    accuracy = "" if result.accuracy is None else f", accuracy {result.accuracy!r} ({result.accuracy:.2%})"
+    print(f"{file.path}: {result.examples:,} examples, loss {result.loss!r}{accuracy}")
+    if confusion is not None:
+        print(confusion_text(confusion, names))
+
+
+def _context(file: ModelFile, data: Dataset, device: str) -> ExecutionContext:
+    """A context as that of the training, with the model."""
+    settings, dataflows = file.settings, file.dataflows()
+    (place,) = parse_devices((device,))
+    threads = settings.threads_per_learner
+    system: dict[str, Any] = {"precision": settings.precision}
+    if isinstance(place, CpuDevice):
+        cores = len(place.cores)
+        threads = cores if threads is None else min(threads, cores)
+        system = {
+            "precision": settings.precision if settings.precision == "float64" else "float32",
+            "kernels": settings.kernels,
+            "winograd": settings.winograd,
+            "threads_per_learner": threads,
+            "learners_per_device": cores // threads,
+        }
+    context = ExecutionContext(
+        dataflows,
+        data=data,
+        model=ModelConf(batch_size=settings.batch_size, check_batch_size=settings.check_batch_size),
+        system=SystemConf(devices=device, **system),
+    )
+    try:
+        context.load(file.path)
+    except BaseException:
+        context.close()
+        raise
+    return context
+
+
+# The data set
+
+
+def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
+    """The data set of the options or, without --dataset, of the run. Raises DataError."""
+    recorded = data_of_run(options.model)
+    if options.dataset is None and recorded is None:
+        raise DataError(f"{options.model}: expected --dataset, because no run.json tells the data set. Received: none")
+    if options.dataset is not None:
+        recorded = {"name": options.dataset}
+    assert recorded is not None
+    given = {name: getattr(options, name) for name in SYNTHETIC_SIZES if getattr(options, name) is not None}
+    if options.data_directory is not None:
+        given["directory"] = options.data_directory
+    name, shape, classes = recorded["name"], settings.image_shape, settings.number_of_classes
+    if name == SYNTHETIC and classes is None:
+        raise DataError("--dataset synthetic: expected a model of classes. Received: one of numbers")
+    if given.get("directory") is not None and not KNOWN[name].files:
+        raise ConfigurationError(f"--data-directory does nothing with {name}: {KNOWN[name].summary}")
+    values = {
+        "image_size": shape[-1],
+        **SYNTHETIC_SIZES,
+        **recorded,
+        **given,
+        "image_shape": shape,
+        "number_of_classes": classes,
+    }
+    if values.get("directory") is not None:
+        values["directory"] = Path(values["directory"])
+    return DataSource(**{"directory": None, **values}).load()
+
+
+def data_of_run(path: Path) -> dict[str, Any] | None:
+    """The field "data" of run.json in the directory of a run, or beside the file of a model: the fields of the
+    `DataSource` that the run trained on, of which "name" and "directory" matter. None if there is none.
+
+    Raises DataError if the file is damaged.
+    """
+    record = (path if path.is_dir() else path.parent) / "run.json"
+    try:
+        given = json.loads(record.read_text("utf-8"))["data"]
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{record}: expected the record of a run, with its data set. Received: {reason(error)}"
+        ) from error
+    if not isinstance(given, dict) or given.get("name") not in KNOWN:
+        raise DataError(f"{record}: expected a data set that is one of {', '.join(KNOWN)}. Received: {given!r}")
+    known = {field.name for field in fields(DataSource) if field.init} - {"loaded"}
+    return {name: value for name, value in given.items() if name in known}
+
+
+def _check_data(data: Dataset, file: ModelFile) -> None:
+    """Raises DataError if the model was trained on other images or classes, or if there is no test set."""
+    settings = file.settings
+    for text, received, expected in (
+        ("images of shape {}", data.image_shape, settings.image_shape),
+        ("images of type {}", data.train.image_dtype, settings.image_dtype),
+        ("{} classes", data.number_of_classes, settings.number_of_classes),
+    ):
+        if received != expected:
+            raise DataError(f"{file.path}: expected a data set with {text.format(expected)}. Received: {received}")
+    if data.check is None:
+        raise DataError(f"{file.path}: expected a data set with test examples. Received: one without")
+
+
+# The confusion matrix
+
+
+def _confusion(context: ExecutionContext) -> NDArray[np.int64]:
+    """Numbers of test examples by class (row) and predicted class (column)."""
+    check, classes = context.data.check, context.data.number_of_classes
+    assert check is not None
+    if classes is None or check.label_shape:
+        raise DataError("--confusion: expected a data set with one class for each example. Received: another one")
+    counts = np.zeros((classes, classes), np.int64)
+    for start in range(0, len(check), AT_ONCE):
+        indices = np.arange(start, min(start + AT_ONCE, len(check)))
+        outputs = context.predict(_images(check, indices))
+        predicted = outputs.argmax(axis=1) if outputs.ndim == 2 else outputs  # Classify's are classes
+        labels = check.labels[indices].astype(np.int64)
+        valid = (labels >= 0) & (labels < classes)  # a loss may ignore a label
+        np.add.at(counts, (labels[valid], predicted[valid].astype(np.intp)), 1)
+    return counts
+
+
+def _images(examples: Examples, indices: Any) -> Array:
+    images: Array = np.empty((len(indices), *examples.image_shape), examples.image_dtype)
+    examples.write_images(Selection.of(indices), images)
+    return images
+
+
+def _class_names(settings: ModelSettings) -> list[str]:
+    count = settings.number_of_classes or 0
+    names = settings.class_names or ()
+    return [names[at] if at < len(names) else str(at) for at in range(count)]
+
+
+def confusion_text(counts: NDArray[np.int64], names: list[str]) -> str:
+    """The matrix as a table or, with many classes, its most frequent confusions.
+
+    >>> print(confusion_text(np.array([[5, 1], [0, 7]]), ["cat", "dog"]))
+         predicted
+         cat  dog
+    cat    5    1
+    dog    0    7
+    """
+    if len(names) > LARGEST_TABLE:
+        wrong = np.array(counts)
+        np.fill_diagonal(wrong, 0)
+        order = np.argsort(-wrong, axis=None, kind="stable")[:LARGEST_TABLE]
+        found = [(int(wrong.flat[at]), *divmod(int(at), len(names))) for at in order if wrong.flat[at]]
+        return "\n".join(f"{count:6,}  {names[label]} taken for {names[taken]}" for count, label, taken in found)
+    head = max(map(len, names))
+    width = max(head, *(len(f"{count:,}") for count in counts.flat)) + 2
+    lines = [" " * (head + 2) + "predicted", " " * head + "".join(name.rjust(width) for name in names)]
+    lines += [
+        name.ljust(head) + "".join(f"{count:,}".rjust(width) for count in row)
+        for name, row in zip(names, counts, strict=True)
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,50 @@
+"""Fingerprints differ when data sets do."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from crossbow import Dataset
+from crossbow.data import sequence
+from crossbow.data.fingerprint import fingerprint
+from tests.support import blobs, pictures
+
+
+def test_equal_data_have_equal_fingerprints() -> None:
+    first, second = fingerprint(pictures()), fingerprint(pictures())
+    assert first == second
+    assert json.loads(json.dumps(first)) == first
+
+
+def test_each_difference_shows() -> None:
+    x, y = np.zeros((6, 3), np.float32), np.array([0, 1, 2, 0, 1, 2])
+    base = fingerprint(Dataset((x, y), (x, y)))
+    other = x.copy()
+    other[0, 0] = 1
+    for changed, names in (
+        (Dataset((x, y)), {"check_examples", "check_digest"}),
+        (Dataset((other, y), (x, y)), {"training_digest"}),
+        (Dataset((x, y), (other, y)), {"check_digest"}),
+        (Dataset((x, y[::-1]), (x, y)), {"training_digest"}),
+        (Dataset((x, y), (x, y), number_of_classes=4), {"classes"}),
+    ):
+        found = fingerprint(changed)
+        assert {name for name in base.keys() | found.keys() if base.get(name) != found.get(name)} == names
+
+
+def test_images_that_are_not_in_memory_are_not_read() -> None:
+    class Pairs(list[tuple[np.ndarray, int]]):
+        reads = 0
+
+        def __getitem__(self, index: object) -> object:  # type: ignore[override]
+            type(self).reads += 1
+            return super().__getitem__(index)  # type: ignore[index]
+
+    pairs = Pairs([(np.zeros((1, 8, 8), np.uint8), number % 3) for number in range(9)])
+    data = sequence(pairs)
+    before = Pairs.reads
+    assert fingerprint(data)["training_examples"] == 9
+    assert Pairs.reads == before
+    assert fingerprint(blobs())["image_shape"] == [6]

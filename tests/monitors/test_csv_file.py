@@ -1,0 +1,57 @@
+"""Tables of records, as `csv` reads them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from crossbow import CsvMonitor, DataError
+from tests.monitors.records import progress, record
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_row_a_record(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "log.csv"
+    monitor = CsvMonitor(path)
+    assert not path.exists(), "before training begins, an older file is kept"
+    monitor.progress(progress())
+    monitor.record(record(1, accuracy=None))
+    monitor.record(record(2, loss=0.25))
+    first, second = rows(path)
+    assert list(first)[:4] == ["epoch", "tasks", "time", "loss"]
+    assert first["accuracy"] == first["test_accuracy"] == "", "unknown numbers are empty"
+    assert {name: float(value) for name, value in second.items() if value} == {
+        name: value for name, value in record(2, loss=0.25).numbers().items() if value is not None
+    }
+
+
+def test_an_older_file_is_replaced_or_continued(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    for resume, start in ((False, 0), (True, 100), (False, 0)):
+        monitor = CsvMonitor(path, resume=resume)
+        monitor.progress(progress(start))
+        monitor.record(record(2))
+        assert [row["tasks"] for row in rows(path)] == ["200"]
+        monitor.record(record(3))
+    with path.open("a") as file:
+        file.write("4.0,400,8.")  # the process was killed
+    monitor = CsvMonitor(path, resume=True)
+    monitor.progress(progress(200))
+    monitor.record(record(3))
+    assert [row["tasks"] for row in rows(path)] == ["200", "300"]
+
+
+def test_files_that_cannot_be_written_or_continued(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"expected the name of a file to write\. Received: a directory"):
+        CsvMonitor(tmp_path).progress(progress())
+    other = tmp_path / "other.csv"
+    other.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"other\.csv: expected a table of records"):
+        CsvMonitor(other, resume=True).progress(progress())
+    assert other.read_text() == "a,b\n1,2\n"

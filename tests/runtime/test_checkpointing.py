@@ -1,0 +1,165 @@
+"""When checkpoints are due, and the thread that writes them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import Checkpoints, ConfigurationError, DataError
+from crossbow.runtime import checkpointing
+from crossbow.runtime.checkpoint import checkpoint_files, read_checkpoint
+from crossbow.runtime.checkpointing import CheckpointWriter, parse_interval
+
+
+def write_model(path: Path, variables: Mapping[str, Any]) -> None:
+    path.write_text(",".join(variables))
+
+
+class Time:
+    """A clock that is set by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        monkeypatch.setattr(checkpointing.time, "monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., CheckpointWriter]:
+    def made(**settings: Any) -> CheckpointWriter:
+        return CheckpointWriter(Checkpoints(tmp_path, **settings), write_model)
+
+    return made
+
+
+def save(writer: CheckpointWriter, tasks: int) -> None:
+    writer.write({"x": np.full(3, tasks)}, {"tasks": tasks}, {"w": np.zeros(1)})
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "unit"),
+    [("500tasks", 500, "tasks"), ("1 epoch", 1, "epochs"), ("0.5minutes", 30, "seconds"), ("2hours", 7200, "seconds")],
+)
+def test_intervals(text: str, number: float, unit: str) -> None:
+    assert parse_interval(Checkpoints("x", interval=text).interval) == (number, unit)
+
+
+@pytest.mark.parametrize("text", ["", "5", "tasks", "0tasks", "1.5epochs", "-1minutes", "5 weeks", "5tasks5", 5, None])
+def test_what_is_no_interval(text: Any) -> None:
+    with pytest.raises(ConfigurationError, match="interval must be a number of tasks, epochs"):
+        Checkpoints("x", interval=text)
+
+
+def test_the_directory_is_a_path() -> None:
+    with pytest.raises(ConfigurationError, match="directory must be a path"):
+        Checkpoints(3)  # type: ignore[arg-type]
+
+
+def test_an_interval_of_tasks(make: Callable[..., CheckpointWriter]) -> None:
+    writer = make(interval="10tasks")
+    writer.begin(4)
+    assert [tasks for tasks in range(4, 20) if writer.is_due(tasks)] == list(range(14, 20))
+    assert not writer.is_due_at_epoch(1, 13)
+    assert writer.is_due_at_epoch(1, 14)
+
+
+def test_an_interval_of_epochs(make: Callable[..., CheckpointWriter]) -> None:
+    writer = make(interval="2epochs")
+    assert [epoch for epoch in range(1, 6) if writer.is_due_at_epoch(epoch, 100 * epoch)] == [2, 4]
+    assert not writer.is_due(1000)
+
+
+def test_an_interval_of_time(make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch) -> None:
+    time, writer = Time(monkeypatch), make(interval="30seconds")
+    time.now = 129.0
+    assert not writer.is_due(5)
+    time.now = 130.0
+    assert writer.is_due(5)
+    assert writer.is_due_at_epoch(1, 5)
+
+
+def test_the_automatic_interval(make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch) -> None:
+    time, writer = Time(monkeypatch), make()
+    time.now = 159.0
+    assert not writer.is_due_at_epoch(1, 5)
+    time.now = 160.0
+    assert writer.is_due_at_epoch(1, 5)
+    assert not writer.is_due(5)
+    time.now = 700.0
+    assert writer.is_due(5)
+
+
+def test_no_checkpoints(make: Callable[..., CheckpointWriter], tmp_path: Path) -> None:
+    writer = make(interval="none")
+    assert not writer.writes_checkpoints
+    assert not writer.is_due(10**9)
+    assert not writer.is_due_at_epoch(1, 10**9)
+    writer.write_last({"w": np.zeros(1)})
+    writer.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_the_last_ones_are_kept(make: Callable[..., CheckpointWriter], tmp_path: Path) -> None:
+    writer = make(keep=2)
+    for tasks in (1, 2, 3, 4):
+        save(writer, tasks)
+    writer.close()
+    files = checkpoint_files(tmp_path / "checkpoints")
+    assert [read_checkpoint(path).state["tasks"] for path in files] == [4, 3]
+    assert (tmp_path / "model.safetensors").read_text() == "w"
+    assert [written.tasks for written in writer.take_news()] == [1, 2, 3, 4]
+    assert writer.take_news() == []
+    assert threading.active_count() == 1 or not any("checkpoints" in each.name for each in threading.enumerate())
+
+
+def test_a_failure_is_told_and_the_next_one_is_written(
+    make: Callable[..., CheckpointWriter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make()
+    save(writer, 1)
+    writer.wait()
+
+    def full(*arguments: object) -> None:
+        raise DataError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointing, "write_checkpoint", full)
+        save(writer, 2)
+        writer.wait()
+    save(writer, 3)
+    writer.close()
+    errors = {each.tasks: each.error for each in writer.take_news()}
+    assert errors == {1: "", 2: "No space left on device", 3: ""}
+    assert [int(path.stem) for path in checkpoint_files(tmp_path / "checkpoints")] == [3, 1]
+
+
+def test_no_other_is_due_while_one_is_written(
+    make: Callable[..., CheckpointWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time, go_on = Time(monkeypatch), threading.Event()
+    writer = make(interval="1seconds")
+    monkeypatch.setattr(checkpointing, "write_checkpoint", lambda *arguments: go_on.wait(60))
+    save(writer, 1)
+    time.now = 200.0
+    assert not writer.is_due(2)
+    go_on.set()
+    writer.wait()
+    assert writer.is_due(2)
+    writer.close()
+
+
+def test_an_older_run(make: Callable[..., CheckpointWriter], tmp_path: Path) -> None:
+    writer = make()
+    writer.prepare()
+    save(writer, 5)
+    writer.close()
+    with pytest.raises(DataError, match=r"expected a directory without checkpoints.*one with 0000000005\.safetensors"):
+        make().prepare()
+    assert checkpoint_files(tmp_path / "checkpoints")
+    make(overwrite=True).prepare()
+    assert not checkpoint_files(tmp_path / "checkpoints")
+    assert not (tmp_path / "model.safetensors").exists()

@@ -1,0 +1,124 @@
+"""Where the time of learners goes, and how far they are from the average."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import SMA, SSGD, Monitor, Record
+from crossbow.kernels.interface import State
+from crossbow.runtime.activity import Activity, Spent
+from crossbow.runtime.memory import new_state
+from crossbow.runtime.monitor import Progress
+from crossbow.runtime.observation import BLOCK, Measured, Measurement, arrived, distance
+from crossbow.synch import RULES, FreeRule, Rule
+from tests.support import Probe, blobs, context, engine_of, perceptron
+
+
+def test_shares_of_the_time() -> None:
+    state = new_state()
+    activity = Activity(state)
+    activity.add(5.0, 0.0, 100)  # before the stretch
+    observed: Any = SimpleNamespace(
+        activities=[activity],
+        distances=lambda blocks: [0.25],
+        data_wait_seconds=3.0,
+        barrier=True,
+    )
+    stretch = Measurement(observed)
+    state[State.WAITED], state[State.AVERAGED] = 2e9, 0.5e9
+    assert activity.spent.waiting == 0.0, "a task counts when it ends"
+    activity.add(6.0, 1.0, 300)
+    observed.data_wait_seconds = 3.5
+    assert activity.spent == Spent(11.0, 2.0, 1.5, 1.0, 400)
+    for barrier, waiting in ((True, 0.2), (False, 0.25)):
+        observed.barrier = barrier
+        measured = stretch.measure(observed, 10.0)
+        assert measured.data_wait == pytest.approx(0.05)
+        (record,) = measured.learners
+        assert record.computing == pytest.approx(0.35)
+        assert record.averaging == pytest.approx(0.15)
+        assert record.waiting == pytest.approx(waiting)
+        assert record.data == pytest.approx(0.05)
+        assert record.images_per_second == pytest.approx(30)
+        assert record.distance == 0.25
+    (record,) = stretch.measure(observed, 3.5).learners
+    assert record.computing == pytest.approx(0.5), "the task began before"
+    assert record.averaging == pytest.approx(1.5 / 7)
+    other: Any = SimpleNamespace(data_wait_seconds=4.0)  # another engine trains now, with other learners
+    assert stretch.measure(other, 10.0) == Measured(pytest.approx(0.1))
+
+
+def test_arrivals() -> None:
+    assert arrived((10, 1, 12), (14, 3, 22)) == (2.5, 2)
+    assert arrived((10, 1, 12), (10, 1, 12)) == (None, 0)
+    assert arrived(None, (10, 1, 12)) == arrived((10, 1, 12), None) == (None, None)
+
+
+def test_distances() -> None:
+    generator = np.random.default_rng(0)
+    z = generator.normal(size=3 * BLOCK + 7).astype(np.float32)
+    w = z + 0.01 * generator.normal(size=z.size).astype(np.float32)
+    exact = float(np.linalg.norm((w - z).astype(np.float64)) / np.linalg.norm(z.astype(np.float64)))
+    assert distance(w, z) == pytest.approx(exact, rel=1e-5)
+    assert distance(w, z, blocks=2) == pytest.approx(exact, rel=0.02)
+    assert distance(z, z) == 0.0
+    assert math.isinf(distance(w, np.zeros_like(z)))
+
+
+class Watcher(Monitor):
+    """Keeps records and progress."""
+
+    interval = 0.0
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.heard: list[Progress] = []
+
+    def record(self, record: Record) -> None:
+        self.records.append(record)
+
+    def progress(self, progress: Progress) -> None:
+        self.heard.append(progress)
+
+
+@pytest.mark.parametrize("rule", [SMA(), SMA(tau=2), SSGD(), RULES["async"](), RULES["weed-out"]()])
+def test_every_record_has_the_learners(rule: Rule) -> None:
+    watcher = Watcher()
+    with context(data=blobs(64), learners=2, rule=rule, monitors=[watcher]) as running:
+        running.train(2)
+        distances = engine_of(running).observation.distances()
+    for record in watcher.records:
+        assert [each.learner for each in record.learners] == [0, 1]
+        for each in record.learners:
+            shares = (each.computing, each.averaging, each.waiting, each.data)
+            assert min(shares) >= 0
+            assert sum(shares) <= 1 + 1e-3
+            assert each.computing > 0
+            assert each.averaging > 0
+        rate = sum(each.images_per_second for each in record.learners)
+        assert rate == pytest.approx(record.images_per_second, rel=1e-6)
+        assert record.memory is None or record.memory > 1e6
+        assert (record.staleness is not None) == isinstance(rule, FreeRule)
+        if record.staleness is not None:
+            assert record.staleness >= 1
+            assert record.dropped is not None
+    assert [each.distance for each in watcher.records[-1].learners] == distances
+    assert all(len(progress.doing) == 2 for progress in watcher.heard)
+    assert watcher.heard[-1].learners == watcher.records[0].learners, "an epoch is shorter than a second"
+
+
+def test_a_learner_that_waits_for_a_slow_one_is_seen() -> None:
+    """Learner 1 computes in every task; learner 0 waits for it."""
+    slow = Probe(action=lambda where, learner, call: time.sleep(0.02 * learner))
+    watcher = Watcher()
+    with context(perceptron(slow), data=blobs(40), learners=2, rule=SMA(), monitors=[watcher]) as running:
+        running.train(1)
+    first, second = watcher.records[0].learners
+    assert first.waiting > 0.5 > first.computing
+    assert second.computing > 0.5 > second.waiting
