@@ -22,6 +22,7 @@ from crossbow.scripts.export_command import add_export_command
 from crossbow.scripts.graph_command import add_graph_command
 from crossbow.scripts.plot_command import add_plot_command
 from crossbow.scripts.predict_command import add_predict_command
+from crossbow.scripts.report_command import add_report_command
 from crossbow.scripts.run_commands import add_run_commands
 from crossbow.scripts.test_command import add_test_command
 from crossbow.scripts.watch_command import add_watch_command
@@ -68,6 +69,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     add_watch_command(commands)
     add_plot_command(commands)
     add_compare_command(commands)
+    add_report_command(commands)
     listing = commands.add_parser(
         "models", help="list the models of the zoo: command, parameters, shape of an example, and paper"
     )

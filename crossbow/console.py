@@ -98,6 +98,9 @@ def run_command(name: str, work: Callable[[], int]) -> int:
             say("".join(traceback.format_exception(error)).rstrip())
         return FAILED
     except MonitorError as error:
+        if isinstance(error.__cause__, OSError):
+            say(f"{name}: error: {error}")
+            return WRONG
         say("".join(traceback.format_exception(error)).rstrip())  # its author needs the traceback of the cause
         return FAILED
     except CrossbowError as error:

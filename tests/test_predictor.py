@@ -210,6 +210,25 @@ def test_a_saved_model_predicts_what_its_context_does(
         assert received.tobytes() != running.predict(images).tobytes()
 
 
+def test_one_image_by_all_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large network, whichever has the threads: a context or a predictor. No thread is left."""
+    monkeypatch.setattr("crossbow.runtime.prediction.LARGE", 9 * 4 * 6 * 6 + 4 * 6 * 6 * 3)
+    network = training(Conv(number_of_outputs=4, kernel_size=3), InnerProduct(number_of_outputs=3))
+    before = threading.active_count()
+    with context(network, data=pictures(), kernels="onednn", threads=1) as running:
+        running.train(1)
+        running.save(tmp_path / "m")
+        images, own = running.data.train.images, threading.active_count()
+        expected = [running.predict(images[:count]) for count in (1, 3, 9)]
+        wide = len(available_cores()) > 1
+        assert threading.active_count() == own + wide
+    assert threading.active_count() == before
+    with Predictor.load(tmp_path / "m") as predictor:
+        for result in expected:
+            assert predictor(images[: len(result)]).tobytes() == result.tobytes()
+    assert threading.active_count() == before
+
+
 def test_predictions_follow_the_base_model(tmp_path: Path) -> None:
     """After training and loading, they are not those of the values that the prediction had before."""
     images = blobs().train.images

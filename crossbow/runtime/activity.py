@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from crossbow.kernels.interface import State
 from crossbow.types import Array
@@ -13,8 +12,7 @@ Doing = Literal["computing", "averaging", "waiting", "no task"]
 without a barrier, for other learners."""
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(NamedTuple):
     """Seconds of a learner's training tasks since the start, and what they processed."""
 
     in_tasks: float = 0.0
@@ -22,7 +20,7 @@ class Spent:
     waiting: float = 0.0
     """Of these, seconds in which it waited for other learners."""
     averaging: float = 0.0
-    """Seconds in which it computed averages, or its exchange, with the wait for the exchange's lock."""
+    """Seconds in which it computed averages or was in its exchange, with the wait for the exchange's lock."""
     exchanging: float = 0.0
     """Of these, seconds outside task lists."""
     images: int = 0
@@ -33,7 +31,7 @@ class Activity:
 
     def __init__(self, state: Array) -> None:
         """state: the state of the learner's tasks."""
-        self._state = state
+        self._state = state.data  # a memoryview: its elements are read in a third of the time of an array's
         self._spent = Spent()
         self._doing: Doing = "no task"
 
@@ -52,20 +50,20 @@ class Activity:
 
     def add(self, in_tasks: float, exchanging: float, images: int) -> None:
         """Add the seconds of a training task, and its images."""
-        waiting, averaging = (int(self._state[index]) / 1e9 for index in (State.WAITED, State.AVERAGED))
-        before = self._spent
+        before_in_tasks, _, _, before_exchanging, before_images = self._spent
+        state, exchanging = self._state, before_exchanging + exchanging
         self._spent = Spent(
-            before.in_tasks + in_tasks,
-            waiting,
-            averaging + before.exchanging + exchanging,
-            before.exchanging + exchanging,
-            before.images + images,
+            before_in_tasks + in_tasks,
+            state[State.WAITED] * 1e-9,
+            state[State.AVERAGED] * 1e-9 + exchanging,
+            exchanging,
+            before_images + images,
         )
 
     @property
     def doing(self) -> Doing:
         """What the learner does now."""
-        since = int(self._state[State.SINCE])
+        since = self._state[State.SINCE]
         if self._doing != "computing" or since == 0:
             return self._doing
         return "waiting" if since > 0 else "averaging"

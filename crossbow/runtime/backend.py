@@ -136,6 +136,10 @@ class Backend(Protocol):
         """Do native work as on the first learner's stream and return its result; on the calling thread if possible,
         because a change of threads takes as long as a small network."""
 
+    def all_cores(self) -> Backend | None:
+        """A backend, with a stream, whose kernels use all cores of the first device; None if those of this one do, and
+        on a GPU. It is closed with this one."""
+
     def zeros(self, device: int) -> Zeros:
         """Return the allocator of a device's memory."""
 

@@ -168,7 +168,6 @@ class Engine:
         When `stop` is called in tick t, `on_result` has received at least the results of all ticks before
         t − TICKS_BEHIND. After an exception, the learners restart from the last complete base model.
         """
-        self._evaluation.base_changes()
         with self._usage.busy("training", self.loader):
             self.recovery.keep()
             self.loader.start(self.tasks, self.clock.whole_ticks(until - self.tasks))  # the rest would be in vain
@@ -216,7 +215,6 @@ class Engine:
         loaded = [on_host(vector).copy() for vector in self.recovery.base]
         layouts = (self.program.model, self.program.statistics)
         load_vectors(variables, list(zip(layouts, loaded, strict=True)), source)
-        self._evaluation.base_changes()
         self.recovery.set_base(loaded)
         self.recovery.restart()
 

@@ -24,8 +24,8 @@ class Evaluation:
         self._model: PredictionModel | None = None
         self._prediction: StreamPrediction | None = None
         """Made on first use."""
-        self._current = False
-        """Whether the prediction has the values of the base model."""
+        self._values_of = -1
+        """The change of z (`Usage.base_changes`) whose values the prediction has."""
 
     def test(self) -> TestResult:
         """The base model on the check set: its batches are dealt to all learners. Raises CrossbowError without one."""
@@ -54,10 +54,6 @@ class Evaluation:
         value = loss.value(counted)
         return TestResult(float("nan") if value is None else value, accuracy.value(counted), len(counted))
 
-    def base_changes(self) -> None:
-        """The base model will have other values."""
-        self._current = False
-
     def predict(self, images: Array, parity: int) -> Array:
         """The output of z in that buffer for (N, …) images."""
         parts, setting = self._assembly, self._assembly.setting
@@ -67,9 +63,9 @@ class Evaluation:
             kind = ImageKind(data.train.image_shape, data.train.image_dtype, data.scale, most)
             self._model = PredictionModel(parts.check_graph, kind, setting.system, self._backend)
             self._prediction = StreamPrediction(self._model, self._backend)
-        if not self._current:
+        if self._values_of != self._usage.base_changes:
             base, program = parts.bases[0], parts.program
             values = program.model.unpack(on_host(base.buffers[parity]))
             self._model.set({**values, **program.statistics.unpack(on_host(base.statistics[parity]))})
-            self._current = True
+            self._values_of = self._usage.base_changes
         return self._prediction(images)

@@ -7,6 +7,7 @@ number only, so equal calls have equal bits, on every stream.
 from __future__ import annotations
 
 import functools
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -15,6 +16,7 @@ import numpy as np
 
 from crossbow.compile import BatchSource, Memory, ModelLayout, Program, check_memory
 from crossbow.dataflow.graph import Graph
+from crossbow.dataflow.validate import infer_shapes
 from crossbow.kernels.interface import State
 from crossbow.kernels.task_list import TaskList
 from crossbow.runtime.backend import Backend, batch_source
@@ -27,6 +29,8 @@ from crossbow.types import Array, GraphError, Shape
 
 PARTS = (64, 16, 4, 1)
 """Numbers of images that programs are compiled for."""
+LARGE = 250_000_000
+"""Products for one image from which on a part of one image is computed by all cores of the device: about 5 ms."""
 LAYOUT_OF = 16
 """The largest part whose program may choose the layout of the variables, which all programs share."""
 
@@ -75,6 +79,7 @@ class PredictionModel:
 
     def __init__(self, graph: Graph, images: ImageKind, system: SystemConf, backend: Backend) -> None:
         """Variables are 0. Raises GraphError or ConfigurationError."""
+        self._wide: Backend | None = None
         self._graph, self._system, self.images, self.backend = graph, system, images, backend
         self._programs: dict[int, Program] = {}
         self._compiling = threading.Lock()
@@ -87,14 +92,20 @@ class PredictionModel:
         zeros = backend.zeros(0)
         vectors = [layout.new_vectors(1, zeros)[0] for layout in self._layouts]
         self.vectors: dict[str, Array] = dict(zip(("weights", "statistics"), vectors, strict=True))
+        if _products(first) >= LARGE:
+            self._wide = backend.all_cores()
+
+    def backend_of(self, images: int, own: Backend) -> Backend:
+        """The backend that computes a part of this size for a stream with a backend of its own."""
+        return own if images > 1 or self._wide is None else self._wide
 
     def program(self, images: int) -> Program:
         """The program for a part of this size."""
         with self._compiling:
             if images not in self._programs:
                 _, _, source = self.images.source(images)
-                first = self._programs.get(self._first)
-                self._programs[images] = compile_prediction(self._graph, source, self._system, self.backend, first)
+                first, backend = self._programs.get(self._first), self.backend_of(images, self.backend)
+                self._programs[images] = compile_prediction(self._graph, source, self._system, backend, first)
             return self._programs[images]
 
     def parts(self, images: int) -> list[slice]:
@@ -139,6 +150,19 @@ class PredictionModel:
         self.backend.synchronise()
 
 
+def _products(program: Program) -> int:
+    """Number of products of inputs and weights in a part, for one image."""
+    batch = program.batch
+    shapes = infer_shapes(program.graph, batch)
+    weights = {
+        operator: math.prod(segment.spec.shape[1:])
+        for (operator, name), segment in program.model.segments.items()
+        if name == "weights"
+    }
+    counts = (math.prod(shapes[v.order]) * weights.get(id(v.operator), 0) for v in program.graph)
+    return sum(counts) // batch[0]
+
+
 class StreamPrediction:
     """The predictions of a model on the first stream of a backend. Only one thread at a time may use it."""
 
@@ -159,7 +183,7 @@ class StreamPrediction:
         """Compute the output of a part, on the calling thread if that is possible."""
         part = self._part(len(images))
         part.fill(images)
-        call = self._backend.call_here if part.is_native else self._backend.call
+        call = part.backend.call_here if part.is_native else part.backend.call
         call(functools.partial(part.run, task))
         out[...] = part.output()
 
@@ -167,7 +191,7 @@ class StreamPrediction:
         """Begin to compute the output of a part. Returns a function that waits for it, and must be called."""
         part = self._part(len(images))
         part.fill(images)
-        wait = self._backend.begin(functools.partial(part.run, task))
+        wait = part.backend.begin(functools.partial(part.run, task))
 
         def finish() -> None:
             wait()
@@ -178,7 +202,8 @@ class StreamPrediction:
     def _part(self, images: int) -> _Part:
         if images not in self._parts:
             program = self._model.program(images)
-            self._parts[images] = _Part(self._backend, program, self._model.images.source(images), self._vectors)
+            backend = self._model.backend_of(images, self._backend)
+            self._parts[images] = _Part(backend, program, self._model.images.source(images), self._vectors)
         return self._parts[images]
 
 
@@ -192,7 +217,7 @@ class _Part:
         batch: tuple[Array, Array, BatchSource],
         vectors: Mapping[str, Array],
     ) -> None:
-        self._synchronise = backend.synchronise
+        self.backend = backend
         zeros, state = backend.zeros(0), new_state()
         slots, labels, _ = batch
         state[State.EXAMPLES] = slots.shape[1]
@@ -214,7 +239,7 @@ class _Part:
     def fill(self, images: Array) -> None:
         """Copy the images to the memory that kernels read."""
         assign(self._slot, images[None])
-        self._synchronise()
+        self.backend.synchronise()
 
     def run(self, task: int) -> None:
         """Compute the output. Called on the stream. Raises TaskError."""

@@ -32,6 +32,8 @@ class Recovery:
         self._keeps = backend.runs_ahead or not assembly.setting.barrier
         self._kept: tuple[int, Sequence[Array]] | None = None
         """Tick, z and its statistics at the beginning of the last training call, if a failure may lose them."""
+        self.base_changes = 0
+        """Number of times that training began, or that z was assigned or restored: z may be another one since."""
 
     @property
     def base(self) -> tuple[Array, Array]:
@@ -42,6 +44,7 @@ class Recovery:
     def keep(self) -> None:
         """At the beginning of training, copy z if a failure may lose it. The cost is small compared with the work
         between two calls of `run`."""
+        self.base_changes += 1
         if self._keeps:
             self._kept = self._position.tick, [on_host(vector).copy() for vector in self.base]
 
@@ -54,6 +57,7 @@ class Recovery:
     def recover(self) -> bool:
         """After a failure, wait for running tasks, then restart the learners from the last complete base model.
         Returns False if a task takes too long."""
+        self.base_changes += 1
         self._coordination.abandon()
         self._flags.raise_abort()
         deadline = time.monotonic() + DRAIN_SECONDS
@@ -75,6 +79,7 @@ class Recovery:
 
     def set_base(self, values: Sequence[Array]) -> None:
         """Assign z and its statistics. A `restart` must follow."""
+        self.base_changes += 1
         for vector, value in zip(self.base, values, strict=True):
             assign(vector, value)
 

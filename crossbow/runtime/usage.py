@@ -41,6 +41,11 @@ class Usage:
                 loader.stop()
 
     @property
+    def base_changes(self) -> int:
+        """Number of times that the base model may have changed."""
+        return self._recovery.base_changes
+
+    @property
     def is_forked(self) -> bool:
         """Whether this is a child of the process that owns the engine's threads. It has copies of the engine's memory
         and locks, and would wait for ever for a lock that a missing thread holds."""

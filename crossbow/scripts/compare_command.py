@@ -38,7 +38,7 @@ def _compare(options: argparse.Namespace) -> None:
         found = {name: {"settings": settings[name], "results": results[name]} for name in runs}
         print(json.dumps(found, indent=2, ensure_ascii=False))
         return
-    print(table(list(runs), [*_rows(settings, _value), *_rows(results, _measured)]))
+    print(table(list(runs), [*_rows(settings, value_text), *_rows(results, result_text)]))
 
 
 def differing(runs: Mapping[str, LoggedRun]) -> dict[str, dict[str, Any]]:
@@ -52,8 +52,8 @@ def result(run: LoggedRun, target: float | None) -> dict[str, float | None]:
     """The results of a run by name; None where it has none. Times are seconds of training, without tests."""
     last, best = (run.records[-1] if run.records else None), run.best
     found = {
-        "epochs": None if last is None else last.epoch,
-        "seconds": None if last is None else last.time,
+        "epochs trained": None if last is None else last.epoch,
+        "seconds of training": None if last is None else last.time,
         "images/s": _images_per_second(run),
         "best test accuracy": None if best is None or best.test is None else best.test.accuracy,
         "at epoch": None if best is None else best.epoch,
@@ -91,13 +91,15 @@ def _key(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def _value(name: str, value: Any) -> str:
+def value_text(name: str, value: Any) -> str:
+    """A setting as text."""
     if value is None:
         return UNKNOWN
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _measured(name: str, value: float | None) -> str:
+def result_text(name: str, value: float | None) -> str:
+    """A number of `result` as text."""
     if value is None:
         return UNKNOWN
     if "accuracy" in name:

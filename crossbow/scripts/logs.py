@@ -25,14 +25,15 @@ def add_log(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def log_monitors(formats: Sequence[str], directory: Path, name: str) -> list[Monitor]:
-    """The monitors of all formats except jsonl. name: of the run in Weights & Biases.
+def log_monitors(formats: Sequence[str], directory: Path, name: str, *, resume: bool = False) -> list[Monitor]:
+    """The monitors of all formats except jsonl. name: of the run in Weights & Biases. resume: whether training goes on
+    where an earlier process ended.
 
     Raises ConfigurationError for a format whose package is not installed.
     """
     monitors: list[Monitor] = []
     if "csv" in formats:
-        monitors.append(CsvMonitor(directory / "log.csv"))
+        monitors.append(CsvMonitor(directory / "log.csv", resume=resume))
     if "tensorboard" in formats:
         monitors.append(TensorBoardMonitor(directory / "tensorboard"))
     if "wandb" in formats:

@@ -40,6 +40,7 @@ from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
 from crossbow.scripts.data_sources import SYNTHETIC, DataSource
 from crossbow.scripts.initial_model import load_initial_model
+from crossbow.scripts.logged_run import read_run
 from crossbow.scripts.logs import log_monitors
 from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
 from crossbow.scripts.rule_options import exchanges_text, rule_text
@@ -54,11 +55,12 @@ from crossbow.scripts.run_directory import (
     settings_of,
     versions,
 )
+from crossbow.scripts.run_summary import SUMMARY, write_summary
 from crossbow.scripts.setting_options import those_given
 from crossbow.scripts.solver_options import solver_text
 from crossbow.scripts.watch_command import STATUS
 from crossbow.synch import has_barrier
-from crossbow.types import DataError, Shape
+from crossbow.types import CrossbowError, DataError, Shape
 
 __all__ = ["Defaults", "ModelDescription", "ModelScript"]
 
@@ -187,9 +189,10 @@ class _Run:
         self.status = StatusMonitor(
             options.output_directory / STATUS, epochs=options.epochs, seconds=options.time_limit
         )
-        self.others = log_monitors(options.log, options.output_directory, script.name)
+        self.others = log_monitors(options.log, options.output_directory, script.name, resume=options.resume)
         if options.patience is not None:
-            self.others.append(EarlyStopping(options.patience, "test_accuracy" if options.classes else "test_loss"))
+            measure = "test_loss" if defaults.number_of_classes is None else "test_accuracy"
+            self.others.append(EarlyStopping(options.patience, measure))
         self.console = ConsoleMonitor(epochs=options.epochs, seconds=options.time_limit)
 
     def run(self) -> None:
@@ -228,7 +231,7 @@ class _Run:
                 self.log.header(header)
             else:
                 description = self._continue(context.resumed, description)
-            self._train(context, description)
+            self._train(context, dataflow, description)
 
     def _describe(self, context: ExecutionContext) -> dict[str, Any]:
         """The contents of `run.json`."""
@@ -262,11 +265,21 @@ class _Run:
         ]
         changed = list(differences(*limits))
         print("\n".join([str(resumed), *changed]), flush=True)
+        self._replay(resumed.tasks)
         self.log.note(resumed=resumed.tasks, changes=[*changed, *resumed.changes], exact=resumed.exact)
         times = [*before.get("resumed", []), {"at": description["started"], "tasks": resumed.tasks}]
         return {**description, "command": before["command"], "started": before["started"], "resumed": times}
 
-    def _train(self, context: ExecutionContext, description: dict[str, Any]) -> None:
+    def _replay(self, tasks: int) -> None:
+        """Tell early stopping the records of the earlier process, up to the task at which training goes on."""
+        for monitor in self.others:
+            if isinstance(monitor, EarlyStopping):
+                for record in read_run(self.directory.path).records:
+                    if record.tasks <= tasks:
+                        monitor.record(record)
+                monitor.take_request()
+
+    def _train(self, context: ExecutionContext, dataflow: Dataflow, description: dict[str, Any]) -> None:
         """Train, and keep the state in `run.json`."""
         options = self.options
         self.directory.write({**description, "state": "running"})
@@ -291,6 +304,10 @@ class _Run:
             raise
         finally:
             self.directory.write({**description, "state": state, "ended": now()})
+        try:
+            write_summary(context, dataflow, self.directory.path / SUMMARY)
+        except CrossbowError as error:  # training was not in vain
+            print(f"no summary: {error}")
         reasons = {"accuracy": "target accuracy reached: ", "duration": "time limit reached: "}
         reasons["monitor"] = f"{history.message}: "
         self._end(context, reasons.get(history.stopped, ""))

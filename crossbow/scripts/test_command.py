@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from crossbow import Dataset, ExecutionContext, ModelConf, SystemConf
 from crossbow.data.examples import Examples, Selection
+from crossbow.data.fingerprint import fingerprint
 from crossbow.files import reason
 from crossbow.model_file import ModelFile, ModelSettings, read_model
 from crossbow.runtime.device import CpuDevice, parse_devices
@@ -119,13 +119,15 @@ def _context(file: ModelFile, data: Dataset, device: str) -> ExecutionContext:
 
 
 def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
-    """The data set of the options or, without --dataset, of the run. Raises DataError."""
+    """The data set of the options or, without --dataset, of the run. Raises DataError, also if that of the run has
+    changed."""
     recorded = data_of_run(options.model)
     if options.dataset is None and recorded is None:
         raise DataError(f"{options.model}: expected --dataset, because no run.json tells the data set. Received: none")
     if options.dataset is not None:
         recorded = {"name": options.dataset}
     assert recorded is not None
+    digest = recorded.pop("check_digest", None)
     given = {name: getattr(options, name) for name in SYNTHETIC_SIZES if getattr(options, name) is not None}
     if options.data_directory is not None:
         given["directory"] = options.data_directory
@@ -142,20 +144,25 @@ def _data(options: argparse.Namespace, settings: ModelSettings) -> Dataset:
         "image_shape": shape,
         "number_of_classes": classes,
     }
-    if values.get("directory") is not None:
-        values["directory"] = Path(values["directory"])
-    return DataSource(**{"directory": None, **values}).load()
+    data = DataSource(**{"directory": None, **values}).load()
+    if digest is not None and not given and (received := fingerprint(data).get("check_digest")) != digest:
+        raise DataError(
+            f"{options.model}: expected the test set of the run, of digest {digest}; to test with another data set, "
+            f"use --dataset. Received: one of digest {received}"
+        )
+    return data
 
 
 def data_of_run(path: Path) -> dict[str, Any] | None:
-    """The field "data" of run.json in the directory of a run, or beside the file of a model: the fields of the
-    `DataSource` that the run trained on, of which "name" and "directory" matter. None if there is none.
+    """The fields of the `DataSource` of a run, from the field "data" of run.json, which is in its directory, or next to
+    the file of a model; and its "check_digest", if it is recorded. None if there is no run.json.
 
     Raises DataError if the file is damaged.
     """
     record = (path if path.is_dir() else path.parent) / "run.json"
     try:
-        given = json.loads(record.read_text("utf-8"))["data"]
+        run = json.loads(record.read_text("utf-8"))
+        given = run["data"]
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -164,8 +171,15 @@ def data_of_run(path: Path) -> dict[str, Any] | None:
         ) from error
     if not isinstance(given, dict) or given.get("name") not in KNOWN:
         raise DataError(f"{record}: expected a data set that is one of {', '.join(KNOWN)}. Received: {given!r}")
-    known = {field.name for field in fields(DataSource) if field.init} - {"loaded"}
-    return {name: value for name, value in given.items() if name in known}
+    directory = given.get("directory")
+    found = {
+        "name": given["name"],
+        "directory": None if directory is None else Path(run.get("working_directory", ""), directory),
+        "training": given.get("training_examples"),
+        "check": given.get("check_examples"),
+        "check_digest": given.get("check_digest"),
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _check_data(data: Dataset, file: ModelFile) -> None:

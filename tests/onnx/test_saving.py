@@ -245,7 +245,8 @@ def test_an_input_shape_that_is_none(shape: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", [perceptron(), None, "model"])
 def test_only_contexts_and_subgraphs_are_saved(model: Any, tmp_path: Path) -> None:
     """A dataflow has no values: the context that trains it has."""
-    expected = "expected an ExecutionContext, whose base model is written, or a SubGraph with known initial values"
+    expected = "expected an ExecutionContext, whose base model is written, a SubGraph with known initial values, or a "
+    expected += "Predictor with a model from a file"
     with pytest.raises(TypeError, match=rf"^save: {expected}\. Received: {re.escape(repr(model))}$"):
         save(model, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

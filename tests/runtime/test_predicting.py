@@ -13,10 +13,13 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build
 from crossbow.ops import BatchNorm, InnerProduct, ReLU, Reshape, Values
 from crossbow.runtime.predicting import NetworkPrediction
+from crossbow.runtime.prediction import ImageKind
+from crossbow.types import CrossbowError
 from tests.support import chain
 
 WEIGHTS = np.random.default_rng(0).standard_normal((3, 6)).astype(np.float32)
 SYSTEM = SystemConf(devices="cpu", learners_per_device=4, threads_per_learner=1, kernels="reference")
+ROWS = ImageKind((6,), np.dtype(np.float32), 1.0)
 X = np.random.default_rng(1).standard_normal((5, 6)).astype(np.float32)
 
 
@@ -29,7 +32,8 @@ def layer(**options: Any) -> InnerProduct:
 
 
 def predict(network: Graph, images: np.ndarray, batch: int = 2) -> np.ndarray:
-    prediction = NetworkPrediction(network, (batch, *images.shape[1:]), images.dtype, SYSTEM)
+    scale = 1 / 255 if images.dtype == np.uint8 else 1.0
+    prediction = NetworkPrediction(network, ImageKind(images.shape[1:], images.dtype, scale, batch), SYSTEM)
     try:
         return prediction(images)
     finally:
@@ -53,18 +57,20 @@ def test_pixels_are_divided_by_255() -> None:
     np.testing.assert_allclose(predict(graph(layer()), pixels), pixels / 255 @ WEIGHTS.T, rtol=1e-5, atol=1e-6)
 
 
-def test_there_is_one_thread_and_it_ends() -> None:
+def test_its_threads_end() -> None:
     before = set(threading.enumerate())
-    prediction = NetworkPrediction(graph(layer()), (2, 6), np.dtype(np.float32), SYSTEM)
-    assert [thread.name for thread in set(threading.enumerate()) - before] == ["learner-0"]
+    prediction = NetworkPrediction(graph(layer()), ROWS, SYSTEM)
+    assert {thread.name for thread in set(threading.enumerate()) - before} == {"learner-0"}  # one on each stream
     prediction.close()
     assert set(threading.enumerate()) <= before
+    with pytest.raises(CrossbowError):
+        prediction(X)
 
 
 def test_a_network_that_does_not_fit_leaves_no_thread() -> None:
     before = set(threading.enumerate())
     with pytest.raises(GraphError, match="Reshape"):
-        NetworkPrediction(graph(Reshape(shape=(5,))), (2, 6), np.dtype(np.float32), SYSTEM)
+        NetworkPrediction(graph(Reshape(shape=(5,))), ROWS, SYSTEM)
     assert set(threading.enumerate()) <= before
 
 

@@ -7,18 +7,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import Dataset
-from crossbow.runtime.prediction import empty_batch
+from crossbow.runtime.prediction import PARTS, divide, most_at_once
 from crossbow.types import TaskError
-from tests.support import CheckProbe, Trap, blobs, context, engine_of, perceptron, raising
+from tests.support import CheckProbe, Trap, blobs, context, perceptron, raising
 
 
-def test_an_empty_batch_is_like_the_training_images() -> None:
-    data = Dataset((np.zeros((9, 3, 5, 4), np.uint8), np.zeros(9, np.int64)))
-    batch = empty_batch(data, 7)
-    assert (batch.images.shape, batch.images.dtype) == ((1, 7, 3, 5, 4), np.uint8)
-    assert (batch.labels.shape, batch.labels.dtype) == ((1, 7), np.int32)
-    assert batch.source.scale == 1 / 255
+@pytest.mark.parametrize("most", [1, 4, 16, 64])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 40, 64, 129, 1000])
+def test_images_are_divided_by_their_number_only(count: int, most: int) -> None:
+    """Without gaps, largest parts first; two images or more are at least two parts."""
+    parts = divide(count, most)
+    assert [i for part in parts for i in range(part.start, part.stop)] == list(range(count))
+    sizes = [part.stop - part.start for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert set(sizes) <= {size for size in PARTS if size <= most}
+    assert len(parts) >= min(count, 2)
+
+
+def test_a_smaller_test_batch_limits_the_parts() -> None:
+    assert [most_at_once(size) for size in (None, 7, 1000)] == [64, 7, 64]
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -40,36 +47,10 @@ def test_images_are_predicted_in_batches(count: int) -> None:
         np.testing.assert_allclose(running.predict(x), by_hand(running.variables, x), rtol=1e-5)
 
 
-def test_the_parity_selects_one_of_two_buffers() -> None:
-    x = np.ones((2, 6), np.float32)
-    with context() as running:
-        running.train(1)
-        engine = engine_of(running)
-        base, tick = engine.parts.bases[0], engine.tick
-        expected = running.predict(x)
-        base.buffers[1 - tick % 2][...] = 0
-        np.testing.assert_array_equal(running.predict(x), expected)
-        other = engine._evaluation.predict(x, 1 - tick % 2)
-        np.testing.assert_allclose(other, np.full((2, 3), 1 / 3), rtol=1e-6)
-
-
-def test_a_batch_is_filled_with_its_own_last_image() -> None:
-    """Numbers of earlier images might not be finite after the network, and would be reported."""
-    seen: list[np.ndarray] = []
-    with context(check_batch_size=4) as running:
-        engine = engine_of(running)
-        running.predict(np.zeros((1, 6), np.float32))
-        prediction: Any = engine._evaluation._prediction
-        running.predict(np.full((4, 6), 7, np.float32))
-        running.predict(np.array([[1.0] * 6, [2.0] * 6], np.float32))
-        seen.append(prediction._images[0, :, 0].copy())
-    assert seen[0].tolist() == [1, 2, 2, 2]
-
-
-def test_an_error_names_batch_and_operator() -> None:
-    trap = Trap(raising(KeyError("broken")), call=2)
-    with context(perceptron(CheckProbe(action=trap)), data=blobs(), check_batch_size=4) as running:
-        with pytest.raises(TaskError, match=r"^task 2 failed in operator 'CheckProbe1' while predicting: KeyError"):
+def test_an_error_names_the_operator() -> None:
+    trap = Trap(raising(KeyError("broken")), call=1)
+    with context(perceptron(CheckProbe(action=trap)), data=blobs(), learners=1, check_batch_size=4) as running:
+        with pytest.raises(TaskError, match=r"failed in operator 'CheckProbe1' while predicting: KeyError"):
             running.predict(np.ones((20, 6), np.float32))
         assert trap.sprung
         assert running.predict(np.ones((20, 6), np.float32)).shape == (20, 3)

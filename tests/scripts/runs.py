@@ -29,6 +29,7 @@ FILES = {
     "checkpoints",
     ".lock",
     "progress.json",
+    "summary.json",
 }
 """What a run leaves."""
 

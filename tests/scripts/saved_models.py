@@ -16,7 +16,8 @@ from tests.support import context, training
 
 SHAPE = (3, 8, 8)
 NAMES = ("cat", "dog", "owl")
-TRAINED_ON = {"name": "synthetic", "directory": None, "training": 60, "check": 30, "fingerprint": "of the future"}
+TRAINED_ON = {"name": "synthetic", "directory": None, "training_examples": 60, "check_examples": 30}
+"""As scripts write it, without digests."""
 
 
 def data(training: int = 60, check: int = 30) -> Dataset:

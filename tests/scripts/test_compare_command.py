@@ -25,17 +25,17 @@ def runs(tmp_path: Path) -> list[str]:
 def test_the_table(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", *runs, "--target", "0.9"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "                    fast    slow",
-        "rule                sma     easgd",
-        "tau                 1       –",
-        'devices             –       ["cpu"]',
-        "epochs              2       3",
-        "seconds             2.0     6.0",
-        "images/s            40      20",
-        "best test accuracy  95.00%  87.50%",
-        "at epoch            2       3",
-        "epochs to 0.9       2       –",
-        "seconds to 0.9      2.0     –",
+        "                     fast    slow",
+        "rule                 sma     easgd",
+        "tau                  1       –",
+        'devices              –       ["cpu"]',
+        "epochs trained       2       3",
+        "seconds of training  2.0     6.0",
+        "images/s             40      20",
+        "best test accuracy   95.00%  87.50%",
+        "at epoch             2       3",
+        "epochs to 0.9        2       –",
+        "seconds to 0.9       2.0     –",
     ]
 
 
@@ -44,8 +44,8 @@ def test_as_json(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(capsys.readouterr().out)
     assert found["fast"]["settings"] == {"rule": "sma", "tau": 1, "devices": None}
     assert found["slow"]["results"] == {
-        "epochs": 3.0,
-        "seconds": 6.0,
+        "epochs trained": 3.0,
+        "seconds of training": 6.0,
         "images/s": 20.0,
         "best test accuracy": 0.875,
         "at epoch": 3.0,
@@ -56,4 +56,4 @@ def test_as_json(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_run_without_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["compare", str(write_run(tmp_path / "run", []))]) == 0
-    assert capsys.readouterr().out.splitlines()[1:3] == ["epochs              –", "seconds             –"]
+    assert capsys.readouterr().out.splitlines()[1:3] == ["epochs trained       –", "seconds of training  –"]

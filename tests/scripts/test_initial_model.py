@@ -69,9 +69,8 @@ def test_bad_input(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(tmp_path, *options) == 2
-    output = capsys.readouterr()
-    assert expected in output.err
-    assert not (tmp_path / "out").exists()
+    assert expected in capsys.readouterr().err
+    assert not (tmp_path / "out" / "log.jsonl").exists()
 
 
 def test_training_begins_with_these_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

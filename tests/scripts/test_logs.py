@@ -10,6 +10,7 @@ import pytest
 
 from crossbow import ConfigurationError, CsvMonitor, TensorBoardMonitor
 from crossbow.scripts.logs import add_log, log_monitors
+from tests.monitors.records import progress, record
 
 
 def parse(text: str) -> list[str]:
@@ -28,6 +29,14 @@ def test_formats_are_separated_by_commas(tmp_path: Path) -> None:
     assert events.directory == tmp_path / "tensorboard"
     assert log_monitors(["jsonl"], tmp_path, "lenet") == []
     assert not list(tmp_path.iterdir())
+
+
+def test_a_resumed_table_goes_on(tmp_path: Path) -> None:
+    for resume, tasks in ((False, 0), (True, 100), (False, 0)):
+        (table,) = log_monitors(["csv"], tmp_path, "lenet", resume=resume)
+        table.progress(progress(tasks))
+        table.record(record(2 if resume else 1))
+        assert len((tmp_path / "log.csv").read_text().splitlines()) == (3 if resume else 2)
 
 
 def test_the_nearest_format_is_offered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -393,6 +393,44 @@ def test_a_full_disk(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert len(error.splitlines()) == 1
 
 
+def test_a_monitor_that_breaks_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: JsonLinesMonitor, record: object) -> None:
+        raise ZeroDivisionError("by its own code")
+
+    monkeypatch.setattr(JsonLinesMonitor, "record", fail)
+    assert broken(perceptron(classes=10)).main(["--output-directory", str(tmp_path), "--learners", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "the monitor JsonLinesMonitor failed in `record`: ZeroDivisionError: by its own code" in error
+    assert "in fail" in error, "the traceback of the monitor's own line"
+
+
+def test_logs_in_other_formats_and_patience(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a learning rate that hardly changes the model, the first test is the best."""
+    solver = SolverConf(learning_rate=1e-9)
+    script = ModelScript("patient", "Waits.", lambda _: perceptron(classes=10), Defaults({"digits": 9}, 50, solver))
+    options = ["--output-directory", str(tmp_path), "--learners", "1", "--log", "csv,tensorboard", "--patience", "2"]
+    assert script.main([*options, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert len((tmp_path / "log.csv").read_text().splitlines()) == 1 + 3
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+    assert script.main([*options, "--overwrite"]) == 0
+    assert "EarlyStopping: test accuracy not better than" in capsys.readouterr().out
+    status = json.loads((tmp_path / "progress.json").read_text())
+    assert (status["running"], status["epochs"]) == (False, 9)
+
+
+def test_without_the_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "summary.json").mkdir()
+    assert broken(perceptron(classes=10)).main(["--output-directory", str(tmp_path), "--learners", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "no summary: " in printed
+    assert "best test accuracy" in printed
+
+
 @pytest.mark.slow
 @NEEDS_FULL
 def test_an_output_that_is_full(tmp_path: Path) -> None:

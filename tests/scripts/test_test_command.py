@@ -12,6 +12,7 @@ import pytest
 
 from crossbow import Predictor, cli
 from crossbow.scripts import test_command as command
+from models.logistic_regression import SCRIPT
 from tests.scripts.saved_models import NAMES, TRAINED_ON, data, run
 from tests.support import KERNELS
 
@@ -85,6 +86,11 @@ def test_another_data_set_than_the_runs(tmp_path: Path, capsys: pytest.CaptureFi
             "expected a data set with images of shape (3, 8, 8). Received: (1, 28, 28)",
         ),
         (TRAINED_ON, ["--data-directory", "x"], "--data-directory does nothing with synthetic"),
+        (
+            {**TRAINED_ON, "check_digest": "0"},
+            [],
+            "expected the test set of the run, of digest 0; to test with another",
+        ),
         ({"name": "image_folder"}, [], "--dataset image_folder: expected --data-directory"),
         ({"name": "image_folder", "directory": "/none"}, [], "/none: expected a directory"),
     ],
@@ -121,3 +127,18 @@ def test_other_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         == 2
     )
     assert "expected a data set with 3 classes. Received: 2" in capsys.readouterr().err
+
+
+def test_the_run_of_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its best model on its own data set, as the log has it."""
+    options = ["--dataset", "synthetic", "--training-examples", "40", "--test-examples", "25", "--epochs", "2"]
+    run_options = ["--image-shape", "1,8,8", "--kernels", "reference", "--output-directory", str(tmp_path / "out")]
+    assert SCRIPT.main([*options, *run_options]) == 0
+    capsys.readouterr()
+    assert cli.main(["test", str(tmp_path / "out"), "--json"]) == 0
+    received = json.loads(capsys.readouterr().out)
+    records = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text("utf-8").splitlines()]
+    tested = [row for row in records if row.get("test_accuracy") is not None]
+    best = max(tested, key=lambda row: row["test_accuracy"])
+    names = ("test_examples", "test_loss", "test_accuracy")
+    assert [received[name.removeprefix("test_")] for name in names] == [best[name] for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from crossbow.compile import BatchSource, check_memory
@@ -60,7 +61,8 @@ class CpuBackend:
         ]
         self._check_threads(counts)
         self.device_of = [number for number, count in enumerate(counts) for _ in range(count)]
-        self._loader_threads = system.loader_threads
+        self._system, self._loader_threads = system, system.loader_threads
+        self._wide: CpuBackend | None = None
         self.streams: list[CpuStream] = []
         """The streams of the learners and of the synchroniser."""
 
@@ -107,8 +109,19 @@ class CpuBackend:
         with one_thread():
             return work()
 
+    def all_cores(self) -> CpuBackend | None:
+        """A backend with one stream of all cores of the first device, made on first use; None if this one has it."""
+        device = self.devices[0]
+        if self._wide is None and self.threads[0] < len(device.cores):
+            system = replace(self._system, devices=device.name, learners_per_device=1)
+            self._wide = CpuBackend(replace(system, threads_per_learner=len(device.cores)))
+            self._wide.open()
+        return self._wide
+
     def close(self, timeout: float) -> None:
         """End the threads, each after its current task."""
+        if self._wide is not None:
+            self._wide.close(timeout)
         for stream in self.streams:
             stream.close(timeout)
 

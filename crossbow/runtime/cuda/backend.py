@@ -106,6 +106,9 @@ class CudaBackend:
             for stream in self.streams:
                 stream.close(timeout)
 
+    def all_cores(self) -> None:
+        """None: a GPU's work is on all of its cores."""
+
     # Memory
 
     @property

@@ -11,6 +11,7 @@ import pytest
 from crossbow.host_memory import aligned_zeros
 from crossbow.kernels.cpu import storage
 from crossbow.kernels.cpu.onednn import shared_library
+from crossbow.kernels.cpu.simd import processor
 from crossbow.kernels.cpu.simd.image_convolution import image_convolution
 from crossbow.kernels.cpu.storage import strided_storage
 from crossbow.kernels.interface import PreparedKernel, Storage, Variable
@@ -22,8 +23,8 @@ from crossbow.kernels.requests import (
     Request,
 )
 from crossbow.types import Layout, Shape, Tensor
-from tests.kernels.cpu.onednn.test_convolution import output_shape
-from tests.kernels.cpu.running import (
+from tests.kernels.cpu import REASON
+from tests.kernels.cpu.buffers import (
     FLOAT32,
     REFERENCE,
     Numbers,
@@ -31,10 +32,16 @@ from tests.kernels.cpu.running import (
     draw,
     execute,
     memory,
+    output_shape,
     tensor,
 )
 
 GUARD = np.float32(-12345.0)
+FIRST = pytest.mark.skipif(
+    REASON is not None or not processor.measured(),
+    reason="needs oneDNN, before which our own convolutions come with vectors of 16 lanes only",
+)
+"""For tests of which kernels are taken."""
 
 
 def use_threads(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:

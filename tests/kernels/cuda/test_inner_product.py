@@ -149,16 +149,6 @@ def test_weights_lie_plain_where_that_is_the_images_order(fake: FakeCuda, shape:
     assert compare(tx, ty).storage == PlainStorage((7, 40))
 
 
-def test_storage_of_images() -> None:
-    storage, weights = ChannelsLastStorage((2, 12), (3, 2, 2)), np.arange(24.0).reshape(2, 12)
-    flat, again = np.empty(24), np.empty((2, 12))
-    storage.pack(weights, flat)
-    assert (storage.elements, str(storage)) == (24, "channels last")
-    np.testing.assert_array_equal(flat[:6], [0, 4, 8, 1, 5, 9])
-    storage.unpack(flat, again)
-    np.testing.assert_array_equal(again, weights)
-
-
 @pytest.mark.parametrize("layout", Layout)
 def test_weights_of_other_images_are_refused(layout: Layout) -> None:
     tx, ty = split((3, 5, 4, 2) if layout is Layout.CHANNELS_LAST else (3, 5, 2, 4), 1, layout, 7, FLOAT32)

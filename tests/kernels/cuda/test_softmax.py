@@ -108,24 +108,3 @@ def test_softmax_of_what_is_not_a_number(classes: int) -> None:
     with np.errstate(invalid="ignore"):
         y = agree(forward, {"input0": tensor, "output": tensor}, {"input0": x}, 1e-6)["output"]
     assert np.isnan(y).all(axis=1).tolist() == [True] * 4 + [False] * 2
-
-
-@lines
-@pytest.mark.parametrize("ties", ["first", "last"])
-@pytest.mark.parametrize("keep_axis", [False, True])
-def test_classify_with_ties_and_numbers_that_are_none(
-    shape: Shape, axis: int, layout: Layout, ties: str, keep_axis: bool
-) -> None:
-    axis %= len(shape)
-    outcome = (*shape[:axis], *[1] * keep_axis, *shape[axis + 1 :])
-
-    def forward(library: KernelLibrary, tensors: Tensors) -> PreparedKernel:
-        return library.prepare(LargestIndex(tensors["input0"], tensors["output"], axis, ties))
-
-    x = np.random.default_rng(0).integers(-3, 3, shape).astype(np.float32)
-    x[np.random.default_rng(1).random(shape) < 1 / shape[axis]] = np.nan
-    tensors = {
-        "input0": Tensor(shape, x.dtype, layout),
-        "output": Tensor(outcome, x.dtype, layout if len(outcome) == 4 else PLAIN),
-    }
-    agree(forward, tensors, {"input0": x})

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, Dataflow, Dataset, Phase, SubGraph, SystemConf, TrainingUnit
-from crossbow.compile.precision import narrow_vertices
 from crossbow.kernels.cuda import mixed
 from crossbow.ops import (
     LRN,
@@ -19,7 +18,6 @@ from crossbow.ops import (
     Flatten,
     Gaussian,
     InnerProduct,
-    Noop,
     Pool,
     ReLU,
     Scale,
@@ -240,16 +238,6 @@ def test_a_gradient_that_is_not_finite_at_any_scale_ends_the_run(monkeypatch: py
         pytest.raises(NonFiniteLossError),
     ):
         running.train(12, TrainingUnit.TASKS)
-
-
-def test_what_only_passes_numbers_on_keeps_their_type() -> None:
-    """Indices of users and items, for example, are more than 16 bits can tell apart."""
-    graph = training(Flatten(), Noop(), Wide(number_of_outputs=3)).graph
-    assert not narrow_vertices(graph)
-    pooled = ReLU(), Pool(kernel_size=2)
-    graph = training(Conv(number_of_outputs=2, kernel_size=3), *pooled, LRN(), *pooled, Flatten()).graph
-    narrow = [graph[order].name for order in sorted(narrow_vertices(graph)) if graph[order].peer is None]
-    assert narrow == ["Conv0", "ReLU1", "Pool2"]
 
 
 @types

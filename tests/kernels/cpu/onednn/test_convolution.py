@@ -13,6 +13,7 @@ from crossbow.kernels.requests import (
     ConvolutionGeometry,
 )
 from crossbow.types import Shape
+from tests.kernels.cpu.buffers import output_shape
 from tests.kernels.cpu.running import (
     FLOAT32,
     ONEDNN,
@@ -26,14 +27,6 @@ from tests.kernels.cpu.running import (
     unstored,
     with_storage,
 )
-
-
-def output_shape(x: Shape, outputs: int, g: ConvolutionGeometry) -> Shape:
-    sizes = tuple(
-        (size + before + after - extent) // s + 1
-        for size, extent, s, (before, after) in zip(x[2:], g.extent, g.stride, g.padding, strict=True)
-    )
-    return (x[0], outputs, *sizes)
 
 
 def compare(shape: Shape, outputs: int, g: ConvolutionGeometry, *, with_bias: bool, plain: bool = False) -> list[str]:

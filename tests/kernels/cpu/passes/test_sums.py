@@ -11,12 +11,10 @@ import pytest
 from crossbow.kernels.requests import PoolingForward, PoolingGeometry
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool
 from crossbow.testing import run_operator
-from crossbow.types import Layout, Phase, Shape, Tensor
+from crossbow.types import Phase, Shape
 from tests.kernels.cpu.running import ONEDNN, Numbers, tensor
 
 from crossbow.kernels.cpu.onednn import shared_library  # isort: skip - after the module that skips where it is not usable
-from crossbow.kernels.cpu.passes import rows
-from crossbow.kernels.cpu.passes.team import WORTH_A_THREAD, threads_for
 
 EXACT = 4e-7
 """Largest error, relative to the largest result. PyTorch's float32 has 1e-8 to 3e-7 with these cases."""
@@ -132,35 +130,3 @@ def test_only_averages_of_whole_images_are_sums_of_our_own() -> None:
         PoolingGeometry((10, 10), padding=((1, 1), (1, 1)), method="average"),
     ):
         assert "of whole images" not in ONEDNN.prepare(PoolingForward(x, y, other, Phase.TRAIN)).name
-
-
-@pytest.mark.parametrize(
-    ("shape", "layout"),
-    [
-        ((8, 3, 20, 20), Layout.CHANNELS_LAST),
-        ((8, 64, 5, 5), Layout.CHANNELS_LAST),
-        ((2, 1, 9, 9), Layout.CHANNELS_LAST),
-        ((7, 1001), Layout.PLAIN),
-        ((4, 3, 70), Layout.PLAIN),
-        ((4, 3, 7), Layout.PLAIN),
-        ((4, 1, 70), Layout.PLAIN),
-    ],
-)
-def test_grids_cover_a_tensor(shape: Shape, layout: Layout) -> None:
-    """Every number is in one place of the matrices, whose column tells its channel."""
-    x = Tensor(shape, np.dtype(np.float32), layout)
-    cut = rows.grid(x)
-    assert cut.outer * cut.groups * cut.matrix == x.elements
-    channels = np.empty(x.elements, np.int64)
-    for number in range(cut.outer * cut.groups):
-        group, start = number % cut.groups, number * cut.matrix
-        for index in range(cut.matrix):
-            channels[start + index] = group + index % cut.width % cut.inner
-    expected = np.broadcast_to(np.arange(shape[1]).reshape(-1, *[1] * (len(shape) - 2)), shape)
-    in_memory = np.moveaxis(expected, 1, -1) if layout is Layout.CHANNELS_LAST else expected
-    np.testing.assert_array_equal(channels, in_memory.reshape(-1))
-
-
-def test_small_operands_are_not_shared_among_threads(threads: int) -> None:
-    assert threads_for(WORTH_A_THREAD) == 1
-    assert threads_for(4 * WORTH_A_THREAD) == threads

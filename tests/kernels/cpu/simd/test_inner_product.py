@@ -5,14 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow.kernels.cpu.library import Cpu
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.requests import InnerProductBackwardData, InnerProductBackwardWeights, InnerProductForward
 from crossbow.types import Layout, Shape, Tensor
+from tests.kernels.cpu.buffers import (
+    COMPILED,
+    FLOAT32,
+    REFERENCE,
+    close,
+    draw,
+    execute,
+    memory,
+    stored,
+    unstored,
+    with_storage,
+)
 from tests.kernels.cpu.own_convolutions import use_threads
-from tests.kernels.cpu.running import FLOAT32, REFERENCE, close, draw, execute, memory, stored, unstored, with_storage
 
-COMPILED = Cpu(onednn=False)
 LAST, PLAIN = Layout.CHANNELS_LAST, Layout.PLAIN
 
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crossbow import ExecutionContext, TrainingUnit
-from crossbow.kernels.cpu.simd import processor
+from crossbow.kernels.cpu.library import Cpu
+from crossbow.kernels.cpu.simd import narrow, processor
 from crossbow.kernels.interface import PlainStorage, Variable
 from crossbow.kernels.requests import (
     ConvolutionBackwardData,
@@ -24,26 +24,19 @@ from crossbow.kernels.requests import (
 from crossbow.ops import Conv, InnerProduct, Pool, ReLU
 from crossbow.testing import run_operator
 from crossbow.types import Shape
-from tests.kernels.cpu.onednn.test_convolution import output_shape
-from tests.kernels.cpu.running import (
+from tests.kernels.cpu.buffers import (
     FLOAT32,
-    ONEDNN,
     close,
     draw,
     execute,
     memory,
+    output_shape,
     tensor,
     unstored,
     with_storage,
 )
-from tests.support import context, pictures, same_weights, training
-
-if not llvmlite.binding.get_host_cpu_features().get("avx512f"):
-    pytest.skip("these kernels are for AVX-512, which this machine lacks", allow_module_level=True)
-
-from crossbow.kernels.cpu.library import Cpu
-from crossbow.kernels.cpu.simd import narrow
 from tests.kernels.cpu.own_convolutions import (
+    FIRST,
     compare,
     compute_an_image_in_batches,
     expected_of,
@@ -51,13 +44,16 @@ from tests.kernels.cpu.own_convolutions import (
     outputs_last,
     use_threads,
 )
+from tests.support import context, pictures, same_weights, training
+
+CPU = Cpu()
 
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a learner's stream with one; and nobody else takes these convolutions."""
     use_threads(monkeypatch, 1)
-    monkeypatch.setattr(ONEDNN, "rooms", Cpu(winograd=False).rooms)
+    monkeypatch.setattr(CPU, "rooms", Cpu(winograd=False).rooms)
 
 
 # Numbers.
@@ -131,7 +127,7 @@ def test_an_image_is_computed_alike_in_every_batch() -> None:
 # When they are taken.
 
 G = ConvolutionGeometry((5, 5))
-FIRST, SECOND = ((4, 1, 28, 28), 20), ((4, 20, 12, 12), 50)
+STEM, SECOND = ((4, 1, 28, 28), 20), ((4, 20, 12, 12), 50)
 
 
 def names(shape: Shape, outputs: int, g: ConvolutionGeometry = G, storage: Any = None) -> dict[str, bool]:
@@ -139,14 +135,14 @@ def names(shape: Shape, outputs: int, g: ConvolutionGeometry = G, storage: Any =
     tx, ty = tensor(shape), tensor(output_shape(shape, outputs, g))
     weights = Variable((outputs, shape[1] // g.groups, *g.kernel), FLOAT32, storage)
     bias = Variable((outputs,), FLOAT32)
-    forward = ONEDNN.prepare(ConvolutionForward(tx, weights, bias, ty, g))
+    forward = CPU.prepare(ConvolutionForward(tx, weights, bias, ty, g))
     assert ("weights" in forward.storages) == (storage is None)
     if storage is None:
         weights = with_storage(weights, forward)
     kernels = {
         "forward": forward,
-        "weights": ONEDNN.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, g)),
-        "data": ONEDNN.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
+        "weights": CPU.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, g)),
+        "data": CPU.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
     }
     found = {name: "narrow" in kernel.name for name, kernel in kernels.items()}
     return {**found, "last": weights.storage is not None and lies_outputs_last(weights.storage, weights.shape)}
@@ -156,10 +152,11 @@ ALL = {"forward": True, "weights": True, "data": True, "last": True}
 NONE = {"forward": False, "weights": False, "data": False, "last": False}
 
 
+@FIRST
 @pytest.mark.parametrize(
     ("shape", "outputs", "expected"),
     [
-        (*FIRST, ALL),
+        (*STEM, ALL),
         (*SECOND, ALL),
         ((4, 20, 12, 12), 20, ALL),
         ((4, 32, 12, 12), 64, NONE),
@@ -174,7 +171,8 @@ def test_where_vectors_would_not_be_full(shape: Shape, outputs: int, expected: d
     assert names(shape, outputs) == expected
 
 
-@pytest.mark.parametrize(("shape", "outputs"), [FIRST, SECOND, ((4, 1, 28, 28), 32)])
+@FIRST
+@pytest.mark.parametrize(("shape", "outputs"), [STEM, SECOND, ((4, 1, 28, 28), 32)])
 @pytest.mark.parametrize("threads", [2, 3])
 def test_not_with_several_threads(shape: Shape, outputs: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     use_threads(monkeypatch, threads)
@@ -182,16 +180,18 @@ def test_not_with_several_threads(shape: Shape, outputs: int, threads: int, monk
     assert {**found, "last": False} == NONE
 
 
+@FIRST
 @pytest.mark.parametrize("lanes", [4, 8])
 def test_not_before_onednns_with_vectors_that_were_not_measured(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processor, "VECTORS", replace(processor.VECTORS, lanes=lanes))
-    for shape, outputs in (FIRST, SECOND):
+    for shape, outputs in (STEM, SECOND):
         assert {**names(shape, outputs), "last": False} == NONE
 
 
 GROUPS, GAPS = ConvolutionGeometry((3, 3), groups=5), ConvolutionGeometry((3, 3), dilation=(1, 2))
 
 
+@FIRST
 @pytest.mark.parametrize("g", [GROUPS, GAPS, ConvolutionGeometry((3, 3), dilation=(2, 2))])
 def test_not_with_groups_nor_with_gaps_in_a_row(g: ConvolutionGeometry) -> None:
     assert {**names((4, 20, 12, 12), 50, g), "last": False} == NONE
@@ -199,12 +199,14 @@ def test_not_with_groups_nor_with_gaps_in_a_row(g: ConvolutionGeometry) -> None:
     assert names((4, 20, 12, 12), 50, gaps_between_rows) == ALL
 
 
+@FIRST
 def test_not_where_the_weights_lie_otherwise() -> None:
     assert names(*SECOND, storage=PlainStorage((50, 20, 5, 5))) == NONE
 
 
+@FIRST
 @pytest.mark.parametrize("relu", [False, True])
-@pytest.mark.parametrize(("shape", "outputs"), [FIRST, SECOND])
+@pytest.mark.parametrize(("shape", "outputs"), [STEM, SECOND])
 def test_the_library_takes_the_same_weights(
     shape: Shape, outputs: int, relu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,14 +215,14 @@ def test_the_library_takes_the_same_weights(
     x, w, dy, b = draw(shape), draw((outputs, shape[1], 5, 5)), draw(y_shape, 1), draw((outputs,), 2)
     expected = expected_of(x, w, b, dy, G, relu=relu, bias=True)
     tx, ty, bias = tensor(shape), tensor(y_shape), Variable(b.shape, FLOAT32)
-    first = ONEDNN.prepare(ConvolutionForward(tx, Variable(w.shape, FLOAT32), bias, ty, G, relu=relu))
+    first = CPU.prepare(ConvolutionForward(tx, Variable(w.shape, FLOAT32), bias, ty, G, relu=relu))
     weights = with_storage(Variable(w.shape, FLOAT32), first)
     for threads in (1, 2):
         use_threads(monkeypatch, threads)
         kernels = (
-            ONEDNN.prepare(ConvolutionForward(tx, weights, bias, ty, G, relu=relu)),
-            ONEDNN.prepare(ConvolutionBackwardData(ty, weights, tx, G)),
-            ONEDNN.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, G)),
+            CPU.prepare(ConvolutionForward(tx, weights, bias, ty, G, relu=relu)),
+            CPU.prepare(ConvolutionBackwardData(ty, weights, tx, G)),
+            CPU.prepare(ConvolutionBackwardWeights(tx, ty, weights, bias, G)),
         )
         assert ["narrow" in kernel.name for kernel in kernels] == [threads == 1] * 3
         assert weights.storage is not None
@@ -261,6 +263,7 @@ def kernels_of(running: ExecutionContext) -> list[str]:
     return [step.kernel.name for step in running.engine.program.steps if "convolution" in step.kernel.name]
 
 
+@FIRST
 def test_training_checking_and_prediction_share_the_weights(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Models go from one to two threads and back, by way of a file; every number stays what it was."""
     monkeypatch.undo()  # the streams' own numbers of threads, and all kernels
@@ -290,6 +293,7 @@ def test_training_checking_and_prediction_share_the_weights(monkeypatch: pytest.
         np.testing.assert_array_equal(running.predict(pictures().train.images), prediction)
 
 
+@FIRST
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_the_same_seed_gives_the_same_weights(learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
@@ -301,6 +305,7 @@ def test_the_same_seed_gives_the_same_weights(learners: int, monkeypatch: pytest
     assert same_weights(*results)
 
 
+@FIRST
 def test_one_thread_trains_as_two_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     results = []

@@ -1,4 +1,4 @@
-"""Winograd's convolutions: the transforms, their kernels against the reference, and when they are taken."""
+"""Winograd's convolutions: their kernels against the reference, and when they are taken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from crossbow import ExecutionContext, TrainingUnit
-from crossbow.kernels.cpu.simd import winograd, winograd_transforms
+from crossbow.kernels.cpu.library import Cpu
+from crossbow.kernels.cpu.simd import winograd
 from crossbow.kernels.cpu.simd.image_convolution import ImageConvolution, PaddedImages
 from crossbow.kernels.interface import Variable
 from crossbow.kernels.requests import (
@@ -22,8 +23,9 @@ from crossbow.kernels.requests import (
 )
 from crossbow.ops import BatchNorm, Conv, InnerProduct, Pool, ReLU
 from crossbow.types import Shape
-from tests.kernels.cpu.onednn.test_convolution import output_shape
+from tests.kernels.cpu.buffers import FLOAT32, draw, memory, output_shape, tensor, with_storage
 from tests.kernels.cpu.own_convolutions import (
+    FIRST,
     compare,
     compute_an_image_in_batches,
     execute_in_rubbish,
@@ -32,8 +34,9 @@ from tests.kernels.cpu.own_convolutions import (
     stored_outputs_last,
     use_threads,
 )
-from tests.kernels.cpu.running import FLOAT32, ONEDNN, draw, memory, tensor, with_storage
 from tests.support import context, pictures, same_weights, training
+
+CPU = Cpu()
 
 
 @pytest.fixture(autouse=True)
@@ -47,42 +50,6 @@ def same(padding: int = 1) -> ConvolutionGeometry:
 
 
 # Numbers.
-
-
-@pytest.mark.parametrize(("outputs", "kernel"), [(2, 3), (4, 3), (2, 5)])
-def test_the_matrices_compute_a_convolution(outputs: int, kernel: int) -> None:
-    """y = Aᵀ [(G w Gᵀ) ⊙ (Bᵀ x B)] A, in fractions, so that nothing is rounded."""
-    a, g, b = (np.array(winograd_transforms.matrices(outputs, kernel)[name], object) for name in "AGB")
-    generator, size = np.random.default_rng(0), outputs + kernel - 1
-    x, w = (generator.integers(-9, 10, (count, count)).astype(object) for count in (size, kernel))
-    y = a.T @ ((g @ w @ g.T) * (b.T @ x @ b)) @ a
-    around = range(outputs)
-    assert y.tolist() == [[(x[i : i + kernel, j : j + kernel] * w).sum() for j in around] for i in around]
-
-
-def test_the_matrices_are_the_known_ones() -> None:
-    """Of F(2×2, 3×3), as Lavin and Gray give them, up to the signs of two points."""
-    found = winograd_transforms.matrices(2, 3)
-    assert [list(map(float, row)) for row in found["G"]] == [[-1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]]
-    assert [list(map(int, row)) for row in zip(*found["A"], strict=True)] == [[1, 1, 1, 0], [0, 1, -1, 1]]
-
-
-@pytest.mark.parametrize(("outputs", "kernel", "least", "most"), [(2, 3, 0.3, 1), (4, 3, 2, 6), (2, 5, 1.5, 6)])
-def test_rounding_beside_a_sum_of_products(outputs: int, kernel: int, least: float, most: float) -> None:
-    """Root mean squares over 200 tiles of 64 channels, everything in float32, one product after the other."""
-    a, g, b = (np.array(winograd_transforms.matrices(outputs, kernel)[name], np.float32) for name in "AGB")
-    x, w = draw((64, 200, *b.shape)), draw((64, kernel, kernel), 1)
-    points = np.zeros((200, *b.shape), np.float32)
-    windows = np.zeros((200, outputs, outputs), np.float32)
-    exact = np.zeros(windows.shape)
-    for image, weights in zip(x, w, strict=True):
-        points += (g @ weights @ g.T) * (b.T @ image @ b)
-        for i, j in np.ndindex(weights.shape):
-            product = image[:, i : i + outputs, j : j + outputs].astype(np.float64) * weights[i, j]
-            windows += image[:, i : i + outputs, j : j + outputs] * weights[i, j]
-            exact += product
-    ratio = (a.T @ points @ a - exact).std() / (windows - exact).std()
-    assert least < ratio < most
 
 
 BORDER = {3: st.tuples(st.integers(0, 2), st.integers(0, 2)), 5: st.tuples(st.integers(0, 4), st.integers(0, 4))}
@@ -169,12 +136,12 @@ def taken(shape: Shape, outputs: int, g: ConvolutionGeometry) -> bool:
     """Whether all three kernels are Winograd's; it is all or none."""
     tx, ty = tensor(shape), tensor(output_shape(shape, outputs, g))
     weights = Variable((outputs, shape[1] // g.groups, *g.kernel), FLOAT32)
-    forward = ONEDNN.prepare(ConvolutionForward(tx, weights, None, ty, g))
+    forward = CPU.prepare(ConvolutionForward(tx, weights, None, ty, g))
     weights = with_storage(weights, forward)
     kernels = (
         forward,
-        ONEDNN.prepare(ConvolutionBackwardWeights(tx, ty, weights, None, g)),
-        ONEDNN.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
+        CPU.prepare(ConvolutionBackwardWeights(tx, ty, weights, None, g)),
+        CPU.prepare(ConvolutionBackwardData(ty, weights, tx, g)),
     )
     found = {"winograd" in kernel.name for kernel in kernels}
     assert len(found) == 1
@@ -184,6 +151,7 @@ def taken(shape: Shape, outputs: int, g: ConvolutionGeometry) -> bool:
     return found.pop()
 
 
+@FIRST
 @pytest.mark.parametrize(
     ("shape", "outputs", "g", "expected"),
     [
@@ -209,6 +177,7 @@ def test_where_it_gains(shape: Shape, outputs: int, g: ConvolutionGeometry, expe
     assert taken(shape, outputs, g) == expected
 
 
+@FIRST
 @pytest.mark.parametrize(
     ("shape", "outputs", "tile"),
     [
@@ -228,6 +197,7 @@ def test_larger_tiles_where_they_save_work(shape: Shape, outputs: int, tile: int
     assert tiling.outputs == tile
 
 
+@FIRST
 def test_not_with_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     use_threads(monkeypatch, 2)
     assert not taken((8, 64, 8, 8), 64, same())
@@ -259,6 +229,7 @@ def winograd_kernels(running: ExecutionContext) -> list[str]:
     return [step.kernel.name for step in running.engine.program.steps if "winograd" in step.kernel.name]
 
 
+@FIRST
 def test_models_go_from_one_thread_to_two_and_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.undo()  # the streams' own numbers of threads
     file = tmp_path / "model"
@@ -276,6 +247,7 @@ def test_models_go_from_one_thread_to_two_and_back(monkeypatch: pytest.MonkeyPat
         np.testing.assert_allclose(other.predict(pictures(size=8).train.images), prediction, rtol=1e-4, atol=1e-6)
 
 
+@FIRST
 def test_one_thread_trains_as_two_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a seed whose values stay away from kinks: with seed 0, a rounding error makes one activation positive."""
     monkeypatch.undo()
@@ -289,6 +261,7 @@ def test_one_thread_trains_as_two_do(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_allclose(results[1][name], value, rtol=0, atol=1e-4 * scale, err_msg=name)
 
 
+@FIRST
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_the_same_seed_gives_the_same_weights(learners: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()

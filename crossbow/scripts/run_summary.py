@@ -1,0 +1,126 @@
+"""What a trained model is and where it errs: its operators, its confusion matrix and the examples that it judges
+worst."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crossbow import Dataflow, Dataset, ExecutionContext
+from crossbow.data.examples import ArrayExamples
+from crossbow.dataflow.drawing import shape_text
+from crossbow.dataflow.graph import build
+from crossbow.dataflow.validate import infer_shapes, variables_of
+from crossbow.files import write_whole
+from crossbow.png import png
+from crossbow.types import Array, Shape
+
+Integers = NDArray[np.int64]
+
+SUMMARY = "summary.json"
+"""File in the output directory that has the summary."""
+MOST_EXAMPLES, MOST_CLASSES, WORST = 20_000, 50, 16
+"""Maximum numbers of examples that are predicted for the summary, of classes of a confusion matrix, and of examples
+that are listed as the worst."""
+
+
+def write_summary(context: ExecutionContext, dataflow: Dataflow, path: Path) -> None:
+    """Write the summary of a context's base model as JSON. Raises DataError if it cannot be written."""
+    batch = (context.model.batch_size, *context.data.image_shape)
+    summary = {"operators": operators(dataflow, batch), **errors(context, context.data)}
+    write_whole(path, json.dumps(summary).encode())
+
+
+def operators(dataflow: Dataflow, batch: Shape) -> list[dict[str, Any]]:
+    """Name, type, output shape and number of parameters of each operator, in the order of computation. A shared
+    operator has its parameters at its first place."""
+    graph = build(dataflow.subgraph.nodes)
+    shapes = infer_shapes(graph, batch)
+    variables = variables_of(graph, batch, shapes)
+    counted: set[int] = set()
+    rows = []
+    for vertex in graph:
+        specs = () if id(vertex.operator) in counted else variables.get(vertex.order, ())
+        counted.add(id(vertex.operator))
+        rows.append(
+            {
+                "name": vertex.name,
+                "type": type(vertex.kernel).__name__,
+                "output": shape_text(shapes[vertex.order]),
+                "parameters": sum(math.prod(spec.shape) for spec in specs),
+            }
+        )
+    return rows
+
+
+def errors(context: ExecutionContext, data: Dataset) -> dict[str, Any]:
+    """The confusion matrix of the check set, and the worst examples; empty unless its images are in memory and have one
+    class each, and for large data sets."""
+    check, classes = data.check, data.number_of_classes
+    if not isinstance(check, ArrayExamples) or classes is None or check.labels.ndim != 1:
+        return {}
+    if len(check) > MOST_EXAMPLES:
+        return {}
+    outputs = context.predict(check.images)
+    if outputs.shape != (len(check), classes):
+        return {}
+    labels = check.labels.astype(np.int64)
+    valid = (labels >= 0) & (labels < classes)  # others are ignored
+    names = list(data.class_names or map(str, range(classes)))
+    found: dict[str, Any] = {"classes": names}
+    if classes <= MOST_CLASSES:
+        found["confusion"] = confusion(labels[valid], outputs[valid].argmax(axis=1), classes).tolist()
+    found["worst"] = worst(check.images, labels, outputs, np.flatnonzero(valid))
+    return found
+
+
+def confusion(labels: Integers, predicted: Integers, classes: int) -> Array:
+    """The number of examples by label (rows) and predicted class (columns).
+
+    >>> confusion(np.array([0, 0, 1]), np.array([0, 1, 1]), 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    counts = np.zeros((classes, classes), np.int64)
+    np.add.at(counts, (labels, predicted), 1)
+    return counts
+
+
+def worst(
+    images: Array, labels: Integers, outputs: Array, candidates: Sequence[int] | Integers
+) -> list[dict[str, Any]]:
+    """The wrongly classified examples whose output for the right class is furthest below the largest, that first. Grey
+    and colour images have their PNG file in base64."""
+    indices = np.asarray(candidates, dtype=np.int64)
+    scores, right = outputs[indices].astype(np.float64), labels[indices]
+    predicted = scores.argmax(axis=1)
+    rows = np.arange(len(indices))
+    gaps = scores[rows, predicted] - scores[rows, right]
+    wrong = np.flatnonzero(predicted != right)
+    chosen = wrong[np.argsort(-gaps[wrong], kind="stable")][:WORST]
+    found = []
+    for place in chosen:
+        index = int(indices[place])
+        entry: dict[str, Any] = {"index": index, "label": int(labels[index]), "predicted": int(predicted[place])}
+        entry["outputs"] = [float(outputs[index, labels[index]]), float(outputs[index, predicted[place]])]
+        picture = _picture(images[index])
+        found.append(entry if picture is None else {**entry, "png": picture})
+    return found
+
+
+def _picture(image: Array) -> str | None:
+    """An image as PNG in base64; None if it is neither grey nor of three colours. The numbers of a floating-point image
+    are stretched to the whole range."""
+    if image.ndim != 3 or image.shape[0] not in (1, 3):
+        return None
+    if image.dtype != np.uint8:
+        numbers = image.astype(np.float64)
+        low, high = float(numbers.min()), float(numbers.max())
+        image = np.round((numbers - low) * (255 / ((high - low) or 1.0))).astype(np.uint8)
+    return base64.b64encode(png(image)).decode()

@@ -1,0 +1,33 @@
+"""The common interface: the task state, plain storage, and what a prepared kernel has unless it says otherwise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from crossbow.kernels.interface import PlainStorage, PreparedKernel, State
+from crossbow.types import Shape
+
+
+def test_positions_of_the_task_state_are_distinct_and_fit() -> None:
+    positions = [getattr(State, name) for name in vars(State) if name.isupper() and name != "SIZE"]
+    assert sorted(positions) == list(range(len(positions)))
+    assert len(positions) <= State.SIZE
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (5,), (), (0, 3)])
+def test_plain_storage_is_row_major(shape: Shape) -> None:
+    storage = PlainStorage(shape)
+    assert (storage.elements, str(storage)) == (int(np.prod(shape)), "plain")
+    values = np.arange(storage.elements, dtype=np.float32).reshape(shape[::-1]).T  # not contiguous
+    flat, back = np.full(storage.elements, np.nan, np.float32), np.full(shape, np.nan, np.float32)
+    storage.pack(values, flat)
+    assert flat.tolist() == [values[place] for place in np.ndindex(*shape)]
+    storage.unpack(flat, back)
+    np.testing.assert_array_equal(back, values)
+
+
+def test_a_kernel_needs_no_memory_of_its_own_unless_it_says_so() -> None:
+    kernel = PreparedKernel("name", ("input0",), ("output",), lambda buffers: ())
+    assert (kernel.workspace, kernel.kept, kernel.in_place, kernel.alias, kernel.blocks) == (0, 0, None, None, None)
+    assert dict(kernel.storages) == {}

@@ -1,0 +1,66 @@
+"""The summary of a trained model: operators, confusion matrix, worst examples."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossbow import Dataset
+from crossbow.png import png
+from crossbow.scripts import run_summary
+from crossbow.scripts.run_summary import confusion, errors, operators, worst, write_summary
+from models.lenet import lenet
+from tests.support import blobs, context, perceptron
+
+
+def test_operators_with_their_parameters() -> None:
+    rows = operators(lenet("caffe"), (4, 1, 28, 28))
+    assert rows[0] == {"name": "conv1", "type": "Conv", "output": "4×20×24×24", "parameters": 520}
+    assert sum(row["parameters"] for row in rows) == 431_080
+
+
+def test_confusion_counts_labels_in_rows() -> None:
+    found = confusion(np.array([0, 2, 2, 2, 1]), np.array([0, 1, 2, 1, 1]), 4)
+    assert found.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0], [0, 2, 1, 0], [0, 0, 0, 0]]
+
+
+def test_the_worst_are_the_most_certain_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_summary, "WORST", 2)
+    images = np.arange(5 * 4, dtype=np.uint8).reshape(5, 1, 2, 2)
+    labels = np.array([0, 1, 1, 0, 0])
+    outputs = np.array([[0.9, 0.1], [0.6, 0.4], [0.8, 0.2], [0.3, 0.7], [0.1, 0.9]])
+    found = worst(images, labels, outputs, [0, 1, 2, 3])
+    assert [(each["index"], each["label"], each["predicted"]) for each in found] == [(2, 1, 0), (3, 0, 1)]
+    assert found[0]["outputs"] == [0.2, 0.8]
+    assert base64.b64decode(found[0]["png"]) == png(images[2])
+    as_numbers = worst(images.astype(np.float32), labels, outputs, [2])
+    assert base64.b64decode(as_numbers[0]["png"]) == png(np.array([[[0, 85], [170, 255]]], np.uint8))
+    assert "png" not in worst(images.reshape(5, 4), labels, outputs, [2])[0]
+
+
+def test_the_file_agrees_with_the_test(tmp_path: Path) -> None:
+    data = blobs(40)
+    with context(data=data) as running:
+        running.train(1)
+        write_summary(running, perceptron(), tmp_path / "summary.json")
+        tested = running.test()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    matrix = np.array(summary["confusion"])
+    assert matrix.sum() == tested.examples
+    assert np.trace(matrix) / matrix.sum() == pytest.approx(tested.accuracy)
+    assert len(summary["worst"]) == min(run_summary.WORST, matrix.sum() - np.trace(matrix))
+    assert [row["type"] for row in summary["operators"]][-1] in ("SoftMaxLoss", "Accuracy")
+
+
+def test_data_without_single_classes_and_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = blobs(40)
+    with context(data=data) as running:
+        assert errors(running, Dataset((data.train.images, data.train.labels))) == {}  # type: ignore[attr-defined]
+        monkeypatch.setattr(run_summary, "MOST_CLASSES", 1)
+        assert "confusion" not in errors(running, data)
+        monkeypatch.setattr(run_summary, "MOST_EXAMPLES", 1)
+        assert errors(running, data) == {}
