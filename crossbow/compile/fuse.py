@@ -46,9 +46,12 @@ def pooled_gradients(graph: Graph, fusions: Mapping[int, int]) -> dict[int, int]
     found = {}
     for vertex in graph:
         pool = None if vertex.peer is None else graph[vertex.peer]
-        if pool is None or pool.forward is None or not pool.forward.picks_largest or pool.inputs[0] == BATCH:
+        if pool is None or pool.forward is None or not pool.forward.picks_largest:
             continue
-        relu, readers = graph[pool.inputs[0]], users[vertex.order]
+        (source,) = pool.inputs
+        if source == BATCH:
+            continue
+        relu, readers = graph[source], users[vertex.order]
         if relu.order in fusions and takes_gradient(graph[fusions[relu.order]]):
             continue
         assert relu.forward is not None  # operators read outputs of operators

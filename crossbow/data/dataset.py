@@ -279,8 +279,7 @@ def _check_agreement(train: Examples, check: Examples) -> None:
         )
     if check.image_dtype != train.image_dtype:
         raise DataError(f"x_check: expected {train.image_dtype}, as x_train. Received: {check.image_dtype}")
-    regression = train.labels.dtype.kind == "f"
-    if regression != (check.labels.dtype.kind == "f") or (regression and check.labels.dtype != train.labels.dtype):
+    if check.labels.dtype != train.labels.dtype:
         raise DataError(f"y_check: expected {train.labels.dtype}, as y_train. Received: {check.labels.dtype}")
     if check.label_shape != train.label_shape:
         raise DataError(

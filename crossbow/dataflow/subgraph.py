@@ -51,7 +51,7 @@ def _topological_order(head: DataflowNode) -> tuple[DataflowNode, ...]:
                 start = next(i for i, step in enumerate(path) if step is node)
                 cycle = " → ".join([*names[start:], names[start]])
                 raise GraphError([f"the graph must have no cycle. Received: {cycle}"])
-            if id(node) not in done:
+            elif id(node) not in done:
                 path.append(node)
                 on_path.add(id(node))
                 pending.append(list(node.next))

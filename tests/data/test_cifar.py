@@ -404,6 +404,16 @@ def test_an_npz_whose_headers_are_damaged(tmp_path: Path, local: int, central: i
     refused(path, "expected an intact .npz")
 
 
+def test_the_largest_npz(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, arrays = tmp_path / "cifar10.npz", jpeg_arrays()
+    np.savez(path, **arrays)
+    size = sum(array.nbytes for array in arrays.values())
+    monkeypatch.setattr("crossbow.data.cifar.LARGEST_ARCHIVE", size)
+    assert len(cifar10(path).train) == len(arrays["train_offsets"]) - 1
+    monkeypatch.setattr("crossbow.data.cifar.LARGEST_ARCHIVE", size - 1)
+    refused(path, "expected an intact .npz")
+
+
 @pytest.mark.parametrize("shape", ["(9" + "9" * 15 + ",)", "((", "(1,", "{[}", "(-1,)", "'"])
 def test_an_npz_of_arrays_whose_headers_are_damaged(tmp_path: Path, shape: str) -> None:
     path = tmp_path / "cifar10.npz"

@@ -124,8 +124,11 @@ def test_closing(path: Path) -> None:
     file = RecordFile(path)
     file.close()
     file.close()
-    with pytest.raises(ValueError, match="closed"):
-        file[0]
+    with RecordFile(path) as other:
+        assert len(other[0].boxes) == len(RecordFile(path)[0].boxes)
+    for closed in (file, other):
+        with pytest.raises(ValueError, match="closed"):
+            closed[0]
 
 
 def test_another_process_may_open_it_again(path: Path) -> None:

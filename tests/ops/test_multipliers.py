@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from crossbow import ops
-from crossbow.ops import Kernel
+from crossbow.ops import Kernel, VariableSpec
+from crossbow.ops.initialiser import Constant
 from crossbow.types import ConfigurationError
 
 NAMES = ("weight_learning_rate_multiplier", "bias_learning_rate_multiplier")
@@ -39,6 +40,12 @@ def test_who_has_them() -> None:
 def test_a_bad_value(kind: type[Kernel], name: str, value: object) -> None:
     with pytest.raises(ConfigurationError, match=rf"{kind.__name__}: {name} must be a finite number ≥ 0\. Received"):
         made(kind, **{name: value})
+
+
+@pytest.mark.parametrize("value", [-0.5, float("nan"), None, "1"])
+def test_a_bad_multiplier_of_an_operator_from_outside(value: Any) -> None:
+    with pytest.raises(ValueError, match="learning_rate_multiplier of 'weights' that is a finite number ≥ 0"):
+        VariableSpec("weights", (2,), Constant(0.0), learning_rate_multiplier=value)
 
 
 @every

@@ -12,6 +12,7 @@ import pytest
 if importlib.util.find_spec("numba") is None:
     pytest.skip("numba is not installed", allow_module_level=True)
 
+from llvmlite import ir
 from numba import types
 
 from crossbow.kernels.arguments import Address, Arguments
@@ -107,3 +108,16 @@ def test_a_fused_product_is_rounded_once() -> None:
     exact = np.float64(x) ** 2 + y
     assert (exact != 0).all()
     assert run(emitted(fused_product), x, y) == (exact if processor.VECTORS.fused else 0 * exact).tolist()
+
+
+@pytest.mark.parametrize(
+    ("element", "size"), [(ir.FloatType(), 4), (ir.DoubleType(), 8), (ir.IntType(32), 4), (ir.IntType(64), 8)], ids=str
+)
+def test_vectors_are_aligned_as_their_numbers(element: Any, size: int) -> None:
+    """A larger alignment would be a promise that arrays do not keep."""
+    builder = ir.IRBuilder(ir.Function(ir.Module(), ir.FunctionType(ir.VoidType(), []), "f").append_basic_block())
+    code = Emitter(builder, LANES)
+    code.store(code.load(code.word(64), element), code.word(128))
+    assert [line.rpartition("align ")[2] for line in str(builder.block).splitlines() if "align" in line] == [
+        str(size)
+    ] * 2

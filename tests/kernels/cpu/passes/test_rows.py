@@ -59,6 +59,10 @@ def test_long_blocks_of_wide_rows_stay_in_the_cache() -> None:
     assert grid(Tensor((1000, 5000), FLOAT32)).height == 16
 
 
+def test_short_channels_of_plain_tensors_are_rows_of_one_vector() -> None:
+    assert [grid(Tensor((3, 5, places), FLOAT32)).width for places in (16, 63, 64, 500)] == [16, 16, 64, 64]
+
+
 WIDE = Arguments(x=Address, rows=int, width=int, height=int, parameters=Address, totals=Address)
 
 
