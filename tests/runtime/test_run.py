@@ -207,8 +207,8 @@ def test_intervals_of_testing(
 )
 def test_the_end_of_the_next_interval(interval: int, unit: TrainingUnit, tasks: int, expected: int) -> None:
     """With ten tasks in an epoch."""
-    training: Any = SimpleNamespace(engine=SimpleNamespace(order=TrainingOrder(40, 4, 0), tasks=tasks))
-    assert run.TrainingRun._next_multiple(training, interval, unit) == expected
+    training: Any = SimpleNamespace(engine=SimpleNamespace(order=TrainingOrder(40, 4, 0)))
+    assert run.TrainingRun._next_multiple(training, interval, unit, tasks) == expected
 
 
 def test_the_last_test_is_that_of_the_model() -> None:
