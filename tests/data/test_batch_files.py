@@ -6,82 +6,24 @@ import os
 import struct
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from crossbow.data import BatchFiles, Dataset
+from crossbow.data import BatchFiles
 from crossbow.data.batch_files import plan, write_batch_files
-from crossbow.data.batch_metadata import Metadata, read_metadata
-from crossbow.data.encoding import ENCODINGS, EncodedExamples, Encoding, encode, rebatch
-from crossbow.data.inspection import inspect, verify
+from crossbow.data.batch_metadata import read_metadata
+from crossbow.data.inspection import verify
 from crossbow.types import DataError
-
-TEXT = """\
-# Metadata file
-#
-examples     : {0}/train.examples
-labels       : {0}/train.labels
-partitions   : 2
-elements     : 6
-batch size   : 2
-example shape: [1, 2]
-label shape  : [1]
-example type : float
-label type   : int
-example pad  : 4080
-label pad    : 4088
-fill         : 1
-# EOF
-"""
-"""Five examples, two a batch, two batches a file: the last batch is filled with the first example."""
-
-
-def float_batch(*numbers: float) -> bytes:
-    return struct.pack(f"<{len(numbers)}f", *numbers).ljust(4096, b"\0")
-
-
-def label_batch(*labels: int) -> bytes:
-    return struct.pack(f"<{len(labels)}i", *labels).ljust(4096, b"\0")
-
-
-FILES = {
-    "train.examples.1": float_batch(0, 0.5, 1, 1.5) + float_batch(2, 2.5, 3, 3.5),
-    "train.examples.2": float_batch(4, 4.5, 0, 0.5),
-    "train.labels.1": label_batch(10, 11) + label_batch(12, 13),
-    "train.labels.2": label_batch(14, 10),
-}
+from tests.data.hand_made_files import FILES, TEXT, Source, label_batch, write_files
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """The metadata of a small data set, made by hand."""
-    for name, content in FILES.items():
-        (tmp_path / name).write_bytes(content)
-    (tmp_path / "train.metadata").write_text(TEXT.format(tmp_path))
-    return tmp_path / "train.metadata"
-
-
-def small(count: int = 5) -> Dataset:
-    numbers = np.arange(2 * count, dtype=np.float32).reshape(count, 2) / 2
-    return Dataset((numbers, np.arange(10, 10 + count)))
-
-
-class Source(EncodedExamples):
-    """The examples made by hand, of shape (1, 2)."""
-
-    def __init__(self, count: int = 5) -> None:
-        super().__init__(small(count).train, Encoding("train"))
-        self.example_shape = (1, 2)
-
-    def slice(self, start: int, stop: int) -> Any:
-        examples, labels = super().slice(start, stop)
-        return examples.reshape(-1, 1, 2), labels
+    return write_files(tmp_path)
 
 
 def test_files_of_known_bytes_are_read(path: Path) -> None:
@@ -129,25 +71,6 @@ def test_whole_batches_have_no_fill(tmp_path: Path) -> None:
     assert (tmp_path / "train.labels.1").read_bytes() == FILES["train.labels.1"]
 
 
-@settings(max_examples=8)
-@given(st.integers(1, 40), st.integers(1, 17), st.integers(1, 17), st.integers(1, 4))
-def test_the_batch_size_can_be_changed_to_any_other(
-    tmp_path_factory: pytest.TempPathFactory, count: int, first: int, second: int, pages: int
-) -> None:
-    folder = tmp_path_factory.mktemp("rebatch")
-    one = write_batch_files(folder / "one", "train", Source(count), first, 4096 * pages)
-    two = rebatch(one, folder / "two", second, 4096)
-    back = rebatch(two, folder / "back", first, 4096 * pages)
-    for other in (one, two, back):
-        examples, labels = BatchFiles(other).slice(0, count)
-        assert labels.ravel().tolist() == list(range(10, 10 + count))
-        assert examples[:, 0, 0].tolist() == list(range(count))
-        assert list(verify(other)) == []
-    for name in os.listdir(one.parent):
-        if not name.endswith("metadata"):
-            assert (one.parent / name).read_bytes() == (back.parent / name).read_bytes()
-
-
 def test_files_are_looked_for_beside_the_metadata_and_where_it_says(path: Path, tmp_path: Path) -> None:
     moved = tmp_path / "moved"
     moved.mkdir()
@@ -183,43 +106,13 @@ def test_a_file_of_more_than_2_gib(tmp_path: Path) -> None:
     assert files[0][1].tolist() == [0]
 
 
-# Metadata
+# Damage
 
 
-def test_metadata_of_the_original(tmp_path: Path) -> None:
-    """Comments, empty lines, any case, no fill, no pads."""
-    text = "# a comment\n\n EXAMPLES: /a/x.examples\nLabels :/a/x.labels\npartitions: 1\nelements:4\nBatch Size: 2\n"
-    text += "example shape: [3,4, 5]\nlabel shape: [1]\nexample type: int\nlabel type: float"
-    (tmp_path / "metadata").write_bytes(text.replace("\n", "\r\n").encode())
-    metadata = read_metadata(tmp_path / "metadata")
-    expected = Metadata("/a/x.examples", "/a/x.labels", 1, 4, 2, (3, 4, 5), (1,), "int", "float")
-    assert metadata == expected
-    assert metadata.number_of_examples == 4
-
-
-BAD_METADATA = {
-    "an unknown key": ("fill   ", "filling", ["line 14", "'filling'"]),
-    "a key twice": ("label pad", "example pad", ["'example pad' once", "line 13"]),
-    "a missing key": ("partitions   : 2\n", "", ["the keys", "none of partitions"]),
-    "no colon": ("partitions   :", "partitions", ["line 5", "'partitions 2'"]),
-    "two colons": ("partitions   : 2", "partitions : 2:3", ["line 5"]),
-    "no value": ("partitions   : 2", "partitions :", ["line 5"]),
-    "no partitions": ("partitions   : 2", "partitions : 0", ["partitions to be an integer from 1", "'0'"]),
-    "too many partitions": ("partitions   : 2", "partitions : 7", ["partitions to be at most 6", "Received: 7"]),
-    "no integer": ("elements     : 6", "elements : six", ["elements to be an integer from 1", "'six'"]),
-    "a huge integer": ("elements     : 6", "elements : 2147483648", ["elements", "'2147483648'"]),
-    "an endless integer": ("elements     : 6", "elements : " + "9" * 5000, ["elements to be an integer"]),
-    "half a batch": ("elements     : 6", "elements : 5", ["elements to be a multiple of batch size, 2", "Received: 5"]),
-    "a negative batch size": ("batch size   : 2", "batch size : -2", ["batch size to be an integer from 1", "'-2'"]),
+WRONG_METADATA = {
     "another batch size": ("batch size   : 2", "batch size : 3", ["whole number of batches", "4,104 bytes"]),
-    "a negative pad": ("label pad    : 4088", "label pad : -8", ["label pad to be an integer from 0", "'-8'"]),
     "another pad": ("label pad    : 4088", "label pad : 4080", ["train.labels.1", "a pad of 4,080", "8,192 bytes"]),
-    "a batch as fill": ("fill         : 1", "fill : 2", ["fill to be less than batch size, 2", "Received: 2"]),
-    "a shape without brackets": ("[1, 2]", "1, 2", ["example shape to be sizes", "'1, 2'"]),
-    "an empty shape": ("[1, 2]", "[]", ["example shape"]),
-    "a shape with a zero": ("[1, 2]", "[1, 0]", ["example shape"]),
     "another shape": ("[1, 2]", "[1, 3]", ["train.examples.1", "whole number of batches", "float (1, 3)"]),
-    "an unknown type": (": float", ": double", ["example type to be int or float", "'double'"]),
     "more elements": ("elements     : 6", "elements : 8", ["expected 4 batches", "in 2 files", "Received: 3"]),
     "more partitions": ("partitions   : 2", "partitions : 3", ["the file", "train.examples.3"]),
     "fewer partitions": ("partitions   : 2", "partitions : 1", ["expected 3 batches", "Received: 2"]),
@@ -227,8 +120,8 @@ BAD_METADATA = {
 }
 
 
-@pytest.mark.parametrize(("old", "new", "parts"), BAD_METADATA.values(), ids=BAD_METADATA)
-def test_wrong_metadata_are_named(path: Path, tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
+@pytest.mark.parametrize(("old", "new", "parts"), WRONG_METADATA.values(), ids=WRONG_METADATA)
+def test_metadata_that_does_not_fit_the_files(path: Path, tmp_path: Path, old: str, new: str, parts: list[str]) -> None:
     assert old in TEXT
     path.write_text(TEXT.replace(old, new).format(tmp_path))
     refused(path, *parts)
@@ -242,15 +135,6 @@ def refused(path: Path, *parts: str) -> None:
     assert len(message) < 6000
     for part in (str(path.parent), "expected", "Received: ", *parts):
         assert part in message, message
-
-
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [(b"", "the keys"), (b"\xff\xfe", "UTF-8"), (bytes(100), "line 1"), (b"#" * (2 << 20), "at most 1.0 MB")],
-)
-def test_what_is_no_metadata_file(path: Path, content: bytes, part: str) -> None:
-    path.write_bytes(content)
-    refused(path, part)
 
 
 def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
@@ -272,32 +156,6 @@ def test_truncated_files_are_refused_at_every_length(path: Path, name: str) -> N
 def test_batches_that_do_not_belong_together(path: Path) -> None:
     (path.parent / "train.labels.2").write_bytes(FILES["train.labels.1"])
     refused(path, "as many batches of labels as of examples in partition 2, 1", "Received: 2")
-
-
-def test_verify_finds_what_opening_does_not(path: Path) -> None:
-    def spoil(name: str, offset: int, content: bytes) -> None:
-        data = bytearray((path.parent / name).read_bytes())
-        data[offset : offset + len(content)] = content
-        (path.parent / name).write_bytes(data)
-
-    spoil("train.examples.1", 4096 + 4000, b"\x07")
-    spoil("train.examples.2", 4, struct.pack("<f", np.nan))
-    spoil("train.labels.1", 4, struct.pack("<i", -3))
-    spoil("train.labels.2", 4, struct.pack("<i", 11))
-    found = list(verify(path))
-    assert [problem.removeprefix(str(path.parent) + "/") for problem in found] == [
-        "train.examples.1: expected zeros after batch 1. Received: 7 as byte 3984",
-        "train.metadata: expected finite numbers in example 4. Received: nan",
-        "train.metadata: expected integers ≥ 0 in label 1. Received: -3",
-        "train.metadata: expected the last batch to be filled with the first labels. Received: others",
-    ]
-
-
-def test_inspect(path: Path) -> None:
-    summary = inspect(path)
-    assert summary["format"] == "metadata of batch-aligned files"
-    assert (summary["batch size"], summary["elements"], summary["examples without fill"]) == (2, 6, 5)
-    assert (summary["bytes of examples"], summary["bytes of labels"]) == (3 * 4096, 3 * 4096)
 
 
 # Writing
@@ -351,7 +209,8 @@ def test_a_failure_leaves_nothing(path: Path, failure: Any) -> None:
 CHILD = """
 import os, resource, signal, sys
 from pathlib import Path
-from tests.data.test_batch_files import Source, write_batch_files
+from crossbow.data.batch_files import write_batch_files
+from tests.data.hand_made_files import Source
 directory, how = Path(sys.argv[1]), sys.argv[2]
 
 class Stopped(Source):
@@ -390,58 +249,3 @@ def test_too_little_space_is_known_before_anything_is_written(tmp_path: Path, mo
     with pytest.raises(DataError, match=r"of free space\. Received: "):
         write_batch_files(tmp_path, "train", Source(300), batch_size=1)
     assert os.listdir(tmp_path) == []
-
-
-def test_rebatching_into_the_same_directory_is_refused(path: Path, tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path, target_is_directory=True)
-    for directory in (tmp_path, link):
-        with pytest.raises(DataError, match="expected another directory"):
-            rebatch(path, directory, 3)
-    assert BatchFiles(path)[4][1] == 14
-
-
-# Encoding as the original does
-
-
-def test_mnist_is_encoded_as_by_the_original(tmp_path: Path) -> None:
-    pixels = np.arange(256, dtype=np.uint8).repeat(49).reshape(16, 1, 28, 28)
-    labels = np.arange(16) % 10
-    data = Dataset((pixels, labels), (pixels[:3], labels[:3]))
-    paths = encode(data, ENCODINGS["mnist"], tmp_path, batch_size=8)
-    assert [path.name for path in paths] == ["mnist-train.metadata", "mnist-test.metadata"]
-    expected = struct.pack(f"<{8 * 784}f", *(float(pixel) * 0.00390625 for pixel in pixels[:8].ravel()))
-    written = (tmp_path / "mnist-train.examples.1").read_bytes()
-    assert written[: len(expected)] == expected
-    assert len(written) == 2 * 28672
-    assert (tmp_path / "mnist-test.labels.1").read_bytes() == label_batch(0, 1, 2, 0, 1, 2, 0, 0)
-
-
-@pytest.mark.parametrize(("name", "border"), [("cifar10", 4), ("cifar100", 0)])
-def test_cifar_is_encoded_as_by_the_original(tmp_path: Path, name: str, border: int) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (5, 3, 32, 32)).astype(np.uint8)
-    data = Dataset((pixels, np.arange(5)), (pixels[:2], np.arange(2)))
-    encode(data, ENCODINGS[name], tmp_path, batch_size=5)
-    size = 32 + 2 * border
-    image, mean = np.zeros((3, size, size), np.float32), np.zeros((3, size, size), np.float32)
-    for c in range(3):
-        for y in range(32):
-            for x in range(32):
-                value = np.float32(pixels[1, c, y, x])
-                image[c, y + border, x + border] = value / np.float32(127.5) - np.float32(1)
-                total = np.float32(sum(int(pixel) for pixel in pixels[:, c, y, x]))
-                mean[c, y + border, x + border] = total / np.float32(5)
-    files = BatchFiles(tmp_path / "cifar-train.metadata")
-    assert files.metadata.example_shape == (3, size, size)
-    assert files[1][0].tobytes() == image.tobytes()
-    assert (tmp_path / "cifar-train.mean").read_bytes() == mean.tobytes()
-    assert (tmp_path / "cifar-test.mean").stat().st_size == mean.nbytes
-
-
-def test_targets_and_labels_of_pixels(tmp_path: Path) -> None:
-    x = np.ones((4, 2), np.float64)
-    encode(Dataset((x, np.arange(8, dtype=np.float32).reshape(4, 2))), Encoding("targets"), tmp_path, 3)
-    meta = read_metadata(tmp_path / "targets-train.metadata")
-    assert (meta.label_type, meta.label_shape, meta.example_type) == ("float", (2,), "float")
-    assert BatchFiles(tmp_path / "targets-train.metadata")[3][1].tolist() == [6, 7]
-    assert replace(meta, fill=None).number_of_examples == meta.elements == 6

@@ -183,16 +183,6 @@ def test_jpeg_files(tmp_path: Path, save: Callable[..., None], itself: bool, nam
         np.testing.assert_array_equal(examples.labels, arrays[f"{phase}_labels"])
 
 
-def test_many_jpeg_files_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the threads do."""
-    monkeypatch.setattr("crossbow.data.jpeg.TOGETHER", 3)
-    monkeypatch.setattr("crossbow.data.jpeg._cores", lambda: 7)
-    np.savez(tmp_path / "cifar10.npz", **jpeg_arrays(train=100, test=1))
-    many = cifar10(tmp_path).train.images
-    monkeypatch.setattr("crossbow.data.jpeg._cores", lambda: 1)
-    np.testing.assert_array_equal(many, cifar10(tmp_path).train.images)
-
-
 def test_which_of_several_is_read(tmp_path: Path) -> None:
     """The documented order; what comes later is not even looked at."""
     np.savez(tmp_path / "cifar10-b.npz", **jpeg_arrays(train=3))

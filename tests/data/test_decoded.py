@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import subprocess
 import sys
 import threading
 import tracemalloc
-import warnings
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +15,16 @@ from crossbow import Dataset
 from crossbow.data import decode_image, image_folder, records
 from crossbow.data.cropping import RandomWindows
 from crossbow.data.examples import BadExample, Examples, Selection
-from crossbow.data.preprocessing import Preprocessing, Window, centre_window
-from crossbow.data.preprocessor import Preprocessor
 from tests.data.loader_digest import digest
 from tests.data.picture_files import picture, record, write_folder, write_record_set
+from tests.data.test_preprocessor import file_by_pillow
 
 Image = pytest.importorskip("PIL.Image", reason="Pillow, of the extra zoo, is not installed")
 
-ROOT = Path(__file__).parents[2]
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "jpeg"
 REAL = pytest.mark.skipif(not SHARED.is_dir(), reason="no real JPEG files beside the repository (../shared/data/jpeg)")
 TRUNCATED = {"truncated_jpeg.jpg", "ultrahdr.jpg"}
+ROOT = Path(__file__).parents[2]
 COUNT, SIZE = 24, 16
 
 
@@ -48,17 +45,6 @@ def written(examples: Examples, indices: list[int], epoch: int = 0, seed: int = 
     return images
 
 
-def by_pillow(content: bytes, window: Window, size: int) -> np.ndarray:
-    pixels = decode_image(content).transpose(1, 2, 0)
-    area = Image.fromarray(pixels).crop(
-        (window.left, window.top, window.left + window.width, window.top + window.height)
-    )
-    resized = np.asarray(area.resize(window.resized[::-1], Image.Resampling.BILINEAR))
-    (y, x) = window.offset
-    found = resized[y : y + size, x : x + size].transpose(2, 0, 1)
-    return found[:, :, ::-1] if window.mirrored else found
-
-
 def test_training_images_equal_pillow_within_one_level(directory: Path) -> None:
     examples = folder(directory).train
     paths = sorted(directory.glob("*/*.jpg"))
@@ -67,7 +53,7 @@ def test_training_images_equal_pillow_within_one_level(directory: Path) -> None:
         content = path.read_bytes()
         _, height, width = decode_image(content).shape
         window = RandomWindows(SIZE).choose(height, width, None, 5, 3, index)
-        assert np.abs(found[index] - by_pillow(content, window, SIZE)).max() <= 1
+        assert np.abs(found[index] - file_by_pillow(content, window, SIZE)).max() <= 1
 
 
 def test_boxes_restrict_the_areas_of_records(tmp_path: Path) -> None:
@@ -79,27 +65,7 @@ def test_boxes_restrict_the_areas_of_records(tmp_path: Path) -> None:
         found = written(examples, [0, 1], epoch).astype(int)
         for index, boxes in ((0, box), (1, None)):
             window = RandomWindows(SIZE).choose(30, 40, boxes, 0, epoch, index)
-            assert np.abs(found[index] - by_pillow(content, window, SIZE)).max() <= 1
-
-
-@REAL
-@pytest.mark.parametrize("kind", ["odd", "exif", "photos"])
-def test_check_images_of_real_files_equal_pillow_within_one_level(kind: str) -> None:
-    preprocessor, out = Preprocessor(Preprocessing(56, training=False)), np.empty((3, 56, 56), np.uint8)
-    paths = sorted((SHARED / kind).glob("*.jp*g"))[: 20 if kind == "photos" else None]
-    assert len(paths) >= 8
-    for path in paths:
-        if path.name in TRUNCATED:
-            continue
-        content = path.read_bytes()
-        preprocessor.write(content, None, (0, 0, 0), out)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            image = Image.open(io.BytesIO(content)).convert("RGB")
-        window = centre_window(image.height, image.width, 56)
-        (y, x), (height, width) = window.offset, window.resized
-        expected = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR))[y : y + 56, x : x + 56]
-        assert np.abs(out.astype(int) - expected.transpose(2, 0, 1)).max() <= 1, path.name
+            assert np.abs(found[index] - file_by_pillow(content, window, SIZE)).max() <= 1
 
 
 # Random choices

@@ -4,9 +4,7 @@ little."""
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import pickle
 import struct
 import subprocess
 import sys
@@ -20,8 +18,7 @@ import pytest
 from crossbow import DataError
 from crossbow.data import cifar, cifar10
 from crossbow.data.cifar import MOST_MEMBERS
-from crossbow.data.pickles import read_pickle
-from crossbow.data.reading import Bounded, read_at_most
+from tests.data.test_pickles import shared_lists
 
 ROOM = 200 << 20
 """Bytes that reading may take besides what Python and NumPy have."""
@@ -83,14 +80,6 @@ def huge_jpeg(path: Path) -> None:
     arrays = {"jpeg": np.frombuffer(bytes(small), np.uint8), "offsets": np.array([0, len(small)])}
     arrays["labels"] = np.zeros(1, np.int64)
     np.savez(path, **{f"{phase}_{name}": array for phase in ("train", "test") for name, array in arrays.items()})
-
-
-def shared_lists(depth: int) -> bytes:
-    """A list of ten times one list, which is ten times one list, and so on."""
-    value: list[object] = [1]
-    for _ in range(depth):
-        value = [value] * 10
-    return pickle.dumps({"data": value}, protocol=2)
 
 
 def many_images(path: Path) -> None:
@@ -159,35 +148,3 @@ def test_an_archive_that_is_too_large_unpacked(tmp_path: Path, monkeypatch: pyte
     tar(tmp_path / "c.tar.gz", (member("cifar/other", 5 << 30), b""), zeros=20 << 20)
     with pytest.raises(DataError, match=r"expected at most 10\.4 MB, unpacked\. Received: more than that"):
         cifar10(tmp_path / "c.tar.gz")
-
-
-def test_a_list_in_many_places_stays_one() -> None:
-    held = read_pickle(shared_lists(9), "lists")
-    assert isinstance(held, dict)
-    assert held["data"][0] is held["data"][9]
-
-
-def test_a_list_that_holds_itself() -> None:
-    value: list[object] = [1]
-    value.append(value)
-    held = read_pickle(pickle.dumps(value), "list")
-    assert isinstance(held, list)
-    assert held[1] is held
-
-
-def test_arrays_in_shared_lists_are_still_arrays() -> None:
-    inner = [np.arange(3)]
-    held = read_pickle(pickle.dumps([inner, inner, {"a": inner}]), "lists")
-    assert isinstance(held, list)
-    assert held[0] is held[1] is held[2]["a"]
-    np.testing.assert_array_equal(held[0][0], np.arange(3))
-
-
-def test_no_more_is_read_than_asked_for() -> None:
-    file = io.BytesIO(bytes(5 << 20))
-    assert len(read_at_most(file, (3 << 20) + 7)) == (3 << 20) + 7 == file.tell()
-    assert len(read_at_most(file, 1 << 40)) == (2 << 20) - 7
-    bounded = Bounded(io.BytesIO(bytes(100)), 99, "here")
-    assert bounded.read(60) == bytes(60)
-    with pytest.raises(DataError, match=r"^here: expected at most 99 B, unpacked\. Received: more than that$"):
-        bounded.read(60)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
 import hashlib
-import http.server
 import importlib
 import os
-import socket
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +15,6 @@ import numpy as np
 import pytest
 
 from crossbow.data import mnist
-from crossbow.data.download import _first_line
 from crossbow.types import DataError
 from tests.data.server import Server, dead_url
 from tests.support import SECONDS, within
@@ -163,66 +158,6 @@ def test_downloads_once(cache: Path, server: Server, capfd: pytest.CaptureFixtur
     assert capfd.readouterr() == ("", "")
 
 
-@pooch_is_here
-def test_a_damaged_file_in_the_cache_is_downloaded_again(cache: Path, server: Server) -> None:
-    mnist()
-    (cache / NAMES[1]).write_bytes(b"half")
-    server.requests.clear()
-    assert len(mnist().train) == 12
-    assert [request for request in server.requests if "GET" in request] == [f"GET /{NAMES[1]}"]
-
-
-@pooch_is_here
-def test_the_second_mirror_is_tried(cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MIRRORS", (dead_url(), server.url))
-    assert len(mnist().train) == 12
-
-
-@pooch_is_here
-def test_another_file_under_the_name_is_refused_and_not_kept(
-    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(module.FILES, NAMES[2], "0" * 64)
-    with pytest.raises(DataError, match=r"could not be downloaded \(127.0.0.1:\d+: SHA256 hash.*--dataset digits"):
-        mnist()
-    assert sorted(os.listdir(cache)) == sorted(NAMES[:2])
-
-
-@pooch_is_here
-def test_a_server_without_the_files(cache: Path, server: Server, tmp_path: Path) -> None:
-    for name in NAMES:
-        (tmp_path / "served" / name).unlink()
-    with pytest.raises(DataError, match="404") as caught:
-        mnist()
-    assert "\n" not in str(caught.value)
-    assert os.listdir(cache) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [("", "ValueError"), ("no\nanswer", "no"), (160 * "a", 160 * "a"), (161 * "a", 157 * "a" + "…")],
-    ids=["nothing", "two lines", "160 characters", "161 characters"],
-)
-def test_the_reason_of_a_mirror_is_one_line(text: str, line: str) -> None:
-    assert _first_line(ValueError(text)) == line
-
-
-@pooch_is_here
-def test_a_connection_that_breaks_leaves_no_half_written_file(
-    cache: Path, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def half(handler: http.server.SimpleHTTPRequestHandler, source: Any, target: Any) -> None:
-        target.write(source.read(100))
-        target.flush()
-        handler.close_connection = True
-        handler.connection.shutdown(socket.SHUT_RDWR)
-
-    monkeypatch.setattr(http.server.SimpleHTTPRequestHandler, "copyfile", half)
-    with pytest.raises(DataError, match="could not be downloaded"):
-        mnist()
-    assert os.listdir(cache) == []
-
-
 # Without a network.
 
 
@@ -242,59 +177,6 @@ def test_nobody_listens(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         within(SECONDS, mnist)
     check_sentence(caught.value)
     assert not cache.exists() or os.listdir(cache) == []
-
-
-@pooch_is_here
-def test_the_name_is_unknown(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def getaddrinfo(*args: Any, **options: Any) -> Any:
-        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
-
-    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    for proxy in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):
-        monkeypatch.delenv(proxy, raising=False)
-    with pytest.raises(DataError, match=r"ossci-datasets.*storage.googleapis") as caught:
-        mnist()
-    check_sentence(caught.value)
-
-
-@pooch_is_here
-def test_a_network_that_swallows_everything_does_not_hold_us(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import requests
-
-    quiet = threading.Event()
-
-    def head(*args: Any, **options: Any) -> None:  # as looking up the name may do
-        quiet.wait(2 * SECONDS)
-        raise requests.ConnectionError
-
-    monkeypatch.setattr(requests, "head", head)
-    monkeypatch.setattr("crossbow.data.download.SECONDS_TO_CONNECT", 0.1)
-    with pytest.raises(DataError, match=r"no answer within 0.1 s") as caught:
-        within(SECONDS, mnist)
-    quiet.set()
-    check_sentence(caught.value)
-    assert os.listdir(cache) == []
-
-
-@pooch_is_here
-def test_a_cache_that_cannot_be_written(cache: Path, server: Server) -> None:
-    cache.parent.mkdir(parents=True)
-    cache.write_text("a file where the folder should be")
-    with pytest.raises(DataError) as caught:
-        mnist()
-    check_sentence(caught.value)
-
-
-def test_without_pooch_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_pooch(name: str, *rest: Any, **options: Any) -> Any:
-        if name == "pooch":
-            raise ModuleNotFoundError("No module named 'pooch'")
-        return real(name, *rest, **options)
-
-    real = builtins.__import__
-    monkeypatch.setattr(builtins, "__import__", no_pooch)
-    with pytest.raises(DataError, match=r"pip install 'crossbow\[zoo\]'.*--data-directory"):
-        mnist()
 
 
 def test_the_documented_hashes_are_those_of_sha256() -> None:

@@ -6,17 +6,15 @@ import ctypes
 import importlib.util
 import mmap
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.torchvision_import import import_torchvision
-from crossbow.data.preprocessing import Preprocessing, Window, centre_window
+from crossbow.data.preprocessing import Window
 from crossbow.data.resampling import Resampler
-from crossbow.types import DataError, address
+from crossbow.types import address
 
 MISSING = [name for name in ("torch", "torchvision") if importlib.util.find_spec(name) is None]
 RANDOM = np.random.default_rng(0)
@@ -109,34 +107,6 @@ def test_memory_is_used_again() -> None:
     assert resampler._rows is rows
 
 
-@pytest.mark.parametrize("size", [(321, 481), (481, 321), (224, 224), (256, 256), (100, 130), (700, 225)])
-def test_the_centre_equals_pillow_within_one_level(size: tuple[int, int]) -> None:
-    """As Resize(256) and CenterCrop(224)."""
-    window = centre_window(*size, 224)
-    assert min(window.resized) == 256
-    assert all(abs(side - 224 - 2 * at) <= 1 for side, at in zip(window.resized, window.offset, strict=True))
-    pixels = noise(*size)
-    assert difference(resampled(pixels, window, 224), by_pillow(pixels, window, 224)) <= 1
-
-
-def test_the_centre_for_other_sizes() -> None:
-    assert centre_window(100, 200, 32).resized == (37, 74)
-    assert centre_window(200, 100, 299).resized == (684, 342)
-    assert centre_window(3, 1, 1) == Window(0, 0, 3, 1, (3, 1), (1, 0))
-
-
-@pytest.mark.slow  # torchvision takes seconds to import
-@pytest.mark.skipif(bool(MISSING), reason=f"not installed, of torch and torchvision: {', '.join(MISSING)}")
-def test_the_centre_equals_torchvision_within_one_level() -> None:
-    transforms = import_torchvision("transforms.v2")
-    image = pytest.importorskip("PIL.Image")
-    theirs: Any = transforms.Compose([transforms.Resize(256), transforms.CenterCrop(224)])
-    for height, width in ((321, 481), (481, 321), (225, 700), (300, 301), (37, 50)):
-        pixels = noise(height, width)
-        expected = np.asarray(theirs(image.fromarray(pixels))).transpose(2, 0, 1)
-        assert difference(resampled(pixels, centre_window(height, width, 224), 224), expected) <= 1
-
-
 @pytest.mark.parametrize(
     "window",
     [
@@ -165,12 +135,6 @@ def test_arrays_that_are_not_contiguous() -> None:
     ):
         with pytest.raises(ValueError, match="expected contiguous arrays"):
             resampler.resample(pixels, window, target)
-
-
-@pytest.mark.parametrize("size", [0, -1, 5000, 2.5, "224", True])
-def test_sizes_that_are_none(size: Any) -> None:
-    with pytest.raises(DataError, match=r"^image_size: expected an integer from 1 to 4096\. Received: "):
-        Preprocessing(size, training=True)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are protected as Linux does it")

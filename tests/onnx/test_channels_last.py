@@ -11,7 +11,7 @@ import pytest
 from crossbow import DataError, Dataflow, DataflowNode, Dataset, Operator, Predictor, SubGraph
 from crossbow.onnx import load, save
 from crossbow.ops import SoftMaxLoss
-from tests.onnx.models import draw, model, node, operators, run_crossbow, run_onnx
+from tests.onnx.models import draw, model, node, run_crossbow, run_onnx
 from tests.support import KERNELS, context
 
 X = draw(40, 9, 9, 3)
@@ -68,21 +68,6 @@ def test_the_order_of_the_rows_is_that_of_height_width_channels() -> None:
     assert run_crossbow(load(proto), x).item() == sum(i * i for i in range(24)) == run_onnx(proto, x=x).item()
 
 
-def test_transposes_that_undo_each_other_are_left_out() -> None:
-    there, back = {"perm": [0, 3, 1, 2]}, {"perm": [0, 2, 3, 1]}
-    nodes = [
-        node("Transpose", "x", "a", "first", **there),
-        node("Relu", "a", "b", "relu1"),
-        node("Transpose", "b", "c", "second", **back),
-        node("Transpose", "c", "d", "third", **there),
-        node("Relu", "d", "e", "relu2"),
-        node("Transpose", "e", "y", "fourth", **back),
-    ]
-    network = load(model(nodes, ["N", 9, 9, 3]))
-    assert [name for name, _ in operators(network)] == ["first", "relu1", "relu2", "fourth"]
-    np.testing.assert_array_equal(run_crossbow(network, X), np.maximum(X, 0))
-
-
 @KERNELS
 def test_it_trains_on_and_is_saved(tmp_path: Path, kernels: str) -> None:
     network = load(keras())
@@ -100,11 +85,3 @@ def test_it_trains_on_and_is_saved(tmp_path: Path, kernels: str) -> None:
 def test_channels_last_images_have_to_be_called_so() -> None:
     with pytest.raises(DataError, match=r"channels_last=True for a channels-last network"):
         Dataset((X, np.zeros(len(X), np.int64)))
-
-
-def test_transposes_behind_each_other_are_one() -> None:
-    nodes = [node("Transpose", "x", "a", perm=[0, 2, 1, 3]), node("Transpose", "a", "y", "both", perm=[0, 3, 1, 2])]
-    proto, x = model(nodes, ["N", 2, 3, 4]), draw(5, 2, 3, 4)
-    network = load(proto)
-    assert [name for name, _ in operators(network)] == ["both"]
-    np.testing.assert_array_equal(run_crossbow(network, x), run_onnx(proto, x=x))

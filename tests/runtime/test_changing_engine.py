@@ -18,67 +18,17 @@ from crossbow.runtime.engine import Engine
 from crossbow.runtime.scheduler import Callbacks, Scheduler
 from crossbow.runtime.tuner import Decision
 from crossbow.runtime.tuning import Tuning
-from crossbow.synch import SSP, AsynchronousSGD, Rule, RuleSequence
-from crossbow.testing import FakeCollective
-from crossbow.types import ConfigurationError, CrossbowError, bytes_text
-from tests.runtime.test_tuned_engine import tuning_of
-from tests.support import SECONDS, blobs, context, engine_of, within
+from crossbow.synch import AsynchronousSGD, Rule, RuleSequence
+from crossbow.types import CrossbowError, bytes_text
+from tests.runtime.engine_memory import taken
+from tests.runtime.test_tuning import tuning_of
+from tests.support import SECONDS, blobs, context, within
 
 TASKS = TrainingUnit.TASKS
 TURNS = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2)))
 
 
-def taken(**options: Any) -> int:
-    """Bytes of memory of a context's engine."""
-    with context(**options) as running:
-        return sum(engine_of(running).memory.values())
-
-
 # Phases
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"skip": 0.1},
-        {"local_variables": ("*bias",)},
-        {"wpc": 3},
-        {"collective": FakeCollective(2), "devices": "cpu:0/2,cpu:1/2", "rule": RuleSequence(((SMA(), 2), (SSP(), 9)))},
-    ],
-    ids=lambda options: next(iter(options)),
-)
-def test_a_later_phase_is_refused_before_the_first_begins(options: dict[str, Any]) -> None:
-    options = {"rule": TURNS, **options}
-    before, said = set(threading.enumerate()), list[str]()
-    for rule in (options["rule"].phases[1].rule, options["rule"]):
-        with pytest.raises(ConfigurationError) as caught:
-            context(**{**options, "rule": rule}).close()
-        said.append(str(caught.value))
-    assert said[0] == said[1]
-    assert not set(threading.enumerate()) - before
-
-
-def test_a_later_phase_that_does_not_fit_beside_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = (taken(rule=phase.rule, learners=2) for phase in TURNS.phases)
-    monkeypatch.setattr(memory, "physical_memory", lambda: first + second)
-    with context(rule=TURNS, learners=2) as running:
-        running.train(40, TASKS)
-    monkeypatch.setattr(memory, "physical_memory", lambda: first + second - 1)
-    with pytest.raises(ConfigurationError, match=rf"{bytes_text(first)} for learners that are there already; lower"):
-        context(rule=TURNS, learners=2).close()
-
-
-def test_a_phase_begins_with_the_engine_of_its_last_turn() -> None:
-    turns = RuleSequence(((AsynchronousSGD(), 4), (SSGD(), 2), (AsynchronousSGD(), 2), (SSGD(), 1), (SSGD(), 1)))
-    with context(rule=turns, learners=2) as running:
-        engine: Any = running.engine
-        engine.engines._make = None
-        seen = []
-        for _ in range(10):
-            running.train(2, TASKS)
-            seen.append(engine.now.coordination.rule.name)
-        assert seen == ["async"] * 2 + ["ssgd"] * 2 + ["async"] + ["ssgd"] * 2 + ["async"] * 2 + ["ssgd"]
-        assert len(engine.engines.kinds) == 2
 
 
 @pytest.fixture(params=["phases", "numbers"])

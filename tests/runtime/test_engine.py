@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,11 @@ import pytest
 
 from crossbow import SMA, SSGD, ExecutionContext, Monitor, SolverConf, TrainingUnit
 from crossbow.ops import Constant, Gaussian, InnerProduct
-from crossbow.runtime import scheduler
-from crossbow.runtime.scheduler import Callbacks
-from crossbow.synch import AsynchronousSGD, ModelAveraging, PolyakRuppert, SynchronousEASGD
-from crossbow.types import ConfigurationError, CrossbowError, TaskError
+from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
+from crossbow.types import CrossbowError, TaskError
 from tests.combinations import pairwise
 from tests.runtime.simulation import Model, Simulation
-from tests.support import KERNELS, SECONDS, Probe, blobs, context, perceptron, training, within
+from tests.support import KERNELS, SECONDS, Probe, blobs, context, perceptron, training
 
 TICKS = 20
 DATA = blobs(examples=30, check=7)
@@ -215,89 +212,7 @@ def test_ssgd_restarts_too() -> None:
         assert_equal(running, expected)
 
 
-@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
-@pytest.mark.parametrize("rule", [SMA(base_momentum=0.5), SSGD()], ids=["sma", "ssgd"])
-def test_a_restart_sets_replicas_to_z_and_velocities_to_zero(
-    rule: Any, devices: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    solver = SolverConf(learning_rate=0.1, policy="step", gamma=0.1, step_size=12, momentum=0.9)
-    seen = []
-    with logistic(rule=rule, devices=devices, solver=solver) as running:
-        engine, parts = running.engine, running.engine.parts
-        restart = engine.recovery.restart
-
-        def check() -> None:
-            z = parts.bases[0].current(engine.tick).copy()
-            restart()
-            seen.append(engine.tick)
-            assert z.any()
-            for base in parts.bases:
-                assert all((buffer == z).all() for buffer in base.buffers)
-                assert base.velocity is None or not base.velocity.any()
-            for member in running.engine.members:
-                assert member.replica.weights is None or (member.replica.weights == z).all()
-                assert member.replica.velocity is None or not member.replica.velocity.any()
-
-        monkeypatch.setattr(engine.recovery, "restart", check)
-        k = len(running.engine.members)
-        running.train(40, TrainingUnit.TASKS)
-        assert seen == [-(-drop // k) for drop in (12, 24, 36)]
-
-
-def test_a_policy_without_steps_never_restarts() -> None:
-    solver = SolverConf(learning_rate=0.2, policy="inv", gamma=0.1, power=0.5, momentum=0.5, warmup_steps=7)
-    rate = lambda task: 0.2 * (1 + 0.1 * task) ** -0.5 * (min((task + 1) / 7, 1) if task < 7 else 1)  # noqa: E731
-    with logistic(rule=SMA(), solver=solver) as running:
-        expected = simulate(running, 2, solver, rate=rate)
-        running.train(TICKS * 2, TrainingUnit.TASKS)
-        for _ in range(TICKS):
-            expected.sma_tick(0.5, 1, 0.0)
-        assert_equal(running, expected)
-        assert running.engine.learning_rate == pytest.approx(rate(40))
-
-
 # What the clock means.
-
-
-@pytest.mark.parametrize("rule", [SMA(tau=2), SSGD()], ids=str)
-def test_a_schedule_by_merges_counts_ticks(rule: Any) -> None:
-    """γ halves after every three, and the learners restart."""
-    models = []
-    for unit, size in (("merges", 3), ("tasks", 3 * 2 * rule.tau)):
-        solver = SolverConf(
-            learning_rate=0.2, policy="step", gamma=0.5, step_size=size, learning_rate_step_unit=unit, momentum=0.5
-        )
-        with logistic(rule=rule, solver=solver) as running:
-            for tasks in (10 * rule.tau, 12 * rule.tau):
-                running.train(tasks, TrainingUnit.TASKS)
-            assert running.engine.learning_rate == 0.2 / 8
-            assert running.engine.merges == 11
-            models.append(base_model(running))
-    assert models[0].weights.tobytes() == models[1].weights.tobytes()
-
-
-def test_wpc_gives_tau() -> None:
-    with logistic(rule=SMA(alpha=0.3), wpc=6, learners=2) as running:
-        expected = simulate(running, 2, FIXED)
-        running.train(4 * 6, TrainingUnit.TASKS)
-        for _ in range(4):
-            expected.sma_tick(0.3, 3, 0.0)
-        assert_equal(running, expected)
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"wpc": 5}, "multiple of the number of learners, 2"),
-        ({"wpc": 8, "rule": SMA(tau=3)}, "means tau=4"),
-        ({"rule": SMA(alpha=0.9)}, r"alpha must be < 2/\(k \+ 1\) = 0.6667 with k = 2 learners"),
-        ({"slack": 1}, "slack must be 0 under a rule with a barrier"),
-        ({"batch_size": 31}, "batch_size must be at most the number of training examples, 30. Received: batch_size=31"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(options: dict[str, Any], text: str) -> None:
-    with pytest.raises(ConfigurationError, match=text):
-        logistic(**options)
 
 
 @KERNELS
@@ -362,16 +277,6 @@ def test_the_context_may_be_used_between_the_stretches() -> None:
 # When the scheduler listens.
 
 
-def test_a_tick_is_not_left_once_learners_may_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two learners, τ = 2: `stop` is asked before the tick, before its second task, and not before the last two, which
-    synchronise. Asked again, before the next tick, it says yes; a tick that was left would have been undone."""
-    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.0)
-    asked = itertools.count(1)
-    with logistic(rule=SMA(tau=2), learners=2) as running:
-        within(SECONDS, lambda: running.engine.run(100, Callbacks(stop=lambda: next(asked) > 2)))
-        assert running.engine.tasks == 4
-
-
 def test_a_failure_is_heard_while_a_batch_is_waited_for() -> None:
     """The loader's thread is in the second batch, and stays there until the failure of the first is raised."""
     loading, heard, late = threading.Event(), threading.Event(), []
@@ -398,24 +303,3 @@ def test_a_failure_is_heard_while_a_batch_is_waited_for() -> None:
         heard.set()
         loader.start(0)  # waits for the thread
         assert late[0] is False
-
-
-def test_results_are_handed_on_while_ticks_run() -> None:
-    """Ticks of one task, and four learners, which may have eight tasks at once: when a tick begins, results are behind
-    by TICKS_BEHIND ticks at the most, though learners do nothing before so many tasks have been submitted."""
-    submitted, results, behind = threading.Event(), list[int](), list[int]()
-
-    def wait(where: str, learner: int, call: int) -> None:
-        assert submitted.wait(SECONDS)
-
-    with context(perceptron(Probe(action=wait)), rule=AsynchronousSGD(), learners=4, wpc=1) as running:
-
-        def stop() -> bool:
-            behind.append(running.engine.tasks - len(results))
-            if running.engine.tasks == scheduler.TICKS_BEHIND:
-                submitted.set()
-            return False
-
-        within(2 * SECONDS, lambda: running.engine.run(30, Callbacks(lambda result: results.append(result.task), stop)))
-    assert max(behind) == scheduler.TICKS_BEHIND
-    assert len(results) == 30

@@ -19,7 +19,7 @@ from crossbow.runtime.speeds import Regrouping
 from crossbow.scripts.parser import Defaults, configurations, new_parser
 from crossbow.synch import AsynchronousSGD, Grouping, RuleSequence
 from tests.runtime import test_free as free
-from tests.runtime.test_tuned_engine import scripted
+from tests.runtime.test_tuning import scripted
 from tests.support import KERNELS, SECONDS, Probe, context, engine_of, perceptron, within
 
 TASKS = TrainingUnit.TASKS

@@ -9,28 +9,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, DurationUnit, JsonLinesMonitor, Monitor, SolverConf, TrainingUnit
+from crossbow import SMA, DurationUnit, JsonLinesMonitor, Monitor, TrainingUnit
 from crossbow.data.order import TrainingOrder
-from crossbow.runtime import run, scheduler
+from crossbow.runtime import run
 from crossbow.runtime.monitor import Progress
 from crossbow.runtime.results import Record
 from crossbow.types import ConfigurationError, DataError, MonitorError
-from tests.combinations import in_turn
 from tests.support import (
-    SECONDS,
     Probe,
     Trap,
     blobs,
     context,
     dawdle,
-    new_calls,
     perceptron,
     raising,
-    same_weights,
-    within,
 )
 
 TASKS, EPOCHS = TrainingUnit.TASKS, TrainingUnit.EPOCHS
@@ -173,49 +167,6 @@ def test_a_tick_as_long_as_the_training_may_be_asked_for_again_and_again() -> No
 # Long ticks
 
 
-@in_turn
-@pytest.mark.parametrize(
-    "model", [{"rule": SMA(tau=50_000)}, {"wpc": 10**9}, {"wpc": 10**9, "rule": SSGD()}, {"rule": SMA(tau=10**30)}]
-)
-@pytest.mark.parametrize("devices", ["cpu", "cpu:0/2,cpu:1/2"])
-def test_a_duration_ends_within_a_long_tick(
-    devices: str, model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", 0.1)
-    with context(devices=devices, learners=2, solver=SolverConf(momentum=0.5), **model) as running:
-        before, start = running.variables, time.perf_counter()
-        history = within(SECONDS, lambda: running.train_for_duration(0.2))
-        assert 0.3 <= time.perf_counter() - start < SECONDS
-        # What was done is undone: the record says so, and how fast it went.
-        assert history.stopped == "duration"
-        (record,) = history.records
-        assert record.tasks == record.epoch == running.engine.tasks == 0
-        assert record.images_per_second > 0
-        assert same_weights(running.variables, before)
-        z = running.engine.parts.bases[0].current(0)
-        for member in running.engine.members:
-            assert member.replica.weights is None or np.array_equal(member.replica.weights, z)
-            assert member.replica.velocity is None or not member.replica.velocity.any()
-        assert running.test().examples == 13
-        assert within(SECONDS, lambda: running.train_until_condition_or_for_duration(-1.0, 0.1)).stopped == "duration"
-
-
-def test_a_tick_that_is_nearly_done_is_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the time is over is known in the middle of it; the rest does not take long."""
-    passed = [0.0]
-
-    def act(where: str, learner: int, call: int) -> None:
-        passed[0] += call == 5
-
-    new_calls()
-    monkeypatch.setattr(run, "time", SimpleNamespace(perf_counter=lambda: passed[0]))
-    monkeypatch.setattr(scheduler, "SECONDS_TO_FINISH", SECONDS)
-    with context(perceptron(Probe(action=act)), learners=2, rule=SMA(tau=20)) as running:
-        history = running.train_for_duration(0.5)
-        assert history.stopped == "duration"
-        assert running.engine.tasks == history.records[-1].tasks == 40
-
-
 # Testing on the way
 
 
@@ -256,8 +207,8 @@ def test_intervals_of_testing(
 )
 def test_the_end_of_the_next_interval(interval: int, unit: TrainingUnit, tasks: int, expected: int) -> None:
     """With ten tasks in an epoch."""
-    training: Any = SimpleNamespace(engine=SimpleNamespace(order=TrainingOrder(40, 4, 0), tasks=tasks))
-    assert run.TrainingRun._next_multiple(training, interval, unit) == expected
+    training: Any = SimpleNamespace(engine=SimpleNamespace(order=TrainingOrder(40, 4, 0)))
+    assert run.TrainingRun._next_multiple(training, interval, unit, tasks) == expected
 
 
 def test_the_last_test_is_that_of_the_model() -> None:
@@ -429,6 +380,9 @@ def test_the_log_stays_readable_where_a_number_is_none(tmp_path: Path) -> None:
     assert line["loss"] is None
     assert line["images_per_second"] is None
     assert line["time"] == 3.0
+
+
+# Monitors
 
 
 # Monitors

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from crossbow.onnx.network import NetworkStep
-from crossbow.onnx.reading.node import Node, Refused, shortest
+from crossbow.onnx.reading.node import Border, Node, Refused, shortest
 from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import LRN, ElementWiseOp, Pad, Pool, Reshape, Scale, Values
 
@@ -82,18 +82,21 @@ def _unshaped(step: NetworkStep) -> NetworkStep | None:
 
 def _window(pooled: NetworkStep, channels: int) -> tuple[NetworkStep, int, int] | None:
     """The input of a mean over channels, and the extent of its window before and after the element. The input is of
-    shape (N, 1, C, …), padded along the channels. None if it is not such a mean."""
+    shape (N, 1, C, …), padded along the channels unless the window is one channel. None if it is not such a mean."""
     pool = pooled.kernel
     if not isinstance(pool, Pool) or pool.method != "average" or pool.global_pooling or not pool.count_padding:
         return None
-    (padded,) = pooled.inputs
-    geometry = pool.geometry(padded.shape)
+    (image,) = pooled.inputs
+    geometry = pool.geometry(image.shape)
     length, *others = geometry.kernel
-    if not isinstance(padded.kernel, Pad) or padded.kernel.value or {*others, *geometry.stride} != {1}:
+    border: Border = ((0, 0),) * (len(image.shape) - 1)
+    if isinstance(image.kernel, Pad) and not image.kernel.value:
+        border = image.kernel.padding
+        (image,) = image.inputs
+    (before, after), rest = border[1], (border[0], *border[2:])
+    if any(map(any, (*rest, *geometry.padding))) or {*others, *geometry.stride} != {1}:
         return None
-    (before, after), rest = padded.kernel.padding[1], (padded.kernel.padding[0], *padded.kernel.padding[2:])
-    (image,) = padded.inputs
-    if any(map(any, (*rest, *geometry.padding))) or before + after + 1 != length or image.shape[1:3] != (1, channels):
+    if before + after + 1 != length or image.shape[1:3] != (1, channels):
         return None
     source = _unshaped(image)
     return None if source is None else (source, before, after)

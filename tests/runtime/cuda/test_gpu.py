@@ -12,7 +12,7 @@ import pytest
 
 from crossbow import SMA, SSGD
 from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, ModelAveraging, PolyakRuppert, Rule
-from tests.runtime.cuda import test_free as free
+from tests.runtime.cuda import test_exchange as free
 from tests.runtime.cuda import test_local_variables as kept
 from tests.runtime.cuda import test_precision as mixed
 from tests.runtime.cuda import test_training as engine

@@ -12,7 +12,7 @@ from crossbow.ops import InnerProduct, ReLU
 from crossbow.runtime.memory import on_host
 from crossbow.synch import EASGD, SSP, AsynchronousSGD, Gossip, Rule
 from tests.combinations import covering
-from tests.runtime.cuda import test_free as free
+from tests.runtime.cuda import test_exchange as free
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.test_local_variables import BARRIER, FREE, SOLVER, TASKS
 from tests.support import SECONDS, training, within

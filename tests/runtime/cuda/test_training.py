@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,20 +23,13 @@ from crossbow import (
     SystemConf,
     TrainingUnit,
 )
-from crossbow.kernels.cuda.api import api
-from crossbow.kernels.cuda.launch import current
 from crossbow.ops import BatchNorm, Conv, Dropout, InnerProduct, Pool, ReLU, SoftMax, SoftMaxLoss
-from crossbow.runtime.cuda.learner import CudaLearner
-from crossbow.runtime.cuda.memory import TURNS
-from crossbow.runtime.cuda.work import Work
 from crossbow.synch import ModelAveraging, PolyakRuppert, SynchronousEASGD
-from crossbow.testing import FakeCollective
-from crossbow.types import ConfigurationError, CrossbowError, NonFiniteError, NonFiniteLossError, TaskError
+from crossbow.types import NonFiniteError, NonFiniteLossError, TaskError
 from examples.custom_operator import Swish
 from tests.combinations import covering
 from tests.kernels.cuda.fake import fake_cuda
-from tests.kernels.cuda.fake_runtime import FakeRuntime
-from tests.support import Array, chain, engine_of, pictures
+from tests.support import Array, chain, pictures
 
 DATA = pictures()
 TICKS = 9
@@ -128,61 +120,6 @@ def test_weights_are_those_of_the_cpu(name: str, devices: str) -> None:
     assert_same(train(devices, **RUNS[name]), train(cpu, **RUNS[name]))
 
 
-@pytest.mark.parametrize(
-    "rule",
-    [
-        SMA(tau=2),
-        SSGD(),
-        *(pytest.param(rule, marks=pytest.mark.slow) for rule in (SMA(), ModelAveraging(), PolyakRuppert(alpha=0.2))),
-    ],
-    ids=str,
-)
-def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
-    runs = [
-        train("cuda:0", rule=rule, seed=seed, system={"graphs": graphs}) for seed in (0, 1) for graphs in (True, False)
-    ]
-    for other in runs[1:]:
-        for name, value in runs[0].items():
-            np.testing.assert_array_equal(other[name], value)
-
-
-class Counted:
-    """The CUDA runtime, which counts the calls of a thread."""
-
-    def __init__(self, runtime: FakeRuntime) -> None:
-        self._runtime, self._thread = runtime, threading.current_thread()
-        self.counts: Counter[str] = Counter()
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._runtime, name)
-        if callable(found) and threading.current_thread() is self._thread:
-            self.counts[name] += 1
-        return found
-
-
-@pytest.mark.parametrize(("rule", "graphs", "events"), [(SMA(), 2, 2), (SSGD(), 1, 3)])
-def test_the_calls_that_submit_a_tick(rule: Any, graphs: int, events: int) -> None:
-    """Once all is captured. graphs: that a task launches, under S-SGD without a step; events: that it records."""
-    learners = 3
-    with fake_cuda() as cuda, context("cuda:0", learners=learners, rule=rule) as running:
-        running.train(4 * learners, TrainingUnit.TASKS)
-        done = []
-        cuda.runtime = counted = Counted(cuda.runtime)  # type: ignore[assignment]
-        for ticks in (2, 4):
-            counted.counts.clear()
-            running.train(ticks * learners, TrainingUnit.TASKS)
-            done.append(counted.counts.copy())
-    # A task, its step; and the end of the tick, which waits for each learner, merges, and says so.
-    tick = {
-        "getDevice": learners * (1 + 1) + 2,
-        "streamWaitEvent": learners * (2 + 1) + learners,
-        "memcpyAsync": learners,
-        "graphLaunch": learners * graphs + 1,
-        "eventRecord": learners * events + 1,
-    }
-    assert done[1] - done[0] == {name: 2 * count for name, count in tick.items()}
-
-
 # The rest of what a context does
 
 
@@ -222,73 +159,6 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_the_context_stays_usable() -
         assert all(np.isfinite(value).all() for value in running.variables.values())
 
 
-def test_a_call_that_fails_names_operator_and_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Work._call
-
-    def fail(work: Work) -> None:
-        if any(step.operator == "InnerProduct4" for step in work.steps):
-            work.failed = "InnerProduct4"
-            raise RuntimeError("no luck")
-        original(work)
-
-    with fake_cuda(), context("cuda:0", system={"graphs": False}) as running:
-        running.train(6, TrainingUnit.TASKS)
-        before = running.variables
-        monkeypatch.setattr(Work, "_call", fail)
-        with pytest.raises(
-            TaskError, match=r"task \d+ failed in operator 'InnerProduct4' on learner [01]: RuntimeError: no luck"
-        ):
-            running.train(8, TrainingUnit.TASKS)
-        assert running.engine.tasks == 6
-        monkeypatch.undo()
-        running.train(4, TrainingUnit.TASKS)
-        assert any(not np.array_equal(before[name], value) for name, value in running.variables.items())
-
-
-def test_tasks_without_a_step_give_their_turns_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under S-SGD, learner 0 waits for the step of its task while learner 1 fails."""
-    original = CudaLearner._compute
-
-    def fail(learner: CudaLearner, submitted: Any) -> None:
-        if learner.number == 1:
-            raise RuntimeError("no luck")
-        original(learner, submitted)
-
-    with fake_cuda(), context("cuda:0", rule=SSGD()) as running:
-        learners = engine_of(running).coordination.learners
-        monkeypatch.setattr(CudaLearner, "_compute", fail)
-        with pytest.raises(TaskError, match="on learner 1: RuntimeError: no luck"):
-            running.train(4, TrainingUnit.TASKS)
-        assert [learner._turns._free.qsize() for learner in learners] == [TURNS, TURNS]
-
-
-def test_work_that_cannot_be_captured_runs_call_by_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = train("cuda:0")
-
-    def refuse(runtime: FakeRuntime, graph: int) -> int:
-        raise RuntimeError("no luck")
-
-    monkeypatch.setattr(FakeRuntime, "graphInstantiate", refuse)
-    with pytest.warns(RuntimeWarning, match="runs without a CUDA graph: no luck"):
-        received = train("cuda:0")
-    assert_same(received, expected, 0)
-
-
-def test_a_capture_ends_where_a_call_fails_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing more would be done in that stream. As above, the work then runs call by call."""
-    expected, original = train("cuda:0"), Work._call
-
-    def refuse(work: Work) -> None:
-        original(work)
-        if api().runtime.is_capturing(current().pointer):
-            raise RuntimeError("no luck")
-
-    monkeypatch.setattr(Work, "_call", refuse)
-    with pytest.warns(RuntimeWarning, match="runs without a CUDA graph: no luck"):
-        received = train("cuda:0")
-    assert_same(received, expected, 0)
-
-
 def test_numbers_are_checked_where_asked() -> None:
     system = {"check_numerics": True}
     assert_same(train("cuda:0", system=system), train("cpu"))
@@ -298,55 +168,11 @@ def test_numbers_are_checked_where_asked() -> None:
         assert isinstance(caught.value.__cause__, NonFiniteError)
 
 
-@pytest.mark.parametrize(
-    ("system", "text"),
-    [
-        ({"kernels": "onednn"}, "kernels must be 'auto' on GPUs"),
-        ({"threads_per_learner": 1}, "threads_per_learner must be None on GPUs"),
-    ],
-)
-def test_settings_that_mean_nothing_on_gpus_are_refused(system: dict[str, Any], text: str) -> None:
-    with fake_cuda(), pytest.raises(ConfigurationError, match=text):
-        context("cuda:0", system=system)
-
-
-def test_a_collective_is_for_the_cpu() -> None:
-    model, system = ModelConf(batch_size=4), SystemConf(devices="cuda:0,cuda:1")
-    with fake_cuda(2), pytest.raises(ConfigurationError, match="collective must be None on GPUs"):
-        ExecutionContext([network(), None], data=DATA, model=model, system=system, collective=FakeCollective(2))
-
-
-@pytest.mark.parametrize("seconds", [0.03, 0.06, 0.1, 0.15, 0.2])
-def test_what_is_closed_from_another_thread_gives_no_handle_back_while_it_is_used(seconds: float) -> None:
-    with fake_cuda(), context("cuda:0") as running:
-        closing = threading.Timer(seconds, running.close)
-        closing.start()
-        with pytest.raises(CrossbowError, match="closed"):
-            running.train(10_000, TrainingUnit.TASKS)
-        closing.join()
-
-
-def test_a_gpu_that_is_not_there() -> None:
-    with fake_cuda(2), pytest.raises(ConfigurationError, match=r"cuda:0 to cuda:1\. Received: 'cuda:2'"):
-        context("cuda:2")
-
-
-@pytest.mark.parametrize("learners", [1, 3])
-def test_the_learners_of_a_gpu(learners: int) -> None:
-    with fake_cuda(), context("cuda:0", learners=learners) as running:
-        assert len(running.engine.members) == learners
-
-
 @pytest.mark.parametrize("system", [{"deterministic": True}, {"precision": "tf32"}, {"precision": "float64"}])
 def test_other_arithmetic(system: dict[str, Any]) -> None:
     """The fake rounds nothing to TF32; images then lie channels-last."""
     on_cpu = {"precision": "float64"} if system.get("precision") == "float64" else {}
     assert_same(train("cuda:0", system=system), train("cpu", system=on_cpu))
-
-
-def test_tf32_is_for_gpus() -> None:
-    with pytest.raises(ConfigurationError, match="'tf32' is for GPUs"):
-        context("cpu", system={"precision": "tf32"})
 
 
 def with_an_operator_from_outside() -> Dataflow:

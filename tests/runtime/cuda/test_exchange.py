@@ -51,7 +51,7 @@ from tests.runtime import test_free as cpu
 from tests.runtime.cuda import test_training as engine
 from tests.runtime.cuda.test_precision import NARROW, assert_near
 from tests.runtime.test_free import RULES, SECONDS, SEED, SOLVERS
-from tests.runtime.test_tuned_engine import Scripted, tuning_of
+from tests.runtime.test_tuning import Scripted, tuning_of
 from tests.support import context as small_context
 from tests.support import within
 

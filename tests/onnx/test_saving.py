@@ -1,18 +1,14 @@
-"""Our networks as ONNX models: onnxruntime computes the same, and what is read again is the same."""
+"""Networks as ONNX models: onnxruntime computes the same, and what is read again is the same."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from numpy.typing import NDArray
 
 from crossbow import (
     DataError,
@@ -29,10 +25,6 @@ from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import BATCH, Graph, build
 from crossbow.dataflow.validate import infer_shapes, variables_of
 from crossbow.onnx import load, save
-from crossbow.onnx.loading import read
-from crossbow.onnx.training_settings import FIELDS, settings_of
-from crossbow.onnx.writing.model import Writer, make_model
-from crossbow.onnx.writing.table import WRITERS, write_operator
 from crossbow.ops import (
     LRN,
     BatchNorm,
@@ -40,7 +32,6 @@ from crossbow.ops import (
     Concat,
     Constant,
     Conv,
-    DataTransform,
     Dropout,
     ElementWiseOp,
     InnerProduct,
@@ -53,197 +44,10 @@ from crossbow.ops import (
     SoftMaxLoss,
     Values,
 )
-from crossbow.testing import run_operator
 from crossbow.types import Shape
-from tests.onnx.adapter import evaluate
 from tests.onnx.models import draw, kernel_of, operators, run_crossbow, run_onnx
-from tests.operators.table import CASES, Case
+from tests.onnx.written_models import Array, assert_close
 from tests.support import blobs, chain, context, perceptron, pictures, training
-
-Array = NDArray[Any]
-
-REFUSED = {
-    "Pool(method=stochastic)": lambda kernel: isinstance(kernel, Pool) and kernel.method == "stochastic",
-}
-PICTURE = (2, 3, 6, 7)
-MEAN_IMAGE = draw(*PICTURE[1:])
-TRANSFORMS = [
-    DataTransform(),
-    DataTransform(crop_size=5, padding=2, mirror=True),
-    DataTransform(crop_size=(6, 4), mean=0.5, scale=(0.5, 2.0, 3.0)),
-    DataTransform(crop_size=(9, 4), padding=2, mean=(0.5, 0.25, -1.0)),
-    DataTransform(crop_size=(7, 9), padding=1),
-    DataTransform(crop_size=(3, 2), mean_image=MEAN_IMAGE, scale=0.5),
-    DataTransform(mean_image=MEAN_IMAGE),
-]
-ROWS = [
-    case
-    for case in CASES
-    if type(case.kernel) in WRITERS and not any(refuses(case.kernel) for refuses in REFUSED.values())
-]
-
-
-# One operator
-
-
-def written(kernel: Kernel, shapes: tuple[Shape, ...], variables: Mapping[str, Array]) -> onnx.ModelProto:
-    """A model of one operator, with as many inputs as it has."""
-    writer = Writer()
-    names = tuple(f"x{number}" for number in range(len(shapes)))
-    write_operator(writer, 0, kernel, "operator", names, shapes, "y", variables)
-    assert not writer.faults
-    inputs = dict(zip(names, shapes, strict=True))
-    return make_model(writer, inputs, {"y": kernel.output_shape(*shapes)})
-
-
-@pytest.mark.parametrize("case", ROWS, ids=str)
-def test_every_row_of_the_operator_table(case: Case) -> None:
-    """onnxruntime's output, ours, and that of what is read again."""
-    kernel, inputs = case.kernel, [np.asarray(x, np.float64) for x in case.inputs()]
-    specs = [*kernel.variables(*case.shapes), *kernel.running_statistics(*case.shapes)]
-    values = {spec.name: np.abs(draw(*spec.shape)) + 0.5 for spec in specs}
-    own = [spec.name for spec in kernel.variables(*case.shapes)]
-    expected = run_operator(
-        kernel,
-        inputs,
-        variables={name: values[name] for name in own},
-        statistics={name: value for name, value in values.items() if name not in own},
-        phase=Phase.CHECK,
-        dtype=np.float64,
-    ).outputs[0]
-    check(kernel, case, inputs, values, expected)
-
-
-@pytest.mark.parametrize("kernel", TRANSFORMS, ids=repr)
-def test_transforms_of_images(kernel: DataTransform) -> None:
-    """What they do in testing."""
-    x = draw(*PICTURE).astype(np.float64)
-    expected = run_operator(kernel, [x], phase=Phase.CHECK, dtype=np.float64).outputs[0]
-    check(kernel, Case(kernel, (PICTURE,)), [x], {}, expected)
-
-
-MULTIPLIERS = {"weight_learning_rate_multiplier": 0.5, "bias_learning_rate_multiplier": 2.0}
-SETTINGS = {
-    BatchNorm(statistics="cma"): {"statistics": "cma"},
-    BatchNorm(weight_learning_rate_multiplier=0): {"weight_learning_rate_multiplier": 0},
-    Conv(number_of_outputs=2, kernel_size=3, **MULTIPLIERS): MULTIPLIERS,
-    InnerProduct(number_of_outputs=2, **MULTIPLIERS): MULTIPLIERS,
-    InnerProduct(number_of_outputs=2, axis=2, **MULTIPLIERS): MULTIPLIERS,
-    Scale(bias=True, **MULTIPLIERS): MULTIPLIERS,
-    DataTransform(mirror=True, padding=np.int64(3)): {"mirror": True, "padding": 3},
-}
-
-
-@pytest.mark.parametrize("kernel", SETTINGS, ids=repr)
-def test_what_an_operator_does_in_training_only_is_metadata(kernel: Kernel) -> None:
-    specs = [*kernel.variables(PICTURE), *kernel.running_statistics(PICTURE)]
-    values = {spec.name: np.abs(draw(*spec.shape)) for spec in specs}
-    proto = written(kernel, (PICTURE,), values)
-    ((key, text),) = ((entry.key, entry.value) for entry in proto.metadata_props)
-    count = {"count": float(values["count"][0])} if "count" in values else {}
-    assert (key, json.loads(text)) == ("crossbow.training", {"0": {**SETTINGS[kernel], **count}})
-    assert run_onnx(proto, x0=draw(*PICTURE)).shape == kernel.output_shape(PICTURE)
-    (step,) = read(proto).outputs.values()
-    assert step.kernel is not None
-    assert settings_of(step.kernel, {}) == SETTINGS[kernel]
-
-
-def cumulative() -> onnx.ModelProto:
-    kernel = BatchNorm(statistics="cma")
-    specs = [*kernel.variables(PICTURE), *kernel.running_statistics(PICTURE)]
-    return written(kernel, (PICTURE,), {spec.name: np.abs(draw(*spec.shape)) for spec in specs})
-
-
-def test_metadata_of_others_is_not_read() -> None:
-    proto = cumulative()
-    proto.producer_name = "another"
-    (step,) = read(proto).outputs.values()
-    assert isinstance(step.kernel, BatchNorm)
-    assert step.kernel.statistics == "fixed"
-
-
-def test_settings_name_fields_of_the_operators() -> None:
-    assert all({*names} <= {field.name for field in dataclasses.fields(kind)} for kind, names in FIELDS.items())  # type: ignore[arg-type]
-    multiplied = {type(case.kernel) for case in ROWS if hasattr(case.kernel, "weight_learning_rate_multiplier")}
-    assert multiplied <= FIELDS.keys()
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("{", r"^metadata 'crossbow.training': expected settings written by save. Received: '\{'$"),
-        ("[]", r"^metadata 'crossbow.training': expected settings written by save"),
-        ('{"0": {"epsilon": 1}}', r"^node 'operator' \(BatchNorm.*\): expected settings of a BatchNorm .*: epsilon$"),
-        ('{"0": {"statistics": "none"}}', r"^node 'operator' \(BatchNorm.*\): BatchNorm: statistics"),
-    ],
-)
-def test_metadata_that_save_has_not_written(text: str, expected: str) -> None:
-    proto = cumulative()
-    proto.metadata_props[0].value = text
-    with pytest.raises(GraphError, match=expected):
-        read(proto)
-
-
-def test_a_window_larger_than_an_image_with_a_mean_of_its_own_is_refused() -> None:
-    node = DataflowNode(Operator("it", DataTransform(crop_size=8, padding=1, mean_image=MEAN_IMAGE)))
-    with pytest.raises(GraphError, match=r"^node 'it' \(DataTransform\): expected a window inside the image"):
-        save(SubGraph(node), "/nowhere", input_shape=PICTURE[1:])
-
-
-def check(kernel: Kernel, case: Case, inputs: list[Array], values: Mapping[str, Array], expected: Array) -> None:
-    """By onnxruntime, and by us when it is read again."""
-    proto = written(kernel, case.shapes, values)
-    named = {f"x{number}": x.astype(np.float32) for number, x in enumerate(inputs)}
-    if onnxruntime_has(case):
-        assert_close(run_onnx(proto, **named), expected)
-    network = read(proto)
-    (step,) = network.outputs.values()
-    assert len(network.steps) == 1
-    assert type(step.kernel) is type(kernel)
-    assert step.name == "operator"
-    assert settings_of(step.kernel, {}) == settings_of(kernel, {})
-    again = evaluate(network, named, "reference")[step]
-    np.testing.assert_allclose(again.outputs[0], expected, rtol=1e-6, atol=1e-6)  # type: ignore[union-attr]
-
-
-def onnxruntime_has(case: Case) -> bool:
-    """It has no normalisation of even width or of other than four dimensions, and no padding as wide as the kernel."""
-    kernel, rank = case.kernel, len(case.shapes[0])
-    if isinstance(kernel, LRN):
-        return kernel.size % 2 == 1 and min(kernel.alpha, kernel.beta) > 0 and rank == 4
-    if isinstance(kernel, Pool) and not kernel.global_pooling:
-        g = kernel.geometry(case.shapes[0])
-        return all(max(padding) < k for padding, k in zip(g.padding, g.kernel, strict=True))
-    return True
-
-
-def assert_close(received: Array, expected: Array) -> None:
-    assert received.shape == expected.shape
-    largest = max(float(np.abs(expected).max(initial=0.0)), 1e-30)
-    assert float(np.abs(received - expected).max(initial=0.0)) <= 1e-5 * largest
-
-
-def test_every_operator_that_predicts_can_be_written() -> None:
-    """Those without a writer take labels, or are for training only."""
-    kinds = {type(case.kernel) for case in CASES if not case.kernel.takes_labels and not case.kernel.train_only}
-    assert {kind.__name__ for kind in kinds - WRITERS.keys()} == set()
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if any(refuses(c.kernel) for refuses in REFUSED.values())], ids=str)
-def test_what_onnx_does_not_have_is_refused(case: Case) -> None:
-    node = DataflowNode(Operator("it", case.kernel))
-    with pytest.raises(GraphError, match=r"^node 'it' \(.*\): ONNX has no "):
-        save(SubGraph(node), "/nowhere", input_shape=case.shapes[0][1:])
-
-
-def test_windows_that_onnx_counts_in_another_way_are_refused() -> None:
-    """A last window would begin behind the input along one axis, and hangs over along the other."""
-    node = DataflowNode(Operator("pool", Pool(kernel_size=2, stride=3)))
-    with pytest.raises(GraphError, match=r"'pool' \(Pool\): ONNX counts windows other than \(2, 3\)"):
-        save(SubGraph(node), "/nowhere", input_shape=(1, 6, 7))
-    proto = written(Pool(kernel_size=2, stride=3), ((1, 1, 6, 6),), {})
-    assert run_onnx(proto, x0=draw(1, 1, 6, 6)).shape == (1, 1, 2, 2)
-
 
 # Whole networks
 

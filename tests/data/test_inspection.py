@@ -1,0 +1,126 @@
+"""Summaries of files in Crossbow's formats, and every mistake that a complete check finds."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from crossbow.data import Record, inspection
+from crossbow.data.inspection import inspect, is_metadata, verify
+from crossbow.types import DataError
+from tests.data.hand_made_files import write_files
+from tests.data.picture_files import NO_BOXES, picture, write_record_set
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_files(tmp_path)
+
+
+def test_verify_finds_what_opening_does_not(path: Path) -> None:
+    def spoil(name: str, offset: int, content: bytes) -> None:
+        data = bytearray((path.parent / name).read_bytes())
+        data[offset : offset + len(content)] = content
+        (path.parent / name).write_bytes(data)
+
+    spoil("train.examples.1", 4096 + 4000, b"\x07")
+    spoil("train.examples.2", 4, struct.pack("<f", np.nan))
+    spoil("train.labels.1", 4, struct.pack("<i", -3))
+    spoil("train.labels.2", 4, struct.pack("<i", 11))
+    found = list(verify(path))
+    assert [problem.removeprefix(str(path.parent) + "/") for problem in found] == [
+        "train.examples.1: expected zeros after batch 1. Received: 7 as byte 3984",
+        "train.metadata: expected finite numbers in example 4. Received: nan",
+        "train.metadata: expected integers ≥ 0 in label 1. Received: -3",
+        "train.metadata: expected the last batch to be filled with the first labels. Received: others",
+    ]
+
+
+def test_inspect(path: Path) -> None:
+    summary = inspect(path)
+    assert summary["format"] == "metadata of batch-aligned files"
+    assert (summary["batch size"], summary["elements"], summary["examples without fill"]) == (2, 6, 5)
+    assert (summary["bytes of examples"], summary["bytes of labels"]) == (3 * 4096, 3 * 4096)
+
+
+def records_of(tmp_path: Path) -> Path:
+    """Five records in two files, with a wrong size in the second and no image in the fourth."""
+    box = np.array([[0.25, 0.25, 0.5, 0.5]], np.float32)
+    first = [Record(3, box, 12, 10, picture(0, 12, 10)), Record(5, NO_BOXES, 13, 10, picture(1, 12, 10))]
+    second = [Record(3, NO_BOXES, 8, 20, picture(2, 8, 20)), Record(4, NO_BOXES, 12, 10, b"GIF89a")]
+    return write_record_set(tmp_path, "some", [first, second])
+
+
+def test_verify_decodes_all_images_of_records(tmp_path: Path) -> None:
+    path = records_of(tmp_path)
+    shown: list[tuple[int, int]] = []
+    problems = [problem.removeprefix(f"{tmp_path}/") for problem in verify(path, lambda *done: shown.append(done))]
+    assert problems[0] == "some.records.1: record 1: expected an image of 13 × 10 pixels. Received: 12 × 10"
+    assert problems[1].startswith("some.records.2: record 1: expected an intact GIF file")
+    assert len(problems) == 2
+    assert shown == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert next(verify(tmp_path / "some.records.2")).endswith(problems[1].removeprefix("some.records.2"))
+
+
+def test_a_record_that_cannot_be_read_does_not_end_the_check(tmp_path: Path) -> None:
+    path = records_of(tmp_path)
+    with (tmp_path / "some.records.1").open("r+b") as file:  # the label of record 0
+        file.seek(8)
+        file.write(b"\xff\xff\xff\xff")
+    assert [problem.partition(": expected")[0] for problem in verify(path)] == [
+        f"{tmp_path}/some.records.1: record 0",
+        f"{tmp_path}/some.records.1: record 1",
+        f"{tmp_path}/some.records.2: record 1",
+    ]
+
+
+def test_inspect_summarises_records(tmp_path: Path) -> None:
+    path = records_of(tmp_path)
+    summary = inspect(path)
+    assert summary["format"] == "metadata of records"
+    assert (summary["records"], summary["different labels"]) == (4, 3)
+    assert summary["label"] == {"least": 3, "most": 5}
+    assert summary["boxes"] == {"least": 0, "most": 1}
+    assert summary["height"] == {"least": 8, "most": 13}
+    assert summary["width"] == {"least": 10, "most": 20}
+    assert summary["bytes of an image"]["least"] == 6
+    parts = [tmp_path / "some.records.1", tmp_path / "some.records.2"]
+    assert summary["bytes"] == sum(part.stat().st_size for part in parts)
+    assert inspect(parts[1])["format"] == "records"
+    assert inspect(parts[1])["label"] == {"least": 3, "most": 4}
+
+
+def test_another_number_of_records_than_stated(tmp_path: Path) -> None:
+    path = records_of(tmp_path)
+    path.write_text(path.read_text().replace("elements     : 4", "elements     : 5"))
+    for check in (inspect, lambda path: list(verify(path))):
+        with pytest.raises(DataError, match=r"expected 5 records \(elements\) in 2 files\. Received: 4$"):
+            check(path)
+
+
+def test_what_is_neither_metadata_nor_records(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"")
+    with pytest.raises(DataError, match=r"empty: expected a metadata file or a record file\. Received: an empty file$"):
+        inspect(tmp_path / "empty")
+    with pytest.raises(DataError, match=r"nowhere: expected a metadata file or a record file\. Received: No such file"):
+        list(verify(tmp_path / "nowhere"))
+    (tmp_path / "text").write_bytes(b"abcd")
+    (tmp_path / "records").write_bytes(b"\x01\x00\x00\x00")
+    assert is_metadata(tmp_path / "text")
+    assert not is_metadata(tmp_path / "records")
+
+
+def test_large_data_sets_are_checked_in_pieces(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake has its number in the data set."""
+    data = bytearray((path.parent / "train.examples.1").read_bytes())
+    data[4096 + 8 : 4096 + 12] = struct.pack("<f", np.inf)
+    (path.parent / "train.examples.1").write_bytes(data)
+    monkeypatch.setattr(inspection, "AT_ONCE", 4)
+    shown: list[tuple[int, int]] = []
+    assert list(verify(path, lambda *done: shown.append(done))) == [
+        f"{path}: expected finite numbers in example 3. Received: inf"
+    ]
+    assert shown == [(2, 5), (4, 5), (5, 5)]

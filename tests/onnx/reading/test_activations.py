@@ -1,0 +1,75 @@
+"""ONNX activation functions, as Crossbow's operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from crossbow.onnx import load
+from crossbow.ops import ReLU, Values
+from tests.onnx.models import X, kernel_of, model, node, operators, run_crossbow, same
+
+
+@pytest.mark.parametrize(
+    ("op_type", "expected"),
+    [
+        ("Abs", ["ElementWiseOp", "ElementWiseOp"]),
+        ("HardSigmoid", ["Scale", "ReLU"]),
+        ("HardSwish", ["Scale", "ReLU", "ElementWiseOp"]),
+    ],
+)
+def test_activation_functions_of_several_operators(op_type: str, expected: list[str]) -> None:
+    network = same(model([node(op_type, "x", "y", "it")], ["N", 2, 6, 6]), 4 * X)
+    kinds = [kind for name, kind in operators(network) if name != "x"]
+    assert kinds == expected
+    assert network.tail.operator.name == "it"
+    if "Scale" in kinds:
+        line = kernel_of(network, "it.line")
+        assert (line.weight_learning_rate_multiplier, line.bias_learning_rate_multiplier) == (0, 0)
+
+
+@pytest.mark.parametrize("opset", [6, 7, 16])
+def test_a_slope_for_every_channel_trains(opset: int) -> None:
+    slope = np.array([0.25, -0.5], np.float32)
+    nodes = [node("PRelu", "x s", "y", "it")]
+    proto = model(nodes, ["N", 2, 6, 6], opset=opset, s=slope if opset < 7 else slope.reshape(2, 1, 1))
+    network = load(proto)
+    np.testing.assert_allclose(run_crossbow(network, X), np.where(X < 0, slope.reshape(2, 1, 1) * X, X), rtol=1e-6)
+    if opset > 6:  # which onnxruntime does not have
+        same(proto)
+    kernel = kernel_of(network, "it.slope")
+    assert kernel.weight_initialiser == Values(slope)
+    assert kernel.weight_learning_rate_multiplier == 1
+
+
+def test_one_slope_for_all_is_that_of_a_leaky_relu() -> None:
+    proto = model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=np.array([0.1], np.float32))
+    assert kernel_of(same(proto), "it") == ReLU(negative_slope=0.1)
+    same(model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=np.array([-0.1], np.float32)))
+
+
+def test_slopes_that_are_computed() -> None:
+    nodes = [node("Sigmoid", "x", "s"), node("PRelu", "x s", "y", "it")]
+    same(model(nodes, ["N", 2, 6, 6]))
+
+
+def test_several_slopes_of_which_one_is_for_each_channel_are_not_one() -> None:
+    slopes = np.array([0.25, 0.5], np.float32).reshape(2, 1, 1)
+    same(model([node("PRelu", "x s", "y", "it")], ["N", 2, 6, 6], s=slopes))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.5, 1.702])
+def test_swish_has_a_factor(alpha: float) -> None:
+    """onnxruntime does not have it in this opset."""
+    network = load(model([node("Swish", "x", "y", "it", alpha=alpha)], ["N", 2, 6, 6], opset=24))
+    np.testing.assert_allclose(run_crossbow(network, X), X * sigmoid(alpha * X), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("op_type", ["LeakyRelu", "HardSigmoid"])
+def test_factors_of_an_activation_function(op_type: str) -> None:
+    factors = {"alpha": 0.3} if op_type == "LeakyRelu" else {"alpha": 0.3, "beta": 0.4}
+    same(model([node(op_type, "x", "y", "it", **factors)], ["N", 2, 6, 6]), 4 * X)

@@ -1,0 +1,118 @@
+"""The end of a tick, which the scheduler's thread submits without waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crossbow import (
+    SMA,
+    SSGD,
+    TrainingUnit,
+)
+from crossbow.kernels.cuda.api import api
+from crossbow.runtime.cuda.stream import CudaStream
+from crossbow.runtime.cuda.synchroniser import NcclCollective
+from crossbow.types import address
+from tests.kernels.cuda.fake import fake_cuda
+from tests.kernels.cuda.fake_runtime import FakeRuntime
+from tests.runtime.cuda.test_training import context
+
+
+class Counted:
+    """The CUDA runtime, which counts the calls of a thread."""
+
+    def __init__(self, runtime: FakeRuntime) -> None:
+        self._runtime, self._thread = runtime, threading.current_thread()
+        self.counts: Counter[str] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._runtime, name)
+        if callable(found) and threading.current_thread() is self._thread:
+            self.counts[name] += 1
+        return found
+
+
+@pytest.mark.parametrize(("rule", "graphs", "events"), [(SMA(), 2, 2), (SSGD(), 1, 3)])
+def test_the_calls_that_submit_a_tick(rule: Any, graphs: int, events: int) -> None:
+    """Once all is captured. graphs: that a task launches, under S-SGD without a step; events: that it records."""
+    learners = 3
+    with fake_cuda() as cuda, context("cuda:0", learners=learners, rule=rule) as running:
+        running.train(4 * learners, TrainingUnit.TASKS)
+        done = []
+        cuda.runtime = counted = Counted(cuda.runtime)  # type: ignore[assignment]
+        for ticks in (2, 4):
+            counted.counts.clear()
+            running.train(ticks * learners, TrainingUnit.TASKS)
+            done.append(counted.counts.copy())
+    # A task, its step; and the end of the tick, which waits for each learner, merges, and says so.
+    tick = {
+        "getDevice": learners * (1 + 1) + 2,
+        "streamWaitEvent": learners * (2 + 1) + learners,
+        "memcpyAsync": learners,
+        "graphLaunch": learners * graphs + 1,
+        "eventRecord": learners * events + 1,
+    }
+    assert done[1] - done[0] == {name: 2 * count for name, count in tick.items()}
+
+
+class Communicator:
+    """A rank, which notes what it adds up."""
+
+    def __init__(self, rank: int, log: list[Any]) -> None:
+        self.rank, self.log, self.error = rank, log, None
+
+    def allReduce(self, *arguments: Any) -> None:  # noqa: N802 - NCCL's name
+        if self.error is not None:
+            raise self.error
+        self.log.append((self.rank, *arguments))
+
+    def destroy(self) -> None:
+        self.log.append((self.rank, "destroyed"))
+
+
+def test_all_ranks_are_called_as_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The group ends also after an error: later calls would belong to it otherwise."""
+    log: list[Any] = []
+    with fake_cuda(2):
+        nccl = api().nccl
+        ranks = [Communicator(rank, log) for rank in range(2)]
+        monkeypatch.setattr(nccl.NcclCommunicator, "initAll", staticmethod(lambda devices: ranks))
+        monkeypatch.setattr(nccl, "groupStart", lambda: log.append("start"))
+        monkeypatch.setattr(nccl, "groupEnd", lambda: log.append("end"))
+        streams = [CudaStream(f"s{number}", number) for number in range(2)]
+        collective = NcclCollective(streams)
+        vectors = [np.zeros(3, np.float64), np.zeros(3, np.float64)]
+        collective.all_reduce(vectors)
+        assert log[0] == "start"
+        assert log[-1] == "end"
+        for rank, call in enumerate(log[1:-1]):
+            place = address(vectors[rank])
+            assert call == (rank, place, place, 3, nccl.NCCL_FLOAT64, nccl.NCCL_SUM, streams[rank].place.pointer)
+        log.clear()
+        ranks[1].error = RuntimeError("no luck")  # type: ignore[assignment]
+        with pytest.raises(RuntimeError):
+            collective.all_reduce([vector.astype(np.float32) for vector in vectors])
+        assert log[-1] == "end"
+        assert log[1][4] == nccl.NCCL_FLOAT32
+        log.clear()
+        collective.close()
+        collective.close()
+        assert log == [(0, "destroyed"), (1, "destroyed")]
+        for stream in streams:
+            stream.close()
+
+
+def test_vectors_of_several_gpus_are_checked() -> None:
+    with fake_cuda(2):
+        streams = [CudaStream(f"s{number}", number) for number in range(2)]
+        collective = NcclCollective(streams)
+        with pytest.raises(ValueError, match="expected"):
+            collective.all_reduce([np.zeros(3)])
+        collective.close()
+        for stream in streams:
+            stream.close()
