@@ -451,3 +451,10 @@ def test_of_tasks_that_were_given_up_the_one_that_failed_is_reported() -> None:
             within(SECONDS, lambda: under._fail(first))
         assert caught.value.__cause__ is error
         under._reports.clear()
+
+
+def test_the_time_of_waiting_for_data_goes_on_in_the_next_flow() -> None:
+    first, second = (object.__new__(flow.Flow) for _ in range(2))
+    first.data_wait_seconds, second.data_wait_seconds = 1.5, 0.0
+    second.continue_from(first)
+    assert second.data_wait_seconds == 1.5
