@@ -302,3 +302,10 @@ def test_what_is_cleared_is_forgotten() -> None:
         reports.put(done(40))
         under.collect_all()
         assert under.done == 41
+
+
+def test_the_time_of_waiting_for_data_goes_on_in_the_next_flow() -> None:
+    first, second = flow_of()[0], flow_of()[0]
+    first.restore(3, 1.5)
+    second.continue_from(first)
+    assert second.data_wait_seconds == 1.5
