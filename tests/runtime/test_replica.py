@@ -39,7 +39,6 @@ def names(vectors: Replica | BaseModel) -> set[str]:
         (Hogwild(), MOMENTUM, {"gradient", "velocity"}),
         (Gossip(), PLAIN, {"weights", "gradient", "received"}),
     ],
-    ids=str,
 )
 def test_a_learner_has_the_vectors_of_its_rule(
     program: Program, rule: Rule, solver: SolverConf, expected: set[str]
@@ -71,7 +70,6 @@ def test_statistics_have_two_buffers_under_a_barrier(program: Program, rule: Rul
         (SSGD(), MOMENTUM, 2, {"velocity", "mean", "statistics_mean"}),
         (SSP(), MOMENTUM, 1, {"velocity"}),
     ],
-    ids=str,
 )
 def test_a_base_model_has_the_vectors_of_its_rule(
     program: Program, rule: Rule, solver: SolverConf, devices: int, expected: set[str]

@@ -43,7 +43,6 @@ def test_graphs_and_the_order_of_streams_change_no_bit(rule: Any) -> None:
         (SSGD(), {"synchronise"}),
         (ModelAveraging(), {"synchronise", "send"}),
     ],
-    ids=str,
 )
 def test_a_learner_has_the_steps_of_its_rule(rule: Any, expected: set[str]) -> None:
     """Of both parities; and tasks for both input buffers."""
