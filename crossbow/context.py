@@ -382,7 +382,7 @@ class ExecutionContext:
 
         The images have the type and the range of the training images: uint8 in 0..255 if those are uint8, else finite
         floating-point numbers. Raises DataError if they do not, and TaskError if an operator fails; a task is then one
-        batch of the images.
+        part of the images.
         """
         self._check_open()
         images = checked_like(images, self.data.train.image_shape, self.data.train.image_dtype, self.system.dtype)

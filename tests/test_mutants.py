@@ -95,7 +95,7 @@ def test_a_sample_repeats_and_no_kind_is_more_than_a_fifth() -> None:
     ("path", "first", "then"),
     [
         ("crossbow/data/ring.py", "tests/data/test_ring.py", "tests/data/test_loader.py"),
-        ("crossbow/synch/asynchronous.py", "tests/test_domains.py", "tests/synch/test_rules.py"),
+        ("crossbow/synch/asynchronous.py", "tests/synch/test_asynchronous.py", "tests/synch/test_rules.py"),
         (
             "crossbow/kernels/cuda/sources/loss.cu",
             "tests/kernels/cuda/test_loss.py",

@@ -13,7 +13,17 @@ import numpy as np
 import pytest
 
 import crossbow
-from crossbow import Dataflow, Dataset, ExecutionContext, ModelConf, Phase, SolverConf, SystemConf, TrainingUnit
+from crossbow import (
+    Checkpoints,
+    Dataflow,
+    Dataset,
+    ExecutionContext,
+    ModelConf,
+    Phase,
+    SolverConf,
+    SystemConf,
+    TrainingUnit,
+)
 from crossbow.conf import plain
 from crossbow.data import synthetic
 from crossbow.ops import (
@@ -42,6 +52,7 @@ INTEGERS, FLOATS = (np.int64, np.uint8, np.int16), (np.float64, np.float32, np.f
 
 CONFIGURATIONS: list[Any] = [
     *(case.kernel for case in CASES),
+    Checkpoints("directory", keep=2),
     SolverConf(policy="multistep", step_values=(3, 5), momentum=0.5, weight_decay=0.25, clip_gradient_norm=2.0),
     SolverConf(
         policy="clr",

@@ -34,7 +34,7 @@ from crossbow.files import reason
 from crossbow.monitors.status import StatusMonitor
 from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.runtime.device import cores_text, parse_devices
-from crossbow.runtime.recorded import differences
+from crossbow.runtime.recorded import differences, recorded
 from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
 from crossbow.scripts.curves import write_learning_curves
@@ -243,6 +243,7 @@ class _Run:
             "arguments": arguments,
             "working_directory": os.getcwd(),
             "settings": settings_of(self.options),
+            "configuration": {name: recorded(getattr(context, name)) for name in ("model", "solver", "system")},
             "seed": context.system.seed,
             "data": {
                 "name": self.options.dataset,

@@ -35,7 +35,7 @@ def test_a_prediction_has_a_row_for_every_image() -> None:
     mixed = scores.shallow_copy()
     mixed.connect_to(*chain(Flatten(axis=0)))
     check = Dataflow(SubGraph(mixed)).set_phase(Phase.CHECK)
-    expected = r"'Flatten0': expected a prediction of shape \(N, …\) for N=40 images\. Received: \(1, 120\)"
+    expected = r"'Flatten0': expected a prediction of shape \(N, …\) for N=16 images\. Received: \(1, 48\)"
     with (
         context(Dataflow(SubGraph(scores)), check=check, data=blobs()) as run,
         pytest.raises(GraphError, match=expected),

@@ -15,6 +15,7 @@ from crossbow.ops import Kernel
 from crossbow.runtime import reports as reporting
 from crossbow.runtime.changing_engine import ChangingEngine
 from crossbow.runtime.reports import Reports
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.runtime.task import Completed
 from crossbow.types import ConfigurationError, DataError, Phase
 from tests.support import Probe, blobs, perceptron, same_weights
@@ -178,7 +179,7 @@ def test_the_engines_of_the_auto_tuner_share_the_list() -> None:
         assert isinstance(running.engine, ChangingEngine)
         engines = running.engine.engines
         for _ in range(2):
-            engines.now.run(running.engine.tasks + 40, lambda: False, lambda result: None)
+            engines.now.run(running.engine.tasks + 40, Callbacks())
             assert [example.index for example in running.bad_examples()] == [3]
             other = engines.kind + 1
             engines.add(other)

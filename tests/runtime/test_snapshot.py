@@ -23,6 +23,7 @@ from crossbow import (
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, ReLU
 from crossbow.runtime.checkpoint import checkpoint_files
 from crossbow.synch import EASGD, RULES, BarrierRule, PolyakRuppert, RuleSequence
+from tests.kernels.cuda.fake import fake_cuda
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
 
 SOLVER = SolverConf(learning_rate=0.1, momentum=0.5, weight_decay=0.01, policy="step", gamma=0.5, step_size=7)
@@ -170,3 +171,24 @@ def test_a_state_without_a_barrier_is_kept_as_it_is(name: str, tmp_path: Path) -
         found.unlink()
         resumed.checkpoint()
         assert found.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [
+        (SMA(base_momentum=0.4), {"learners": 2}),
+        (SSGD(), {"learners": 1, "devices": "cuda:0,cuda:1"}),
+        (EASGD(), {"learners": 1}),
+        (SMA(), {"learners": 2, "precision": "float16"}),
+    ],
+    ids=["sma", "two devices", "without a barrier", "float16"],
+)
+def test_on_gpus(rule: Any, options: dict[str, Any], tmp_path: Path) -> None:
+    """The state of a loss scale is a part of it."""
+
+    def train(running: ExecutionContext) -> History:
+        return running.train(8, TrainingUnit.TASKS)
+
+    with fake_cuda(2):
+        make = maker(rule, **{"devices": "cuda:0", "kernels": "auto", "threads": None, **options})
+        check_checkpoints(tmp_path, make, train=train)

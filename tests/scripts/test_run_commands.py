@@ -88,6 +88,8 @@ def test_the_description_of_a_run(tmp_path: Path) -> None:
     assert found["module"] == "models.logistic_regression"
     assert found["seed"] == 7
     assert found["settings"]["learning_rate"] == 0.05
+    assert found["configuration"]["solver"]["momentum"] == 0
+    assert found["configuration"]["system"]["kernels"] == "reference"
     assert found["data"]["training_examples"] == 1501
     assert {"crossbow", "numpy"} <= found["versions"].keys()
     assert found["process"] == os.getpid()

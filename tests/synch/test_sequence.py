@@ -11,6 +11,7 @@ import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, Dataset, SolverConf, TaskError, TrainingUnit
 from crossbow.runtime.changing_engine import ChangingEngine
+from crossbow.runtime.scheduler import Callbacks
 from crossbow.synch import (
     SSP,
     AsynchronousSGD,
@@ -176,7 +177,7 @@ def test_the_engine_changes_the_rule(learners: int) -> None:
             running.engine.restart()
             if variables is not None:
                 running.engine.load(variables, "before")
-            running.engine.run((tick + merges) * learners, lambda: False, lambda result: None)
+            running.engine.run((tick + merges) * learners, Callbacks())
             variables, tick = running.variables, running.engine.tick
     assert variables is not None
     assert same_weights(received, variables)
