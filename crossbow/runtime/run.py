@@ -191,7 +191,8 @@ class TrainingRun:
     def _restore(self, state: RunState) -> None:
         values = state.values
         self.start, self.seconds_before = values["start"], values["seconds"]
-        self.reached = math.inf if values["reached"] is None else values["reached"]
+        if values["reached"] is not None and values["limits"]["loss"] == self.limits.loss:
+            self.reached = values["reached"]
         if (stretch := values["stretch"]) is not None:
             arrivals = stretch["arrivals"]
             self.stretch = Stretch(**{**stretch, "arrivals": None if arrivals is None else tuple(arrivals)})
@@ -229,7 +230,8 @@ class TrainingRun:
         while True:
             self._began = time.perf_counter()
             engine.run(until, callbacks)
-            stretch.extend(time.perf_counter() - self._began, one_engine=measurement.is_of(engine.observation))
+            began, self._began = self._began, time.perf_counter()
+            stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
             if not self._pause_now() or engine.tasks >= until or self._over():
                 break
             assert self.keeper is not None

@@ -232,6 +232,28 @@ def test_a_checkpoint_on_request(tmp_path: Path) -> None:
         assert len(resumed.train(1).records) == 1
 
 
+def test_pauses_do_not_count_as_training(tmp_path: Path) -> None:
+    """No stretch ends before its time, and the duration is reached."""
+    settings = Checkpoints(tmp_path, interval="2tasks", keep=1)
+    with context(perceptron(), data=DATA, checkpoints=settings) as running:
+        history = running.train_for_duration(0.3)
+    assert all(record.epoch == int(record.epoch) for record in history.records[:-1])
+    assert history.records[-1].time >= 0.3
+    assert history.stopped == "duration"
+
+
+def test_another_target_is_a_new_one(tmp_path: Path) -> None:
+    with context(perceptron(), data=DATA, checkpoints=Checkpoints(tmp_path)) as running:
+        first = running.train_until_condition(0.6, 50)
+    with context(perceptron(), data=DATA, resume=tmp_path) as resumed:
+        assert len(resumed.continue_training().records) == len(first.records)
+    with context(perceptron(), data=DATA, resume=tmp_path) as resumed:
+        second = resumed.continue_training(loss=0.2)
+    assert second.stopped == "loss"
+    assert second.loss < first.loss
+    assert len(second.records) > len(first.records)
+
+
 def test_a_directory_in_use_and_one_with_an_older_run(tmp_path: Path) -> None:
     with context(perceptron(), data=DATA, checkpoints=Checkpoints(tmp_path)) as running:
         with pytest.raises(DataError, match="a directory that no run is using"):
