@@ -20,13 +20,12 @@ from benchmarks.torch_network import torch_network
 from crossbow import Dataflow, DataflowNode, Phase, SubGraph, SystemConf
 from crossbow.compile import BatchSource, Memory, Program, compile_graph
 from crossbow.dataflow.graph import BATCH, build
-from crossbow.host_memory import aligned_zeros
+from crossbow.host_memory import aligned_zeros, peak_memory
 from crossbow.kernels.interface import State
 from crossbow.kernels.task_list import TaskList
 from crossbow.ops import Accuracy, Dropout, EuclideanLoss, ReLU, SoftMax, SoftMaxLoss
 from crossbow.runtime.cpu.backend import CpuBackend
 from crossbow.runtime.cpu.stream import CpuStream
-from crossbow.scripts.model_script import peak_memory
 from crossbow.types import Shape, Tensor
 from models.alexnet import alexnet
 from models.googlenet import googlenet

@@ -14,11 +14,10 @@ from benchmarks.anatomy import Laps, Row, install, table
 from benchmarks.networks import LEARNING_RATE, MOMENTUM, dataset
 from benchmarks.zoo_networks import network_named
 from crossbow import SMA, DurationUnit, ExecutionContext, ModelConf, SolverConf, SystemConf
-from crossbow.host_memory import aligned_zeros
+from crossbow.host_memory import aligned_zeros, peak_memory
 from crossbow.kernels.interface import State
 from crossbow.runtime.engine import Member
 from crossbow.runtime.summary import MemorySummary
-from crossbow.scripts.model_script import peak_memory
 from crossbow.solver import Pace
 
 SHORTEST = 1e-3

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.networks import CLASSES, LEARNING_RATE, MOMENTUM
 from benchmarks.zoo_networks import network_named
-from crossbow.scripts.model_script import peak_memory
+from crossbow.host_memory import peak_memory
 
 BATCHES, BYTES = 32, 64e6
 """Maximum number of batches that are prepared in advance, and used in turn, and their maximum size."""

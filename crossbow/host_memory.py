@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import platform
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -60,3 +62,18 @@ def resident_memory() -> int | None:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def peak_memory() -> int | None:
+    """Peak resident memory of this process in bytes; None if the system does not report it."""
+    if platform.system() == "Linux":
+        # getrusage would include the process before it became this program.
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if platform.system() == "Darwin" else peak * 1024

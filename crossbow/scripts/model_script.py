@@ -6,12 +6,10 @@ import argparse
 import contextlib
 import functools
 import os
-import platform
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from crossbow import (
@@ -23,17 +21,16 @@ from crossbow import (
     ExecutionContext,
     History,
     JsonLinesMonitor,
-    SystemConf,
     WandbMonitor,
 )
 from crossbow.conf import settings
 from crossbow.console import run_command
 from crossbow.data.fingerprint import fingerprint
-from crossbow.dataflow.graph import loss_weights, losses, main_losses
 from crossbow.files import reason
+from crossbow.host_memory import peak_memory
 from crossbow.monitors.status import StatusMonitor
 from crossbow.runtime.checkpoint import checkpoint_files
-from crossbow.runtime.device import cores_text, parse_devices
+from crossbow.runtime.device import parse_devices
 from crossbow.runtime.recorded import differences, recorded
 from crossbow.runtime.resumption import Resumption
 from crossbow.scripts.bad_records import BadRecordsMonitor
@@ -43,7 +40,6 @@ from crossbow.scripts.initial_model import load_initial_model
 from crossbow.scripts.logged_run import read_run
 from crossbow.scripts.logs import log_monitors
 from crossbow.scripts.parser import Configurations, Defaults, configurations, new_parser
-from crossbow.scripts.rule_options import exchanges_text, rule_text
 from crossbow.scripts.run_directory import (
     VERSION,
     RunDirectory,
@@ -56,10 +52,9 @@ from crossbow.scripts.run_directory import (
     versions,
 )
 from crossbow.scripts.run_summary import SUMMARY, write_summary
+from crossbow.scripts.run_texts import count, header, print_configuration, weights_of_losses
 from crossbow.scripts.setting_options import those_given
-from crossbow.scripts.solver_options import solver_text
 from crossbow.scripts.watch_command import STATUS
-from crossbow.synch import has_barrier
 from crossbow.types import CrossbowError, DataError, Shape
 
 __all__ = ["Defaults", "ModelDescription", "ModelScript"]
@@ -217,18 +212,18 @@ class _Run:
             system=confs.system,
             monitors=[self.log, self.status, *self.others, self.bad, self.console],
         ) as context:
-            weights = _weights_of_losses(dataflow)
+            weights, variant = weights_of_losses(dataflow), self.script.variant(options)
             initial = [] if options.resume else load_initial_model(context, options)
-            _print_configuration(self.script, options, context, data, weights, initial)
+            print_configuration(self.script.name, variant, options, context, data, weights, initial)
             self.directory.prepare()
-            header = _header(self.script, options, context) | ({"losses": weights} if weights else {})
+            head = header(self.script.name, variant, options.dataset, context, weights)
             for monitor in self.others:
                 if isinstance(monitor, WandbMonitor):
-                    monitor.settings.update(header)
+                    monitor.settings.update(head)
             description = self._describe(context)
             if context.resumed is None:
                 self.bad.prepare()
-                self.log.header(header)
+                self.log.header(head)
             else:
                 description = self._continue(context.resumed, description)
             self._train(context, dataflow, description)
@@ -325,8 +320,8 @@ class _Run:
         peak = peak_memory()
         memory = "" if peak is None else f"; peak memory {peak / 1e6:,.0f} MB"
         print(
-            f"{reason}trained {_count(done.epoch, 'epoch')} ({done.tasks:,} tasks) in {done.time:.1f} s; "
-            f"{images / done.time:,.0f} images/s with {_count(learners, 'learner')}{memory}; "
+            f"{reason}trained {count(done.epoch, 'epoch')} ({done.tasks:,} tasks) in {done.time:.1f} s; "
+            f"{images / done.time:,.0f} images/s with {count(learners, 'learner')}{memory}; "
             f"learners waited for data {history.data_wait:.0%} of the time"
         )
         share, seconds = LONG_WAIT
@@ -339,7 +334,7 @@ class _Run:
         if best is not None and best.test is not None and best.test.accuracy is not None:
             print(
                 f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s "
-                f"({_count(best.epoch, 'epoch')})"
+                f"({count(best.epoch, 'epoch')})"
             )
         sys.stdout.flush()  # before the plot, which may fail
         print(f"log {self.directory.log}; {self._draw(context, history)}", flush=True)
@@ -355,127 +350,3 @@ class _Run:
         except OSError as error:
             return f"no picture: {self.directory.picture}: {reason(error)}"
         return f"picture {self.directory.picture}"
-
-
-def _weights_of_losses(dataflow: Dataflow) -> dict[str, float]:
-    """The weights of all losses by name, the main one first; empty if there is one, of weight 1."""
-    found = sorted(losses(dataflow.graph), key=lambda vertex: vertex not in main_losses(dataflow.graph))
-    weights = dict(zip((vertex.name for vertex in found), loss_weights(found), strict=True))
-    return {} if list(weights.values()) == [1.0] else weights
-
-
-def _print_configuration(
-    script: ModelScript,
-    options: argparse.Namespace,
-    context: ExecutionContext,
-    data: Dataset,
-    weights: dict[str, float],
-    initial: list[str],
-) -> None:
-    summary = context.summary()
-    words = script.variant(options)
-    variant = f" ({words})" if words else ""
-    check = 0 if data.check is None else len(data.check)
-    shape, what = "×".join(map(str, data.image_shape)), "images" if len(data.image_shape) == 3 else "examples of shape"
-    rows = [
-        ("model", f"{script.name}{variant}, {summary.parameters:,} parameters"),
-        ("data", f"{options.dataset}, {len(data.train):,} training and {check:,} test {what} {shape}"),
-    ]
-    for device in summary.devices:
-        learners = _count(device.learners, "learner")
-        if device.threads_per_learner is not None:
-            threads = _count(device.threads_per_learner, "thread")
-            rows.append(("device", f"{device.name} ({cores_text(device.cores)}), {learners} × {threads}"))
-        else:
-            rows.append(("device", f"{device.name}, {learners}"))
-    rows += [
-        ("kernels", f"{summary.library}, {context.system.precision}"),
-        ("rule", _rule_text(context)),
-        ("batch", f"{context.model.batch_size} images a learner; {summary.tasks_per_epoch:.4g} tasks an epoch"),
-        ("loader", _loader_text(context.system)),
-        ("solver", solver_text(context.solver)),
-        *([("loss", _loss_text(weights))] if weights else []),
-        ("length", _length_text(options, context.system.seed)),
-        ("output", str(options.output_directory)),
-    ]
-    for name, text in rows:
-        print(f"{name:8} {text}")
-    print(*initial, sep="\n", end="\n" * bool(initial))
-    print(flush=True)
-
-
-def _header(script: ModelScript, options: argparse.Namespace, context: ExecutionContext) -> dict[str, Any]:
-    """The log's description of the run, which includes everything that its bits depend on."""
-    summary, system = context.summary(), context.system
-    devices = [
-        {
-            "device": device.name,
-            "learners": device.learners,
-            "threads_per_learner": device.threads_per_learner,
-        }
-        for device in summary.devices
-    ]
-    return {
-        "model": script.name,
-        "variant": script.variant(options),
-        "dataset": options.dataset,
-        "devices": devices,
-        "kernels": summary.library,
-        "precision": system.precision,
-        "winograd": system.winograd,
-        "rule": _rule_text(context),
-        "batch_size": context.model.batch_size,
-        "seed": system.seed,
-        "order": system.order,
-        "files_together": system.group_of_files,
-        "on_bad_record": system.on_bad_record,
-    }
-
-
-def _rule_text(context: ExecutionContext) -> str:
-    summary = context.summary()
-    text = rule_text(summary.rule, summary.learners) + exchanges_text(context.model)
-    if not has_barrier(summary.rule):
-        return f"{text}; what comes of it depends on timing"
-    return f"{text}, an average every {_count(summary.tasks_per_tick, 'task')}"
-
-
-def _loss_text(weights: dict[str, float]) -> str:
-    terms = [name if weight == 1 else f"{weight:g} × {name}" for name, weight in weights.items()]
-    return f"{' + '.join(terms)}; in tests {terms[0]}"
-
-
-def _loader_text(system: SystemConf) -> str:
-    order = "all examples shuffled"
-    if system.group_of_files is not None:
-        order = f"files shuffled, and examples in groups of {_count(system.group_of_files, 'file')}"
-    return f"{_count(system.loader_threads, 'thread')}; {order}"
-
-
-def _length_text(options: argparse.Namespace, seed: int) -> str:
-    text = _count(options.epochs, "epoch")
-    if options.time_limit is not None:
-        text += f", at most {options.time_limit:g} s"
-    if options.target_accuracy is not None:
-        text += f", or test accuracy {options.target_accuracy:.2%}"
-    return f"{text}; seed {seed}"
-
-
-def _count(number: float, what: str) -> str:
-    text = f"{number:,.0f}" if number == int(number) else f"{number:,.2f}"
-    return f"{text} {what}{'' if number == 1 else 's'}"
-
-
-def peak_memory() -> int | None:
-    """Peak resident memory of this process in bytes; None if the system does not report it."""
-    if platform.system() == "Linux":
-        # getrusage would include the process before it became this program.
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if platform.system() == "Darwin" else peak * 1024

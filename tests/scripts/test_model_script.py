@@ -125,7 +125,7 @@ def test_memory_stays_below_400_megabytes(short: Outcome) -> None:
 
 
 PEAKS = """
-from crossbow.scripts.model_script import peak_memory
+from crossbow.host_memory import peak_memory
 before = peak_memory()
 ballast = b"1" * (before + (64 << 20))  # more than there ever was
 full = peak_memory()
