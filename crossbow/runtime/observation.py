@@ -127,7 +127,7 @@ def distance(weights: Array, base: Array, blocks: int | None = None) -> float:
     for block in chosen:
         place = slice(int(block) * BLOCK, (int(block) + 1) * BLOCK)
         w, z = (vector[place].astype(np.float64) for vector in (weights, base))
-        apart = w - z
-        difference += float(apart @ apart)
-        norm += float(z @ z)
+        # Not a dot product: NumPy's may use threads, which stay busy for a while and slow the learners down.
+        difference += float(np.square(w - z).sum())
+        norm += float(np.square(z).sum())
     return 0.0 if difference == 0 else float(np.sqrt(difference / norm)) if norm else float("inf")

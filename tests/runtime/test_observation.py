@@ -122,3 +122,13 @@ def test_a_learner_that_waits_for_a_slow_one_is_seen() -> None:
     first, second = watcher.records[0].learners
     assert first.waiting > 0.5 > first.computing
     assert second.computing > 0.5 > second.waiting
+
+
+def test_the_distance_keeps_no_other_thread_busy() -> None:
+    """The learners need the cores: NumPy's threads for dot products spin for a while after each."""
+    weights, base = (np.random.default_rng(seed).random(1 << 20, np.float32) for seed in (0, 1))
+    process, thread = time.process_time(), time.thread_time()
+    for _ in range(20):
+        distance(weights, base)
+    own = time.thread_time() - thread
+    assert time.process_time() - process - own < 0.5 * own
