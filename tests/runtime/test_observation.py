@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
