@@ -6,7 +6,7 @@ from crossbow import interruption
 
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
-from crossbow.dataflow import Dataflow, DataflowNode, Operator, SubGraph
+from crossbow.dataflow import Dataflow, DataflowNode, Operator, Sequential, SubGraph, chain
 from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
@@ -64,6 +64,7 @@ __all__ = [
     "Predictor",
     "Record",
     "RunSummary",
+    "Sequential",
     "SolverConf",
     "SubGraph",
     "SystemConf",
@@ -76,4 +77,5 @@ __all__ = [
     "WandbMonitor",
     "Xavier",
     "__version__",
+    "chain",
 ]

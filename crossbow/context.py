@@ -14,7 +14,7 @@ from crossbow.data import Dataset
 from crossbow.data.dataset import checked_like
 from crossbow.data.examples import BadExample
 from crossbow.data.fingerprint import fingerprint
-from crossbow.dataflow import Dataflow
+from crossbow.dataflow import Dataflow, SubGraph
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
@@ -45,6 +45,8 @@ from crossbow.types import (
     TrainingUnit,
 )
 
+Network = Dataflow | SubGraph
+
 
 class ExecutionContext:
     """Trains dataflows on a data set.
@@ -59,7 +61,7 @@ class ExecutionContext:
     @without_own_frames
     def __init__(
         self,
-        dataflows: Sequence[Dataflow | None],
+        dataflows: Network | Sequence[Network | None],
         *,
         data: Dataset,
         model: ModelConf | None = None,
@@ -71,10 +73,11 @@ class ExecutionContext:
     ) -> None:
         """Compile the dataflows, and create learners.
 
-        dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None, it is derived from the former.
-        monitors: receivers of progress and records. collective: the operation that sums between devices; by default the
-        devices' own. checkpoints: where and how often to write checkpoints; None: never. Raises GraphError,
-        ConfigurationError or DataError, each of which names all faults, before anything runs.
+        dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None or missing, it is derived from the
+        former. A SubGraph, as a `Sequential`, stands for its dataflow. monitors: receivers of progress and records.
+        collective: the operation that sums between devices; by default the devices' own. checkpoints: where and how
+        often to write checkpoints; None: never. Raises GraphError, ConfigurationError or DataError, each of which names
+        all faults, before anything runs.
         """
         training, check = _two_dataflows(dataflows)
         for name, value, kind in (
@@ -136,7 +139,7 @@ class ExecutionContext:
     def resume(
         cls,
         checkpoints: Checkpoints | str | os.PathLike[str],
-        dataflows: Sequence[Dataflow | None],
+        dataflows: Network | Sequence[Network | None],
         *,
         data: Dataset,
         model: ModelConf | None = None,
@@ -520,11 +523,16 @@ def _own_solver(graph: Graph) -> SolverConf | None:
     return None
 
 
-def _two_dataflows(dataflows: Sequence[Dataflow | None]) -> tuple[Dataflow, Dataflow | None]:
+def _two_dataflows(given: Network | Sequence[Network | None]) -> tuple[Dataflow, Dataflow | None]:
+    dataflows = [given] if isinstance(given, Dataflow | SubGraph) else given
     expected = "[train, check], where check may be None"
     if not isinstance(dataflows, Sequence) or len(dataflows) not in (1, 2):
-        raise ConfigurationError(f"ExecutionContext: expected the dataflows {expected}. Received: {shown(dataflows)}")
+        raise ConfigurationError(f"ExecutionContext: expected the dataflows {expected}. Received: {shown(given)}")
     training, check = (*dataflows, None)[:2]
+    if isinstance(training, SubGraph):
+        training = Dataflow(training)
+    if isinstance(check, SubGraph):
+        check = Dataflow(check).set_phase(Phase.CHECK)
     if not isinstance(training, Dataflow) or training.phase is not Phase.TRAIN:
         raise ConfigurationError(
             f"ExecutionContext: expected a dataflow of Phase.TRAIN first. Received: {shown(training)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import (
@@ -49,9 +50,9 @@ class Conv(Kernel):
     precision: ClassVar[Precision] = Precision.NARROW
     narrow_variables: ClassVar[bool] = True
 
-    number_of_outputs: int
+    number_of_outputs: int = field(kw_only=False)
     """Number of output channels, ≥ 1."""
-    kernel_size: Sizes = 1
+    kernel_size: Sizes = field(default=1, kw_only=False)
     """Size of the window, ≥ 1."""
     stride: Sizes = 1
     """Distance s of neighbouring windows, ≥ 1."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from typing import ClassVar
 
 from crossbow.conf import (
@@ -46,7 +47,7 @@ class InnerProduct(Kernel):
     precision: ClassVar[Precision] = Precision.NARROW
     narrow_variables: ClassVar[bool] = True
 
-    number_of_outputs: int
+    number_of_outputs: int = field(kw_only=False)
     """Number of output features, ≥ 1."""
     axis: int = 1
     """First dimension of the features, not 0."""
