@@ -796,7 +796,7 @@ def test_contexts_at_the_same_time_on_the_same_dataflow(kernels: str) -> None:
     ("arguments", "text"),
     [
         ({"dataflows": []}, r"expected the dataflows \[train, check\]"),
-        ({"dataflows": perceptron()}, r"expected the dataflows \[train, check\]"),
+        ({"dataflows": 3}, r"expected the dataflows \[train, check\]"),
         ({"dataflows": [None, None]}, "expected a dataflow of Phase.TRAIN first. Received: None"),
         ({"dataflows": [perceptron().set_phase(Phase.CHECK), None]}, "expected a dataflow of Phase.TRAIN first"),
         ({"dataflows": [perceptron(), perceptron()]}, "expected a dataflow of Phase.CHECK second, or None"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import field
 from typing import ClassVar
 
@@ -120,6 +121,10 @@ class Conv(Kernel):
         weights = VariableSpec("weights", shape, self.weight_initialiser, self.weight_learning_rate_multiplier)
         bias = VariableSpec("bias", shape[:1], self.bias_initialiser, self.bias_learning_rate_multiplier)
         return (weights, bias) if self.bias else (weights,)
+
+    def multiply_adds(self, *inputs: Shape) -> int:
+        (x,) = inputs
+        return math.prod(self.output_shape(x)) * x[1] // self.groups * math.prod(self.geometry(x).kernel)
 
     def prepare(self, site: Site) -> tuple[PreparedKernel, ...]:
         weights, bias = site.variables["weights"], site.variables.get("bias")

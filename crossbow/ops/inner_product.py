@@ -86,6 +86,10 @@ class InnerProduct(Kernel):
         bias = VariableSpec("bias", outputs, self.bias_initialiser, self.bias_learning_rate_multiplier)
         return (weights, bias) if self.bias else (weights,)
 
+    def multiply_adds(self, *inputs: Shape) -> int:
+        (x,) = inputs
+        return math.prod(x) * self.number_of_outputs
+
     def first_axis(self, x: Shape) -> int:
         """The axis as a non-negative index."""
         axis = self.axis if self.axis > 0 else len(x) + self.axis

@@ -202,6 +202,10 @@ class Kernel:
     def check_labels(self, labels: LabelRange, *inputs: Shape) -> None:
         """For operators that take labels: raises ValueError if the data set's labels do not fit the inputs."""
 
+    def multiply_adds(self, *inputs: Shape) -> int:
+        """Multiplications with additions in the products of a forward pass; 0 for an operator without products."""
+        return 0
+
     def counts(self, labels: Array) -> float:
         """Weight of a batch with these labels, for losses and metrics. The value for a whole check set, independent of
         the batch size, is Σ counts(labels of a batch) · value of the batch / counts(all labels)."""
