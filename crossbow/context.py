@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from crossbow.dataflow.validate import infer_shapes
 from crossbow.files import checked_path
 from crossbow.matching import Matching, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
+from crossbow.monitors.verbosity import Verbosity, add_console
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
@@ -54,6 +56,9 @@ class ExecutionContext:
     Use it as a context manager, or `close` it, because it owns threads. They also end when the context is
     garbage-collected.
 
+    Training without monitors shows its progress: a bar on a terminal, a cell in a notebook, else a line for each epoch.
+    With verbose=0 a call that trains is silent, and with verbose=1 it shows its progress, also with other monitors.
+
     A context belongs to the process that created it: in a forked process, every method except `close` raises
     CrossbowError.
     """
@@ -67,14 +72,15 @@ class ExecutionContext:
         model: ModelConf | None = None,
         solver: SolverConf | None = None,
         system: SystemConf | None = None,
-        monitors: Sequence[Monitor] = (),
+        monitors: Sequence[Monitor] | None = None,
         collective: Collective | None = None,
         checkpoints: Checkpoints | None = None,
     ) -> None:
         """Compile the dataflows, and create learners.
 
         dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None or missing, it is derived from the
-        former. A SubGraph, as a `Sequential`, stands for its dataflow. monitors: receivers of progress and records.
+        former. A SubGraph, as a `Sequential`, stands for its dataflow. monitors: receivers of progress and records;
+        None: training shows its progress itself.
         collective: the operation that sums between devices; by default the devices' own. checkpoints: where and how
         often to write checkpoints; None: never. Raises GraphError, ConfigurationError or DataError, each of which names
         all faults, before anything runs.
@@ -91,6 +97,7 @@ class ExecutionContext:
                 raise ConfigurationError(
                     f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}"
                 )
+        self._given_monitors = monitors
         self._monitors = _checked_monitors(monitors)
         self.model = model or ModelConf()
         self.solver = solver or SolverConf()
@@ -145,7 +152,7 @@ class ExecutionContext:
         model: ModelConf | None = None,
         solver: SolverConf | None = None,
         system: SystemConf | None = None,
-        monitors: Sequence[Monitor] = (),
+        monitors: Sequence[Monitor] | None = None,
         collective: Collective | None = None,
     ) -> ExecutionContext:
         """A context that goes on from the newest checkpoint in a run's directory; see `continue_training`.
@@ -257,9 +264,9 @@ class ExecutionContext:
 
     # Training
 
-    def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS) -> History:
+    def train(self, count: int, unit: TrainingUnit = TrainingUnit.EPOCHS, *, verbose: Verbosity = "auto") -> History:
         """Train for `count` epochs or tasks, rounded up to whole ticks."""
-        return self._train(count, unit)
+        return self._train(count, unit, verbose=verbose)
 
     def train_and_test(
         self,
@@ -269,13 +276,20 @@ class ExecutionContext:
         target_accuracy: float | None = None,
         duration: float | None = None,
         duration_unit: DurationUnit = DurationUnit.SECONDS,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train, and test after every `ModelConf.test_interval` and at the end.
 
         Training ends early when a test reaches `target_accuracy` (a fraction), or after a `duration` of training.
         """
         return self._train(
-            count, unit, test=True, target_accuracy=target_accuracy, duration=duration, duration_unit=duration_unit
+            count,
+            unit,
+            test=True,
+            target_accuracy=target_accuracy,
+            duration=duration,
+            duration_unit=duration_unit,
+            verbose=verbose,
         )
 
     def train_for_duration(
@@ -284,15 +298,22 @@ class ExecutionContext:
         duration_unit: DurationUnit = DurationUnit.SECONDS,
         count: int | None = None,
         unit: TrainingUnit = TrainingUnit.EPOCHS,
+        *,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train for a duration, or for `count` if that is shorter. Training ends on a whole tick."""
-        return self._train(count, unit, duration=duration, duration_unit=duration_unit)
+        return self._train(count, unit, duration=duration, duration_unit=duration_unit, verbose=verbose)
 
     def train_until_condition(
-        self, target_loss: float, count: int | None = None, unit: TrainingUnit = TrainingUnit.EPOCHS
+        self,
+        target_loss: float,
+        count: int | None = None,
+        unit: TrainingUnit = TrainingUnit.EPOCHS,
+        *,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train until the mean training loss of the last epoch's tasks is at most `target_loss`, or for `count`."""
-        return self._train(count, unit, target_loss=target_loss)
+        return self._train(count, unit, target_loss=target_loss, verbose=verbose)
 
     def train_until_condition_or_for_duration(
         self,
@@ -301,9 +322,13 @@ class ExecutionContext:
         duration_unit: DurationUnit = DurationUnit.SECONDS,
         count: int | None = None,
         unit: TrainingUnit = TrainingUnit.EPOCHS,
+        *,
+        verbose: Verbosity = "auto",
     ) -> History:
         """Train until the loss is at most `target_loss`, for a duration, or for `count`, whichever ends first."""
-        return self._train(count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit)
+        return self._train(
+            count, unit, target_loss=target_loss, duration=duration, duration_unit=duration_unit, verbose=verbose
+        )
 
     def _train(
         self,
@@ -315,6 +340,7 @@ class ExecutionContext:
         target_accuracy: float | None = None,
         duration: float | None = None,
         duration_unit: DurationUnit = DurationUnit.SECONDS,
+        verbose: Verbosity,
     ) -> History:
         self._check_open()
         if not isinstance(unit, TrainingUnit):
@@ -329,11 +355,16 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        self._run = TrainingRun(self.engine, self.model, limits, self._monitors, test=test, keeper=self._keeper)
-        self._unfinished = None
-        return self._run.run()
+        run = TrainingRun(self.engine, self.model, limits, self._monitors, test=test, keeper=self._keeper)
+        return self._begin(run, verbose)
 
-    def continue_training(self, **limits: Any) -> History:
+    def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
+        console = add_console(run, verbose, self._given_monitors)
+        self._run, self._unfinished = run, None
+        with console or contextlib.nullcontext():
+            return run.run()
+
+    def continue_training(self, *, verbose: Verbosity = "auto", **limits: Any) -> History:
         """Continue the training call that was interrupted, after `resume`. Returns its whole history, from its
         beginning.
 
@@ -347,7 +378,7 @@ class ExecutionContext:
             raise CrossbowError("there is no training call to continue: use `train` or another method that trains")
         given = state.values["limits"]
         given = {**given, "unit": TrainingUnit[given["unit"]], **limits}
-        self._run = TrainingRun(
+        run = TrainingRun(
             self.engine,
             self.model,
             Limits(**given),
@@ -356,8 +387,7 @@ class ExecutionContext:
             keeper=self._keeper,
             state=state,
         )
-        self._unfinished = None
-        return self._run.run()
+        return self._begin(run, verbose)
 
     @property
     def history(self) -> History:
@@ -480,6 +510,8 @@ class ExecutionContext:
 
 
 def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:
+    if monitors is None:
+        return ()
     if not isinstance(monitors, Iterable):
         raise ConfigurationError(
             f"ExecutionContext: monitors must be a list of crossbow.Monitor. Received: {shown(monitors)}"

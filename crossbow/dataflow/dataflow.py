@@ -79,7 +79,8 @@ class Dataflow:
         total                                     1,610          6,624       5.2 kB
         1,610 parameters (6.4 kB); multiply-adds and activations of one example
         """
-        if not isinstance(image_shape, tuple | list) or not all(is_integer(n) and n >= 1 for n in image_shape):
+        good = isinstance(image_shape, tuple | list) and all(is_integer(n) and n >= 1 for n in image_shape)
+        if not good or not image_shape:
             expected = "expected the shape of an example, as (C, H, W) or (features,), each ≥ 1"
             raise GraphError([f"summary: {expected}. Received: {shown(image_shape)}"])
         return summarise(build(self.subgraph.nodes), tuple(map(int, image_shape)))

@@ -61,9 +61,7 @@ def test_the_sums_are_those_of_a_context() -> None:
 
 
 def test_products_of_matrices_count_by_their_sizes() -> None:
-    first, second, product = (
-        node(name, kernel) for name, kernel in zip("abc", (ReLU(), ReLU(), MatMul(transpose_b=True)))
-    )
+    first, second, product = node("a", ReLU()), node("b", ReLU()), node("c", MatMul(transpose_b=True))
     first.connect_to(second)
     first.connect_to(product)
     second.connect_to(product)
@@ -82,16 +80,12 @@ def test_frozen_parameters_are_named() -> None:
     network = Sequential(Conv(4, 3), InnerProduct(3)).freeze("conv1.weights")
     summary = Dataflow(network).summary((1, 8, 8))
     assert (summary.frozen, summary.layers[0].frozen) == (36, 36)
-    assert str(summary).endswith(
-        "475 parameters (1.9 kB), 36 of them frozen; multiply-adds and activations of one example"
-    )
+    assert "\n475 parameters (1.9 kB), 36 of them frozen; " in str(summary)
 
 
-@pytest.mark.parametrize("shape", [3, (3, 0, 8), (3, "8"), None, (True,)])
+@pytest.mark.parametrize("shape", [3, (3, 0, 8), (3, "8"), None, (True,), ()])
 def test_a_shape_that_is_none_is_rejected(shape: object) -> None:
-    with pytest.raises(
-        GraphError, match=r"summary: expected the shape of an example, as \(C, H, W\) or .*\. Received: "
-    ):
+    with pytest.raises(GraphError, match=r"summary: expected the shape of an example, as .*\. Received: "):
         Dataflow(Sequential(Conv(4, 3))).summary(shape)  # type: ignore[arg-type]
 
 
