@@ -7,7 +7,7 @@ from crossbow import interruption
 from crossbow.context import ExecutionContext
 from crossbow.data import Dataset
 from crossbow.dataflow import Dataflow, DataflowNode, Operator, Sequential, SubGraph, chain
-from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, TensorBoardMonitor, WandbMonitor
+from crossbow.monitors import ConsoleMonitor, CsvMonitor, EarlyStopping, StatusMonitor, TensorBoardMonitor, WandbMonitor
 from crossbow.ops import MSRA, Constant, Gaussian, Uniform, Values, Xavier
 from crossbow.predictor import Predictor
 from crossbow.runtime.checkpointing import Checkpoints
@@ -66,6 +66,7 @@ __all__ = [
     "RunSummary",
     "Sequential",
     "SolverConf",
+    "StatusMonitor",
     "SubGraph",
     "SystemConf",
     "TaskError",

@@ -492,7 +492,7 @@ class InEpoch(Monitor):
             "interrupt",
             "",
             3,
-        ),  # with the part of an epoch
+        ),  # 2 and a part
     ],
 )
 def test_the_history_survives_what_ends_training(
