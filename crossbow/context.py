@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
+
+import numpy as np
 
 from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
@@ -19,8 +22,8 @@ from crossbow.dataflow import Dataflow, SubGraph
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph, build, trains
 from crossbow.dataflow.validate import infer_shapes
-from crossbow.files import checked_path
-from crossbow.matching import Matching, match
+from crossbow.files import checked_path, reason
+from crossbow.matching import Matching, Selection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.monitors.verbosity import Verbosity, add_console
 from crossbow.runtime.changing_engine import new_engine
@@ -40,6 +43,7 @@ from crossbow.types import (
     Array,
     ConfigurationError,
     CrossbowError,
+    DataError,
     DurationUnit,
     GraphError,
     Phase,
@@ -455,36 +459,58 @@ class ExecutionContext:
     def _write_model(self, path: Path, variables: Mapping[str, Array]) -> None:
         write_model(path, dict(variables), self._training, self._given_check, self._settings())
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    @without_own_frames
+    def load(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        strict: bool = True,
+        only: Sequence[str] = ("*",),
+        exclude: Sequence[str] = (),
+    ) -> Matching:
         """Read a base model written by `save`, and restart all learners from it.
 
-        Raises DataError, and changes nothing, if the file is incomplete, does not fit the model, or contains
-        non-finite numbers or a negative running variance.
+        path: the file, or the directory of a run. only, exclude: patterns of the names of variables that are taken, as
+        ["conv*"], and of exceptions; the other variables keep their values. strict: whether all of these must fit.
+        With strict=False, as for fine-tuning, those are taken that have the name and shape of the model's.
+
+        Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
+        the file is incomplete or damaged, does not fit the model, or contains non-finite numbers or a negative running
+        variance; with strict=False, if nothing fits. Raises ConfigurationError for a pattern that matches nothing.
         """
         self._check_open()
-        path, program = checked_path("load", path), self.engine.program
+        selection, path, program = Selection(only, exclude), model_path(path), self.engine.program
+        layouts = (program.model, program.statistics)
 
         def check(shapes: Mapping[str, Shape]) -> None:
-            check_names(shapes, (program.model, program.statistics), str(path))
+            own = {segment.name: segment.spec.shape for layout in layouts for segment in layout}
+            if strict:
+                selection.check([*own, *(name for name in shapes if name not in own)])
+                chosen = {name: shape for name, shape in shapes.items() if name in selection}
+                others = {name: shape for name, shape in own.items() if name not in selection}
+                check_names({**others, **chosen}, layouts, str(path))
 
-        self.engine.load(read_variables(path, check), str(path))
-
-    def load_matching(self, path: str | os.PathLike[str], *, exclude: Sequence[str] = ()) -> Matching:
-        """Take the variables of another model that have the name and shape of this model's, and restart all learners,
-        as for fine-tuning. The other variables keep their values.
-
-        path: a file of `save`, or the directory of a run. exclude: patterns of names that are not taken, as "ip*".
-        Returns the names that were taken, and all others with both shapes. Raises DataError, and changes nothing, if
-        the file is damaged, nothing fits, or a number that would be taken is not finite; and ConfigurationError for a
-        pattern that matches nothing.
-        """
-        self._check_open()
-        if isinstance(exclude, str) or not all(isinstance(pattern, str) for pattern in exclude):
-            raise ConfigurationError(f"exclude must be a list of patterns, as ['ip*']. Received: {shown(exclude)}")
-        path = model_path(path)
-        matching, values = match(self.engine.weights, read_variables(path), exclude, str(path))
+        file = read_variables(path, check)
+        matching, values = match(self.engine.weights, file, selection, str(path))
         self.engine.load(values, str(path))
         return matching
+
+    @without_own_frames
+    def set_variables(self, values: Mapping[str, Array]) -> None:
+        """Set variables and running statistics of the base model by name, as {"conv1.weights": array}, and restart all
+        learners from it. The other variables keep their values.
+
+        Raises DataError, and changes nothing, if a name or shape is not the model's, or a number is not finite.
+        """
+        self._check_open()
+        own = self.engine.weights
+        if not isinstance(values, Mapping):
+            raise DataError(f"set_variables: expected a dictionary of arrays by name. Received: {shown(values)}")
+        if unknown := [name for name in values if name not in own]:
+            close = difflib.get_close_matches(str(unknown[0]), own, n=1)
+            hint = f". Did you mean {close[0]!r}?" if close else f". Names: {', '.join(own)}"
+            raise DataError(f"set_variables: expected names of variables. Received: {unknown[0]!r}{hint}")
+        self.engine.load({**own, **{name: _numbers(name, value) for name, value in values.items()}}, "set_variables")
 
     def _settings(self) -> ModelSettings:
         """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""
@@ -507,6 +533,15 @@ class ExecutionContext:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
+
+
+def _numbers(name: str, value: object) -> Array:
+    """A value of a variable as an array of floating-point numbers."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of different lengths
+        raise DataError(f"set_variables: {name}: expected an array. Received: {reason(error)}") from error
+    return array.astype(np.float64) if array.dtype.kind in "biu" else array
 
 
 def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:

@@ -151,7 +151,7 @@ def model_path(path: str | os.PathLike[str]) -> Path:
     Raises DataError if there is none.
     """
     path = checked_path("load", path)
-    if not path.is_dir():
+    if not os.path.isdir(path):  # False, too, where nothing may be read: opening the file tells why
         return path
     for name in OF_A_RUN:
         if (path / name).is_file():

@@ -96,6 +96,10 @@ class Conv(Kernel):
         )
 
     @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
+    @property
     def takes_relu(self) -> RequestType | None:
         return ConvolutionForward
 

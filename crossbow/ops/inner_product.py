@@ -71,6 +71,10 @@ class InnerProduct(Kernel):
             check_unused(self, "bias=False", "bias_initialiser", "bias_learning_rate_multiplier")
 
     @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
+    @property
     def takes_relu(self) -> RequestType | None:
         return InnerProductForward
 

@@ -163,6 +163,11 @@ class Kernel:
         return None
 
     @property
+    def is_frozen(self) -> bool:
+        """Whether training changes no variable, so that the gradients of none are needed."""
+        return False
+
+    @property
     def is_relu(self) -> bool:
         """Whether the output is max(input, 0), which the operator before may compute as well."""
         return False
@@ -257,6 +262,7 @@ _OF_ONE_CLASS = (
     "gradient_takes_relu",
     "derivative_from_output",
     "takes_relu",
+    "is_frozen",
     "is_relu",
     "picks_largest",
 )
