@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import fnmatch
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from crossbow.dataflow.graph import trains, unique_names
 from crossbow.dataflow.operator import Operator
@@ -15,11 +16,12 @@ SUFFIX = "_learning_rate_multiplier"
 """Ending of the fields that multiply the learning rate of a variable."""
 
 
-def freeze(operators: Sequence[Operator], patterns: Sequence[str]) -> None:
-    """Set the learning rate multipliers of the variables that match a pattern to 0.
+def frozen_operators(operators: Sequence[Operator], patterns: Sequence[str]) -> dict[int, Operator]:
+    """Copies of operators by the ids of the originals, in which the learning rate multipliers of the variables that
+    match a pattern are 0.
 
-    Raises ConfigurationError, and changes nothing, for a pattern that matches no variable, and for an operator with
-    variables that has no learning rate multipliers.
+    Raises ConfigurationError for a pattern that matches no variable, and for an operator with variables that has no
+    learning rate multipliers.
     """
     names = unique_names(operators)
     fields = {id(each): _multipliers(each.kernel) for each in operators}
@@ -42,9 +44,22 @@ def freeze(operators: Sequence[Operator], patterns: Sequence[str]) -> None:
             known = ", ".join(dict.fromkeys(names[id(each)] for each in operators if fields[id(each)])) or "none"
             expected = f"freeze: expected patterns of operators with variables ({known}) or of variables, as '*.bias'"
             raise ConfigurationError(f"{expected}. Received: {pattern!r}, which matches none")
+    return _copies(operators, frozen)
+
+
+def _copies(operators: Sequence[Operator], zeros: Mapping[int, Iterable[str]]) -> dict[int, Operator]:
+    """Copies of operators by the ids of the originals. zeros: the fields of each that become 0."""
+    copies: dict[int, Operator] = {}
     for each in operators:
-        if zeros := frozen[id(each)]:
-            each.kernel = dataclasses.replace(each.kernel, **dict.fromkeys(zeros, 0.0))  # type: ignore[type-var]
+        if id(each) not in copies:
+            fields = dict.fromkeys(zeros[id(each)], 0.0)
+            kernel = dataclasses.replace(each.kernel, **fields) if fields else each.kernel  # type: ignore[type-var]
+            copies[id(each)] = copy.copy(each)
+            copies[id(each)].kernel = kernel
+    for made in copies.values():
+        if made.peer is not None:
+            made.peer = copies.get(id(made.peer), made.peer)
+    return copies
 
 
 def _multipliers(kernel: object) -> dict[str, str]:

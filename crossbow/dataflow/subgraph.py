@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
-from crossbow.dataflow.freezing import freeze
+from crossbow.dataflow.freezing import frozen_operators
 from crossbow.dataflow.graph import unique_names
 from crossbow.dataflow.node import Connectable, DataflowNode
 from crossbow.tracebacks import without_own_frames
@@ -65,8 +66,11 @@ class SubGraph(Connectable):
         for node in reversed(nodes):
             if id(node) in needed:
                 needed.update(map(id, node.previous))
-        copies = {id(node): node.shallow_copy() for node in nodes if id(node) in needed}
-        for node in nodes:
+        return self._copied({id(node): node.shallow_copy() for node in nodes if id(node) in needed})
+
+    def _copied(self, copies: Mapping[int, DataflowNode]) -> SubGraph:
+        """Connect copies, by the ids of their originals, as these are connected."""
+        for node in self.nodes:
             if id(node) in copies:
                 copies[id(node)].previous = [copies[id(source)] for source in node.previous]
                 copies[id(node)].next = [copies[id(target)] for target in node.next if id(target) in copies]
@@ -74,21 +78,24 @@ class SubGraph(Connectable):
 
     @without_own_frames
     def freeze(self, *patterns: str) -> SubGraph:
-        """Let training keep the variables whose names match a pattern, and return the subgraph.
+        """A copy in which training keeps the variables whose names match a pattern.
 
-        patterns: of operators, as "conv*", or of single variables, as "*.bias". All networks with the same operators
-        are affected, but not contexts that exist already. Running statistics of a normalisation are still updated.
-        Raises ConfigurationError, and changes nothing, for a pattern that matches no variable, and for an operator with
-        variables that has no learning rate multipliers.
+        patterns: of operators, as "conv*", or of single variables, as "*.bias". The running statistics of a
+        normalisation are still updated. Gradients that nothing else needs are not computed, which makes training
+        faster where all operators from the first one on are frozen.
+
+        Raises ConfigurationError for a pattern that matches no variable, and for an operator with variables that has no
+        learning rate multipliers.
 
         >>> from crossbow import Sequential
         >>> from crossbow.ops import Conv, InnerProduct, ReLU
-        >>> network = Sequential(Conv(16, 3), ReLU(), InnerProduct(10)).freeze("conv*")
-        >>> network.head.operator.kernel.weight_learning_rate_multiplier
+        >>> network = Sequential(Conv(16, 3), ReLU(), InnerProduct(10))
+        >>> network.freeze("conv*").head.operator.kernel.weight_learning_rate_multiplier
         0.0
         """
-        freeze([node.operator for node in self.nodes], patterns)
-        return self
+        nodes = self.nodes
+        operators = frozen_operators([node.operator for node in nodes], patterns)
+        return self._copied({id(node): DataflowNode(operators[id(node.operator)]) for node in nodes})
 
 
 def _similar(name: str, names: dict[int, str]) -> str:

@@ -3,9 +3,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crossbow import ConfigurationError, ExecutionContext, ModelConf, Operator, Sequential, SolverConf
-from crossbow.dataflow.freezing import freeze
-from crossbow.ops import BatchNorm, Conv, InnerProduct, ReLU, SoftMax, SoftMaxLoss
+from crossbow import (
+    ConfigurationError,
+    Dataflow,
+    ExecutionContext,
+    GraphError,
+    ModelConf,
+    Operator,
+    Sequential,
+    SolverConf,
+)
+from crossbow.dataflow.freezing import frozen_operators
+from crossbow.dataflow.graph import build
+from crossbow.ops import BatchNorm, Conv, InnerProduct, InnerProductGradient, ReLU, SoftMax, SoftMaxLoss
+from tests.dataflow.networks import wiring
 from tests.support import pictures
 from tests.testing.user_operators import Shift
 
@@ -27,8 +38,7 @@ def network() -> Sequential:
 )
 def test_training_keeps_frozen_variables_and_changes_the_others(patterns: list[str], frozen: set[str]) -> None:
     model, solver = ModelConf(batch_size=8), SolverConf(learning_rate=0.1)
-    own = network()
-    assert own.freeze(*patterns) is own
+    own = network().freeze(*patterns)
     with ExecutionContext(own, data=pictures(examples=24), model=model, solver=solver, monitors=()) as context:
         before = context.variables
         context.train(2)
@@ -39,12 +49,30 @@ def test_training_keeps_frozen_variables_and_changes_the_others(patterns: list[s
 
 
 @pytest.mark.parametrize("pattern", ["pool*", "conv3", "conv2.bias", "batchnorm1.running_mean", "relu1"])
-def test_a_pattern_that_matches_no_variable_is_rejected_and_nothing_is_frozen(pattern: str) -> None:
+def test_a_pattern_that_matches_no_variable_is_rejected(pattern: str) -> None:
     own = network()
     expected = r"freeze: expected patterns of operators with variables \(conv1, batchnorm1, conv2, innerproduct1\)"
     with pytest.raises(ConfigurationError, match=rf"{expected} .*\. Received: '.*', which matches none"):
         own.freeze("conv1", pattern)
+
+
+def test_the_original_is_not_frozen_and_shared_operators_stay_shared() -> None:
+    shared = Operator("shared", InnerProduct(4))
+    own = Sequential(Conv(4, 3), InnerProduct(4), shared, shared)
+    frozen = own.freeze("conv1", "shared")
     assert own.head.operator.kernel == Conv(4, 3)
+    assert shared.kernel == InnerProduct(4)
+    assert frozen.nodes[2].operator is frozen.nodes[3].operator
+    assert frozen.tail.operator.kernel.is_frozen  # type: ignore[union-attr]
+    assert wiring(build(frozen.nodes[:3])) == wiring(build(own.nodes[:3]))
+
+
+def test_gradients_that_the_user_connects_belong_to_the_copies() -> None:
+    first = Operator("ip", InnerProduct(4))
+    gradient = Operator("ipGradient", InnerProductGradient()).set_peer(first)
+    copies = frozen_operators([first, gradient], ["ip"])
+    assert copies[id(gradient)].peer is copies[id(first)]
+    assert gradient.peer is first
 
 
 def test_an_operator_that_cannot_be_frozen_is_rejected() -> None:
@@ -52,11 +80,29 @@ def test_an_operator_that_cannot_be_frozen_is_rejected() -> None:
     with pytest.raises(
         ConfigurationError, match=r"expected an operator with fields as 'weight_.*'\. Received: 'own' \("
     ):
-        freeze(operators, ["*"])
-    freeze(operators, ["conv"])
-    assert operators[0].kernel == Conv(4, 3, weight_learning_rate_multiplier=0, bias_learning_rate_multiplier=0)
+        frozen_operators(operators, ["*"])
+    copy = frozen_operators(operators, ["conv"])[id(operators[0])]
+    assert copy.kernel == Conv(4, 3, weight_learning_rate_multiplier=0, bias_learning_rate_multiplier=0)
 
 
 def test_patterns_are_texts() -> None:
     with pytest.raises(ConfigurationError, match=r"freeze: expected patterns of names, as 'conv\*'\. Received: 3"):
-        freeze([], [3])  # type: ignore[list-item]
+        frozen_operators([], [3])  # type: ignore[list-item]
+
+
+def test_no_gradients_are_computed_where_all_variables_are_frozen() -> None:
+    """Neither for frozen operators whose inputs need none, nor before them."""
+    own = network().freeze("conv*", "batchnorm1")
+    names = [vertex.name for vertex in Dataflow(own).graph]
+    assert [name for name in names if "gradient" in name] == ["softmaxloss1.gradient", "innerproduct1.gradient"]
+
+
+def test_the_gradient_passes_a_frozen_operator() -> None:
+    own = network().freeze("batchnorm1", "conv2")
+    names = [vertex.name for vertex in Dataflow(own).graph]
+    assert {"conv2.gradient", "batchnorm1.gradient", "conv1.gradient"} < set(names)
+
+
+def test_all_frozen_is_nothing_to_train() -> None:
+    with pytest.raises(GraphError, match=r"nothing to train: no operator upstream of the loss 'softmaxloss1' has var"):
+        Dataflow(network().freeze("*")).graph  # noqa: B018
