@@ -383,7 +383,7 @@ def test_predictions_of_pictures(kernels: str) -> None:
         (np.zeros((2, 5)), r"expected images of shape \(N, 6\). Received: \(2, 5\)"),
         (np.zeros(6), r"expected images of shape \(N, 6\). Received: \(6,\)"),
         (np.zeros((2, 6), np.uint8), "expected images of type float64. Received: uint8"),
-        (np.zeros((2, 6), np.int64), "expected images of type float64. Received: int64"),
+        (np.zeros((2, 6), np.complex64), "expected images of type float64. Received: complex64"),
     ],
 )
 def test_images_that_do_not_fit(images: Any, text: str) -> None:
