@@ -52,8 +52,9 @@ class CrossbowClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     as a `Sequential`, whose output is (N, classes). Default: `perceptron`.
     epochs, batch_size: length of training, and examples of a task; a batch is never larger than the training set.
     learning_rate, momentum, weight_decay: fields of `SolverConf`. rule: how the learners are combined, as SMA().
-    learners: per device, each with one thread on a CPU; "auto" finds their number. devices: as in `SystemConf`. random_state: of the initial values
-    and the order of the examples; an integer makes results reproducible. verbose: as in `ExecutionContext`.
+    learners: per device, each with one thread on a CPU; "auto" finds their number. devices: as in `SystemConf`.
+    random_state: of the initial values and the order of the examples; an integer makes results reproducible. verbose:
+    as in `ExecutionContext`.
 
     After `fit`, `classes_` has the classes, `history_` the `History`, `n_features_in_` the size of the first axis of an
     example, and `model_` the saved model, as the bytes of a file. Every prediction loads the model; for many small
