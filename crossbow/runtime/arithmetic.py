@@ -21,7 +21,7 @@ from crossbow.kernels.library import KernelLibrary
 from crossbow.kernels.requests import CheckFinite, ClipCoefficients, LinearCombination, SquaredNorm
 from crossbow.runtime.coefficients import BoundUpdate
 from crossbow.solver import Update
-from crossbow.solver.update import Terms
+from crossbow.solver.adaptation import Terms
 from crossbow.types import Array
 
 T = TypeVar("T")

@@ -60,7 +60,7 @@ class _Asynchronous(FreeRule):
     def merge(self, solver: SolverConf, pace: Pace, arrival: Arrival) -> Update:
         omega = self.omega(arrival)
         if self.sends_gradient:
-            step = solver_step(solver, pace, weights="base", velocity="base_velocity")
+            step = solver_step(solver, pace, weights="base", state="base_")
             return step.expand("gradient", {"gradient": omega})
         return Update((("base", {"base": 1.0, "weights": omega, "taken": -omega}),), depends_on=CONSTANT)
 
