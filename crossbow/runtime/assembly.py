@@ -51,12 +51,13 @@ class Needs:
         return self.vectors(self.setting.base_models, self.setting.learners)
 
     def vectors(self, bases: int, learners: int) -> dict[str, int]:
-        """Weights, gradients, velocities and statistics, and arenas, of these numbers of base models and learners."""
+        """Weights, gradients, moments and statistics, and arenas, of these numbers of base models and learners."""
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
         several = setting.base_models > 1
-        of_a_base = 1 + setting.barrier + ("base_velocity" in used) + several
-        of_a_learner = 1 + (not setting.rule.reads_base) + len(used & {"velocity", "taken", "received"})
+        of_a_base = 1 + setting.barrier + len(used & {"base_velocity", "base_second_moment"}) + several
+        own = {"velocity", "second_moment", "taken", "received"}
+        of_a_learner = 1 + (not setting.rule.reads_base) + len(used & own)
         vectors = of_a_base * bases + of_a_learner * learners
         statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))

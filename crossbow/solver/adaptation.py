@@ -54,11 +54,11 @@ class AdaptationForm:
 class Adaptation:
     """A step that adapts to the size of each element's gradient. Element by element, with the bias correction (a, b)::
 
-        d = Σ coefficient × term                   the descent: the gradient with regularisation
-        s ← decay · s + gain · d²                  the second moment
-        v ← keep · v + part · d                    the velocity, unless it is None or of steps
-        step = a · v / (b · √s + epsilon)          with d instead of v if there is no velocity, or it is of steps
-        v ← keep · v + part · step;  step = v      the velocity of steps
+    d = Σ coefficient × term                   the descent: the gradient with regularisation
+    s ← decay · s + gain · d²                  the second moment
+    v ← keep · v + part · d                    the velocity, unless it is None or of steps
+    step = a · v / (b · √s + epsilon)          with d instead of v if there is no velocity, or it is of steps
+    v ← keep · v + part · step;  step = v      the velocity of steps
     """
 
     descent: Terms

@@ -225,6 +225,11 @@ class SolverConf:
         self._check_cycle()
         self._check_use()
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the method divides the step of each weight by the root of its second moment."""
+        return self.method != "sgd"
+
     def _check_steps(self) -> None:
         """The fields of the policies that step down."""
         policy, values = self.policy, self.step_values

@@ -77,7 +77,9 @@ def _adaptation(solver: SolverConf, pace: Pace, weights: str, gradient: str, sta
         return Adaptation(descent, second_moment, 1.0, 1.0, epsilon)
     if solver.method == "rmsprop":
         adaptation = Adaptation(descent, second_moment, solver.rho, 1 - solver.rho, epsilon)
-        return replace(adaptation, velocity=velocity, keep=pace.momentum, of_steps=True) if solver.momentum else adaptation
+        return (
+            replace(adaptation, velocity=velocity, keep=pace.momentum, of_steps=True) if solver.momentum else adaptation
+        )
     beta1, beta2 = solver.beta1, solver.beta2
     return Adaptation(
         descent,

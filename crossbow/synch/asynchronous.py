@@ -79,6 +79,11 @@ class _Weighed(_Asynchronous):
     def omega(self, arrival: Arrival) -> float:
         return 1 / arrival.staleness if isinstance(self.weight, str) else self.weight
 
+    def check_solver(self, solver: SolverConf) -> None:
+        if self.sends_gradient and solver.is_adaptive and not isinstance(self.weight, str) and self.weight != 1:
+            method = f"method={solver.method!r}, whose step does not depend on the size of the gradients that are sent"
+            raise self.refuse("weight", self.weight, f"1 or {STALENESS!r} with {method}")
+
 
 @parameters
 class AsynchronousSGD(_Weighed):

@@ -16,7 +16,13 @@ MOMENT = AdaptationForm(("g", "w"), "s", "v")
 OF_STEPS = AdaptationForm(("g0", "g1", "w"), "s", "v", of_steps=True)
 ALONE, PULLED = Assignment("w", ("w", STEP)), Assignment("w", ("w", STEP, "z"))
 INTO = Assignment("z", ("w", STEP))
-FORMS = [(PLAIN, ALONE), (MOMENT, PULLED), (OF_STEPS, ALONE), (MOMENT, INTO), (PLAIN, Assignment("w", (STEP, "w", STEP)))]
+FORMS = [
+    (PLAIN, ALONE),
+    (MOMENT, PULLED),
+    (OF_STEPS, ALONE),
+    (MOMENT, INTO),
+    (PLAIN, Assignment("w", (STEP, "w", STEP))),
+]
 """Adagrad or RMSprop, Adam under SMA, RMSprop with momentum for a group, Adam for z, and a step that is a term twice."""
 CORRECTION = np.array([1.25, 1.5])
 

@@ -110,9 +110,7 @@ def test_pull_towards_the_base(conf: SolverConf) -> None:
 
 
 def test_vectors_may_have_other_names() -> None:
-    update = step(
-        SolverConf(momentum=0.5), 0.5, weights="base", gradient="total", state="base_", pull=0.5, towards="z"
-    )
+    update = step(SolverConf(momentum=0.5), 0.5, weights="base", gradient="total", state="base_", pull=0.5, towards="z")
     assert set(update.vectors) == {"base", "total", "base_velocity", "z"}
 
 

@@ -31,7 +31,9 @@ class BoundStep:
         if len(self.coefficients) != request.numbers:
             raise ValueError(f"expected {request.numbers} coefficients. Received: {len(self.coefficients)}")
         self.rounded, self.corrected = np.zeros(request.numbers, dtype), np.zeros(2, dtype)
-        vectors: dict[str, Floats] = {name: buffers[name] for name in dict.fromkeys((*request.writes, *request.vectors))}
+        vectors: dict[str, Floats] = {
+            name: buffers[name] for name in dict.fromkeys((*request.writes, *request.vectors))
+        }
         length = check_lengths(vectors)
         self.scratch = np.zeros((4, min(length, CHUNK)), dtype)
         self.chunks = [
@@ -77,8 +79,6 @@ def _move(vector: Floats, keep: np.generic, part: np.generic, other: Floats, spa
 
 
 @computes(CountStep)
-def count_step(
-    *, step_count: NDArray[np.float64], correction: NDArray[np.float64], beta1: float, beta2: float
-) -> None:
+def count_step(*, step_count: NDArray[np.float64], correction: NDArray[np.float64], beta1: float, beta2: float) -> None:
     """Count a step, and compute the bias correction by the count."""
     correction[...] = StepCount("", beta1, beta2).advance(step_count)

@@ -23,7 +23,9 @@ NO_VELOCITY, OF_GRADIENTS, OF_STEPS = 0, 1, 2
 
 
 @inlined
-def _adapt(kind: int, step: int, squares: int, velocity: int, numbers: int, correction: int, first: int, last: int) -> None:
+def _adapt(
+    kind: int, step: int, squares: int, velocity: int, numbers: int, correction: int, first: int, last: int
+) -> None:
     """step[i] holds the descent of element first + i, and then its step. Every operation is rounded, as in NumPy."""
     n, c = float32_at(numbers), float64_at(correction)
     decay, gain, epsilon, keep, part = n[0], n[1], n[2], n[3], n[4]
