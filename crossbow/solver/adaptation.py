@@ -1,4 +1,4 @@
-"""Adaptive steps: the part of an update that is no linear combination. Adam, AdamW, RMSprop and Adagrad have this form."""
+"""Adaptive steps, the part of an update that is no linear combination: Adam, AdamW, RMSprop and Adagrad."""
 
 from __future__ import annotations
 

@@ -127,8 +127,9 @@ class SolverConf:
     `learning_rate_step_unit`: tasks, epochs (also fractions, for inv, exp and clr), or merges.
 
     A field that has no effect with the others (`gamma` with the policy fixed, `power` of inv with gamma = 0,
-    `momentum_method` without momentum, `momentum` with adam) must keep its default. A step with gamma = 1 has an effect: at every step of
-    step, multistep and lsr, the learners restart from the base model with zero velocity.
+    `momentum_method` without momentum, `momentum` with adam) must keep its default. A step with gamma = 1 has an
+    effect: at every step of step, multistep and lsr, the learners restart from the base model with zero velocity and
+    second moment.
 
     Fixed from the original: the default policy is "fixed" (it was INV with γ = 0), t starts at 0 (it was t + 1 of a
     1-based number), the policies are pure functions of t (MULTISTEP moved at most one step per call); clr, Nesterov's

@@ -21,8 +21,8 @@ NOTHING = Update((), depends_on=CONSTANT)
 
 
 class Rule(ABC):
-    """A rule: small pure functions over flat vectors. Learner i has `weights`, `gradient` and the solver's `velocity` and
-    `second_moment`; `base` is z."""
+    """A rule: small pure functions over flat vectors. Learner i has `weights`, `gradient`, and the solver's `velocity`
+    and `second_moment`; `base` is z."""
 
     name: ClassVar[str]
     """Name on the command line."""
@@ -100,8 +100,8 @@ class BarrierRule(Rule):
 
     @abstractmethod
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
-        """z: from `base`, `base_previous`, `mean` and, if z itself is stepped, `base_velocity` and `base_second_moment` to
-        `base_next` (which overwrites `base_previous`)."""
+        """z: from `base`, `base_previous`, `mean` and, if z itself is stepped, `base_velocity` and
+        `base_second_moment`, to `base_next` (which overwrites `base_previous`)."""
 
     def reply(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         """Update of a learner's `weights` after the merge, from `base` and `base_next`. Empty unless it sends its new

@@ -19,7 +19,6 @@ from crossbow.synch.order import FinishOrder
 from crossbow.synch.progress import ExchangeState, Masses, Merge, left_out, of_all
 from crossbow.synch.rule import NOTHING, BarrierRule, FreeRule, PeerRule
 
-
 STATE = ("velocity", "second_moment")
 """The solver's vectors, of each learner and of z."""
 

@@ -23,7 +23,7 @@ FORMS = [
     (MOMENT, INTO),
     (PLAIN, Assignment("w", (STEP, "w", STEP))),
 ]
-"""Adagrad or RMSprop, Adam under SMA, RMSprop with momentum for a group, Adam for z, and a step that is a term twice."""
+"""Adagrad or RMSprop, Adam under SMA, RMSprop with momentum for a group, Adam for z, and the step as a term twice."""
 CORRECTION = np.array([1.25, 1.5])
 
 
