@@ -11,7 +11,7 @@ from crossbow.dataflow.graph import Graph
 from crossbow.runtime.arithmetic import VectorArithmetic
 from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.flags import Flags
-from crossbow.runtime.replica import BaseModel, Replica
+from crossbow.runtime.replica import COUNT_NBYTES, BaseModel, Replica
 from crossbow.runtime.setting import RunSetting
 
 SLOTS = 8
@@ -61,9 +61,11 @@ class Needs:
         vectors = of_a_base * bases + of_a_learner * learners
         statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners
         model, observed = (layout.elements * layout.dtype.itemsize for layout in (program.model, program.statistics))
+        counters = setting.rule.counters(setting.solver, ANY)
+        counts = ("base_step_count" in counters) * bases * setting.learners + ("step_count" in counters) * learners
         narrow = 2 * learners * self.narrow * program.model.elements
         return {
-            "weights and gradients": vectors * model + statistics * observed + narrow,
+            "weights and gradients": vectors * model + statistics * observed + narrow + COUNT_NBYTES * counts,
             "intermediate results": self.arena * learners,
         }
 

@@ -84,6 +84,8 @@ class Replica:
         return {name: vector for name, vector in named.items() if vector is not None}
 
 
+COUNT_NBYTES = 8
+"""Bytes of a count of steps."""
 Zeros = Callable[[int], Array]
 """Function that allocates zeroed bytes of a device's memory."""
 
@@ -125,9 +127,8 @@ def new_replica(program: Program, rule: Rule, solver: SolverConf, zeros: Zeros =
 
 
 def _step_counts(counts: int, name: str, rule: Rule, solver: SolverConf, zeros: Zeros) -> Array | None:
-    """So many counts of steps, if an update of the rule has a count of this name."""
-    counted = {update.count.name for update in rule.updates(solver, ANY) if update.count is not None}
-    return zeros(8 * counts).view(np.float64) if name in counted else None
+    """So many counts of steps, if the rule's updates advance a counter of this name."""
+    return zeros(COUNT_NBYTES * counts).view(np.float64) if name in rule.counters(solver, ANY) else None
 
 
 def narrow_vectors(program: Program, mixed: MixedPrecision | None, zeros: Zeros) -> dict[str, Array]:

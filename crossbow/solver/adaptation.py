@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,9 +92,10 @@ class Adaptation:
         """Change the state, and return the step."""
         first, second = correction
         descent = sum_of(self.descent, vectors)
-        squares = vectors[self.second_moment]
+        squares: NDArray[Any] = vectors[self.second_moment]
         squares[...] = self.decay * squares + self.gain * descent * descent
-        direction, velocity = descent, None if self.velocity is None else vectors[self.velocity]
+        direction = descent
+        velocity: NDArray[Any] | None = None if self.velocity is None else vectors[self.velocity]
         if velocity is not None and not self.of_steps:
             velocity[...] = direction = self.keep * velocity + self.part * descent
         step: NDArray[np.float64] = first * direction / (second * np.sqrt(squares) + self.epsilon)

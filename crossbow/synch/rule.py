@@ -49,6 +49,10 @@ class Rule(ABC):
         """Names of all vectors that the rule's updates read or write."""
         return frozenset(vector for update in self.updates(solver, pace) for vector in update.vectors)
 
+    def counters(self, solver: SolverConf, pace: Pace) -> frozenset[str]:
+        """Names of all counters of steps that the rule's updates advance."""
+        return frozenset(update.count.name for update in self.updates(solver, pace) if update.count is not None)
+
     def check_learners(self, learners: int) -> None:  # noqa: B027 - most rules allow any number
         """Reject a number of learners for which the rule is undefined. Raises ConfigurationError."""
 

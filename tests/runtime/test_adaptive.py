@@ -132,7 +132,7 @@ def test_numbers_of_the_step_are_checked() -> None:
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_mixed_precision_is_near_float32(precision: str) -> None:
-    """float16 has a loss scale, which Adam's division by the root of squares must not see."""
+    """Under float16, too, whose gradients have a loss scale until they reach the step."""
     results = []
     for kind in (precision, "float32"):
         with fake_cuda():
