@@ -39,6 +39,8 @@ USED_BY_METHODS = {
     "epsilon": ("adam", "adamw", "rmsprop", "adagrad"),
 }
 """Fields of SolverConf that only some methods use."""
+METHOD_FIELDS = ("learning_rate", *USED_BY_METHODS)
+"""Fields whose best values depend on the method."""
 SCHEDULE_FIELDS = (*USED_BY, "warmup_steps", "annihilation_steps", "final_learning_rate")
 """Fields that depend on a policy and a unit of time."""
 
@@ -192,7 +194,7 @@ class SolverConf:
 
     < `learning_rate`."""
     momentum: float = setting(Number(at_least=0, below=1), default=0.0)
-    """Fraction of the last step that is kept, with sgd and rmsprop."""
+    """sgd, rmsprop: fraction of the last step that is kept."""
     momentum_method: str = setting(Choice(MOMENTUM_METHODS), default="polyak")
     """Kind of momentum; nesterov: the step looks ahead along the velocity."""
     beta1: float = setting(Number(at_least=0, below=1), default=0.9)

@@ -192,10 +192,22 @@ def test_defaults() -> None:
         (SolverConf, {**CYCLE, "minimum_momentum": 0}),
         (SolverConf, {**ONCE, "final_learning_rate": 0}),
         (SolverConf, {"policy": "lsr", "step_values": (1,), "warmup_steps": 5}),
+        (SolverConf, {"method": "adam", "beta1": 0, "beta2": 0.5, "epsilon": 1e-3, "weight_decay": 0.1}),
+        (SolverConf, {"method": "rmsprop", "rho": 0.5, **CYCLE, "minimum_momentum": 0}),
+        (SolverConf, {"method": "adagrad", "learning_rate": 0.5, "clip_gradient_norm": 1}),
     ],
 )
 def test_good_values_are_taken(conf: Any, values: dict[str, Any]) -> None:
     check_good(conf, values)
+
+
+@pytest.mark.parametrize(
+    ("method", "rate"), [("sgd", 0.01), ("adam", 0.001), ("adamw", 0.001), ("rmsprop", 0.01), ("adagrad", 0.01)]
+)
+def test_every_method_has_its_learning_rate(method: str, rate: float) -> None:
+    assert SolverConf(method=method).learning_rate == rate
+    assert SolverConf(method=method, learning_rate=None) == SolverConf(method=method)  # type: ignore[arg-type]
+    assert SolverConf(method=method).is_adaptive == (method != "sgd")
 
 
 def test_the_examples() -> None:
