@@ -11,7 +11,7 @@ from crossbow.domains import Choice, Flag, Integer, Integers, Number
 FINAL_PART = 1e-4
 """Final learning rate of super-convergence unless set, as a fraction of the initial rate."""
 METHODS = ("sgd", "adam", "adamw", "rmsprop", "adagrad")
-LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.01, "adagrad": 0.01}
+LEARNING_RATES = {"sgd": 0.01, "adam": 0.001, "adamw": 0.001, "rmsprop": 0.001, "adagrad": 0.01}
 """Initial learning rate of each method unless set."""
 LEARNING_RATE_POLICIES = ("fixed", "inv", "step", "multistep", "exp", "lsr", "clr")
 MOMENTUM_METHODS = ("polyak", "nesterov")
@@ -143,9 +143,12 @@ class SolverConf:
     method: str = setting(Choice(METHODS), default="sgd")
     """How gradients become steps: sgd, with or without momentum, or a method that adapts the step of each weight."""
     learning_rate: float = setting(  # type: ignore[assignment]  # a number from construction on
-        Number(above=0, optional=True), default=None, meaning="0.01; 0.001 with adam and adamw"
+        Number(above=0, optional=True), default=None, meaning="0.01, or 0.001 with adam, adamw and rmsprop"
     )
-    """Initial learning rate γ."""
+    """Initial learning rate γ.
+
+    The defaults are PyTorch's, except that of rmsprop, which is Keras': the first steps of RMSprop are ten times as
+    long as the rate."""
     policy: str = setting(Choice(LEARNING_RATE_POLICIES), default="fixed", option="learning-rate-policy")
     """γ at time t: fixed: γ; inv: γ (1 + gamma t)^−power; step: γ gamma^⌊t / step size⌋; multistep: γ gamma^(step
     values ≤ t); exp: γ gamma^t; lsr: γ (t + 1) / warm-up, then multistep; clr: cycles from γ to a maximum and back."""

@@ -99,7 +99,7 @@ def test_the_help_says_for_which_method_a_default_is() -> None:
     parser = argparse.ArgumentParser()
     add_solver(parser.add_argument_group(), SolverConf(learning_rate=0.5, momentum=0.9))
     text = " ".join(parser.format_help().split())
-    assert "(default: 0.5 with sgd, else 0.01; 0.001 with adam and adamw)" in text
+    assert "(default: 0.5 with sgd, else 0.01, or 0.001 with adam, adamw and rmsprop)" in text
     assert "(default: 0.9 with sgd, else 0)" in text
 
 
@@ -112,7 +112,7 @@ def test_the_help_says_for_which_method_a_default_is() -> None:
         ),
         (
             SolverConf(method="rmsprop", momentum=0.5),
-            "rmsprop, learning rate 0.01 (fixed), momentum 0.5, rho 0.99, epsilon 1e-08, weight decay 0",
+            "rmsprop, learning rate 0.001 (fixed), momentum 0.5, rho 0.99, epsilon 1e-08, weight decay 0",
         ),
         (SolverConf(), "learning rate 0.01 (fixed), momentum 0, weight decay 0"),
         (
