@@ -47,6 +47,7 @@ from crossbow.kernels.requests.losses import (
     LabelAccuracy,
     SoftmaxLossBackward,
     SoftmaxLossForward,
+    Targets,
 )
 from crossbow.kernels.requests.products import (
     InnerProductBackwardData,
@@ -143,6 +144,7 @@ __all__ = [
     "SoftmaxLossBackward",
     "SoftmaxLossForward",
     "SquaredNorm",
+    "Targets",
     "TransposeBackward",
     "TransposeForward",
     "Wait",
