@@ -17,12 +17,12 @@ def adaptive_step(request: AdaptiveStep) -> PreparedKernel:
     """The formula of `Adaptation`, rounded to the dtype after every operation, with sums from left to right."""
 
     def bind(buffers: Buffers) -> list[Call]:
-        return [BoundStep(request, buffers)]
+        return [BoundAdaptiveStep(request, buffers)]
 
     return request.prepared("reference", bind)
 
 
-class BoundStep:
+class BoundAdaptiveStep:
     """The bound call. It allocates nothing that grows with the vectors."""
 
     def __init__(self, request: AdaptiveStep, buffers: Buffers) -> None:
