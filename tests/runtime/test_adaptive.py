@@ -9,7 +9,7 @@ import pytest
 
 from crossbow import SMA, SSGD, Dataset, ExecutionContext, SolverConf, TaskError, TrainingUnit
 from crossbow.ops import InnerProduct
-from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, ModelAveraging, PolyakRuppert, Rule, simulate
+from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, ModelAveraging, PolyakRuppert, Rule, RuleSequence, simulate
 from crossbow.types import ConfigurationError, NonFiniteError
 from tests.combinations import pairwise
 from tests.kernels.cuda.fake import fake_cuda
@@ -32,7 +32,7 @@ FREE = [rule for rule in free.RULES if rule != AsynchronousSGD(weight=0.5, sends
 """The gradients of the rule that is left out have a weight, which a step of Adam does not show."""
 
 
-def least_squares(rule: Rule, solver: SolverConf, **options: Any) -> ExecutionContext:
+def least_squares(rule: Rule | RuleSequence, solver: SolverConf, **options: Any) -> ExecutionContext:
     settings: dict[str, Any] = {"learners": 2, "batch_size": 1, "precision": "float64", "seed": free.SEED, **options}
     return context(free.linear(), data=Dataset((free.rows, free.targets)), rule=rule, solver=solver, **settings)
 
@@ -77,6 +77,15 @@ def test_rules_without_a_barrier_on_a_gpu(rule: Rule) -> None:
     z, replicas = on_gpu.ordered(rule, 2, made.events.tolist(), solver)
     np.testing.assert_allclose(replicas, made.replicas[-1], rtol=0, atol=1e-12)
     np.testing.assert_allclose(z, made.base[-1], rtol=0, atol=1e-12)
+
+
+def test_a_sequence_of_rules_is_as_in_the_simulator() -> None:
+    """Every phase begins with moments of 0, wherever they are."""
+    rule, solver = RuleSequence(((SMA(), 4), (SSGD(), 3))), SOLVERS["adam, l2, clipped"]
+    made = free.expected(rule, 2, [0, 1] * 12, 24, solver)  # type: ignore[arg-type]
+    with least_squares(rule, solver) as running:
+        running.train(24, TASKS)
+        np.testing.assert_allclose(free._flat(running.variables), made.base[-1], rtol=0, atol=1e-12)
 
 
 @EVERY_SOLVER

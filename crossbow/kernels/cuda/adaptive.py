@@ -120,7 +120,7 @@ second, (One *)v0, (One *)v1, (const One *)v2);
 
 @CUDA.kernel(CountStep)
 def count_step(request: CountStep) -> PreparedKernel:
-    kernel = CudaKernel("vector", "count_step", np.dtype(np.float32))  # all its numbers are doubles
+    kernel = CudaKernel("step_count", "count_step", np.dtype(np.float32))  # all its numbers are doubles
 
     def bind(buffers: Buffers) -> Sequence[Call]:
         betas = np.float64(request.beta1), np.float64(request.beta2)

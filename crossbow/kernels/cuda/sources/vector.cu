@@ -23,13 +23,6 @@ inline real plus(real a, real b) { return a + b; }
 
 __device__ inline real sign(real v) { return v > 0 ? (real)1 : v < 0 ? (real)-1 : v; }
 
-// A single thread: count a step, and compute the correction of the moments' bias by the count.
-KERNEL count_step(double *count, double *correction, double beta1, double beta2) {
-    double steps = *count += 1;
-    correction[0] = 1 / (1 - pow(beta1, steps));
-    correction[1] = 1 / sqrt(1 - pow(beta2, steps));
-}
-
 // A single block: the sum of n numbers.
 KERNEL add_up(const double *numbers, int64 n, double *sum) {
     SHARED(double, shared);
