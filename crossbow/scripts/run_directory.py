@@ -45,6 +45,10 @@ class RunDirectory:
         return self.path / "learning_curves.png"
 
     @property
+    def timeline(self) -> Path:
+        return self.path / "trace.json.gz"
+
+    @property
     def bad_records(self) -> Path:
         return self.path / "bad_records.jsonl"
 

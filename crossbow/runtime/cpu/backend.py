@@ -29,6 +29,7 @@ from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, HostCollective
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError
 
 T = TypeVar("T")
@@ -135,12 +136,19 @@ class CpuBackend:
         """Do nothing: assignments take effect at once."""
 
     def new_loader(
-        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+        self,
+        examples: Examples,
+        order: Order,
+        name: str,
+        *,
+        in_turn: bool,
+        bad: BadExamples | None,
+        recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots the learners read directly."""
         threads = self._loader_threads
         count = SLOTS * len(self.device_of) + threads - 1
-        return Loader(examples, order, count, name=name, in_turn=in_turn, threads=threads, bad=bad)
+        return Loader(examples, order, count, name=name, in_turn=in_turn, threads=threads, bad=bad, recorder=recorder)
 
     def batch_source(self, loader: Loader, scale: float) -> BatchSource:
         """Return the source of all slots of the loader."""

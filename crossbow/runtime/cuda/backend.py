@@ -31,6 +31,7 @@ from crossbow.runtime.replica import Zeros
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report
 from crossbow.synch import Collective, FreeRule
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, ConfigurationError
 
 T = TypeVar("T")
@@ -127,14 +128,29 @@ class CudaBackend:
                 api().runtime.deviceSynchronize()
 
     def new_loader(
-        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+        self,
+        examples: Examples,
+        order: Order,
+        name: str,
+        *,
+        in_turn: bool,
+        bad: BadExamples | None,
+        recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots are copied to the GPUs."""
         threads = self._loader_threads
         count = SLOTS * len(self.device_of) + threads - 1
         slots = Slots(count, batch_tensors(examples, order.batch_size))
         loader = Loader(
-            examples, order, count, name=name, memory=slots.batches, in_turn=in_turn, threads=threads, bad=bad
+            examples,
+            order,
+            count,
+            name=name,
+            memory=slots.batches,
+            in_turn=in_turn,
+            threads=threads,
+            bad=bad,
+            recorder=recorder,
         )
         self._slots[loader] = slots
         return loader
