@@ -168,7 +168,7 @@ class Timeline:
         for learner in self.learners:
             shares = self.shares(learner)
             rows.append((learner, *(f"{100 * shares[kind]:.1f} %" for kind in SHOWN)))
-        lines += [*_table(rows), "", f"largest loss: {self._largest_loss()}", ""]
+        lines += [*_table(rows), "", f"largest loss: {self.largest_loss()}", ""]
         rows = [("operator", "calls", "ms", "share", "GFLOP/s", "kernels")]
         times = self.operators()
         if operators is not None:
@@ -180,7 +180,8 @@ class Timeline:
             rows.append((each.name, *timed, each.kernels))
         return "\n".join([*lines, *_table(rows)])
 
-    def _largest_loss(self) -> str:
+    def largest_loss(self) -> str:
+        """A sentence about the largest loss."""
         losses = self.losses()
         if not losses or losses[0].share < LEAST_LOSS:
             return f"none above {100 * LEAST_LOSS:.0f} %"
