@@ -34,7 +34,7 @@ from crossbow.runtime.run import Limits, RunState, TrainingRun
 from crossbow.runtime.summary import RunSummary
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
-from crossbow.timeline.recorder import Recorder, Recording, learner_track
+from crossbow.timeline.recorder import Recorder, Recording, learner_track, synchroniser_track
 from crossbow.timeline.timeline import Timeline
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
@@ -387,6 +387,7 @@ class ExecutionContext:
         program = self.engine.program
         kernels = {vertex.name: program.kernels_of(vertex.order) for vertex in program.graph}
         tracks = {learner_track(number): device for number, device in enumerate(devices)}
+        tracks |= {synchroniser_track(device): device for device in devices}
         self.timeline = Timeline.of(recording, tracks, {"kernels": kernels})
         self.timeline.save(profile.path)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,9 +19,18 @@ MERGE = "merge"
 """Name of a learner's event: its exchange, from the moment on at which no other learner is in one."""
 
 
+LEARNER = "learner "
+"""Beginning of the names of learners' tracks."""
+
+
 def learner_track(number: int) -> str:
     """Name of a learner's track."""
-    return f"learner {number}"
+    return f"{LEARNER}{number}"
+
+
+def synchroniser_track(device: int) -> str:
+    """Name of the track of a GPU's synchroniser."""
+    return f"{SYNCHRONISER} {device}"
 
 
 class Event(NamedTuple):
@@ -69,6 +78,8 @@ class Recording:
     tasks: list[TaskEvent] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
+    pending: list[Callable[[], TaskEvent]] = field(default_factory=list)
+    """Tasks whose times are read at the end, when they are done."""
 
 
 class Recorder:
@@ -86,9 +97,13 @@ class Recorder:
         self.on = True
 
     def stop(self) -> Recording:
-        """End the recording. Events that end later are part of it if it has not been used by then."""
+        """End the recording. Events that end later are part of it if it has not been used by then. No task may be
+        running if any is recorded later."""
         self.on = False
-        return self._recording
+        recording = self._recording
+        while recording.pending:
+            recording.tasks.append(recording.pending.pop(0)())
+        return recording
 
     @property
     def training_tasks(self) -> int:
@@ -98,7 +113,11 @@ class Recorder:
     def task(self, event: TaskEvent) -> None:
         """Record a task, from any thread."""
         self._recording.tasks.append(event)
-        self._training_tasks += event.track != SYNCHRONISER and event.purpose != "check"
+        self._training_tasks += event.track.startswith(LEARNER) and event.purpose != "check"
+
+    def task_later(self, event: Callable[[], TaskEvent]) -> None:
+        """Record a task whose times are not known yet. event: is called when the recording ends."""
+        self._recording.pending.append(event)
 
     def event(self, track: str, name: str, begin: int, **details: object) -> None:
         """Record an event that ends now, from any thread."""

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from crossbow.timeline.recorder import (
     CHECKPOINTS,
     COPY_FOR_CHECKPOINT,
+    LEARNER,
     MERGE,
     SCHEDULER,
     SYNCHRONISER,
@@ -89,8 +90,8 @@ class Spans:
 
 
 def spans_of(recording: Recording, devices: Mapping[str, int]) -> Spans:
-    """The contents of a recording. devices: the device of each learner's track: learners are ready for those of their
-    own device only."""
+    """The contents of a recording. devices: the device of each track that has one. A track with a device waits for
+    those of its own, and for those without one."""
     return _Reading(recording, devices).read()
 
 
@@ -164,7 +165,7 @@ class _Reading:
         signals = [
             signal
             for signal in self._signals[flags, task.tick]
-            if signal.track != track and (flags != "ready" or self._devices.get(signal.track) == device)
+            if signal.track != track and (device is None or self._devices.get(signal.track, device) == device)
         ]
         for signal in signals:
             self._arrow(flags, signal.track, signal.time, track, max(end, signal.time))
@@ -215,7 +216,9 @@ class _Reading:
 
     def _let_go(self, track: str, begin: int, end: int) -> str | None:
         """The learner whose merge let this one continue within an interval."""
-        number = int(track.split()[-1]) if track != SYNCHRONISER else -1
+        if not track.startswith(LEARNER):
+            return None
+        number = int(track.removeprefix(LEARNER))
         last = bisect.bisect_right(self._merges, end, key=lambda event: event.end)
         for merge in reversed(self._merges[:last]):
             if merge.end <= begin:
@@ -249,12 +252,13 @@ def kind_of(operator: str) -> Kind:
 
 def learners(spans: Sequence[Span]) -> list[str]:
     """The tracks of learners, in order."""
-    tracks = {span.track for span in spans if span.kind == "task"} - {SYNCHRONISER}
-    return sorted(tracks, key=lambda track: int(track.split()[-1]))
+    tracks = {span.track for span in spans if span.kind == "task" and span.track.startswith(LEARNER)}
+    return sorted(tracks, key=lambda track: int(track.removeprefix(LEARNER)))
 
 
 def order_of_tracks(spans: Sequence[Span]) -> list[str]:
     """All tracks: learners, the synchroniser, the scheduler, and threads."""
     found = {span.track for span in spans}
-    named = [*learners(spans), SYNCHRONISER, SCHEDULER, CHECKPOINTS]
+    synchronisers = sorted(track for track in found if track.startswith(SYNCHRONISER))
+    named = [*learners(spans), *synchronisers, SCHEDULER, CHECKPOINTS]
     return [track for track in named if track in found] + sorted(found - set(named))

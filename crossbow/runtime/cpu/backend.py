@@ -53,6 +53,8 @@ class CpuBackend:
                 f"SystemConf: precision must be 'float32' or 'float64' on the CPU; {system.precision!r} is for "
                 f"GPUs. Received: precision={system.precision!r}"
             )
+        if system.nvtx:
+            raise ConfigurationError("SystemConf: nvtx must be False on the CPU. Received: nvtx=True")
         self.library, self._set_threads = select_library(system.kernels, system.dtype, winograd=system.winograd)
         self.devices: Sequence[CpuDevice] = cpu_devices(system.devices)
         counts = [device.learners(system.learners_per_device) for device in self.devices]

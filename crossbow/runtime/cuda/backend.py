@@ -25,6 +25,7 @@ from crossbow.runtime.cuda.memory import INPUTS, CudaLearnerMemory, Slots, devic
 from crossbow.runtime.cuda.stream import CUBLAS_WORKSPACE, CudaStream, LearnerStreams
 from crossbow.runtime.cuda.synchroniser import CudaSynchroniser, device_tick
 from crossbow.runtime.cuda.tick import tick_learner
+from crossbow.runtime.cuda.work import task_ranges
 from crossbow.runtime.device import cuda_devices
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import Zeros
@@ -207,7 +208,10 @@ class CudaBackend:
             stream = self._keep(CudaStream(f"synchroniser-{number}", gpu.number))
             own = [learner for learner in learners if self.device_of[learner.number] == number]
             ends.append(device_tick(assembly, merging, formulas, number, stream, own))
-        synchroniser = CudaSynchroniser(len(learners), ends, assembly.flags, self._submitting, reports.put_failure)
+        flags, recorder, ranges = assembly.flags, assembly.setting.recorder, task_ranges(assembly)
+        synchroniser = CudaSynchroniser(
+            len(learners), ends, flags, self._submitting, reports.put_failure, recorder, ranges
+        )
         return TickLearners(learners, synchroniser)
 
     def meeting(self, assembly: Assembly) -> CudaMeeting:
