@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crossbow import SMA, SSGD, ExecutionContext, ModelConf, Profile, SolverConf, SystemConf, TrainingUnit
+from crossbow import SMA, SSGD, ExecutionContext, Profile, TrainingUnit
 from crossbow.clock import now
 from crossbow.kernels.cuda.launch import on
 from crossbow.runtime.cuda.stream import CudaStream
 from crossbow.runtime.cuda.timing import Marks, StreamClock
 from crossbow.runtime.cuda.work import Work
-from crossbow.synch import EASGD, ModelAveraging, SynchronousEASGD
+from crossbow.synch import EASGD, BarrierRule, ModelAveraging, SynchronousEASGD
 from crossbow.timeline.recorder import SCHEDULER
 from tests.kernels.cuda.fake import fake_cuda
-from tests.runtime.cuda.test_training import DATA, network
+from tests.runtime.cuda import test_training as engine
 from tests.support import engine_of
 from tests.timeline.test_timeline import check_nesting
 
@@ -47,16 +47,10 @@ def test_times_are_those_of_the_host(stream: CudaStream) -> None:
 
 def trained(path: Path, devices: str, rule: Any, *, profile: bool) -> tuple[ExecutionContext, dict[str, Any], int]:
     """The context, its variables, and the number of learner's works that are graphs at the end."""
+    profiles = Profile(path / "trace.json.gz", tasks=12, warm_up=12) if profile else None
     with (
-        fake_cuda(devices.count("cuda"), 3),
-        ExecutionContext(
-            [network(), None],
-            data=DATA,
-            model=ModelConf(batch_size=4, rule=rule),
-            solver=SolverConf(learning_rate=0.05, momentum=0.9),
-            system=SystemConf(devices=devices, learners_per_device=2),
-            profile=Profile(path / "trace.json.gz", tasks=12, warm_up=12) if profile else None,
-        ) as running,
+        engine.fake_cuda(devices.count("cuda"), 3),
+        engine.context(devices, rule=rule, profile=profiles) as running,
     ):
         running.train(48, TrainingUnit.TASKS)
         works = [
@@ -93,7 +87,7 @@ def test_a_recorded_run(tmp_path: Path, rule: Any, devices: str) -> None:
     assert names
     assert names <= described
     synchronisers = {span.track for span in made.spans if span.track.startswith("synchroniser")}
-    barrier = not isinstance(rule, EASGD)
+    barrier = isinstance(rule, BarrierRule)
     assert synchronisers == ({f"synchroniser {n}" for n in range(devices.count("cuda"))} if barrier else set())
     assert SCHEDULER in {span.track for span in made.spans}
     if barrier:
