@@ -24,8 +24,8 @@ from crossbow.types import Array
 
 CLOCK_MONOTONIC = 1
 AVERAGING = ("average", "statistics", "wait", "signal")
-"""Operators of a task list that exist only for averaging. The correction of the replica is part of the optimiser's
-passes, and cannot be separated from the step."""
+"""Operators of a task list, or their first words, that exist only for averaging. The correction of the replica is part
+of the optimiser's passes, and cannot be separated from the step."""
 OUTSIDE = "outside native calls"
 
 
@@ -110,5 +110,7 @@ def call_name(call: Call) -> str:
 
 
 def share(rows: Sequence[Row], operators: Sequence[str]) -> float:
-    """The fraction of time spent in the given operators."""
-    return sum(row.seconds for row in rows if row.operator in operators) / sum(row.seconds for row in rows)
+    """The fraction of time spent in the operators with these names, or whose names begin with them."""
+    return sum(row.seconds for row in rows if row.operator.startswith(tuple(operators))) / sum(
+        row.seconds for row in rows
+    )
