@@ -42,6 +42,7 @@ from crossbow.types import (
     Array,
     ConfigurationError,
     CrossbowError,
+    DataError,
     DurationUnit,
     GraphError,
     Phase,
