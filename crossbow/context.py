@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +42,7 @@ from crossbow.types import (
     Array,
     ConfigurationError,
     CrossbowError,
+    DataError,
     DurationUnit,
     GraphError,
     Phase,
@@ -389,7 +391,10 @@ class ExecutionContext:
         tracks = {learner_track(number): device for number, device in enumerate(devices)}
         tracks |= {synchroniser_track(device): device for device in devices}
         self.timeline = Timeline.of(recording, tracks, {"kernels": kernels})
-        self.timeline.save(profile.path)
+        try:
+            self.timeline.save(profile.path)
+        except DataError as error:  # training goes on
+            warnings.warn(f"the timeline was not written: {error}", RuntimeWarning, stacklevel=2)
 
     def checkpoint(self) -> None:
         """Write a checkpoint now. `Monitor.record` may call it, too. Raises CrossbowError without

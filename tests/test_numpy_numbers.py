@@ -64,6 +64,8 @@ CONFIGURATIONS: list[Any] = [
         annihilation_steps=2,
         final_learning_rate=0.0,
     ),
+    SolverConf(method="adamw", beta1=0.5, beta2=0.75, epsilon=0.125, weight_decay=0.25),
+    SolverConf(method="rmsprop", rho=0.5, momentum=0.25),
     SolverConf(policy="inv", gamma=0.5, power=0.25, warmup_steps=3),
     ModelConf(batch_size=8, wpc=4, slack=0, skip=0.5, restart=False, test_interval=2, check_batch_size=16),
     SystemConf(learners_per_device=2, threads_per_learner=1, seed=7, graphs=False, deterministic=True),

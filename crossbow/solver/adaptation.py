@@ -30,7 +30,7 @@ class StepCount:
     beta2: float
 
     def advance(self, counter: Array) -> tuple[float, float]:
-        """Count a step, and return its bias correction (1 / (1 − beta1^t), 1 / √(1 − beta2^t)), where t is the number
+        """Count a step, and return its bias correction (1 / (1 − beta1^n), 1 / √(1 − beta2^n)), where n is the number
         of steps."""
         counter[0] += 1
         steps = float(counter[0])
@@ -43,12 +43,14 @@ UNCORRECTED = (1.0, 1.0)
 
 @dataclass(frozen=True)
 class AdaptationForm:
-    """What an adaptation reads and writes, for which a kernel is prepared."""
+    """What an adaptation reads and writes, for which a kernel is prepared. `Adaptation` has the formula."""
 
     descent: tuple[str, ...]
+    """The terms of d."""
     second_moment: str
     velocity: str | None = None
     of_steps: bool = False
+    """Whether the velocity averages steps (RMSprop), not gradients (Adam)."""
 
 
 @dataclass(frozen=True)

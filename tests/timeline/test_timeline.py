@@ -229,6 +229,14 @@ def test_weights_do_not_depend_on_the_recording(tmp_path: Path, rule: Rule) -> N
     assert all((with_one[name] == without[name]).all() for name in without)
 
 
+def test_a_file_that_cannot_be_written_does_not_end_training(tmp_path: Path) -> None:
+    (tmp_path / "trace.json.gz").mkdir()
+    with pytest.warns(RuntimeWarning, match="the timeline was not written: .*expected the name of a file"):
+        running, _ = trained(tmp_path, SMA())
+    assert running.timeline is not None
+    assert running.history.records[-1].tasks == 40
+
+
 def test_a_slow_learner_is_the_largest_loss(tmp_path: Path) -> None:
     """Learner 1 takes 20 ms more in every task: learner 0 waits for it."""
 
