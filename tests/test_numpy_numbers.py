@@ -20,6 +20,7 @@ from crossbow import (
     ExecutionContext,
     ModelConf,
     Phase,
+    Profile,
     SolverConf,
     SystemConf,
     TrainingUnit,
@@ -53,6 +54,7 @@ INTEGERS, FLOATS = (np.int64, np.uint8, np.int16), (np.float64, np.float32, np.f
 CONFIGURATIONS: list[Any] = [
     *(case.kernel for case in CASES),
     Checkpoints("directory", keep=2),
+    Profile("trace.json.gz", tasks=3, warm_up=2),
     SolverConf(policy="multistep", step_values=(3, 5), momentum=0.5, weight_decay=0.25, clip_gradient_norm=2.0),
     SolverConf(
         policy="clr",
