@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
-
-import numpy as np
 
 from crossbow.compile.model import check_names
 from crossbow.conf import is_number, shown
@@ -18,19 +16,27 @@ from crossbow.data import Dataset
 from crossbow.data.dataset import checked_like
 from crossbow.data.examples import BadExample
 from crossbow.data.fingerprint import fingerprint
-from crossbow.dataflow import Dataflow, SubGraph
+from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
-from crossbow.dataflow.graph import Graph, build, trains
-from crossbow.dataflow.validate import infer_shapes
-from crossbow.files import checked_path, reason
+from crossbow.dataflow.graph import Graph
+from crossbow.files import checked_path
 from crossbow.matching import Matching, Selection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.monitors.verbosity import Verbosity, add_console
+from crossbow.runtime.arguments import (
+    Network,
+    checked_monitors,
+    own_solver,
+    replaced_variables,
+    training_graph,
+    two_dataflows,
+)
 from crossbow.runtime.changing_engine import new_engine
 from crossbow.runtime.checkpointing import Checkpoints, CheckpointWriter
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.keeper import Resumable, RunKeeper, find_checkpoint, run_state
 from crossbow.runtime.monitor import Monitor, tell
+from crossbow.runtime.profiling import Profile, Profiler
 from crossbow.runtime.recorded import rebuilt, recorded
 from crossbow.runtime.results import History, TestResult
 from crossbow.runtime.resumption import Resumption, changes, check_same_run, describe_network
@@ -38,6 +44,8 @@ from crossbow.runtime.run import Limits, RunState, TrainingRun
 from crossbow.runtime.summary import RunSummary
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, has_barrier
+from crossbow.timeline.recorder import Recorder, Recording, learner_track, synchroniser_track
+from crossbow.timeline.timeline import Timeline
 from crossbow.tracebacks import without_own_frames
 from crossbow.types import (
     Array,
@@ -45,13 +53,10 @@ from crossbow.types import (
     CrossbowError,
     DataError,
     DurationUnit,
-    GraphError,
     Phase,
     Shape,
     TrainingUnit,
 )
-
-Network = Dataflow | SubGraph
 
 
 class ExecutionContext:
@@ -79,30 +84,32 @@ class ExecutionContext:
         monitors: Sequence[Monitor] | None = None,
         collective: Collective | None = None,
         checkpoints: Checkpoints | None = None,
+        profile: Profile | None = None,
     ) -> None:
         """Compile the dataflows, and create learners.
 
         dataflows: the TRAIN dataflow and the CHECK dataflow; if the latter is None or missing, it is derived from the
         former. A SubGraph, as a `Sequential`, stands for its dataflow. monitors: receivers of progress and records;
-        None: training shows its progress itself.
-        collective: the operation that sums between devices; by default the devices' own. checkpoints: where and how
-        often to write checkpoints; None: never. Raises GraphError, ConfigurationError or DataError, each of which names
-        all faults, before anything runs.
+        None: training shows its progress itself. collective: the operation that sums between devices; by default the
+        devices' own. checkpoints: where and how often to write checkpoints; None: never. profile: a timeline to record;
+        `timeline` is its result. Raises GraphError, ConfigurationError or DataError, each of which names all faults,
+        before anything runs.
         """
-        training, check = _two_dataflows(dataflows)
+        training, check = two_dataflows(dataflows)
         for name, value, kind in (
             ("data", data, Dataset),
             ("model", model, ModelConf),
             ("solver", solver, SolverConf),
             ("system", system, SystemConf),
             ("checkpoints", checkpoints, Checkpoints),
+            ("profile", profile, Profile),
         ):
             if not isinstance(value, kind) and (value is not None or name == "data"):
                 raise ConfigurationError(
                     f"ExecutionContext: {name} must be a {kind.__name__}. Received: {shown(value)}"
                 )
         self._given_monitors = monitors
-        self._monitors = _checked_monitors(monitors)
+        self._monitors = checked_monitors(monitors)
         self.model = model or ModelConf()
         self.solver = solver or SolverConf()
         self.system = system or SystemConf()
@@ -116,12 +123,16 @@ class ExecutionContext:
             raise ConfigurationError(
                 f"ModelConf: slack must be 0 under a rule with a barrier. Received: slack={self.model.slack}"
             )
-        graph = _training_graph(training, (self.model.batch_size, *data.image_shape))
-        self.solver = _own_solver(graph) or self.solver
+        graph = training_graph(training, (self.model.batch_size, *data.image_shape))
+        self.solver = own_solver(graph) or self.solver
         self._given_check = check
         check = check or Dataflow(training.subgraph).set_phase(Phase.CHECK)
         self._training, self._check = training, check
-        self.engine = new_engine(graph, check.graph, data, self.model, self.solver, self.system, collective)
+        recorder = Recorder()
+        self._profiler = None if profile is None else Profiler(profile, recorder, self._write_timeline)
+        self.timeline: Timeline | None = None
+        """The timeline that was recorded; None without `profile`, or before its end."""
+        self.engine = new_engine(graph, check.graph, data, self.model, self.solver, self.system, collective, recorder)
         self._closed = False
         self._run: TrainingRun | None = None
         """The current or last training call."""
@@ -131,9 +142,9 @@ class ExecutionContext:
         """How training was resumed; None if it was not."""
         self._keeper: RunKeeper | None = None
         if checkpoints is not None:
-            writer = CheckpointWriter(checkpoints, self._write_model)
+            writer = CheckpointWriter(checkpoints, self._write_model, recorder)
             try:
-                self._keeper = RunKeeper(self.engine, writer, self._about(graph), self._monitors)
+                self._keeper = RunKeeper(self.engine, writer, self._about(graph), self._monitors, recorder)
             except BaseException:
                 self.engine.close()
                 raise
@@ -158,6 +169,7 @@ class ExecutionContext:
         system: SystemConf | None = None,
         monitors: Sequence[Monitor] | None = None,
         collective: Collective | None = None,
+        profile: Profile | None = None,
     ) -> ExecutionContext:
         """A context that goes on from the newest checkpoint in a run's directory; see `continue_training`.
 
@@ -186,6 +198,7 @@ class ExecutionContext:
             monitors=monitors,
             collective=collective,
             checkpoints=settings,
+            profile=profile,
         )
         try:
             context._resume(found)
@@ -359,7 +372,15 @@ class ExecutionContext:
             raise ConfigurationError("training must end: expected a count, a duration or a target. Received: none")
         seconds = None if duration is None else duration * duration_unit.value
         limits = Limits(count=count, unit=unit, seconds=seconds, loss=target_loss, accuracy=target_accuracy)
-        run = TrainingRun(self.engine, self.model, limits, self._monitors, test=test, keeper=self._keeper)
+        run = TrainingRun(
+            self.engine,
+            self.model,
+            limits,
+            self._monitors,
+            test=test,
+            keeper=self._keeper,
+            profiler=self._profiler,
+        )
         return self._begin(run, verbose)
 
     def _begin(self, run: TrainingRun, verbose: Verbosity) -> History:
@@ -389,6 +410,7 @@ class ExecutionContext:
             self._monitors,
             test=state.values["test"],
             keeper=self._keeper,
+            profiler=self._profiler,
             state=state,
         )
         return self._begin(run, verbose)
@@ -397,6 +419,18 @@ class ExecutionContext:
     def history(self) -> History:
         """The history of the current or last training call, also if it was interrupted or failed."""
         return History() if self._run is None else self._run.history
+
+    def _write_timeline(self, profile: Profile, recording: Recording) -> None:
+        devices = [number for number, each in enumerate(self.summary().devices) for _ in range(each.learners)]
+        program = self.engine.program
+        kernels = {vertex.name: program.kernels_of(vertex.order) for vertex in program.graph}
+        tracks = {learner_track(number): device for number, device in enumerate(devices)}
+        tracks |= {synchroniser_track(device): device for device in devices}
+        self.timeline = Timeline.of(recording, tracks, {"kernels": kernels})
+        try:
+            self.timeline.save(profile.path)
+        except DataError as error:  # training goes on
+            warnings.warn(f"the timeline was not written: {error}", RuntimeWarning, stacklevel=2)
 
     def checkpoint(self) -> None:
         """Write a checkpoint now. `Monitor.record` may call it, too. Raises CrossbowError without
@@ -503,14 +537,7 @@ class ExecutionContext:
         Raises DataError, and changes nothing, if a name or shape is not the model's, or a number is not finite.
         """
         self._check_open()
-        own = self.engine.weights
-        if not isinstance(values, Mapping):
-            raise DataError(f"set_variables: expected a dictionary of arrays by name. Received: {shown(values)}")
-        if unknown := [name for name in values if name not in own]:
-            close = difflib.get_close_matches(str(unknown[0]), own, n=1)
-            hint = f". Did you mean {close[0]!r}?" if close else f". Names: {', '.join(own)}"
-            raise DataError(f"set_variables: expected names of variables. Received: {unknown[0]!r}{hint}")
-        self.engine.load({**own, **{name: _numbers(name, value) for name, value in values.items()}}, "set_variables")
+        self.engine.load(replaced_variables(self.engine.weights, values), "set_variables")
 
     def _settings(self) -> ModelSettings:
         """What a saved model tells of the data, and of the settings that the bits of a prediction depend on."""
@@ -533,79 +560,3 @@ class ExecutionContext:
         if self._closed:
             raise CrossbowError("the context is closed")
         self.engine.check_usable()
-
-
-def _numbers(name: str, value: object) -> Array:
-    """A value of a variable as an array of floating-point numbers."""
-    try:
-        array = np.asarray(value)
-    except ValueError as error:  # rows of different lengths
-        raise DataError(f"set_variables: {name}: expected an array. Received: {reason(error)}") from error
-    return array.astype(np.float64) if array.dtype.kind in "biu" else array
-
-
-def _checked_monitors(monitors: object) -> tuple[Monitor, ...]:
-    if monitors is None:
-        return ()
-    if not isinstance(monitors, Iterable):
-        raise ConfigurationError(
-            f"ExecutionContext: monitors must be a list of crossbow.Monitor. Received: {shown(monitors)}"
-        )
-    given = tuple(monitors)
-    for monitor in given:
-        if not isinstance(monitor, Monitor):
-            raise ConfigurationError(
-                f"ExecutionContext: monitors must be of crossbow.Monitor. Received: {shown(monitor)} among them"
-            )
-    return given
-
-
-def _training_graph(training: Dataflow, batch: Shape) -> Graph:
-    """The training graph. If no gradients can be derived, the error also names the shapes that do not fit."""
-    try:
-        return training.graph
-    except GraphError as error:
-        faults, cause = list(error.faults), error.__cause__
-        try:
-            infer_shapes(build(training.subgraph.nodes), batch)
-        except GraphError as other:
-            faults += [fault for fault in other.faults if fault not in faults]
-            cause = cause or other.__cause__
-        raise GraphError(faults) from cause
-
-
-def _own_solver(graph: Graph) -> SolverConf | None:
-    """The solver of an operator that defines its own, if there is one. No other operator may have variables."""
-    training = {id(vertex.operator): vertex for vertex in graph if vertex.forward and trains(vertex.forward)}
-    for vertex in training.values():
-        solver = vertex.forward.own_solver() if vertex.forward else None
-        if solver is None:
-            continue
-        others = ", ".join(repr(other.name) for other in training.values() if other is not vertex)
-        if others:
-            where = f"node {vertex.name!r} ({type(vertex.kernel).__name__})"
-            expected = "expected no other operator with variables, because this one defines its own update"
-            raise GraphError([f"{where}: {expected}. Received: {others}"])
-        return solver
-    return None
-
-
-def _two_dataflows(given: Network | Sequence[Network | None]) -> tuple[Dataflow, Dataflow | None]:
-    dataflows = [given] if isinstance(given, Dataflow | SubGraph) else given
-    expected = "[train, check], where check may be None"
-    if not isinstance(dataflows, Sequence) or len(dataflows) not in (1, 2):
-        raise ConfigurationError(f"ExecutionContext: expected the dataflows {expected}. Received: {shown(given)}")
-    training, check = (*dataflows, None)[:2]
-    if isinstance(training, SubGraph):
-        training = Dataflow(training)
-    if isinstance(check, SubGraph):
-        check = Dataflow(check).set_phase(Phase.CHECK)
-    if not isinstance(training, Dataflow) or training.phase is not Phase.TRAIN:
-        raise ConfigurationError(
-            f"ExecutionContext: expected a dataflow of Phase.TRAIN first. Received: {shown(training)}"
-        )
-    if check is not None and (not isinstance(check, Dataflow) or check.phase is not Phase.CHECK):
-        raise ConfigurationError(
-            f"ExecutionContext: expected a dataflow of Phase.CHECK second, or None. Received: {shown(check)}"
-        )
-    return training, check
