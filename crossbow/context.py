@@ -20,7 +20,7 @@ from crossbow.dataflow import Dataflow
 from crossbow.dataflow.derive import derive_prediction
 from crossbow.dataflow.graph import Graph
 from crossbow.files import checked_path
-from crossbow.matching import Matching, Selection, match
+from crossbow.matching import Matching, VariableSelection, match
 from crossbow.model_file import ModelSettings, model_path, read_variables, write_model
 from crossbow.monitors.verbosity import Verbosity, add_console
 from crossbow.runtime.arguments import (
@@ -513,7 +513,7 @@ class ExecutionContext:
         variance; with strict=False, if nothing fits. Raises ConfigurationError for a pattern that matches nothing.
         """
         self._check_open()
-        selection, path, program = Selection(only, exclude), model_path(path), self.engine.program
+        selection, path, program = VariableSelection(only, exclude), model_path(path), self.engine.program
         layouts = (program.model, program.statistics)
 
         def check(shapes: Mapping[str, Shape]) -> None:

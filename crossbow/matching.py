@@ -48,7 +48,7 @@ class Matching:
 
 
 @dataclass(frozen=True)
-class Selection:
+class VariableSelection:
     """The variables of a file that are asked for, by patterns of their names.
 
     Raises ConfigurationError if `only` or `exclude` is no list of patterns.
@@ -77,7 +77,7 @@ class Selection:
 
 
 def match(
-    model: Mapping[str, Array], file: Mapping[str, Array], selection: Selection, source: str
+    model: Mapping[str, Array], file: Mapping[str, Array], selection: VariableSelection, source: str
 ) -> tuple[Matching, dict[str, Array]]:
     """The model's variables with those of a file in their place that are selected and have the same name and shape.
 
