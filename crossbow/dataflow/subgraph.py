@@ -81,8 +81,7 @@ class SubGraph(Connectable):
         """A copy in which training keeps the variables whose names match a pattern.
 
         patterns: of operators, as "conv*", or of single variables, as "*.bias". The running statistics of a
-        normalisation are still updated. Gradients that nothing else needs are not computed, which makes training
-        faster where all operators from the first one on are frozen.
+        normalisation are still updated. Gradients that only frozen operators need are not computed.
 
         Raises ConfigurationError for a pattern that matches no variable, and for an operator with variables that has no
         learning rate multipliers.
