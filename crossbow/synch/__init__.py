@@ -12,6 +12,7 @@ from crossbow.synch.asynchronous import (
 )
 from crossbow.synch.averaging import ModelAveraging, PolyakRuppert
 from crossbow.synch.collective import Collective, HostCollective
+from crossbow.synch.diloco import DiLoCo
 from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
@@ -30,6 +31,7 @@ RULES: dict[str, type[Rule]] = {
         SSGD,
         ModelAveraging,
         PolyakRuppert,
+        DiLoCo,
         Default,
         Hogwild,
         AsynchronousSGD,
@@ -73,6 +75,7 @@ __all__ = [
     "BarrierRule",
     "Collective",
     "Default",
+    "DiLoCo",
     "FreeRule",
     "Gossip",
     "Grouping",

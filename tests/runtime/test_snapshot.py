@@ -22,7 +22,7 @@ from crossbow import (
 )
 from crossbow.ops import BatchNorm, Conv, DataTransform, Dropout, InnerProduct, ReLU
 from crossbow.runtime.checkpoint import checkpoint_files
-from crossbow.synch import EASGD, RULES, BarrierRule, PolyakRuppert, RuleSequence
+from crossbow.synch import EASGD, RULES, BarrierRule, DiLoCo, PolyakRuppert, RuleSequence
 from tests.kernels.cuda.fake import fake_cuda
 from tests.support import FAST, blobs, context, perceptron, pictures, same_weights, training
 
@@ -33,6 +33,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "synchronous-easgd": {"alpha": 0.3},
     "model-averaging": {"tau": 2},
     "polyak-ruppert": {"alpha": 0.2},
+    "diloco": {"tau": 2},
     "easgd": {"tau": 2},
     "grouping": {"groups": ((0,),)},
 }
@@ -120,7 +121,7 @@ def test_rules_with_a_barrier_with_several_learners(name: str, tmp_path: Path, *
     check_checkpoints(tmp_path, maker(made(name), learners=3), every=every)
 
 
-@pytest.mark.parametrize("rule", [SMA(base_momentum=0.4), SSGD(), PolyakRuppert(alpha=0.2)], ids=str)
+@pytest.mark.parametrize("rule", [SMA(base_momentum=0.4), SSGD(), PolyakRuppert(alpha=0.2), DiLoCo(tau=2)], ids=str)
 def test_several_devices(rule: Any, tmp_path: Path) -> None:
     check_checkpoints(tmp_path, maker(rule, learners=2, devices="cpu:0/2,cpu:1/2"))
 
