@@ -37,7 +37,7 @@ class DiLoCo(Average):
     outer_learning_rate: float = setting(Number(above=0), default=0.7)
     """Learning rate of the base model."""
     outer_momentum: float = setting(Number(at_least=0, below=1), default=0.9)
-    """Nesterov momentum of the base model."""
+    """Momentum of the base model, Nesterov's."""
 
     def merge(self, solver: SolverConf, pace: Pace, learners: int) -> Update:
         rate, momentum = self.outer_learning_rate, self.outer_momentum

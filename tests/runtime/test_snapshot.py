@@ -121,7 +121,7 @@ def test_rules_with_a_barrier_with_several_learners(name: str, tmp_path: Path, *
     check_checkpoints(tmp_path, maker(made(name), learners=3), every=every)
 
 
-@pytest.mark.parametrize("rule", [SMA(base_momentum=0.4), SSGD(), PolyakRuppert(alpha=0.2), DiLoCo(tau=2)], ids=str)
+@pytest.mark.parametrize("rule", [SMA(base_momentum=0.4), SSGD(), PolyakRuppert(alpha=0.2), DiLoCo(tau=1)], ids=str)
 def test_several_devices(rule: Any, tmp_path: Path) -> None:
     check_checkpoints(tmp_path, maker(rule, learners=2, devices="cpu:0/2,cpu:1/2"))
 
