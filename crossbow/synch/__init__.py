@@ -17,10 +17,10 @@ from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RulePhase, RuleSequence
-from crossbow.synch.simulation import Trajectory
 from crossbow.synch.simulator import simulate
 from crossbow.synch.sma import SMA, SynchronousEASGD
 from crossbow.synch.ssgd import SSGD
+from crossbow.synch.trajectory import Trajectory
 from crossbow.types import ConfigurationError
 
 RULES: dict[str, type[Rule]] = {

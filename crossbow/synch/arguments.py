@@ -32,6 +32,18 @@ def check_kinds(rule: object, gradient: object, solver: object, restart: object)
         raise refused("restart", restart, "True or False")
 
 
+def delay_of(latency: object, bandwidth: object, size: object, elements: int) -> float:
+    """Time that a message takes, latency + bytes / bandwidth. Raises ConfigurationError."""
+    if not is_number(latency) or latency < 0:  # type: ignore[operator]
+        raise refused("latency", latency, "a finite number ≥ 0")
+    if bandwidth is not None and (not is_number(bandwidth) or bandwidth <= 0):  # type: ignore[operator]
+        raise refused("bandwidth", bandwidth, "a finite number > 0 or None")
+    if size is not None and (not is_number(size) or size < 0):  # type: ignore[operator]
+        raise refused("bytes", size, "a finite number ≥ 0 or None")
+    sent = 4 * elements if size is None else size
+    return float(latency + (0 if bandwidth is None else sent / bandwidth))  # type: ignore[operator]
+
+
 def check_numbers(learners: object, tasks_per_epoch: object, skip: object, seed: object) -> None:
     """Raises ConfigurationError."""
     if not is_integer(learners) or learners < 1:  # type: ignore[operator]

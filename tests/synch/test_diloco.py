@@ -44,7 +44,9 @@ def algorithm_1(
     return rounds
 
 
-@pytest.mark.parametrize(("learners", "tau", "rate", "momentum"), [(1, 3, 0.7, 0.9), (3, 1, 0.5, 0.0), (4, 5, 0.7, 0.5)])
+@pytest.mark.parametrize(
+    ("learners", "tau", "rate", "momentum"), [(1, 3, 0.7, 0.9), (3, 1, 0.5, 0.0), (4, 5, 0.7, 0.5)]
+)
 def test_it_is_algorithm_1(learners: int, tau: int, rate: float, momentum: float) -> None:
     start = np.linspace(-1, 1, SIZE)
     made = simulate(
