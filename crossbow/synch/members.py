@@ -21,14 +21,14 @@ Leaving = Iterable[tuple[float, int]]
 
 
 def changes_of(learners: int, leave: Leaving, join: Leaving) -> tuple[Change, ...]:
-    """The changes in order of time; of several at one time, learners leave first. Raises ConfigurationError unless every
-    learner that leaves is there, every learner that joins is not, and one always remains."""
+    """The changes in order of time; of several at one time, learners leave first. Raises ConfigurationError unless
+    every learner that leaves is there, every learner that joins is not, and one always remains."""
     changes = [Change(*pair, joins=False) for pair in _pairs("leave", leave)]
     changes += [Change(*pair, joins=True) for pair in _pairs("join", join)]
     there, known = set(range(learners)), learners
     changes.sort(key=lambda change: (change.time, change.joins))
     for change in changes:
-        time, learner, joins = change
+        _, learner, joins = change
         if not joins:
             if learner not in there or len(there) == 1:
                 allowed = "pairs of a time and a learner that is there then, and not the last one"

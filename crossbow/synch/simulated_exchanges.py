@@ -38,6 +38,8 @@ class _WithoutBarrier(Simulation):
         """Tasks of lost learners, to be handed out again, as a heap."""
         self.idle: set[int] = set()
         """Learners that found no task."""
+        self.restart_due = False
+        """Whether the learners that would begin a task wait for a restart."""
 
     def run(self) -> Trajectory:
         self.restarts = self.schedule.restarts(self.time)
@@ -75,7 +77,8 @@ class _WithoutBarrier(Simulation):
         return begins and self.schedule.restarts(self.time) > self.restarts
 
     def start(self, learner: int, delay: float = 0.0) -> None:
-        if not self.steps_down:
+        self.restart_due = self.restart_due or self.steps_down
+        if not self.restart_due:
             super().start(learner, delay)
 
     def after_message(self) -> None:
@@ -83,8 +86,9 @@ class _WithoutBarrier(Simulation):
 
     def restart_if_due(self) -> None:
         """Restart all learners, and let them start, if that is due and no task or message is under way."""
-        if self.running or self.order.under_way or not self.steps_down:
+        if self.running or self.order.under_way or not self.restart_due:
             return
+        self.restart_due = False
         self.settle()
         self.restart()
         for learner in self.members:
@@ -262,13 +266,13 @@ class PeerSimulation(_WithoutBarrier):
 
     def _mean(self) -> None:
         """z ← the mean by mass of all weights, also of those under way."""
-        members = list(self.members)
-        parts = [
-            (self.masses.own, self.rows["weights"][members]),
-            (self.masses.coming, self.rows["received"][members]),
-            ([letter.mass for letter in self.letters], [letter.weights for letter in self.letters]),
+        members, coming = np.array(self.members), np.array(self.masses.coming)
+        waiting = np.flatnonzero(coming)
+        terms = [
+            np.array(self.masses.own)[:, None] * self.rows["weights"][members],
+            coming[waiting, None] * self.rows["received"][members[waiting]],
+            *(letter.mass * letter.weights[None] for letter in self.letters),
         ]
-        terms = [np.array(masses)[:, None] * np.array(vectors) for masses, vectors in parts if masses]
         # Added one by one, as in the engine.
         self.base["base"][...] = np.add.accumulate(np.concatenate(terms))[-1]
 

@@ -149,7 +149,7 @@ class Simulation:
         self.w = [mean.copy() for _ in self.w]
 
     def diloco_tick(self, tau: int, rate: float, momentum: float) -> None:
-        """Algorithm 1 of the DiLoCo paper. Its outer optimiser is SGD with Nesterov momentum as PyTorch documents it."""
+        """Algorithm 1 of the DiLoCo paper. Nesterov's momentum is as PyTorch documents it."""
         change = self.z - self.alone(tau)
         self.base_velocity = momentum * self.base_velocity + change
         self.z, self.z_previous = self.z - rate * (change + momentum * self.base_velocity), self.z
