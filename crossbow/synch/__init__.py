@@ -12,6 +12,7 @@ from crossbow.synch.asynchronous import (
 )
 from crossbow.synch.averaging import ModelAveraging, PolyakRuppert
 from crossbow.synch.collective import Collective, HostCollective
+from crossbow.synch.cost import ExchangeCost, exchange_cost
 from crossbow.synch.diloco import DiLoCo
 from crossbow.synch.gossip import Gossip
 from crossbow.synch.grouping import Grouping
@@ -76,6 +77,7 @@ __all__ = [
     "Collective",
     "Default",
     "DiLoCo",
+    "ExchangeCost",
     "FreeRule",
     "Gossip",
     "Grouping",
@@ -92,6 +94,7 @@ __all__ = [
     "SynchronousEASGD",
     "Trajectory",
     "WeedOut",
+    "exchange_cost",
     "has_barrier",
     "rule_class",
     "simulate",

@@ -75,7 +75,7 @@ from tests.synch.test_simulator import noise, run
         ({"bytes": -4}, "bytes must be a finite number ≥ 0 or None. Received: bytes=-4"),
         (
             {"latency": 1.0},
-            "speeds must be given with a latency, a bandwidth, or learners that leave or join. Received",
+            "speeds must be given with a latency, a bandwidth, or learners that leave or join",
         ),
         ({"bandwidth": 8.0}, "speeds must be given with a latency, a bandwidth, or learners that leave or join"),
         ({"leave": [(1.0, 0)]}, "speeds must be given with a latency, a bandwidth, or learners that leave or join"),

@@ -148,7 +148,8 @@ RECORDED = {
 def test_without_a_latency_no_bit_has_changed(rule: Rule, digest: str) -> None:
     made = simulate(
         rule, initial=[1.0, -2.0], learners=3,
-        gradient=lambda weights, learner, task: weights - np.array([task % 7 - 3, learner]) / 4, speeds=[1.0, 1.5, 2.0], events=60, solver=SolverConf(learning_rate=0.125, momentum=0.5),
+        gradient=lambda weights, learner, task: weights - np.array([task % 7 - 3, learner]) / 4,
+        speeds=[1.0, 1.5, 2.0], events=60, solver=SolverConf(learning_rate=0.125, momentum=0.5),
         latency=0, bandwidth=None, bytes=10**9, leave=[], join=[],
     )  # fmt: skip
     assert hashlib.sha256(made.base.tobytes() + made.replicas.tobytes()).hexdigest()[:12] == digest
