@@ -22,6 +22,7 @@ from crossbow.synch.simulator import simulate
 from crossbow.synch.sma import SMA, SynchronousEASGD
 from crossbow.synch.ssgd import SSGD
 from crossbow.synch.trajectory import Trajectory
+from crossbow.synch.two_level import TwoLevel
 from crossbow.types import ConfigurationError
 
 RULES: dict[str, type[Rule]] = {
@@ -93,6 +94,7 @@ __all__ = [
     "RuleSequence",
     "SynchronousEASGD",
     "Trajectory",
+    "TwoLevel",
     "WeedOut",
     "exchange_cost",
     "has_barrier",

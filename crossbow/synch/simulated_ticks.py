@@ -73,9 +73,12 @@ class BarrierSimulation(Simulation):
             for own in self.own:
                 own["weights"] = base["base"]
         self.keep_base()
-        self._begin_tick()
+        self.sent.clear()
+        self.advance()
+        self.begin_tick()
 
-    def _begin_tick(self) -> None:
+    def advance(self) -> None:
+        """Count the tick. Restart the learners if the schedule steps down, and let those join that wait for it."""
         last = self.first_task
         self.first_task += self.tasks_per_tick
         self.tick += 1
@@ -85,10 +88,8 @@ class BarrierSimulation(Simulation):
         for learner in self.joining:
             self.add_member(learner)
         self.joining.clear()
-        self._start_all()
 
-    def _start_all(self) -> None:
-        self.sent.clear()
+    def begin_tick(self) -> None:
         for learner in self.members:
             self.steps[learner] = 0
             self.start(learner, self.delay)
@@ -104,8 +105,9 @@ class BarrierSimulation(Simulation):
         self.void_messages(self.members)
         self.running.clear()
         self.drop_member(learner)
+        self.sent.clear()
         self.restart()
-        self._start_all()
+        self.begin_tick()
 
     def join(self, learner: int) -> None:
         self.joining.append(learner)

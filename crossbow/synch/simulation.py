@@ -106,29 +106,13 @@ class Simulation(ABC):
         self.rule: Any = self.given_rule.settled([self.given.speeds[learner] for learner in self.members])
 
     def run(self) -> Trajectory:
-        self.events: list[int] = []
-        self.staleness: list[int] = []
-        self.dropped: list[bool] = []
         times: list[float] = []
-        for time, learner, joins in self.given.changes:
-            self.order.change(time, partial(self.join if joins else self.leave, learner))
-        for learner in self.members:
-            self.start(learner)
+        self.begin()
         while (following := self.order.next(self.running)) is not None:
             time, learner = following
             times.append(time)
-            self.events.append(learner)
-            self.staleness.append(0)
-            self.dropped.append(False)
-            self.running.discard(learner)
-            self.moved.add(learner)
-            seen = self.seen[learner].copy()
-            gradient = self.gradient(seen, learner, self.tasks[learner])
-            own_part = 1.0 if self.rule.sends_gradient else self.clip(gradient)
-            self.own[learner]["gradient"][...] = own_part * gradient
-            self.steps[learner] += 1
-            self.finish(learner)
-            self._log_moves()
+            self.end_task(learner)
+            self.log.moves.append(self.take_moves())
         size = self.base["base"].size
         return Trajectory(
             np.array(self.bases).reshape(-1, size),
@@ -140,18 +124,43 @@ class Simulation(ABC):
             (self.log,),
         )
 
-    def _log_moves(self) -> None:
-        if self.rule.reads_base:
-            moves: list[Move] = []
-            if self.logged != (len(self.bases), self.members):
-                self.logged = len(self.bases), self.members
-                moves = [(self.members, self.base["base"].copy())]
-        else:
-            who = [learner for learner in self.moved if learner in self.position]
-            moves = [(who, np.array([self.own[learner]["weights"] for learner in who]))] if who else []
-        self.log.moves.append(self.gone + moves)
+    def begin(self) -> None:
+        """Let all learners begin."""
+        self.events: list[int] = []
+        self.staleness: list[int] = []
+        self.dropped: list[bool] = []
+        for time, learner, joins in self.given.changes:
+            self.order.change(time, partial(self.join if joins else self.leave, learner))
+        for learner in self.members:
+            self.start(learner)
+
+    def end_task(self, learner: int) -> None:
+        """Compute the gradient of the learner's task, and do all that follows."""
+        self.events.append(learner)
+        self.staleness.append(0)
+        self.dropped.append(False)
+        self.running.discard(learner)
+        if not self.rule.reads_base:
+            self.moved.add(learner)
+        seen = self.seen[learner].copy()
+        gradient = self.gradient(seen, learner, self.tasks[learner])
+        own_part = 1.0 if self.rule.sends_gradient else self.clip(gradient)
+        self.own[learner]["gradient"][...] = own_part * gradient
+        self.steps[learner] += 1
+        self.finish(learner)
+
+    def take_moves(self) -> list[Move]:
+        """The changes of the learners' weights since the last call."""
+        moves, self.gone = self.gone, []
+        who = [learner for learner in self.moved if learner in self.position]
         self.moved.clear()
-        self.gone = []
+        if self.rule.reads_base:
+            if who or self.logged != (len(self.bases), self.members):
+                moves.append((self.members, self.base["base"].copy()))
+            self.logged = len(self.bases), self.members
+        elif who:
+            moves.append((who, np.array([self.own[learner]["weights"] for learner in who])))
+        return moves
 
     def start(self, learner: int, delay: float = 0.0) -> None:
         """Begin the learner's next task after this delay, if there is a task. It sees its weights as they are now."""

@@ -17,6 +17,7 @@ from crossbow.synch.arguments import (
     check_numbers,
     checked,
     delay_of,
+    hosts_of,
     local_of,
     places_of,
     refused,
@@ -28,13 +29,15 @@ from crossbow.synch.progress import check_local_variables, check_skip
 from crossbow.synch.rule import BarrierRule, FreeRule, PeerRule, Rule
 from crossbow.synch.sequence import RuleSequence
 from crossbow.synch.simulated_exchanges import FreeSimulation, PeerSimulation
+from crossbow.synch.simulated_hosts import TwoLevelSimulation
 from crossbow.synch.simulated_ticks import BarrierSimulation
 from crossbow.synch.simulation import Given, Simulation
 from crossbow.synch.trajectory import Trajectory, joined
+from crossbow.synch.two_level import TwoLevel
 
 
 def simulate(
-    rule: Rule | RuleSequence,
+    rule: Rule | RuleSequence | TwoLevel,
     *,
     initial: Any,
     gradient: GradientOf,
@@ -54,6 +57,7 @@ def simulate(
     bytes: float | None = None,
     leave: Sequence[tuple[float, int]] = (),
     join: Sequence[tuple[float, int]] = (),
+    hosts: Sequence[int] | None = None,
 ) -> Trajectory:
     """Run a rule, with all learners starting from the weights `initial` (n,).
 
@@ -87,6 +91,8 @@ def simulate(
     1 again. The rule's defaults follow the number of learners. Needs `speeds`.
     join: pairs (time, learner). A learner with the next number, or one that has left, begins with z and zero velocity:
     under a rule with a barrier after the current tick, else at once. Needs `speeds`.
+    hosts: under `TwoLevel`, the number of learners of each host; they are numbered from host to host. Only messages
+    between hosts take time. `Trajectory.base` is z between the hosts.
 
     Raises ConfigurationError, also if `gradient` does not return a vector of n real numbers.
 
@@ -100,7 +106,7 @@ def simulate(
         (learners, tasks, tasks_per_epoch, skip, restart, seed)
     )
     events, speeds, variables, local_variables = map(plain, (events, speeds, variables, local_variables))
-    latency, bandwidth, bytes, leave, join = map(plain, (latency, bandwidth, bytes, leave, join))
+    latency, bandwidth, bytes, leave, join, hosts = map(plain, (latency, bandwidth, bytes, leave, join, hosts))
     check_kinds(rule, gradient, solver, restart)
     check_numbers(learners, tasks_per_epoch, skip, seed)
     start, solver = start_of(initial), solver or SolverConf()
@@ -109,19 +115,18 @@ def simulate(
     delay, changes = delay_of(latency, bandwidth, bytes, start.size), changes_of(learners, leave, join)
     if speeds is None and (delay or changes):
         raise refused("speeds", speeds, "given with a latency, a bandwidth, or learners that leave or join")
-    if changes and isinstance(rule, RuleSequence):
-        raise refused("leave and join", [*leave, *join], "() with a sequence of rules")
+    if changes and not isinstance(rule, Rule):
+        raise refused("leave and join", [*leave, *join], "() with a sequence of rules or two levels")
+    of_hosts = hosts_of(hosts, learners, two_level=isinstance(rule, TwoLevel))
     said = speeds_of(numbers_of(learners, changes), speeds)
     order, speeds = order_of(learners, events, said, tasks), said or [1.0] * learners
-    for each in (rule,) if isinstance(rule, Rule) else rule.rules:
-        for members in memberships(learners, changes):
-            settled = each.settled([speeds[learner] for learner in members])
-        check_skip(skip, settled, solver)
-        check_local_variables(local, settled)
     given = Given(
         checked(gradient, start.size), learners, speeds, solver, tasks_per_epoch, skip, places, local, restart, seed,
         delay, changes,
     )  # fmt: skip
+    _check_rules(rule, given, of_hosts or memberships(learners, changes))
+    if isinstance(rule, TwoLevel):
+        return TwoLevelSimulation(rule, start, given, order, of_hosts, tasks).run()
 
     def run(
         rule: Rule, start: Vector, first: int, tasks: int | None, merges: int = 0
@@ -132,6 +137,22 @@ def simulate(
         return made.run(), made.base["base"], made.merges
 
     return run(rule, start, 0, tasks)[0] if isinstance(rule, Rule) else _in_turn(rule, start, learners, tasks, run)
+
+
+def _check_rules(rule: Rule | RuleSequence | TwoLevel, given: Given, together: Sequence[Sequence[int]]) -> None:
+    """Reject rules that do not support what is given, or the numbers of learners that there are together. Raises
+    ConfigurationError."""
+    if isinstance(rule, TwoLevel):
+        rules: Sequence[Rule] = (rule.within,)
+        if given.local:
+            raise refused("local_variables", given.local, "() with two levels")
+    else:
+        rules = (rule,) if isinstance(rule, Rule) else rule.rules
+    for each in rules:
+        for learners in together:
+            settled = each.settled([given.speeds[learner] for learner in learners])
+        check_skip(given.skip, settled, given.solver)
+        check_local_variables(given.local, settled)
 
 
 def _in_turn(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crossbow import SMA, SSGD, ConfigurationError, SolverConf
-from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, Rule, RuleSequence, simulate
+from crossbow.synch import AsynchronousSGD, Gossip, Hogwild, Rule, RuleSequence, TwoLevel, simulate
 from tests.synch.test_simulator import noise, run
 
 
@@ -83,12 +83,20 @@ from tests.synch.test_simulator import noise, run
         ({"leave": 1.0, "speeds": [1, 1], "events": 3}, "leave must be pairs of a time ≥ 0 and a learner's number"),
         (
             {"leave": [(1, 0)], "speeds": [1, 1], "events": 3, "rule": RuleSequence(((SSGD(), 1), (SMA(), 1)))},
-            r"leave and join must be \(\) with a sequence of rules. Received: leave and join=\[\(1, 0\)\]",
+            r"leave and join must be \(\) with a sequence of rules or two levels. Received: .*=\[\(1, 0\)\]",
         ),
         (
             {"join": [(1, 2)], "speeds": [1, 1, 1], "events": 3, "rule": SMA(alpha=0.6)},
             "alpha must be < .* with k = 3 learners",
         ),
+        ({"hosts": [2]}, r"hosts must be None unless the rule is a TwoLevel. Received: hosts=\[2\]"),
+        ({"rule": TwoLevel()}, "hosts must be numbers of learners ≥ 1, 2 together. Received: hosts=None"),
+        ({"rule": TwoLevel(), "hosts": [1, 2]}, r"hosts must be numbers .*, 2 together. Received: hosts=\[1, 2\]"),
+        ({"rule": TwoLevel(), "hosts": [2, 0]}, r"hosts must be numbers of learners ≥ 1"),
+        ({"rule": TwoLevel(), "hosts": [2], "local_variables": [0]}, r"local_variables must be \(\) with two levels"),
+        ({"rule": TwoLevel(), "hosts": [2], "skip": 0.5}, "skip must be 0 under a rule whose"),
+        ({"rule": TwoLevel(SMA(0.9)), "hosts": [2]}, "alpha must be < .* with k = 2 learners"),
+        ({"rule": TwoLevel(SSGD(), SMA(0.9)), "hosts": [1, 1]}, "alpha must be < .* with k = 2 learners"),
         ({"rule": "sma"}, "rule must be one of crossbow.synch"),
         ({"rule": SMA(alpha=0.9)}, "alpha must be < 2/"),
     ],

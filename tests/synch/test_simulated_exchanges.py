@@ -121,10 +121,10 @@ def test_training_goes_on(rule: Rule, speeds: list[float], moments: list[float],
     """To the last event, also if the learning rate steps down while messages are under way or a learner is lost."""
     solver = SolverConf(learning_rate=0.5, policy="step", gamma=0.5, step_size=7, momentum=0.5)
     made = run(
-        rule, learners=3, speeds=speeds, events=60, latency=latency, solver=solver,
+        rule, learners=3, speeds=speeds, events=120, latency=latency, solver=solver,
         leave=[(moments[0], 1), (moments[1], 0)], join=[(moments[2], 3)],
     )  # fmt: skip
-    assert len(made.events) == 60
+    assert len(made.events) == 120
     assert np.isfinite(made.base).all()
     assert np.isnan(made.replicas[-1]).ravel().tolist() == [True, True, False, False]
 
