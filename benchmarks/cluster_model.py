@@ -21,7 +21,7 @@ import numpy as np
 from crossbow.files import write_whole
 from crossbow.scripts.values import expanded_path, integer, number
 from crossbow.solver import SolverConf
-from crossbow.synch import SMA, BarrierRule, DiLoCo, ModelAveraging, Trajectory, exchange_cost, simulate
+from crossbow.synch import SMA, BarrierRule, DiLoCo, ModelAveraging, Trajectory, TwoLevel, exchange_cost, simulate
 from crossbow.synch.cost import ORDERS
 from crossbow.types import DataError
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 HOSTS = tuple(2**n for n in range(1, 13))
 """2 to 4,096."""
-SIMULATED_HOSTS, EXCHANGE = 16, 10.0
-"""Of the simulated learners: their number, and the duration of an exchange in tasks."""
+SIMULATED_HOSTS, LEARNERS, EXCHANGE = 16, 2, 10.0
+"""Simulated hosts, learners of each, and the duration of an exchange in tasks."""
 SIMULATED_TIME, SIZE = 6000.0, 50
 """Duration of the simulation in tasks, and elements of its vectors."""
 
@@ -57,7 +57,7 @@ class Scheme(NamedTuple):
     """How hosts exchange."""
 
     name: str
-    rule: BarrierRule
+    rule: BarrierRule | TwoLevel
     overlaps: bool
     """Whether the exchange takes place during the last task before it is needed."""
 
@@ -75,7 +75,7 @@ NETWORKS = (
 )
 SCHEMES = (
     Scheme("SMA, every tick", SMA(), overlaps=True),
-    Scheme("two levels, τ = 64", ModelAveraging(tau=64), overlaps=False),
+    Scheme("two levels, τ = 64", TwoLevel(SMA(), ModelAveraging(tau=64)), overlaps=False),
     Scheme("DiLoCo, τ = 500", DiLoCo(tau=500), overlaps=False),
 )
 
@@ -129,13 +129,14 @@ def pull(weights: Any, learner: int, task: int) -> Any:
     return np.linspace(0.05, 1, SIZE) * weights + np.random.default_rng([learner, task]).standard_normal(SIZE)
 
 
-def simulated(rule: BarrierRule, hosts: int = SIMULATED_HOSTS, duration: float = SIMULATED_TIME) -> Trajectory:
-    """Learners of equal speed, one for each host, on a noisy quadratic. An exchange takes as long as EXCHANGE tasks,
-    half of it for each way."""
-    ticks = int(duration // (rule.tau + EXCHANGE))
+def simulated(rule: BarrierRule | TwoLevel, duration: float) -> Trajectory:
+    """Learners of equal speed on a noisy quadratic. An exchange takes as long as EXCHANGE tasks, half of it for each
+    way; under two levels only between hosts."""
+    ticks, learners = int(duration // (rule.tau + EXCHANGE)), SIMULATED_HOSTS * LEARNERS
     return simulate(
-        rule, initial=np.full(SIZE, 10.0), gradient=pull, learners=hosts, speeds=[1.0] * hosts,
-        events=ticks * rule.tau * hosts, latency=EXCHANGE / 2, solver=SolverConf(learning_rate=0.02),
+        rule, initial=np.full(SIZE, 10.0), gradient=pull, learners=learners, speeds=[1.0] * learners,
+        hosts=[LEARNERS] * SIMULATED_HOSTS if isinstance(rule, TwoLevel) else None,
+        events=ticks * rule.tau * learners, latency=EXCHANGE / 2, solver=SolverConf(learning_rate=0.02),
     )  # fmt: skip
 
 
@@ -199,11 +200,11 @@ def exchange_picture() -> Figure:
 
 def progress_picture() -> Figure:
     """Distance of z from the minimum by time, of simulated learners."""
-    title = f"Simulated: {SIMULATED_HOSTS} hosts on a noisy quadratic; an exchange takes as long as {EXCHANGE:g} tasks"
+    title = f"Simulated: {SIMULATED_HOSTS} hosts of {LEARNERS}, a noisy quadratic; an exchange takes {EXCHANGE:g} tasks"
     figure = _figure(2, 1, title)
     axes = figure.add_subplot(1, 1, 1)
     for scheme in SCHEMES:
-        made = simulated(scheme.rule)
+        made = simulated(scheme.rule, SIMULATED_TIME)
         distances = np.linalg.norm(made.base, axis=1)
         axes.plot(made.merge_times, distances, label=scheme.name, marker="o" if len(distances) < 100 else None)
     axes.set_yscale("log")

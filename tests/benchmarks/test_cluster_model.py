@@ -63,7 +63,8 @@ def test_the_command_prints_the_table_of_given_numbers(capsys: pytest.CaptureFix
 
 
 @pytest.mark.slow
-def test_pictures(tmp_path: Path) -> None:
+def test_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib, of the extra zoo, is not installed")
+    monkeypatch.setattr(cluster_model, "SIMULATED_TIME", 600.0)
     cluster_model.write_pictures(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(cluster_model.PICTURES)
