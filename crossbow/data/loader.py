@@ -10,12 +10,14 @@ from types import TracebackType
 
 import numpy as np
 
+from crossbow.clock import now
 from crossbow.conf import is_integer
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample, Examples, Indices, Selection
 from crossbow.data.order import Order
 from crossbow.data.ring import Batch, BatchRing
 from crossbow.host_memory import aligned_zeros
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, DataError, Shape, Tensor
 
 Source = Callable[[Selection, Array, Array], None]
@@ -72,9 +74,11 @@ class Loader:
         in_turn: bool = True,
         threads: int = 1,
         bad: BadExamples | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """memory: arrays for images, labels and positions of the slots; by default they are allocated. in_turn: if
-        False, task n uses any free slot, so that one slot in use delays no other task."""
+        False, task n uses any free slot, so that one slot in use delays no other task. recorder: records when batches
+        are filled."""
         for what, number in (("slots", slots), ("threads", threads)):
             if not is_integer(number) or number < 1:
                 raise DataError(f"{what}: expected an integer ≥ 1. Received: {number!r}")
@@ -89,6 +93,7 @@ class Loader:
         self._in_turn = in_turn
         self._source = examples.write if source is None else source
         self._bad = bad
+        self._recorder = recorder or Recorder()
         self._number_of_threads = threads
         self._ring: BatchRing | None = None
         self._threads: list[threading.Thread] = []
@@ -139,6 +144,11 @@ class Loader:
             raise RuntimeError("the loader was not started")
         return self._ring.next()
 
+    @property
+    def filled(self) -> int:
+        """Number of slots with a batch that was not taken yet."""
+        return 0 if self._ring is None else self._ring.filled
+
     def batches(self, total: int) -> Iterator[Batch]:
         """The next `total` batches. Each must be released."""
         for _ in range(total):
@@ -186,6 +196,7 @@ class Loader:
         claim = ring.claim()
         while claim is not None:
             task, slot = claim
+            begin = now()
             try:
                 examples = self._write(task, selection, steps, *memory[slot])
             except BaseException as error:
@@ -195,6 +206,8 @@ class Loader:
                 return
             epochs, indices = positions[slot]
             epochs[...], indices[...] = selection.epochs, selection.indices
+            if self._recorder.on:
+                self._recorder.event(threading.current_thread().name, "fill a batch", begin, task=task, slot=slot)
             claim = ring.publish(slot, examples) or ring.claim()
 
     def _write(self, task: int, selection: Selection, steps: Indices, images: Array, labels: Array) -> int:

@@ -25,6 +25,7 @@ from crossbow.runtime.reports import Reports
 from crossbow.runtime.task import Finished, Report, Task
 from crossbow.solver import Pace
 from crossbow.synch import Collective
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Tensor
 
 T = TypeVar("T")
@@ -147,7 +148,14 @@ class Backend(Protocol):
         """Wait until assignments to a device's arrays (`memory.assign`) have arrived."""
 
     def new_loader(
-        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+        self,
+        examples: Examples,
+        order: Order,
+        name: str,
+        *,
+        in_turn: bool,
+        bad: BadExamples | None,
+        recorder: Recorder,
     ) -> Loader:
         """Return a loader whose slots the learners can read, or copy. Other arguments: see `Loader`."""
 

@@ -34,6 +34,7 @@ from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, has_barrier
 from crossbow.synch.progress import check_local_variables, check_skip
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import ConfigurationError, LabelRange, Phase
 
 CLOSE_SECONDS = 0.5
@@ -63,6 +64,7 @@ def new_setting(
     system: SystemConf,
     backend: Backend,
     bad: Mapping[Phase, BadExamples],
+    recorder: Recorder,
 ) -> RunSetting:
     """Return the setting for a backend's learners. Raises ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule) else SMA()
@@ -71,7 +73,9 @@ def new_setting(
     check_local_variables(model.local_variables, rule)
     check_skip(model.skip, rule, solver)
     clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
-    return RunSetting(data, model, solver, system, given, rule, len(threads), len(backend.devices), clock, bad)
+    return RunSetting(
+        data, model, solver, system, given, rule, len(threads), len(backend.devices), clock, bad, recorder
+    )
 
 
 def new_coordination(
@@ -115,14 +119,21 @@ def assemble(training: Graph, check: Graph, backend: Backend, setting: RunSettin
 
 def _assemble(training: Graph, check: Graph, backend: Backend, setting: RunSetting, others: dict[str, int]) -> Assembly:
     data, model = setting.data, setting.model
-    order = _new_order(setting)
-    loader = backend.new_loader(data.train, order, "loader", in_turn=setting.barrier, bad=setting.bad.get(Phase.TRAIN))
+    order, in_turn, recorder = _new_order(setting), setting.barrier, setting.recorder
+    loader = backend.new_loader(
+        data.train, order, "loader", in_turn=in_turn, bad=setting.bad.get(Phase.TRAIN), recorder=recorder
+    )
     program = _compile(training, loader, data.train, Phase.TRAIN, None, setting, backend)
     trained, checked, check_order = Pipeline(program, loader), None, None
     if data.check is not None:
         check_order = CheckOrder(len(data.check), setting.check_batch_size(len(data.check)))
         check_loader = backend.new_loader(
-            data.check, check_order, "check-loader", in_turn=setting.barrier, bad=setting.bad.get(Phase.CHECK)
+            data.check,
+            check_order,
+            "check-loader",
+            in_turn=in_turn,
+            bad=setting.bad.get(Phase.CHECK),
+            recorder=recorder,
         )
         checked = Pipeline(
             _compile(check, check_loader, data.check, Phase.CHECK, program, setting, backend), check_loader

@@ -25,6 +25,7 @@ from crossbow.runtime.training_engine import TrainingEngine
 from crossbow.runtime.tuning import Tuning
 from crossbow.solver import SolverConf
 from crossbow.synch import Collective, Rule, RuleSequence
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, Phase
 
 
@@ -36,12 +37,15 @@ def new_engine(
     solver: SolverConf,
     system: SystemConf,
     collective: Collective | None = None,
+    recorder: Recorder | None = None,
 ) -> TrainingEngine:
-    """Create the engine for a model's rule and a system's learners. Raises GraphError or ConfigurationError."""
+    """Create the engine for a model's rule and a system's learners. recorder: records its timeline. Raises
+    GraphError or ConfigurationError."""
+    recorder = recorder or Recorder()
     bad = _new_bad_examples(data) if system.on_bad_record == "skip" else None
 
     def make(changed_model: ModelConf = model, changed_system: SystemConf = system, beside: int = 0) -> Engine:
-        return Engine(training, check, data, changed_model, solver, changed_system, collective, beside, bad)
+        return Engine(training, check, data, changed_model, solver, changed_system, collective, beside, bad, recorder)
 
     def with_rule(rule: Rule, beside: int) -> Engine:
         return make(dataclasses.replace(model, rule=rule), system, beside)

@@ -39,6 +39,7 @@ from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
 from crossbow.solver import Schedule, SolverConf
 from crossbow.synch import Collective
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Array, NonFiniteLossError, Phase
 
 
@@ -63,17 +64,19 @@ class Engine:
         collective: Collective | None = None,
         beside: int = 0,
         bad: Mapping[Phase, BadExamples] | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
-        phase, which may be shared with other engines; None if a bad example is an error. Raises GraphError or
+        phase, which may be shared with other engines; None if a bad example is an error. recorder: records the
+        timeline of several engines; None if this engine has one of its own. Raises GraphError or
         ConfigurationError, after ending all threads."""
         self.backend = new_backend(model.rule, system)
-        setting = new_setting(data, model, solver, system, self.backend, bad or {})
+        setting = new_setting(data, model, solver, system, self.backend, bad or {}, recorder or Recorder())
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_tick)
-        self.flow = Flow(reports, setting.learners, self.coordination)
+        self.flow = Flow(reports, setting.learners, self.coordination, setting.recorder)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self.scheduler = Scheduler(setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule)

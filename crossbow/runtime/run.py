@@ -17,6 +17,7 @@ from crossbow.host_memory import resident_memory
 from crossbow.runtime.configuration import ModelConf
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.observation import Measurement, arrived
+from crossbow.runtime.profiling import Profiler
 from crossbow.runtime.results import (
     AnyDecision,
     History,
@@ -144,11 +145,13 @@ class TrainingRun:
         *,
         test: bool,
         keeper: Keeper | None = None,
+        profiler: Profiler | None = None,
         state: RunState | None = None,
     ) -> None:
         """model: has the interval of tests. test: whether to test. state: that of the run to continue."""
         self._test_interval = model.test_interval, model.test_interval_unit
-        self.engine, self.limits, self.monitors, self.test, self.keeper = engine, limits, monitors, test, keeper
+        self.engine, self.limits, self.monitors, self.test = engine, limits, monitors, test
+        self.keeper, self.profiler = keeper, profiler
         self.history = History()
         self.mean = RunningMean(engine.order.tasks_in_epochs(1))
         self.seconds_before = 0.0
@@ -204,11 +207,15 @@ class TrainingRun:
         KeyboardInterrupt is raised. Other signals, if a keeper asks for them, end the process in the same way."""
         if self.keeper is not None:
             self.keeper.begin(self)
+        if self.profiler is not None:
+            self.profiler.begin(self.engine, self.end)
         with self._interrupts():
             if self.history.records:
                 self.history.stop(self._reason() or self._accuracy_reached(self.history.records[-1]))
             while not self.history.stopped:
                 self._stretch()
+            if self.profiler is not None:
+                self.profiler.finish()
             if self.keeper is not None and not self.interrupted:
                 self.keeper.end(self)
         if self.interrupted == signal.SIGINT:
@@ -234,8 +241,10 @@ class TrainingRun:
             stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
             if not self._pause_now() or engine.tasks >= until or self._over():
                 break
-            assert self.keeper is not None
-            self.keeper.keep(self)
+            if self.profiler is not None and self.profiler.is_complete():
+                self.profiler.finish()
+            if self.keeper is not None and self.keeper.is_due(self):
+                self.keeper.keep(self)
         if self.interrupted and self.keeper is not None:
             self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
         self.seconds_before += stretch.seconds
@@ -391,6 +400,10 @@ class TrainingRun:
 
     def _pause_now(self) -> bool:
         """Called by the engine at every tick boundary."""
+        if self.profiler is not None:
+            self.profiler.advance(self.engine.tasks)
+            if self.profiler.is_complete():
+                return True
         return self.keeper is not None and self.keeper.is_due(self)
 
     def _progress(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
+from crossbow.timeline.recorder import Recorder
 from crossbow.types import Phase
 
 CHECK_BATCH_SIZE = 64
@@ -36,6 +37,8 @@ class RunSetting:
     clock: WorkClock
     bad: Mapping[Phase, BadExamples]
     """The bad examples of each phase; empty if they are errors."""
+    recorder: Recorder = field(default_factory=Recorder)
+    """Records the run's timeline, when it is wanted."""
 
     @property
     def dtype(self) -> np.dtype[np.generic]:

@@ -21,6 +21,7 @@ from crossbow import (
     ExecutionContext,
     History,
     JsonLinesMonitor,
+    Profile,
     WandbMonitor,
 )
 from crossbow.conf import settings
@@ -76,6 +77,10 @@ class ModelDescription:
 
 LONG_WAIT = 0.1, 1.0
 """Share of the time, and seconds, that learners may wait for data before a script recommends more threads."""
+
+
+SLOWEST = 12
+"""Number of operators that a script prints after a run with a timeline."""
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,7 @@ class _Run:
         make = self.script.synthetic if options.dataset == SYNTHETIC else None
         data = confs.data.load() if make is None else make(options, confs.data)
         checkpoints = Checkpoints(self.directory.path, **those_given(options, settings(Checkpoints)))
+        profile = None if options.profile is None else Profile(self.directory.timeline, tasks=options.profile)
         create: Callable[..., ExecutionContext] = functools.partial(ExecutionContext, checkpoints=checkpoints)
         if options.resume:
             create = functools.partial(ExecutionContext.resume, checkpoints)
@@ -211,6 +217,7 @@ class _Run:
             solver=confs.solver,
             system=confs.system,
             monitors=[self.log, self.status, *self.others, self.bad, self.console],
+            profile=profile,
         ) as context:
             weights, variant = weights_of_losses(dataflow), self.script.variant(options)
             initial = [] if options.resume else load_initial_model(context, options)
@@ -222,6 +229,7 @@ class _Run:
                     monitor.settings.update(head)
             description = self._describe(context)
             if context.resumed is None:
+                self.directory.timeline.unlink(missing_ok=True)  # of an older run
                 self.bad.prepare()
                 self.log.header(head)
             else:
@@ -336,6 +344,8 @@ class _Run:
                 f"best test accuracy {best.test.accuracy:.2%}, reached in {best.time:.1f} s "
                 f"({count(best.epoch, 'epoch')})"
             )
+        if context.timeline is not None:
+            print(f"\ntimeline {self.directory.timeline}, for ui.perfetto.dev\n{context.timeline.describe(SLOWEST)}\n")
         sys.stdout.flush()  # before the plot, which may fail
         print(f"log {self.directory.log}; {self._draw(context, history)}", flush=True)
 

@@ -22,6 +22,7 @@ from crossbow.runtime.merging import Merging
 from crossbow.runtime.replica import BaseModel
 from crossbow.runtime.task import Report, TaskKey
 from crossbow.synch import Collective
+from crossbow.timeline.recorder import SYNCHRONISER
 from crossbow.types import Array
 
 
@@ -37,7 +38,17 @@ def new_synchroniser(
         )
         for parity in (0, 1)
     }
-    return CpuLearner(merging.learners, stream, tasks, numbers, state, assembly.flags, report)
+    return CpuLearner(
+        merging.learners,
+        stream,
+        tasks,
+        numbers,
+        state,
+        assembly.flags,
+        report,
+        recorder=assembly.setting.recorder,
+        track=SYNCHRONISER,
+    )
 
 
 def synchroniser_steps(
@@ -52,7 +63,7 @@ def synchroniser_steps(
     """The task of a tick: add up the sums of all devices, and merge on each device."""
     arithmetic, flags = merging.arithmetic, signals.flags
     means = [base.mean for base in bases if base.mean is not None]
-    steps = signals.wait(flags.contributed, state)
+    steps = signals.wait("contributed", flags.contributed, state)
     steps.append(BoundStep("all-reduce", lambda: collective.all_reduce(means)))
     statistics = [base.statistics_mean for base in bases if base.statistics_mean is not None]
     if bases[0].statistics[0].size:
@@ -68,4 +79,4 @@ def synchroniser_steps(
         steps += clipping
     for base in bases:
         steps += arithmetic.adjust("average", merge, base.vectors(parity), whole)
-    return [*steps, *signals.signal(flags.merged, 0, state)]
+    return [*steps, *signals.signal("merged", flags.merged, 0, state)]
