@@ -48,7 +48,7 @@ class _WithoutBarrier(Simulation):
         self.settle()
         return made
 
-    def task_of(self, learner: int) -> int | None:
+    def next_task(self, learner: int) -> int | None:
         if self.again:
             task = heapq.heappop(self.again)
         elif self.started < self.number_of_tasks:

@@ -48,7 +48,7 @@ class HostSimulation(BarrierSimulation):
     def tasks_per_tick(self) -> int:
         return self.every * int(self.rule.tau)
 
-    def task_of(self, learner: int) -> int | None:
+    def next_task(self, learner: int) -> int | None:
         task = self.first_task + self.steps[learner] * self.every + self.first + learner
         return task if task < self.number_of_tasks else None
 

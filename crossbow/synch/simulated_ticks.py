@@ -31,7 +31,7 @@ class BarrierSimulation(Simulation):
         self.tick = 0
         """Number of the tick, from the start of the phase."""
 
-    def task_of(self, learner: int) -> int | None:
+    def next_task(self, learner: int) -> int | None:
         task = self.first_task + self.steps[learner] * self.learners + self.position[learner]
         return task if task < self.number_of_tasks else None
 

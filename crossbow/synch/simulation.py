@@ -164,7 +164,7 @@ class Simulation(ABC):
 
     def start(self, learner: int, delay: float = 0.0) -> None:
         """Begin the learner's next task after this delay, if there is a task. It sees its weights as they are now."""
-        task = self.task_of(learner)
+        task = self.next_task(learner)
         if task is None:
             return
         self.tasks[learner] = task
@@ -207,8 +207,8 @@ class Simulation(ABC):
         self.take_base([learner])
 
     @abstractmethod
-    def task_of(self, learner: int) -> int | None:
-        """Number of the task that the learner begins; None if there is none."""
+    def next_task(self, learner: int) -> int | None:
+        """Number of the task that the learner begins now; None if there is none."""
 
     @property
     def tasks_per_tick(self) -> int:
