@@ -26,7 +26,7 @@ class TwoLevel:
     one host, or hosts with the same batches, the rule between them changes nothing if it is `ModelAveraging`.
 
     within: a rule with a barrier. between: a rule with a barrier whose learners send weights. Where the learning rate
-    steps down, a host's learners restart from z_h.
+    steps down, a host's learners restart from z_h. A schedule by merges counts ticks of the hosts.
 
     Raises ConfigurationError.
 
