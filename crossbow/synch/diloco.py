@@ -19,8 +19,9 @@ class DiLoCo(Average):
         u ← μ u + Δ;   z ← z − η (Δ + μ u);   w_i ← z
 
     Δ is the outer gradient, and z follows it with Nesterov momentum, as in PyTorch's `SGD(nesterov=True)`. The inner
-    optimiser is the solver; each learner keeps its own velocity. η: outer_learning_rate, > 0. μ: outer_momentum, in
-    [0, 1). τ: local steps per tick, ≥ 1; the paper uses 500, and compares 50 to 2,000.
+    optimiser is the solver, AdamW in the paper; each learner keeps its own velocity and second moment. η:
+    outer_learning_rate, > 0. μ: outer_momentum, in [0, 1). τ: local steps per tick, ≥ 1; the paper uses 500, and
+    compares 50 to 2,000.
 
     If all Δ were equal, z would move by η / (1 − μ) times Δ in a tick: 7 times with the defaults, which are the
     paper's. With η = 1 and μ = 0, the rule is `ModelAveraging`. A restart sets u to 0, too.

@@ -11,11 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossbow.solver import Pace, Schedule, SolverConf, Update
+from crossbow.solver.adaptation import UNCORRECTED
 from crossbow.synch.arguments import Vector
 from crossbow.synch.members import Change
 from crossbow.synch.order import FinishOrder
 from crossbow.synch.rule import NOTHING
 from crossbow.synch.trajectory import Move, ReplicaLog, Trajectory
+
+STATE = ("velocity", "second_moment")
+"""The solver's vectors, of each learner and of z."""
 
 
 class Given(NamedTuple):
@@ -60,10 +64,11 @@ class Simulation(ABC):
         self.gradient, self.solver, self.skip, self.seed = given.gradient, given.solver, given.skip, given.seed
         self.places, self.local, self.delay = given.places, given.local, given.delay
         self.schedule = Schedule(given.solver, given.tasks_per_epoch, restart=given.restart)
-        self.base = {"base": start.copy(), "base_velocity": np.zeros_like(start)}
+        zeros = {f"base_{name}": np.zeros_like(start) for name in STATE}
+        self.base = {"base": start.copy(), **zeros, "base_step_count": np.zeros(1)}
         number = len(given.speeds)
-        kinds = ("weights", "taken", "received", "gradient", "velocity")
-        self.rows = {kind: np.zeros((number, start.size)) for kind in kinds}
+        kinds = ("weights", "taken", "received", "gradient", *STATE)
+        self.rows = {kind: np.zeros((number, start.size)) for kind in kinds} | {"step_count": np.zeros((number, 1))}
         """The vectors of all learners, one below the other."""
         self.own = [{kind: rows[learner] for kind, rows in self.rows.items()} for learner in range(number)]
         for kind in ("weights", "taken"):
@@ -231,14 +236,16 @@ class Simulation(ABC):
     def apply(
         self, update: Update, vectors: Mapping[str, Vector], *, local: Update = NOTHING, omitted: Collection[int] = ()
     ) -> None:
-        """Apply `update` to the variables that are not omitted, and `local` to local variables."""
+        """Apply `update` to the variables that are not omitted, and `local` to local variables. Both are one step."""
         if len(self.places) == 1 and not self.local and not omitted:
             update.apply(vectors)
             return
+        count = update.count
+        correction = UNCORRECTED if count is None else count.advance(vectors[count.name])
         for number, place in enumerate(self.places):
             if number not in omitted:
                 cut = {name: vector[place] for name, vector in vectors.items()}
-                (local if number in self.local else update).apply(cut)
+                (local if number in self.local else update).apply(cut, correction)
 
     def clip(self, gradient: Vector) -> float:
         """Factor of a clipped gradient, min(1, clip_gradient_norm / ‖g‖). The gradient is the learner's own or, under a
@@ -250,16 +257,18 @@ class Simulation(ABC):
         return 1.0 if norm <= limit else limit / norm
 
     def restart(self) -> None:
-        """w_i ← z, with zero velocity."""
-        self.base["base_velocity"][...] = 0
+        """w_i ← z, with zero velocity and second moment."""
+        for name in (*STATE, "step_count"):
+            self.base[f"base_{name}"][...] = 0
         self.take_base(self.members)
 
     def take_base(self, learners: Iterable[int]) -> None:
-        """w_i ← z, with zero velocity, for these learners."""
+        """w_i ← z, with zero velocity and second moment, for these learners."""
         for learner in learners:
             own = self.own[learner]
             own["weights"][...] = own["taken"][...] = self.base["base"]
-            own["velocity"][...] = 0
+            for name in (*STATE, "step_count"):
+                own[name][...] = 0
             self.moved.add(learner)
 
     def keep_base(self) -> None:

@@ -151,6 +151,7 @@ def _check_rules(rule: Rule | RuleSequence | TwoLevel, given: Given, together: S
     for each in rules:
         for learners in together:
             settled = each.settled([given.speeds[learner] for learner in learners])
+        settled.check_solver(given.solver)
         check_skip(given.skip, settled, given.solver)
         check_local_variables(given.local, settled)
 
