@@ -118,6 +118,7 @@ def test_a_file_has_the_same_contents(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [b"", b"text", gzip.compress(b"{}"), gzip.compress(b"[1]"), gzip.compress(b'{"otherData": 3}')[:-9], b"\x1f\x8b"],
+    ids=["empty", "text", "an object", "a list", "cut off", "only a beginning"],
 )
 def test_other_files_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
