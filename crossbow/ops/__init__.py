@@ -12,6 +12,8 @@ from crossbow.ops.dropout import Dropout, DropoutGradient
 from crossbow.ops.element_wise import ElementWiseOp, ElementWiseOpGradient
 from crossbow.ops.euclidean_loss import EuclideanLoss, EuclideanLossGradient
 from crossbow.ops.flatten import Flatten, FlattenGradient
+from crossbow.ops.gelu import GELU, GELUGradient
+from crossbow.ops.hard_swish import HardSwish, HardSwishGradient
 from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, Xavier
 from crossbow.ops.inner_product import InnerProduct, InnerProductGradient
 from crossbow.ops.kernel import ArrayGradient, Gradient, Kernel, Site, VariableSpec
@@ -26,6 +28,7 @@ from crossbow.ops.pool import Pool, PoolGradient
 from crossbow.ops.relu import ReLU, ReLUGradient
 from crossbow.ops.reshape import Reshape, ReshapeGradient
 from crossbow.ops.scale import Scale, ScaleGradient
+from crossbow.ops.silu import SiLU, SiLUGradient
 from crossbow.ops.slice import Slice, SliceGradient
 from crossbow.ops.softmax import SoftMax, SoftMaxGradient
 from crossbow.ops.softmax_loss import SoftMaxLoss, SoftMaxLossGradient
@@ -33,6 +36,7 @@ from crossbow.ops.total_loss import TotalLoss
 from crossbow.ops.transpose import Transpose, TransposeGradient
 
 __all__ = [
+    "GELU",
     "LRN",
     "MSRA",
     "Accuracy",
@@ -58,9 +62,12 @@ __all__ = [
     "EuclideanLossGradient",
     "Flatten",
     "FlattenGradient",
+    "GELUGradient",
     "Gaussian",
     "Gradient",
     "GradientDescentOptimiser",
+    "HardSwish",
+    "HardSwishGradient",
     "Initialiser",
     "InnerProduct",
     "InnerProductGradient",
@@ -84,6 +91,8 @@ __all__ = [
     "ReshapeGradient",
     "Scale",
     "ScaleGradient",
+    "SiLU",
+    "SiLUGradient",
     "Site",
     "Slice",
     "SliceGradient",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crossbow.ops import (
+    GELU,
     LRN,
     BatchNorm,
     Broadcast,
@@ -17,11 +18,13 @@ from crossbow.ops import (
     ElementWiseOp,
     EuclideanLoss,
     Flatten,
+    HardSwish,
     InnerProduct,
     Kernel,
     MatMul,
     Pool,
     ReLU,
+    SiLU,
     SoftMax,
 )
 
@@ -166,6 +169,18 @@ def mode(name: str) -> Translation:
     return lambda x: Ours(ReLU(mode=name), [x])
 
 
+def gelu(x: Tensor, approximate: str = "none") -> Ours:
+    return Ours(GELU(approximate=approximate), [x])
+
+
+def silu(x: Tensor, inplace: bool = False) -> Ours:
+    return Ours(SiLU(), [x])
+
+
+def hard_swish(x: Tensor, inplace: bool = False) -> Ours:
+    return Ours(HardSwish(), [x])
+
+
 def softmax(x: Tensor, dim: int, dtype: Any = None) -> Ours | None:
     return Ours(SoftMax(axis=dim), [x]) if x.ndim > 1 and dim % x.ndim > 0 else None
 
@@ -258,6 +273,8 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.conv1d": (conv(1), 5),
     "nn.functional.conv2d": (conv(2), 15),
     "nn.functional.conv3d": (conv(3), 10),
+    "nn.functional.gelu": (gelu, 2),
+    "nn.functional.hardswish": (hard_swish, 1),
     "nn.functional.hardtanh": (hardtanh, 0),
     "nn.functional.leaky_relu": (leaky_relu, 6),
     "nn.functional.linear": (linear, 8),
@@ -268,6 +285,7 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.mse_loss": (mse_loss, 3),
     "nn.functional.relu": (relu, 3),
     "nn.functional.relu6": (relu6, 3),
+    "nn.functional.silu": (silu, 1),
     "sigmoid": (mode("sigmoid"), 1),
     "softmax": (softmax, 3),
     "sub": (element_wise("sum", -1), 2),

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - everybody's name for it
 from crossbow.kernels.random import image_words, keep_mask, random_words
 from crossbow.kernels.requests import WindowGeometry
 from crossbow.ops import (
+    GELU,
     LRN,
     Accuracy,
     BatchNorm,
@@ -25,6 +26,7 @@ from crossbow.ops import (
     ElementWiseOp,
     EuclideanLoss,
     Flatten,
+    HardSwish,
     InnerProduct,
     Kernel,
     LogSoftMax,
@@ -36,6 +38,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     Scale,
+    SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
@@ -157,6 +160,18 @@ def relu(kernel: ReLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -
     if kernel.mode == "relu":
         return F.leaky_relu(x, kernel.negative_slope)
     return {"sigmoid": torch.sigmoid, "tanh": torch.tanh}[kernel.mode](x)
+
+
+def gelu(kernel: GELU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.gelu(inputs[0], approximate=kernel.approximate)
+
+
+def silu(kernel: SiLU, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.silu(inputs[0])
+
+
+def hard_swish(kernel: HardSwish, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return F.hardswish(inputs[0])
 
 
 def softmax(kernel: SoftMax, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -310,6 +325,8 @@ ORACLES: dict[type[Kernel], Oracle] = {
     ElementWiseOp: element_wise,
     EuclideanLoss: euclidean_loss,
     Flatten: flatten,
+    GELU: gelu,
+    HardSwish: hard_swish,
     InnerProduct: inner_product,
     LRN: lrn,
     LogSoftMax: log_softmax,
@@ -321,6 +338,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     ReLU: relu,
     Reshape: reshape,
     Scale: scale,
+    SiLU: silu,
     Slice: part,
     SoftMax: softmax,
     SoftMaxLoss: softmax_loss,

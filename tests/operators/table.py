@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crossbow.ops import (
+    GELU,
     LRN,
     Accuracy,
     BatchNorm,
@@ -27,6 +28,7 @@ from crossbow.ops import (
     EuclideanLoss,
     Flatten,
     Gaussian,
+    HardSwish,
     InnerProduct,
     Kernel,
     LogSoftMax,
@@ -38,6 +40,7 @@ from crossbow.ops import (
     ReLU,
     Reshape,
     Scale,
+    SiLU,
     Slice,
     SoftMax,
     SoftMaxLoss,
@@ -59,6 +62,8 @@ TOLERANCES: dict[type[Kernel], float] = {
     ElementWiseOp: 1e-6,
     EuclideanLoss: 1e-6,
     Flatten: 0.0,
+    GELU: 1e-6,
+    HardSwish: 1e-6,
     InnerProduct: 1e-5,
     LRN: 2e-6,
     LogSoftMax: 1e-6,
@@ -70,6 +75,7 @@ TOLERANCES: dict[type[Kernel], float] = {
     ReLU: 1e-6,
     Reshape: 0.0,
     Scale: 1e-6,
+    SiLU: 1e-6,
     Slice: 0.0,
     SoftMax: 1e-6,
     SoftMaxLoss: 1e-6,
@@ -545,6 +551,11 @@ CASES: tuple[Case, ...] = (
     Case(ReLU(mode="tanh"), ((1, 9),)),
     Case(ReLU(mode="clipped", ceiling=0.7), ((2, 3, 5, 4),)),
     Case(ReLU(mode="clipped"), ((3, 7),)),
+    *[
+        Case(kernel, (shape,))
+        for kernel in (GELU(), GELU(approximate="tanh"), SiLU(), HardSwish())
+        for shape in ((3, 7), (2, 3, 5, 4), (2, 3, 4), (2, 3, 2, 2, 2), (1,))
+    ],
     Case(SoftMax(), ((3, 10),)),
     Case(SoftMax(), ((1, 1),)),
     Case(SoftMax(), ((2, 5, 3, 4),)),
