@@ -17,6 +17,7 @@ from crossbow.ops.hard_swish import HardSwish, HardSwishGradient
 from crossbow.ops.initialiser import MSRA, Constant, Gaussian, Initialiser, Uniform, Values, Xavier
 from crossbow.ops.inner_product import InnerProduct, InnerProductGradient
 from crossbow.ops.kernel import ArrayGradient, Gradient, Kernel, Site, VariableSpec
+from crossbow.ops.layer_norm import LayerNorm, LayerNormGradient
 from crossbow.ops.log_softmax import LogSoftMax, LogSoftMaxGradient
 from crossbow.ops.lrn import LRN, LRNGradient
 from crossbow.ops.matfact import MatFact, MatFactGradient
@@ -73,6 +74,8 @@ __all__ = [
     "InnerProductGradient",
     "Kernel",
     "LRNGradient",
+    "LayerNorm",
+    "LayerNormGradient",
     "LogSoftMax",
     "LogSoftMaxGradient",
     "MatFact",

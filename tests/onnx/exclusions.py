@@ -119,7 +119,7 @@ NOT_OURS: dict[str, str] = {
     # Element by element.
     "Celu": "no activation function with an exponential",
     "Elu": "no activation function with an exponential",
-    "Gelu": "no activation function with an error function; the approximation has a power",
+    "Erf": "GELU is the only operator with an error function",
     "Mish": "no activation function with a logarithm",
     "Pow": "a small integer is a product, and PyTorch's LocalResponseNorm is an LRN; no operator has other exponents",
     "Reciprocal": "as Div",
@@ -141,7 +141,6 @@ NOT_OURS: dict[str, str] = {
     # Normalisation.
     "GroupNormalization": "BatchNorm observes a channel over the batch, not an example",
     "InstanceNormalization": "BatchNorm observes a channel over the batch, not an example",
-    "LayerNormalization": "BatchNorm observes a channel over the batch, not an example",
     "LpNormalization": "LRN and BatchNorm divide by no norm of an axis",
     "MeanVarianceNormalization": "BatchNorm in training, but that is no network for testing, and ε stands elsewhere",
     "RMSNormalization": "BatchNorm observes a channel over the batch, not an example",

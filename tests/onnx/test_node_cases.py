@@ -181,6 +181,6 @@ def test_our_operators_are_among_the_cases() -> None:
     wanted = (
         "Conv MaxPool AveragePool GlobalAveragePool GlobalMaxPool Gemm MatMul Relu LeakyRelu Sigmoid Tanh LRN Concat "
         "BatchNormalization Dropout Add Sub Mul Sum Max Min Mean Neg Abs Softmax Identity Flatten ArgMax ArgMin PRelu "
-        "HardSigmoid HardSwish Swish SwiGLU LogSoftmax"
+        "HardSigmoid HardSwish Swish SwiGLU LogSoftmax Gelu"
     )
     assert set(wanted.split()) <= {operator for case in PASSED for operator in case.operators}

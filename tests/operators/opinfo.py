@@ -21,6 +21,7 @@ from crossbow.ops import (
     HardSwish,
     InnerProduct,
     Kernel,
+    LayerNorm,
     MatMul,
     Pool,
     ReLU,
@@ -237,6 +238,15 @@ def batch_norm(
     return Ours(BatchNorm(epsilon=eps), [x], {"weights": weight, "bias": bias})
 
 
+def layer_norm(
+    x: Tensor, shape: Any, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Ours | None:
+    if weight is None or x.ndim <= len(shape) or 0 in x.shape:
+        return None
+    kernel = LayerNorm(axis=-len(shape), number_of_axes=len(shape), bias=bias is not None, epsilon=eps)
+    return Ours(kernel, [x], {"weights": weight} | ({} if bias is None else {"bias": bias}))
+
+
 def local_response_norm(x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Ours | None:
     return Ours(LRN(size=size, alpha=alpha, beta=beta, kappa=k), [x]) if size % 2 and x.ndim > 2 else None
 
@@ -276,6 +286,7 @@ TRANSLATIONS: Mapping[str, tuple[Translation, int]] = {
     "nn.functional.gelu": (gelu, 2),
     "nn.functional.hardswish": (hard_swish, 1),
     "nn.functional.hardtanh": (hardtanh, 0),
+    "nn.functional.layer_norm": (layer_norm, 1),
     "nn.functional.leaky_relu": (leaky_relu, 6),
     "nn.functional.linear": (linear, 8),
     "nn.functional.local_response_norm": (local_response_norm, 1),

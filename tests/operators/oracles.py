@@ -29,6 +29,7 @@ from crossbow.ops import (
     HardSwish,
     InnerProduct,
     Kernel,
+    LayerNorm,
     LogSoftMax,
     MatFact,
     MatMul,
@@ -283,6 +284,15 @@ def scale(kernel: Scale, inputs: Tensors, variables: Mapping[str, torch.Tensor])
     return y + variables["bias"].reshape(shape) if kernel.bias else y
 
 
+def layer_norm(kernel: LayerNorm, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    (x,) = inputs
+    axis, weights = kernel.axis % x.ndim, variables["weights"]
+    own = list(range(axis, axis + kernel.number_of_axes))
+    last = list(range(x.ndim - len(own), x.ndim))
+    y = F.layer_norm(x.movedim(own, last), weights.shape, weights, variables.get("bias"), kernel.epsilon)
+    return y.movedim(last, own)
+
+
 def transpose(kernel: Transpose, inputs: Tensors, variables: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return inputs[0].permute(kernel.order)
 
@@ -329,6 +339,7 @@ ORACLES: dict[type[Kernel], Oracle] = {
     HardSwish: hard_swish,
     InnerProduct: inner_product,
     LRN: lrn,
+    LayerNorm: layer_norm,
     LogSoftMax: log_softmax,
     MatFact: matfact,
     MatMul: matmul,

@@ -15,15 +15,19 @@ from numpy.typing import NDArray
 
 from crossbow.kernels import why_not_onednn
 from crossbow.ops import (
+    GELU,
     Constant,
     Conv,
     Dropout,
     EuclideanLoss,
     Gaussian,
+    HardSwish,
+    LayerNorm,
     LogSoftMax,
     MatFact,
     MatMul,
     ReLU,
+    SiLU,
     SoftMax,
     SoftMaxLoss,
 )
@@ -119,6 +123,11 @@ ROWS: dict[str, tuple[Cases, Bound]] = {
     "Dropout": (operators.DRAWN[Dropout], Bound(3)),
     # The exponential function of a difference; the gradient y · (dy − Σ dy · y) cancels. Observed: 23.
     "SoftMax": (operators.DRAWN[SoftMax], Bound(80)),
+    # oneDNN approximates the error function and exponentials by polynomials.
+    "GELU": (operators.DRAWN[GELU], Bound(60)),
+    "SiLU": (operators.DRAWN[SiLU], Bound(30)),
+    "HardSwish": (operators.DRAWN[HardSwish], Bound(10)),  # two sums, a quotient and a product
+    "LayerNorm": (operators.DRAWN[LayerNorm], Bound(4)),  # in float64 inside
     "LogSoftMax": (operators.DRAWN[LogSoftMax], Bound(8)),  # in float64 inside; observed: 1.6
     # Logarithms of float32's probabilities, added up in float64. Observed: 2.6.
     "SoftMaxLoss": (operators.DRAWN[SoftMaxLoss], Bound(10)),

@@ -26,21 +26,26 @@ def forward(*, input0: Floats, output: Floats, gate: str) -> None:
 @computes(GatedActivationBackward)
 def backward(*, input0: Floats, output_gradient: Floats, input_gradient: Floats, gate: str) -> None:
     """dx = dy · (gate(x) + x · gate'(x))."""
-    value, slope = _gate_and_slope(input0, gate)
-    np.multiply(output_gradient, value + input0 * slope, out=input_gradient)
+    if gate == "hard_swish":
+        derivative = np.where(np.abs(input0) < 3, input0 / 3 + 0.5, input0 > 0).astype(input0.dtype)
+        derivative[np.isnan(input0)] = np.nan
+    else:
+        value, slope = _gate_and_slope(input0, gate)
+        derivative = value + input0 * slope
+    np.multiply(output_gradient, derivative, out=input_gradient)
 
 
 def _gate_and_slope(x: Floats, gate: str) -> tuple[Floats, Floats]:
-    """gate(x) and gate'(x), in the type of x."""
+    """gate(x) and gate'(x), in the type of x. HardSwish has the derivative only between its kinks."""
     if gate == "silu":
         return _sigmoid_and_slope(x)
     if gate == "hard_swish":
         value = np.clip((x + 3) / 6, 0, 1)
-        slope = np.where(np.abs(x) < 3, 1 / 6, 0)
+        slope = np.full_like(x, 1 / 6)
     else:
         near = np.clip(x, -FAR, FAR)
         if gate == "gelu":  # by erfc, which is as exact for negative x as for positive x
-            value = _erfc(-near / math.sqrt(2)).astype(x.dtype) / 2
+            value = np.asarray(_erfc(-near / math.sqrt(2)), x.dtype) / 2
             slope = np.exp(-near * near / 2) / math.sqrt(2 * math.pi)
         else:  # (1 + tanh u) / 2 is the sigmoid of 2 u
             factor = math.sqrt(8 / math.pi)

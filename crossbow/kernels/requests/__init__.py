@@ -20,6 +20,8 @@ from crossbow.kernels.requests.channels import (
     BatchNormInference,
     BatchNormSetting,
     BatchNormTraining,
+    LayerNormBackward,
+    LayerNormForward,
     ScalingBackward,
     ScalingForward,
 )
@@ -109,6 +111,8 @@ __all__ = [
     "LRNForward",
     "LabelAccuracy",
     "LargestIndex",
+    "LayerNormBackward",
+    "LayerNormForward",
     "LinearCombination",
     "LoadBatch",
     "LogSoftmaxBackward",

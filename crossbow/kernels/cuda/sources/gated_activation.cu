@@ -17,7 +17,7 @@ __device__ inline Gate gate(real x, int kind) {
     if (kind == SILU) return sigmoid(x);
     if (kind == HARD_SWISH) {
         real line = (x + 3) / 6;
-        return {line < 0 ? (real)0 : line > 1 ? (real)1 : line, fabs(x) < 3 ? (real)1 / 6 : (real)0};
+        return {line < 0 ? (real)0 : line > 1 ? (real)1 : line, (real)1 / 6};  // slope: between the kinks
     }
     real near = x < -100 ? (real)-100 : x > 100 ? (real)100 : x;  // powers of x cannot overflow; NaN stays NaN
     if (kind == GELU) {
@@ -39,6 +39,7 @@ KERNEL gated_activation_backward(const stored *x, const stored *dy, stored *dx, 
     EACH(i, n) {
         real v = x[i];
         Gate g = gate(v, kind);
-        dx[i] = dy[i] * (g.value + v * g.slope);
+        bool constant = kind == HARD_SWISH && fabs(v) >= 3;  // also where v is infinite
+        dx[i] = dy[i] * (constant ? (v > 0 ? (real)1 : (real)0) : g.value + v * g.slope);
     }
 }
