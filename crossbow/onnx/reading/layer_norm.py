@@ -13,7 +13,7 @@ from crossbow.onnx.reading.table import reads, reads_group
 from crossbow.ops import Constant, LayerNorm, Values
 
 
-@reads("LayerNormalization", versions=(17,), attributes="axis epsilon stash_type", variables=(1, 2))
+@reads("LayerNormalization", versions=(17,), attributes="axis epsilon stash_type", variables=(1, 2), is_form=True)
 def layer_normalisation(node: Node) -> NetworkStep:
     """stash_type is the type of the mean and the deviation, which are always exact here."""
     x = node.step()
