@@ -71,6 +71,7 @@ def new_setting(
     threads = [backend.threads[device] for device in backend.device_of]
     rule = given.settled([float(max(each, 1)) for each in threads])
     check_local_variables(model.local_variables, rule)
+    rule.check_solver(solver)
     check_skip(model.skip, rule, solver)
     clock = work_clock(len(threads), rule.tau, model.wpc, barrier=isinstance(rule, BarrierRule))
     return RunSetting(
@@ -177,7 +178,10 @@ def _new_order(setting: RunSetting) -> TrainingOrder:
 def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple[BaseModel, ...]:
     """A base model on every device. The first one has the initial values."""
     count, rule, solver = setting.base_models, setting.rule, setting.solver
-    bases = tuple(new_base_model(program, rule, solver, count, backend.zeros(device)) for device in range(count))
+    bases = tuple(
+        new_base_model(program, rule, solver, count, backend.zeros(device), learners=setting.learners)
+        for device in range(count)
+    )
     for layout, vector in (
         (program.model, bases[0].buffers[0]),
         (program.statistics, bases[0].statistics[0]),

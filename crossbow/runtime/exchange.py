@@ -64,9 +64,10 @@ class Participants:
         where = place or slice(0, self.base.buffers[0].size)
 
         def bind(update: BoundUpdate) -> list[BoundStep]:
-            steps: list[BoundStep] = []
+            steps, update = arithmetic.count(name, update, vectors)
             if clipped is not None:
-                steps, update = arithmetic.clip_by_norm(update, clipped, used)
+                clipping, update = arithmetic.clip_by_norm(update, clipped, used)
+                steps += clipping
             if used:
                 cut = {vector: values[where] for vector, values in used.items()}
                 steps += arithmetic.adjust(name, update, cut, where)

@@ -291,8 +291,9 @@ class TrainingRun:
 
     def _over(self) -> bool:
         """Whether the run ends here, in the middle of a stretch."""
-        limits = self.limits
-        over = limits.seconds is not None and self._seconds() >= limits.seconds
+        assert self.stretch is not None
+        limits, seconds = self.limits, self.seconds_before + self.stretch.seconds  # the pause does not count
+        over = limits.seconds is not None and seconds >= limits.seconds
         return over or bool(self.interrupted) or bool(self.history.message)
 
     def _add(self, result: Completed) -> None:

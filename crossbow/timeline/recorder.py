@@ -33,7 +33,7 @@ def synchroniser_track(device: int) -> str:
     return f"{SYNCHRONISER} {device}"
 
 
-class Event(NamedTuple):
+class ThreadEvent(NamedTuple):
     """Something that took time on a track. Times are nanoseconds of `crossbow.clock.now`."""
 
     track: str
@@ -76,7 +76,7 @@ class Recording:
 
     began: int = 0
     tasks: list[TaskEvent] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    events: list[ThreadEvent] = field(default_factory=list)
     counts: list[Count] = field(default_factory=list)
     pending: list[Callable[[], TaskEvent]] = field(default_factory=list)
     """Tasks whose times are read at the end, when they are done."""
@@ -121,7 +121,7 @@ class Recorder:
 
     def event(self, track: str, name: str, begin: int, **details: object) -> None:
         """Record an event that ends now, from any thread."""
-        self._recording.events.append(Event(track, name, begin, now(), details))
+        self._recording.events.append(ThreadEvent(track, name, begin, now(), details))
 
     def count(self, name: str, value: float) -> None:
         """Record a counter's value, from any thread."""

@@ -20,9 +20,9 @@ from crossbow.timeline.recorder import (
     SCHEDULER,
     SYNCHRONISER,
     WAIT_FOR_BATCH,
-    Event,
     Recording,
     TaskEvent,
+    ThreadEvent,
 )
 
 Kind = Literal["task", "operator", "optimiser", "averaging", "wait", "no task", "python", "event"]
@@ -102,7 +102,7 @@ class _Reading:
         """Tasks by track, in order."""
         for task in sorted(recording.tasks, key=lambda task: task.begin):
             self._tasks[task.track].append(task)
-        self._events: dict[str, list[Event]] = defaultdict(list)
+        self._events: dict[str, list[ThreadEvent]] = defaultdict(list)
         """Other events by track, in order."""
         for event in sorted(recording.events, key=lambda event: event.begin):
             self._events[event.track].append(event)

@@ -13,9 +13,9 @@ from crossbow.timeline.recorder import (
     SYNCHRONISER,
     WAIT_FOR_BATCH,
     Count,
-    Event,
     Recording,
     TaskEvent,
+    ThreadEvent,
 )
 from crossbow.timeline.spans import Arrow, Sample, Span, kind_of, learners, order_of_tracks, spans_of
 
@@ -117,7 +117,7 @@ def test_a_learner_without_a_task(waited: tuple[int, int] | None, cause: str) ->
     """It has none from 10 to 30; the scheduler waits for a batch meanwhile, or not."""
     recording = Recording(0, [task(0, 0, [("conv", 8)]), task(0, 30, [("conv", 40)], number=2, tick=1)])
     if waited is not None:
-        recording.events.append(Event(SCHEDULER, WAIT_FOR_BATCH, *waited, {}))
+        recording.events.append(ThreadEvent(SCHEDULER, WAIT_FOR_BATCH, *waited, {}))
     spans = spans_of(recording, {"learner 0": 0}).spans
     assert found(spans, "learner 0", "no task") == [("no task", 10, 30, cause)]
 
@@ -132,8 +132,8 @@ def test_an_exchange() -> None:
             task(0, 48, [("conv", 60)], purpose="train"),
         ],
         [
-            Event("learner 0", MERGE, 12, 30, {"going": []}),
-            Event("learner 1", MERGE, 31, 44, {"going": [0, 1]}),
+            ThreadEvent("learner 0", MERGE, 12, 30, {"going": []}),
+            ThreadEvent("learner 1", MERGE, 31, 44, {"going": [0, 1]}),
         ],
     )
     contents = spans_of(recording, ONE_DEVICE)
@@ -146,7 +146,9 @@ def test_an_exchange() -> None:
 
 def test_other_threads_and_counters() -> None:
     tasks = [task(0, 10 * n, [("conv", 10 * n + 6)], number=n, tick=n) for n in range(4)]
-    recording = Recording(0, tasks, [Event("loader", "fill a batch", 3, 9, {"task": 1})], [Count("slots", 4, 2.0)])
+    recording = Recording(
+        0, tasks, [ThreadEvent("loader", "fill a batch", 3, 9, {"task": 1})], [Count("slots", 4, 2.0)]
+    )
     contents = spans_of(recording, {"learner 0": 0})
     assert found(contents.spans, "loader", "event") == [("fill a batch", 3, 9, None)]
     assert contents.samples[0] == Sample("slots", 4, 2.0)

@@ -78,5 +78,6 @@ def synchroniser_steps(
         clipping, merge = arithmetic.clip_by_norm(merge, {"mean": 1.0}, {"mean": means[0]})
         steps += clipping
     for base in bases:
-        steps += arithmetic.adjust("average", merge, base.vectors(parity), whole)
+        counted, update = arithmetic.count("average", merge, base.vectors(parity))
+        steps += [*counted, *arithmetic.adjust("average", update, base.vectors(parity), whole)]
     return [*steps, *signals.signal("merged", flags.merged, 0, state)]

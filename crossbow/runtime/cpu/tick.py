@@ -126,7 +126,10 @@ class TickSteps:
         if merging.devices > 1:
             steps += merging.sum_of_device(vectors, len(self.replicas))
             return [*steps, *self.signals.signal("contributed", flags.contributed, learner, self.state)]
-        merge = self.updates["merge"]
+        if self.base.step_count is not None:  # each learner counts the steps of its slice
+            vectors["base_step_count"] = self.base.step_count[learner : learner + 1]
+        counted, merge = arithmetic.count("average", self.updates["merge"], vectors)
+        steps += counted
         if merging.clips_mean:
             mean = merging.mean("sent", len(self.replicas))
             steps += arithmetic.square(mean, vectors, flags.squares[learner : learner + 1])

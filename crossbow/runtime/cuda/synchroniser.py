@@ -242,4 +242,5 @@ def merge_steps(
         mean = merging.mean("sent", len(replicas)) if single else {"mean": 1.0}
         clipping, merge = arithmetic.clip_by_norm(merge, mean, vectors)
         steps += clipping
-    return [*steps, *arithmetic.adjust("average", merge, vectors, whole)]
+    counted, merge = arithmetic.count("average", merge, vectors)
+    return [*steps, *counted, *arithmetic.adjust("average", merge, vectors, whole)]
