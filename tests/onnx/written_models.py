@@ -57,8 +57,8 @@ def check(kernel: Kernel, case: Case, inputs: list[Array], values: Mapping[str, 
 
 
 def onnxruntime_has(case: Case) -> bool:
-    """It has no response normalisation of even width or of other than four dimensions, no padding as wide as the kernel,
-    and loses digits in a layer normalisation far from 0."""
+    """It has no response normalisation of even width or of other than four dimensions, and no padding as wide as the
+    kernel, and loses digits in a layer normalisation far from 0."""
     kernel, rank = case.kernel, len(case.shapes[0])
     if isinstance(kernel, LRN):
         return kernel.size % 2 == 1 and min(kernel.alpha, kernel.beta) > 0 and rank == 4

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from crossbow.kernels.arguments import Address, Arguments
-from crossbow.kernels.compiled import float32_at, float64_at, inlined, native_pass
+from crossbow.kernels.compiled import float32_at, float64_at, in_any_order, inlined, native_pass
 from crossbow.kernels.cpu.passes.team import TEAM, team_barrier, team_size, team_thread, threads_for
 from crossbow.kernels.cpu.rooms import PASSES, alike
 from crossbow.kernels.cpu.steps import Steps
@@ -105,66 +105,78 @@ def _start(line: int, length: int, inner: int) -> Any:
     return 4 * (line // inner * length * inner + line % inner)
 
 
-@inlined
+@in_any_order
 def _mean(x: Any, count: int, step: int) -> Any:
-    """In four sums, because each waits for its previous addition."""
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for i in range(count // 4):
-        a += np.float64(x[4 * i * step])
-        b += np.float64(x[(4 * i + 1) * step])
-        c += np.float64(x[(4 * i + 2) * step])
-        d += np.float64(x[(4 * i + 3) * step])
-    for i in range(count - count % 4, count):
-        a += np.float64(x[i * step])
-    return ((a + b) + (c + d)) / count
+    total = 0.0
+    for i in range(count):
+        total += np.float64(x[i * step])
+    return total / count
 
 
-@inlined
+@in_any_order
 def _inverse_deviation(x: Any, mean: float, count: int, step: int, epsilon: float) -> Any:
     """1 / √(variance + ε), from squares of distances from the mean."""
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0
-    for i in range(count // 4):
-        a += (np.float64(x[4 * i * step]) - mean) ** 2
-        b += (np.float64(x[(4 * i + 1) * step]) - mean) ** 2
-        c += (np.float64(x[(4 * i + 2) * step]) - mean) ** 2
-        d += (np.float64(x[(4 * i + 3) * step]) - mean) ** 2
-    for i in range(count - count % 4, count):
-        a += (np.float64(x[i * step]) - mean) ** 2
-    return 1.0 / math.sqrt(((a + b) + (c + d)) / count + epsilon)
+    total = 0.0
+    for i in range(count):
+        distance = np.float64(x[i * step]) - mean
+        total += distance * distance
+    return 1.0 / math.sqrt(total / count + epsilon)
+
+
+@inlined
+def _normalise(x: Any, y: Any, weights: Any, bias: Any, count: int, step: int, epsilon: float, has_bias: bool) -> None:
+    """y = weights · (x − mean) / √(variance + ε) (+ bias), for a line."""
+    mean = _mean(x, count, step)
+    inverse = _inverse_deviation(x, mean, count, step, epsilon)
+    for i in range(count):
+        value = (np.float64(x[i * step]) - mean) * inverse * np.float64(weights[i])
+        y[i * step] = np.float32(value + np.float64(bias[i]) if has_bias else value)
 
 
 @native_pass(FORWARD)
 def normalise_lines(block: Any) -> int:
-    """y = weights · (x − mean) / √(variance + ε) (+ bias)."""
+    """Contiguous lines have a loop of their own, which becomes vector code."""
     length, inner, thread, threads = block.length, block.inner, team_thread(block.team), team_size(block.team)
-    weights, bias = float32_at(block.weights), float32_at(block.bias)
+    weights, bias, epsilon, has_bias = float32_at(block.weights), float32_at(block.bias), block.epsilon, block.bias != 0
     for line in range(block.lines * thread // threads, block.lines * (thread + 1) // threads):
         start = _start(line, length, inner)
         x, y = float32_at(block.x + start), float32_at(block.y + start)
-        mean = _mean(x, length, inner)
-        inverse = _inverse_deviation(x, mean, length, inner, block.epsilon)
-        if block.bias != 0:
-            for i in range(length):
-                normalised = (np.float64(x[i * inner]) - mean) * inverse
-                y[i * inner] = np.float32(normalised * np.float64(weights[i]) + np.float64(bias[i]))
+        if inner == 1:
+            _normalise(x, y, weights, bias, length, 1, epsilon, has_bias)
         else:
-            for i in range(length):
-                normalised = (np.float64(x[i * inner]) - mean) * inverse
-                y[i * inner] = np.float32(normalised * np.float64(weights[i]))
+            _normalise(x, y, weights, bias, length, inner, epsilon, has_bias)
     return 0
 
 
-@inlined
-def _add_products(x: Any, dy: Any, weights: Any, sums: Any, mean: float, inverse: float, count: int, step: int) -> Any:
-    """Add dy · x̂ and dy to the sums of the variables; the means of g = weights · dy and of g · x̂."""
+@in_any_order
+def _means_of_products(x: Any, dy: Any, weights: Any, mean: float, inverse: float, count: int, step: int) -> Any:
+    """The means of g = weights · dy and of g · x̂."""
     common, slope = 0.0, 0.0
     for i in range(count):
-        normalised, gradient = (np.float64(x[i * step]) - mean) * inverse, np.float64(dy[i * step])
-        sums[i] += gradient * normalised
+        gradient = np.float64(dy[i * step]) * np.float64(weights[i])
+        common += gradient
+        slope += gradient * (np.float64(x[i * step]) - mean)
+    return common / count, slope * inverse / count
+
+
+@inlined
+def _gradients(
+    x: Any, dy: Any, weights: Any, sums: Any, dx: Any, count: int, step: int, epsilon: float, has_dx: bool
+) -> None:
+    """Add a line's dy · x̂ and dy to the sums of the variables, and write its dx if it is needed."""
+    mean = _mean(x, count, step)
+    inverse = _inverse_deviation(x, mean, count, step, epsilon)
+    for i in range(count):
+        gradient = np.float64(dy[i * step])
+        sums[i] += gradient * ((np.float64(x[i * step]) - mean) * inverse)
         sums[count + i] += gradient
-        common += gradient * np.float64(weights[i])
-        slope += gradient * np.float64(weights[i]) * normalised
-    return common / count, slope / count
+    if not has_dx:
+        return
+    common, slope = _means_of_products(x, dy, weights, mean, inverse, count, step)
+    for i in range(count):
+        normalised = (np.float64(x[i * step]) - mean) * inverse
+        gradient = np.float64(dy[i * step]) * np.float64(weights[i])
+        dx[i * step] = np.float32((gradient - common - normalised * slope) * inverse)
 
 
 @native_pass(BACKWARD)
@@ -176,16 +188,11 @@ def normalise_lines_gradient(block: Any) -> int:
         own[i] = 0.0
     for line in range(block.lines * thread // threads, block.lines * (thread + 1) // threads):
         start = _start(line, length, inner)
-        x, dy = float32_at(block.x + start), float32_at(block.dy + start)
-        mean = _mean(x, length, inner)
-        inverse = _inverse_deviation(x, mean, length, inner, block.epsilon)
-        common, slope = _add_products(x, dy, weights, own, mean, inverse, length, inner)
-        if block.dx != 0:
-            dx = float32_at(block.dx + start)
-            for i in range(length):
-                normalised = (np.float64(x[i * inner]) - mean) * inverse
-                gradient = np.float64(dy[i * inner]) * np.float64(weights[i])
-                dx[i * inner] = np.float32((gradient - common - normalised * slope) * inverse)
+        x, dy, dx = float32_at(block.x + start), float32_at(block.dy + start), float32_at(block.dx + start)
+        if inner == 1:
+            _gradients(x, dy, weights, own, dx, length, 1, block.epsilon, block.dx != 0)
+        else:
+            _gradients(x, dy, weights, own, dx, length, inner, block.epsilon, block.dx != 0)
     team_barrier(block.team)
     for i in range(length * thread // threads, length * (thread + 1) // threads):
         of_weights, of_bias = 0.0, 0.0
