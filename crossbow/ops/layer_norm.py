@@ -41,6 +41,10 @@ class LayerNorm(AlongAxes):
         super().__post_init__()
         check_number(self, "epsilon", minimum=0, above=True)
 
+    @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
+
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs
         axis = self.first_axis(x)

@@ -57,10 +57,6 @@ class AlongAxes(Kernel):
             )
         return axis
 
-    @property
-    def is_frozen(self) -> bool:
-        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
-
     def variables(self, *inputs: Shape) -> tuple[VariableSpec, ...]:
         (x,) = inputs
         axis = self.first_axis(x)
@@ -85,6 +81,10 @@ class Scale(AlongAxes):
     """
 
     precision: ClassVar[Precision] = Precision.NARROW
+
+    @property
+    def is_frozen(self) -> bool:
+        return self.weight_learning_rate_multiplier == 0 and (not self.bias or self.bias_learning_rate_multiplier == 0)
 
     def output_shape(self, *inputs: Shape) -> Shape:
         (x,) = inputs

@@ -56,6 +56,12 @@ def test_an_example_does_not_depend_on_the_others(device: str) -> None:
         np.testing.assert_array_equal(alone[0], together[number])
 
 
+def test_it_is_frozen_without_a_learning_rate() -> None:
+    assert LayerNorm(weight_learning_rate_multiplier=0, bias_learning_rate_multiplier=0).is_frozen
+    assert LayerNorm(weight_learning_rate_multiplier=0, bias=False).is_frozen
+    assert not LayerNorm(weight_learning_rate_multiplier=0).is_frozen
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
