@@ -43,8 +43,12 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "ElementWiseOp": {"type": "sum", "coefficients": None},
     "EuclideanLoss": {"weight": 1.0, "auxiliary": False},
     "Flatten": {"axis": 1},
+    "GELU": {"approximate": "none"},
     "InnerProduct": {"axis": 1, "bias": True, **WEIGHTS},
     "LRN": {"size": 5, "alpha": 1.0, "beta": 0.75, "kappa": 1.0, "region": "across_channels", "longer_side": "after"},
+    "LayerNorm": {
+        "axis": -1, "number_of_axes": 1, "bias": True, "epsilon": 1e-5, **WEIGHTS, "weight_initialiser": ONE,
+    },
     "LogSoftMax": {"axis": 1},
     "MatFact": {
         "regularisation": 0.1, "learning_rate": None, **FACTORS,
