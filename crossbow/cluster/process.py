@@ -1,0 +1,34 @@
+"""This process as a rank."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from crossbow.cluster.launch import launch_of
+from crossbow.cluster.mpi import MpiTransport
+from crossbow.cluster.ranks import Ranks
+from crossbow.cluster.view import Rank, View
+
+_lock = threading.Lock()
+_joined: list[Ranks] = []
+
+
+def join() -> Ranks:
+    """The ranks of this run. A process that mpirun or srun has started as one of several joins the others when this is
+    first called; any other process is rank 0 of 1. Raises ConfigurationError if mpi4py is missing."""
+    with _lock:
+        if not _joined:
+            launch = launch_of(os.environ)
+            if launch.size == 1:
+                _joined.append(Ranks(View(0, (Rank(0, socket.gethostname()),))))
+            else:
+                transport = MpiTransport(launch)
+                _joined.append(Ranks(transport.view, transport.rank, transport))
+        return _joined[0]
+
+
+def joined() -> Ranks | None:
+    """The ranks of this run if this process has joined others."""
+    return _joined[0] if _joined and _joined[0].several else None
