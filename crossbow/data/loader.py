@@ -10,6 +10,7 @@ from types import TracebackType
 
 import numpy as np
 
+from crossbow.cluster.placement import Placement
 from crossbow.conf import is_integer
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import BadExample, Examples, Indices, Selection
@@ -72,9 +73,11 @@ class Loader:
         in_turn: bool = True,
         threads: int = 1,
         bad: BadExamples | None = None,
+        placement: Placement | None = None,
     ) -> None:
         """memory: arrays for images, labels and positions of the slots; by default they are allocated. in_turn: if
-        False, task n uses any free slot, so that one slot in use delays no other task."""
+        False, task n uses any free slot, so that one slot in use delays no other task. placement: the learners whose
+        batches are loaded; by default all are. Task n is the n-th that is loaded."""
         for what, number in (("slots", slots), ("threads", threads)):
             if not is_integer(number) or number < 1:
                 raise DataError(f"{what}: expected an integer ≥ 1. Received: {number!r}")
@@ -89,6 +92,9 @@ class Loader:
         self._in_turn = in_turn
         self._source = examples.write if source is None else source
         self._bad = bad
+        self._placement = None if placement is None or placement.whole else placement
+        self._first = 0
+        """Number of the first task of all learners, if only some of the batches are loaded."""
         self._number_of_threads = threads
         self._ring: BatchRing | None = None
         self._threads: list[threading.Thread] = []
@@ -111,6 +117,9 @@ class Loader:
         for thread in self._threads:
             # If `stop` could not wait for a source, it still writes to a slot; two threads must not do so.
             thread.join()
+        if (placement := self._placement) is not None:
+            self._first, first_task = first_task, 0
+            tasks = None if tasks is None else placement.own_of(tasks)
         ring = self._ring = BatchRing(self.slots, first_task, tasks, in_turn=self._in_turn)
         several = self._number_of_threads > 1
         self._threads = [
@@ -185,7 +194,7 @@ class Loader:
         positions = [(self.positions[slot, :, 0], self.positions[slot, :, 1]) for slot in range(self.slots)]
         claim = ring.claim()
         while claim is not None:
-            task, slot = claim
+            task, slot = self._number(claim[0]), claim[1]
             try:
                 examples = self._write(task, selection, steps, *memory[slot])
             except BaseException as error:
@@ -196,6 +205,10 @@ class Loader:
             epochs, indices = positions[slot]
             epochs[...], indices[...] = selection.epochs, selection.indices
             claim = ring.publish(slot, examples) or ring.claim()
+
+    def _number(self, task: int) -> int:
+        """The number, over all learners, of a task that is loaded."""
+        return task if self._placement is None else self._first + self._placement.task(task)
 
     def _write(self, task: int, selection: Selection, steps: Indices, images: Array, labels: Array) -> int:
         """Select a task's examples, and write them to a slot. Returns the number of real ones."""

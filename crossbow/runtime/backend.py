@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from crossbow.cluster.placement import Placement
 from crossbow.compile import BatchSource, BoundStep
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
@@ -147,7 +148,14 @@ class Backend(Protocol):
         """Wait until assignments to a device's arrays (`memory.assign`) have arrived."""
 
     def new_loader(
-        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+        self,
+        examples: Examples,
+        order: Order,
+        name: str,
+        *,
+        in_turn: bool,
+        bad: BadExamples | None,
+        placement: Placement,
     ) -> Loader:
         """Return a loader whose slots the learners can read, or copy. Other arguments: see `Loader`."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from crossbow.cluster.process import join
+from crossbow.cluster.ranks import Ranks
 from crossbow.compile import Program, load_vectors
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
@@ -17,6 +19,7 @@ from crossbow.dataflow.graph import Graph
 from crossbow.runtime.backend import Learner
 from crossbow.runtime.building import (
     assemble,
+    check_ranks,
     close_all,
     new_backend,
     new_coordination,
@@ -34,6 +37,7 @@ from crossbow.runtime.replica import Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import Callbacks, Scheduler
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.snapshot import Snapshot, Snapshots
 from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
@@ -63,20 +67,27 @@ class Engine:
         collective: Collective | None = None,
         beside: int = 0,
         bad: Mapping[Phase, BadExamples] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         """beside: bytes of the machine's memory that other engines use at the same time. bad: the bad examples of each
         phase, which may be shared with other engines; None if a bad example is an error. Raises GraphError or
-        ConfigurationError, after ending all threads."""
+        ConfigurationError, after ending all threads. ranks: by default those of this process."""
+        ranks = ranks or join()
         self.backend = new_backend(model.rule, system)
-        setting = new_setting(data, model, solver, system, self.backend, bad or {})
+        if ranks.several:
+            check_ranks(model, system, collective)
+        setting = new_setting(data, model, solver, system, self.backend, bad or {}, ranks)
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_tick)
-        self.flow = Flow(reports, setting.learners, self.coordination)
+        self._sharing = Sharing(ranks, reports) if ranks.several else None
+        self.flow = Flow(reports, setting.learners, self.coordination, self._sharing)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
-        self.scheduler = Scheduler(setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule)
+        self.scheduler = Scheduler(
+            setting.clock, self.coordination, self.flow, self.recovery, self.position, schedule, setting.placement
+        )
         restored = self.coordination, self.flow, self.scheduler, self.recovery
         self._snapshots = Snapshots(self.parts, self.backend, *restored)
         self.observation = Observation(self.parts, self.coordination, self.recovery, self.flow)
@@ -244,3 +255,5 @@ class Engine:
             self.parts.flags.raise_abort()
             self.flow.wake(self.tasks)
             close_all(self.coordination.members(), self.backend)
+            if self._sharing is not None:
+                self._sharing.close()

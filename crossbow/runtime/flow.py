@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 from crossbow.data.loader import Loader
 from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.reports import Reports
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.task import Completed, Failed
 from crossbow.types import Aborted, CrossbowError, NonFiniteLossError, TaskError
 
@@ -31,8 +32,12 @@ def ignore_result(result: Completed) -> None:
 class Flow:
     """Distributes batches and delivers results, on the scheduler's thread."""
 
-    def __init__(self, reports: Reports, learners: int, coordination: Coordination) -> None:
-        """coordination: decides whether results are delivered in task order, and observes them if they are not."""
+    def __init__(
+        self, reports: Reports, learners: int, coordination: Coordination, sharing: Sharing | None = None
+    ) -> None:
+        """coordination: decides whether results are delivered in task order, and observes them if they are not.
+        sharing: exchanges results with other ranks."""
+        self._sharing = sharing
         self._reports, self._learners, self._coordination = reports, learners, coordination
         self._in_order = coordination.in_order
         self._doing = ""
@@ -63,6 +68,8 @@ class Flow:
     def handing_on(self, doing: Doing, first: int, on_result: OnResult) -> Iterator[None]:
         """Deliver results in the context. first: number of the first task to submit."""
         self._doing, self._next_result, self._on_result = doing, first, on_result
+        if self._sharing is not None:
+            self._sharing.begin()
         try:
             yield
         finally:
@@ -112,6 +119,12 @@ class Flow:
             self.data_wait_seconds += self._reports.idle_seconds(began, self._in_flight) / self._learners
         self._in_flight += 1
         return slot, examples
+
+    def expect(self) -> None:
+        """Count a task of another rank's learner as pending."""
+        if self._in_flight >= self._ahead * self._learners:
+            self._make_room()
+        self._in_flight += 1
 
     def _make_room(self) -> None:
         """Wait until half of the tasks submitted ahead are done, and adapt their number to the duration."""

@@ -26,11 +26,11 @@ class BaseModel:
     buffers: tuple[Array, Array]
     velocity: Array | None
     mean: Array | None
-    """With several devices: this device's part of the mean of what learners send, and then the whole mean."""
+    """With several devices or ranks: a part of the mean of what learners send, and then the whole mean."""
     statistics: tuple[Array, Array]
     """The mean of the learners' statistics, double-buffered by parity like z."""
     statistics_mean: Array | None
-    """With several devices: this device's part of their next mean, and then the whole mean."""
+    """With several devices or ranks: a part of their next mean, and then the whole mean."""
 
     def current(self, tick: int) -> Array:
         return self.buffers[tick % 2]
@@ -76,9 +76,10 @@ Zeros = Callable[[int], Array]
 
 
 def new_base_model(
-    program: Program, rule: Rule, solver: SolverConf, devices: int, zeros: Zeros = aligned_zeros
+    program: Program, rule: Rule, solver: SolverConf, *, several: bool, zeros: Zeros = aligned_zeros
 ) -> BaseModel:
-    used, several = rule.vectors(solver, ANY), devices > 1
+    """several: whether the mean of all learners is a sum over devices or ranks."""
+    used = rule.vectors(solver, ANY)
     two = isinstance(rule, BarrierRule)
     first, second, velocity, mean = _vectors(program.model, (True, two, "base_velocity" in used, several), zeros)
     observed, following, statistics_mean = _vectors(program.statistics, (True, two, several), zeros)

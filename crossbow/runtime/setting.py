@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crossbow.cluster.placement import Placement
+from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.runtime.clock import WorkClock
@@ -15,6 +17,8 @@ from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
 from crossbow.types import Phase
 
+RANKS_IN_A_CHAIN = 16
+"""Most ranks that add up in a chain by default."""
 CHECK_BATCH_SIZE = 64
 """Default number of examples in a test batch, with which kernels are near their highest speed."""
 
@@ -31,11 +35,15 @@ class RunSetting:
     rule: Rule
     """The given rule, resolved for these learners."""
     learners: int
-    """Number of learners on all devices."""
+    """Number of learners on all devices of all ranks."""
     devices: int
+    """Number of devices of this rank."""
     clock: WorkClock
     bad: Mapping[Phase, BadExamples]
     """The bad examples of each phase; empty if they are errors."""
+    ranks: Ranks
+    placement: Placement
+    """This rank's learners among all."""
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
@@ -55,6 +63,17 @@ class RunSetting:
     def base_models(self) -> int:
         """One per device; without a barrier one for all devices, which share their memory."""
         return self.devices if self.barrier else 1
+
+    @property
+    def adds_parts(self) -> bool:
+        """Whether the mean of all learners is a sum over devices or ranks, which a synchroniser computes."""
+        return self.base_models > 1 or self.ranks.several
+
+    @property
+    def chained(self) -> bool:
+        """Whether the mean of all learners is summed in their order, whatever their devices and ranks."""
+        order = self.system.sum_order
+        return order == "chain" or (order == "auto" and self.ranks.size <= RANKS_IN_A_CHAIN)
 
     @property
     def clips_own(self) -> bool:

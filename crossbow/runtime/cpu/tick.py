@@ -16,8 +16,9 @@ and a rule that sends the weights merges after the step, and then changes them:
 
     forward → backward → step → signal ready → wait ready → merge own slice → signal merged → wait merged → reply
 
-With several devices, the learners add up the contributions of their device and signal `contributed` instead of
-`merged`; the synchroniser does the rest (`synchroniser.py`).
+With several devices or ranks, a synchroniser computes the mean of all learners (`synchroniser.py`). In a chain, it
+waits for `ready` and adds up all contributions. In a tree, the learners add up the contributions of their device and
+signal `contributed` instead of `merged`.
 
 Clipping limits the norm of the whole gradient, so no blocks are used. It changes the coefficients of an update, which
 wait for the norm, and writes no vector. If weights are sent, each learner clips its own gradient:
@@ -117,13 +118,15 @@ class TickSteps:
             self.signals.flags,
             self.share.learner,
         )
+        if merging.adds_parts and merging.chained:
+            return []
         sent = merging.sent(self.replicas)
         share = self.share.slice(self.base.buffers[0].size)
         vectors = {name: vector[share] for name, vector in {**self.base.vectors(parity), **sent}.items()}
         first, last = self.share.on_device[0], self.share.on_device[-1] + 1
         steps = self.signals.wait(flags.ready[first:last], self.state, averages=True)
         steps += self._merge_statistics(parity)
-        if merging.devices > 1:
+        if merging.adds_parts:
             steps += merging.sum_of_device(vectors, len(self.replicas))
             return [*steps, *self.signals.signal(flags.contributed, learner, self.state)]
         merge = self.updates["merge"]
@@ -174,7 +177,7 @@ def tick_learner(
     tasks: dict[TaskKey, BoundTask] = {}
     for parity in (0, 1):
         tasks.update(_bind(assembly, steps, memory, parity))
-    return CpuLearner(share.learner, stream, tasks, numbers, memory.state, assembly.flags, report)
+    return CpuLearner(merging.first + share.learner, stream, tasks, numbers, memory.state, assembly.flags, report)
 
 
 def _bind(assembly: Assembly, steps: TickSteps, memory: CpuLearnerMemory, parity: int) -> dict[TaskKey, BoundTask]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
+from crossbow.cluster.placement import Placement
 from crossbow.compile import BatchSource, check_memory
 from crossbow.data.bad_examples import BadExamples
 from crossbow.data.examples import Examples
@@ -127,14 +128,29 @@ class CudaBackend:
                 api().runtime.deviceSynchronize()
 
     def new_loader(
-        self, examples: Examples, order: Order, name: str, *, in_turn: bool, bad: BadExamples | None
+        self,
+        examples: Examples,
+        order: Order,
+        name: str,
+        *,
+        in_turn: bool,
+        bad: BadExamples | None,
+        placement: Placement,
     ) -> Loader:
         """Return a loader whose slots are copied to the GPUs."""
         threads = self._loader_threads
         count = SLOTS * len(self.device_of) + threads - 1
         slots = Slots(count, batch_tensors(examples, order.batch_size))
         loader = Loader(
-            examples, order, count, name=name, memory=slots.batches, in_turn=in_turn, threads=threads, bad=bad
+            examples,
+            order,
+            count,
+            name=name,
+            memory=slots.batches,
+            in_turn=in_turn,
+            threads=threads,
+            bad=bad,
+            placement=placement,
         )
         self._slots[loader] = slots
         return loader
