@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from crossbow.cluster.process import join, joined
+from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.view import Rank, View
 
@@ -25,4 +25,4 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-__all__ = ["Rank", "Ranks", "View", "join", "joined", "rank", "size", "view"]
+__all__ = ["Rank", "Ranks", "View", "join", "rank", "size", "view"]

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 
+from crossbow.cluster.failure import end_all, end_all_on_exception
 from crossbow.cluster.launch import launch_of
 from crossbow.cluster.mpi import MpiTransport
 from crossbow.cluster.ranks import Ranks
@@ -26,9 +27,12 @@ def join() -> Ranks:
             else:
                 transport = MpiTransport(launch)
                 _joined.append(Ranks(transport.view, transport.rank, transport))
+                end_all_on_exception(transport)
         return _joined[0]
 
 
-def joined() -> Ranks | None:
-    """The ranks of this run if this process has joined others."""
-    return _joined[0] if _joined and _joined[0].several else None
+def leave(status: int) -> int:
+    """Return the exit status of a command. If it is not 0, and this process has joined others, all end with it."""
+    if status and _joined and _joined[0].several:
+        end_all(_joined[0].transport, status)
+    return status

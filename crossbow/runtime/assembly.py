@@ -55,7 +55,7 @@ class Needs:
         setting, program = self.setting, self.training
         used = setting.rule.vectors(setting.solver, ANY)
         several = setting.adds_parts + setting.ranks.several  # the mean, and the unfinished sum of ranks
-        of_a_base = 1 + setting.barrier + ("base_velocity" in used) + several
+        of_a_base = 1 + setting.barrier + ("base_velocity" in used) + several + setting.mean_first
         of_a_learner = 1 + (not setting.rule.reads_base) + len(used & {"velocity", "taken", "received"})
         vectors = of_a_base * bases + of_a_learner * learners
         statistics = (1 + setting.barrier + several) * bases + (1 + setting.barrier) * learners

@@ -198,7 +198,9 @@ def _new_bases(setting: RunSetting, backend: Backend, program: Program) -> tuple
     """A base model on every device. The first one has the initial values."""
     rule, solver, several = setting.rule, setting.solver, setting.adds_parts
     bases = tuple(
-        new_base_model(program, rule, solver, several=several, zeros=backend.zeros(device))
+        new_base_model(
+            program, rule, solver, several=several, mean_first=setting.mean_first, zeros=backend.zeros(device)
+        )
         for device in range(setting.base_models)
     )
     for layout, vector in (

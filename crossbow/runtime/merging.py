@@ -35,6 +35,8 @@ class Merging:
     chained: bool = False
     """Whether the synchroniser adds up what all learners send, in their order. Otherwise devices and ranks add up their
     own first."""
+    mean_first: bool = False
+    """Whether a single device adds up the learners' vectors in a vector of its own, and then merges."""
 
     @property
     def adds_parts(self) -> bool:

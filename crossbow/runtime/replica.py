@@ -26,7 +26,8 @@ class BaseModel:
     buffers: tuple[Array, Array]
     velocity: Array | None
     mean: Array | None
-    """With several devices or ranks: a part of the mean of what learners send, and then the whole mean."""
+    """With several devices or ranks: a part of the mean of what learners send, and then the whole mean. On one device:
+    the mean, under rules that combine it with other vectors."""
     statistics: tuple[Array, Array]
     """The mean of the learners' statistics, double-buffered by parity like z."""
     statistics_mean: Array | None
@@ -76,12 +77,20 @@ Zeros = Callable[[int], Array]
 
 
 def new_base_model(
-    program: Program, rule: Rule, solver: SolverConf, *, several: bool, zeros: Zeros = aligned_zeros
+    program: Program,
+    rule: Rule,
+    solver: SolverConf,
+    *,
+    several: bool,
+    mean_first: bool = False,
+    zeros: Zeros = aligned_zeros,
 ) -> BaseModel:
-    """several: whether the mean of all learners is a sum over devices or ranks."""
+    """several: whether the mean of all learners is a sum over devices or ranks. mean_first: whether it has a vector of
+    its own on a single device, too."""
     used = rule.vectors(solver, ANY)
     two = isinstance(rule, BarrierRule)
-    first, second, velocity, mean = _vectors(program.model, (True, two, "base_velocity" in used, several), zeros)
+    wanted = (True, two, "base_velocity" in used, several or mean_first)
+    first, second, velocity, mean = _vectors(program.model, wanted, zeros)
     observed, following, statistics_mean = _vectors(program.statistics, (True, two, several), zeros)
     assert first is not None
     assert observed is not None

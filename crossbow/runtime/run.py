@@ -441,8 +441,10 @@ class TrainingRun:
         """The first signal requests a stop at the end of the tick, if that is near; a second Ctrl-C is raised at once.
         Handlers of the application stay."""
         handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
-        if self.keeper is not None:
-            handlers |= dict.fromkeys(self.keeper.signals, signal.SIG_DFL)
+        numbers = self._direction.decide(
+            lambda: [] if self.keeper is None else [int(each) for each in self.keeper.signals]
+        )
+        handlers |= {signal.Signals(number): signal.SIG_DFL for number in numbers}
         if threading.current_thread() is not threading.main_thread():
             handlers = {}
         taken = [number for number, handler in handlers.items() if signal.getsignal(number) is handler]

@@ -12,6 +12,7 @@ from crossbow.cluster.ranks import Ranks
 from crossbow.data import Dataset
 from crossbow.data.bad_examples import BadExamples
 from crossbow.runtime.clock import WorkClock
+from crossbow.runtime.coefficients import ANY
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.solver import SolverConf
 from crossbow.synch import BarrierRule, Rule
@@ -71,9 +72,20 @@ class RunSetting:
 
     @property
     def chained(self) -> bool:
-        """Whether the mean of all learners is summed in their order, whatever their devices and ranks."""
+        """Whether CPUs add up what all learners send in the learners' order, whatever their devices and ranks."""
         order = self.system.sum_order
+        if any(name.startswith("cuda") for name in self.system.devices):
+            return False
         return order == "chain" or (order == "auto" and self.ranks.size <= RANKS_IN_A_CHAIN)
+
+    @property
+    def mean_first(self) -> bool:
+        """Whether the merge of a single device first rounds the learners' mean, as that of several devices does. If
+        the merge is nothing but the mean, this makes no difference."""
+        if not self.barrier or self.adds_parts or not self.chained or self.learners == 1:
+            return False
+        merge = self.barrier_rule.merge(self.solver, ANY, self.learners)
+        return any("mean" in terms and len(terms) > 1 for _, terms in merge.steps)
 
     @property
     def clips_own(self) -> bool:

@@ -40,6 +40,7 @@ class TickCoordination:
             ranges.multipliers,
             mean,
             keeps=bool(ranges.kept),
+            mean_first=setting.mean_first,
         )
         merging = Merging(
             assembly.arithmetic,
@@ -51,6 +52,7 @@ class TickCoordination:
             first=setting.placement.first,
             ranks=setting.ranks.size,
             chained=setting.chained and collective is None,
+            mean_first=setting.mean_first,
         )
         made = backend.tick(assembly, merging, self._formulas, reports, collective)
         self.learners, self.synchroniser = made.learners, made.synchroniser

@@ -135,7 +135,7 @@ class TickSteps:
             steps += arithmetic.square(mean, vectors, flags.squares[learner : learner + 1])
             steps += self.signals.signal(flags.measured, learner, self.state)
             steps += self.signals.wait(flags.measured, self.state, averages=True)
-            clipping, merge = arithmetic.clip(merge, tuple(mean), flags.squares)
+            clipping, merge = arithmetic.clip(merge, ("mean",) if merging.mean_first else tuple(mean), flags.squares)
             steps += clipping
         steps += arithmetic.adjust("average", merge, vectors, share)
         return [*steps, *self.signals.signal(flags.merged, learner, self.state)]
