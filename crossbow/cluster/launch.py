@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -12,6 +12,10 @@ class Launch:
 
     rank: int = 0
     size: int = 1
+    local_rank: int = 0
+    """Number of the process among those of its host."""
+    local_size: int = 1
+    """Number of processes on its host, if that is known."""
 
 
 _VARIABLES = (
@@ -22,15 +26,27 @@ _VARIABLES = (
 )
 """Variables with the rank and the number of ranks. SLURM's own are not enough: a batch script has them, too."""
 
+_LOCAL_VARIABLES = (
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
+)
+
 
 def launch_of(environment: Mapping[str, str]) -> Launch:
     """How a process with this environment was started: rank 0 of 1, unless mpirun or srun started several.
 
     >>> launch_of({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
-    Launch(rank=2, size=4)
+    Launch(rank=2, size=4, local_rank=0, local_size=1)
     """
-    for rank, size in _VARIABLES:
-        numbers = environment.get(rank, ""), environment.get(size, "")
+    found = _first_pair(_VARIABLES, environment)
+    return Launch() if found is None else Launch(*found, *(_first_pair(_LOCAL_VARIABLES, environment) or (0, 1)))
+
+
+def _first_pair(pairs: Sequence[tuple[str, str]], environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """The first pair of a number and how many there are, if there are several."""
+    for names in pairs:
+        numbers = [environment.get(name, "") for name in names]
         if all(number.isdecimal() for number in numbers) and int(numbers[1]) > 1:
-            return Launch(int(numbers[0]), int(numbers[1]))
-    return Launch()
+            return int(numbers[0]), int(numbers[1])
+    return None

@@ -10,6 +10,7 @@ import time
 from typing import TextIO
 
 from crossbow.cluster.launch import launch_of
+from crossbow.console import open_standard_streams
 
 SECONDS_BEFORE_ERRORS = 1.0
 """Time that other ranks wait before they print their first error: rank 0 usually has the same one, and ends them."""
@@ -51,10 +52,12 @@ def arrange_output(*, log_all: bool = False) -> None:
     launch = launch_of(os.environ)
     if launch.size == 1:
         return
+    open_standard_streams()
     prefix = f"[rank {launch.rank} {socket.gethostname()}] "
-    if log_all:
-        sys.stdout = PrefixedLines(sys.stdout, prefix)
-    elif launch.rank:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")
     if launch.rank:
         sys.stderr = PrefixedLines(sys.stderr, prefix, SECONDS_BEFORE_ERRORS)
+    if launch.rank and not log_all:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the process ends
+    else:
+        # Not the terminal that mpirun pretends to be: its own output may be a file.
+        sys.stdout = PrefixedLines(sys.stdout, prefix if log_all else "")

@@ -441,9 +441,8 @@ class TrainingRun:
         """The first signal requests a stop at the end of the tick, if that is near; a second Ctrl-C is raised at once.
         Handlers of the application stay."""
         handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
-        numbers = self._direction.decide(
-            lambda: [] if self.keeper is None else [int(each) for each in self.keeper.signals]
-        )
+        kept = () if self.keeper is None else self.keeper.signals
+        numbers = self._direction.decide(lambda: [int(number) for number in kept])
         handlers |= {signal.Signals(number): signal.SIG_DFL for number in numbers}
         if threading.current_thread() is not threading.main_thread():
             handlers = {}
