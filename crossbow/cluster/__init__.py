@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.view import Rank, View
+from crossbow.cluster.members import Rank, View
 
 if TYPE_CHECKING:
     rank: int

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossbow.cluster.launch import Launch
 from crossbow.cluster.transport import Channel, Pending
-from crossbow.cluster.view import Rank, View
+from crossbow.cluster.members import Rank, View
 from crossbow.extras import optional_module
 from crossbow.types import Array, ConfigurationError
 

@@ -10,7 +10,7 @@ from crossbow.cluster.failure import end_all, end_all_on_exception
 from crossbow.cluster.launch import launch_of
 from crossbow.cluster.mpi import MpiTransport
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.view import Rank, View
+from crossbow.cluster.members import Rank, View
 
 _lock = threading.Lock()
 _joined: list[Ranks] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Protocol
 
-from crossbow.cluster.view import View
+from crossbow.cluster.members import View
 from crossbow.types import Array
 
 

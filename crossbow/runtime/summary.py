@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crossbow.cluster.view import Rank
+from crossbow.cluster.members import Rank
 from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.backend import Backend
 from crossbow.runtime.device import CpuDevice
