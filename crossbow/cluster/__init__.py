@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from crossbow.cluster.members import Rank, View
 from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.members import Rank, View
 
 if TYPE_CHECKING:
     rank: int

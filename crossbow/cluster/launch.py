@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Launch:
+class RankLaunch:
     """How a process was started."""
 
     rank: int = 0
@@ -33,14 +33,16 @@ _LOCAL_VARIABLES = (
 )
 
 
-def launch_of(environment: Mapping[str, str]) -> Launch:
+def launch_of(environment: Mapping[str, str]) -> RankLaunch:
     """How a process with this environment was started: rank 0 of 1, unless mpirun or srun started several.
 
     >>> launch_of({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"})
-    Launch(rank=2, size=4, local_rank=0, local_size=1)
+    RankLaunch(rank=2, size=4, local_rank=0, local_size=1)
     """
     found = _first_pair(_VARIABLES, environment)
-    return Launch() if found is None else Launch(*found, *(_first_pair(_LOCAL_VARIABLES, environment) or (0, 1)))
+    return (
+        RankLaunch() if found is None else RankLaunch(*found, *(_first_pair(_LOCAL_VARIABLES, environment) or (0, 1)))
+    )
 
 
 def _first_pair(pairs: Sequence[tuple[str, str]], environment: Mapping[str, str]) -> tuple[int, int] | None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from crossbow.cluster.launch import Launch
-from crossbow.cluster.transport import Channel, Pending
+from crossbow.cluster.launch import RankLaunch
 from crossbow.cluster.members import Rank, View
+from crossbow.cluster.transport import Channel, Pending
 from crossbow.extras import optional_module
 from crossbow.types import Array, ConfigurationError
 
@@ -22,7 +22,7 @@ class MpiTransport:
     time, which every MPI library can serve.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: RankLaunch) -> None:
         """Initialise MPI. Raises ConfigurationError if mpi4py is missing or belongs to another MPI library than the
         command that started the process."""
         self._mpi = mpi = _load(launch)
@@ -95,7 +95,7 @@ def _bytes(array: Array) -> Array:
     return array.view(np.uint8)
 
 
-def _load(launch: Launch) -> Any:
+def _load(launch: RankLaunch) -> Any:
     """The module `mpi4py.MPI`; importing it initialises MPI."""
     settings = optional_module("mpi4py", f"a process that is one of {launch.size} ranks", "mpi")
     settings.rc.thread_level = "multiple"

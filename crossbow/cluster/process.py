@@ -8,9 +8,9 @@ import threading
 
 from crossbow.cluster.failure import end_all, end_all_on_exception
 from crossbow.cluster.launch import launch_of
+from crossbow.cluster.members import Rank, View
 from crossbow.cluster.mpi import MpiTransport
 from crossbow.cluster.ranks import Ranks
-from crossbow.cluster.members import Rank, View
 
 _lock = threading.Lock()
 _joined: list[Ranks] = []

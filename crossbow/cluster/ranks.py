@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from crossbow.cluster.members import Rank, View
 from crossbow.cluster.sums import Waiting
 from crossbow.cluster.transport import Channel, Transport
-from crossbow.cluster.members import Rank, View
 from crossbow.types import CrossbowError
 
 SECONDS_TO_START = 120.0

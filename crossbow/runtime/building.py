@@ -27,11 +27,13 @@ from crossbow.runtime.coordination import Coordination
 from crossbow.runtime.cpu.backend import CpuBackend
 from crossbow.runtime.device import CudaDevice, parse_devices
 from crossbow.runtime.flags import Flags
+from crossbow.runtime.flow import Flow
 from crossbow.runtime.free import FreeCoordination
 from crossbow.runtime.memory import assign
 from crossbow.runtime.replica import BaseModel, new_base_model, new_replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.setting import RunSetting
+from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.tick import TickCoordination
 from crossbow.solver import SolverConf
 from crossbow.synch import SMA, BarrierRule, Collective, Rule, RuleSequence, has_barrier
@@ -58,7 +60,7 @@ def new_backend(rule: Rule | RuleSequence | None, system: SystemConf) -> Backend
     return CpuBackend(system)
 
 
-def check_ranks(model: ModelConf, system: SystemConf, collective: Collective | None) -> None:
+def _check_ranks(model: ModelConf, system: SystemConf, collective: Collective | None) -> None:
     """Raise ConfigurationError for what does not work across ranks."""
     if isinstance(model.rule, RuleSequence) or not has_barrier(model.rule):
         kind = "a sequence of rules" if isinstance(model.rule, RuleSequence) else model.rule
@@ -83,10 +85,13 @@ def new_setting(
     backend: Backend,
     bad: Mapping[Phase, BadExamples],
     ranks: Ranks,
+    collective: Collective | None = None,
 ) -> RunSetting:
     """Return the setting for a backend's learners, and those of other ranks, which must call this too. Raises
     ConfigurationError for options that cannot be combined."""
     given = model.rule if isinstance(model.rule, Rule) else SMA()
+    if ranks.several:
+        _check_ranks(model, system, collective)
     of_ranks = ranks.gather([backend.threads[device] for device in backend.device_of])
     threads = [each for of_rank in of_ranks for each in of_rank]
     placement = Placement(len(threads), sum(map(len, of_ranks[: ranks.rank])), len(of_ranks[ranks.rank]))
@@ -112,6 +117,12 @@ def new_coordination(
     except BaseException:
         backend.close(CLOSE_SECONDS)
         raise
+
+
+def new_flow(reports: Reports, setting: RunSetting, coordination: Coordination) -> Flow:
+    """Return the flow of tasks, and of results between ranks."""
+    sharing = Sharing(setting.ranks, reports) if setting.ranks.several else None
+    return Flow(reports, setting.learners, coordination, sharing)
 
 
 def close_all(members: Sequence[Learner], backend: Backend) -> None:

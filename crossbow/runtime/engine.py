@@ -19,16 +19,15 @@ from crossbow.dataflow.graph import Graph
 from crossbow.runtime.backend import Learner
 from crossbow.runtime.building import (
     assemble,
-    check_ranks,
     close_all,
     new_backend,
     new_coordination,
+    new_flow,
     new_setting,
 )
 from crossbow.runtime.clock import WorkClock
 from crossbow.runtime.configuration import ModelConf, SystemConf
 from crossbow.runtime.evaluation import Evaluation
-from crossbow.runtime.flow import Flow
 from crossbow.runtime.memory import on_host
 from crossbow.runtime.observation import Observation
 from crossbow.runtime.position import Position
@@ -37,7 +36,6 @@ from crossbow.runtime.replica import Replica
 from crossbow.runtime.reports import Reports
 from crossbow.runtime.results import TestResult
 from crossbow.runtime.scheduler import Callbacks, Scheduler
-from crossbow.runtime.sharing import Sharing
 from crossbow.runtime.snapshot import Snapshot, Snapshots
 from crossbow.runtime.summary import RunSummary, summarise
 from crossbow.runtime.usage import Usage
@@ -74,15 +72,12 @@ class Engine:
         ConfigurationError, after ending all threads. ranks: by default those of this process."""
         ranks = ranks or join()
         self.backend = new_backend(model.rule, system)
-        if ranks.several:
-            check_ranks(model, system, collective)
-        setting = new_setting(data, model, solver, system, self.backend, bad or {}, ranks)
+        setting = new_setting(data, model, solver, system, self.backend, bad or {}, ranks, collective)
         self.parts = assemble(training, check, self.backend, setting, beside)
         reports = Reports(self.parts.loaders, setting.learners)
         self.coordination = new_coordination(self.parts, self.backend, reports, collective)
         self.position = Position(setting.clock.tasks_per_tick)
-        self._sharing = Sharing(ranks, reports) if ranks.several else None
-        self.flow = Flow(reports, setting.learners, self.coordination, self._sharing)
+        self.flow = new_flow(reports, setting, self.coordination)
         self.recovery = Recovery(self.parts, self.backend, self.coordination, self.flow, self.position)
         schedule = Schedule(solver, self.tasks_per_epoch, restart=model.restart)
         self.scheduler = Scheduler(
@@ -255,5 +250,3 @@ class Engine:
             self.parts.flags.raise_abort()
             self.flow.wake(self.tasks)
             close_all(self.coordination.members(), self.backend)
-            if self._sharing is not None:
-                self._sharing.close()

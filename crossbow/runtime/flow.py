@@ -91,8 +91,10 @@ class Flow:
         self._in_flight = 0
 
     def refuse(self) -> None:
-        """Treat tasks that are aborted from now on as caused by closing the engine."""
+        """Treat tasks that are aborted from now on as caused by closing the engine, and exchange no more results."""
         self._closed = True
+        if self._sharing is not None:
+            self._sharing.close()
 
     def wake(self, number: int) -> None:
         """Make the scheduler's thread abort task `number`."""

@@ -18,8 +18,7 @@ class Reports:
     def __init__(self, loaders: Sequence[Loader] = (), learners: int = 1) -> None:
         """loaders: loaders that the reader may also wait for, which are interrupted by a failure. learners: number of
         writers."""
-        self.share: Callable[[Completed], None] | None = None
-        """Sends a result to other ranks."""
+        self._share: Callable[[Completed], None] | None = None
         self._loaders = tuple(loaders)
         self._reports: deque[Completed | Failed] = deque()
         self._wanted = 1
@@ -29,10 +28,14 @@ class Reports:
         self._times: deque[float] = deque(maxlen=learners)
         """The times of the last reports."""
 
+    def share_with(self, share: Callable[[Completed], None]) -> None:
+        """Call `share` with each result of this rank, to send it to others."""
+        self._share = share
+
     def put(self, report: Completed | Failed) -> None:
         """Add a report of a learner of this rank, from any thread."""
-        if self.share is not None and isinstance(report, Completed):
-            self.share(report)
+        if self._share is not None and isinstance(report, Completed):
+            self._share(report)
         self.add(report)
 
     def add(self, report: Completed | Failed) -> None:

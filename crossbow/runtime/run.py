@@ -16,8 +16,8 @@ from crossbow.cluster.process import join
 from crossbow.cluster.ranks import Ranks
 from crossbow.conf import check_integer, check_number, configuration
 from crossbow.host_memory import resident_memory
+from crossbow.runtime.common_decisions import CommonDecisions
 from crossbow.runtime.configuration import ModelConf
-from crossbow.runtime.direction import Direction
 from crossbow.runtime.monitor import Monitor, Progress, tell
 from crossbow.runtime.observation import Measurement, arrived
 from crossbow.runtime.results import (
@@ -152,7 +152,7 @@ class TrainingRun:
     ) -> None:
         """model: has the interval of tests. test: whether to test. state: that of the run to continue. ranks: by
         default those of this process."""
-        self._direction = Direction(ranks or join())
+        self._common = CommonDecisions(ranks or join())
         self._test_interval = model.test_interval, model.test_interval_unit
         self.engine, self.limits, self.monitors, self.test, self.keeper = engine, limits, monitors, test, keeper
         self.history = History()
@@ -181,7 +181,7 @@ class TrainingRun:
     @property
     def interrupted(self) -> int:
         """The signal that ends training; 0 if there is none."""
-        return self._direction.interrupted
+        return self._common.interrupted
 
     def state(self) -> RunState:
         """Everything that determines how this call goes on. No task may be running."""
@@ -228,27 +228,27 @@ class TrainingRun:
 
     def _stretch(self) -> None:
         """Train to the next end of an epoch or test, and record it."""
-        engine, direction = self.engine, self._direction
+        engine, common = self.engine, self._common
         if self.stretch is None:
             self.stretch = Stretch(engine.tasks, engine.learning_rate, engine.observation.arrivals)
         stretch, epochs = self.stretch, engine.order.epochs_in_tasks(self.stretch.first)
         next_test = self._next_test(stretch.first) if self.test else math.inf
         until = int(min(self._next_epoch(stretch.first), next_test, self.end))
-        callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided, not direction.several)
+        callbacks = Callbacks(self._add, self._stop_now, self._pause_now, self._decided, not common.several)
         measurement, seconds_before, self.recent_ends = Measurement(engine.observation), stretch.seconds, 0.0
         while True:
             self._began = time.perf_counter()
             engine.run(until, callbacks)
             began, self._began = self._began, time.perf_counter()
             stretch.extend(self._began - began, one_engine=measurement.is_of(engine.observation))
-            if not self._pause_now() or engine.tasks >= until or direction.decide(self._over):
+            if not self._pause_now() or engine.tasks >= until or common.decide(self._over):
                 break
             if self.keeper is not None:
                 self.keeper.keep(self)
-        if direction.look_for_signals() and self.keeper is not None:
+        if common.look_for_signals() and self.keeper is not None:
             self.keeper.end(self)  # before the record of an incomplete stretch, which an unbroken run does not have
-        self.seconds_before = direction.decide(lambda: self.seconds_before + stretch.seconds)
-        self.history.stop(direction.decide(self._reason))
+        self.seconds_before = common.decide(lambda: self.seconds_before + stretch.seconds)
+        self.history.stop(common.decide(self._reason))
         self.stretch = None
         if stretch.images == 0 or (engine.tasks == stretch.first and self.history.records):
             return  # nothing was done, or nothing that was not undone: the last record says where the base model is
@@ -277,7 +277,7 @@ class TrainingRun:
         self.history.records.append(record)
         self.tell("record", record)
         self.history.stop(self.history.stopped or self._accuracy_reached(record))
-        self.history.message = direction.decide(lambda: self.history.message)
+        self.history.explain(common.decide(lambda: self.history.message))
         if self.history.message and not self.history.stopped:
             self.history.stop("monitor")
         if self.keeper is not None and not self.interrupted:
@@ -392,7 +392,7 @@ class TrainingRun:
         self._tell_bad_examples()
         if self.keeper is not None:
             self.keeper.tell(self)
-        return self._direction.at_tick(self._wants_to_stop, self._wants_to_pause)
+        return self._common.at_tick(self._wants_to_stop, self._wants_to_pause)
 
     def _wants_to_stop(self) -> bool:
         limits = self.limits
@@ -404,7 +404,7 @@ class TrainingRun:
 
     def _pause_now(self) -> bool:
         """Called by the engine at every tick boundary, after `_stop_now`."""
-        return self._direction.pauses
+        return self._common.pauses
 
     def _wants_to_pause(self) -> bool:
         return self.keeper is not None and self.keeper.is_due(self)
@@ -442,16 +442,16 @@ class TrainingRun:
         Handlers of the application stay."""
         handlers: dict[signal.Signals, Any] = {signal.SIGINT: signal.default_int_handler}
         kept = () if self.keeper is None else self.keeper.signals
-        numbers = self._direction.decide(lambda: [int(number) for number in kept])
+        numbers = self._common.decide(lambda: [int(number) for number in kept])
         handlers |= {signal.Signals(number): signal.SIG_DFL for number in numbers}
         if threading.current_thread() is not threading.main_thread():
             handlers = {}
         taken = [number for number, handler in handlers.items() if signal.getsignal(number) is handler]
 
         def ask(number: int, frame: FrameType | None) -> None:
-            if self._direction.received and number == signal.SIGINT:
+            if self._common.received and number == signal.SIGINT:
                 raise KeyboardInterrupt
-            self._direction.received = number
+            self._common.receive(number)
 
         for number in taken:
             signal.signal(number, ask)

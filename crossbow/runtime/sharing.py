@@ -33,7 +33,7 @@ class Sharing:
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="crossbow-results", daemon=True)
         self._thread.start()
-        reports.share = self._put
+        reports.share_with(self._put)
 
     def _put(self, result: Completed) -> None:
         """Send a result of this rank. Called on the learners' threads."""

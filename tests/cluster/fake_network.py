@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from crossbow.cluster.members import Rank, View
 from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.transport import Channel, Pending
-from crossbow.cluster.members import Rank, View
 
 T = TypeVar("T")
 

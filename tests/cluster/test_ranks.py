@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from crossbow.cluster import ranks as module
-from crossbow.cluster.ranks import Ranks
 from crossbow.cluster.members import Rank, View
+from crossbow.cluster.ranks import Ranks
 from crossbow.types import CrossbowError
 from tests.cluster.fake_network import FakeNetwork, at_once
 
@@ -22,8 +22,8 @@ def on_all(size: int, work: Callable[[Ranks], Any]) -> list[Any]:
 
 
 def test_rank_0_decides() -> None:
-    decisions = on_all(3, lambda ranks: [ranks.agree(lambda: [ranks.rank, number]) for number in range(3)])
-    assert decisions == [[[0, 0], [0, 1], [0, 2]]] * 3
+    decisions = on_all(3, lambda ranks: (ranks.agree(lambda: ["first", ranks.rank]), ranks.agree(lambda: None)))
+    assert decisions == [(["first", 0], None)] * 3
 
 
 def test_bytes_of_rank_0() -> None:

@@ -15,9 +15,9 @@ from crossbow.runtime.assembly import Assembly
 from crossbow.runtime.coefficients import BoundUpdate, Formulas
 from crossbow.runtime.cpu.coefficients import HostNumbers
 from crossbow.runtime.cpu.learner import CpuLearner
-from crossbow.runtime.cpu.mean import NAME, Mean
 from crossbow.runtime.cpu.stream import CpuStream, Signals
 from crossbow.runtime.cpu.work import BoundTask, task_list
+from crossbow.runtime.mean import NAME, Mean
 from crossbow.runtime.memory import new_state
 from crossbow.runtime.merging import Merging
 from crossbow.runtime.task import Report, TaskKey

@@ -8,13 +8,13 @@ from typing import Any
 from crossbow.cluster.ranks import Ranks
 
 
-class Direction:
+class CommonDecisions:
     """All ranks call the methods `at_tick`, `look_for_signals` and `decide` in the same order."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
         self.received = 0
-        """The last signal that this process has received; set by its handler."""
+        """The last signal that this process has received."""
         self.interrupted = 0
         """The signal for which all ranks end training."""
         self.pauses = False
@@ -24,6 +24,10 @@ class Direction:
     def several(self) -> bool:
         """Whether there are other ranks."""
         return self._ranks.several
+
+    def receive(self, signal: int) -> None:
+        """Note a signal. Called by its handler."""
+        self.received = signal
 
     def decide(self, decide: Callable[[], Any]) -> Any:
         """Rank 0's decision, a JSON value. It must not depend on what differs between ranks elsewhere."""
